@@ -22,7 +22,7 @@ from redrive.dlq.filters import Filter
 from redrive.dlq.queue import DeadLetters
 from redrive.dlq.replay.target import Reprocesses
 from redrive.model import alerts, calls, letters, runs, tasks
-from redrive.policy.breaker import State as Circuit
+from redrive.policy.breaker import CircuitState as Circuit
 from redrive.policy.consensus import DrainedKey
 from redrive.store.repositories.runs import RunLog
 from redrive.store.repositories.service_state import ServiceState, SharedState

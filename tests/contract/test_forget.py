@@ -8,7 +8,7 @@ from redrive.calls.metrics.publisher import Batch
 from redrive.calls.metrics.window import Book
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.observe.figures import Reader
-from redrive.policy.consensus import Saying, Word
+from redrive.policy.consensus import BreakerReport, ReportKind
 from redrive.store.retention.forget import count_service, find_work, forget_service, forget_work
 from redrive.store.schema import checkpoints, gauges, pipelines, replayed_rows, runs, task_runs, tasks
 from tests.support.alerts import finding, judgement
@@ -130,7 +130,7 @@ def test_service_is_forgotten_with_its_circuit_and_alerts(store):
     book = Book()
     book.succeeded(MONDAY.timestamp(), [0.1] * 3)
     store.services.add(Batch("17-a", 1, {"bank": book, "post": book}))
-    store.shared.tell([Word("bank", "worker-1", "17", Saying.OPEN, ago=3.0, retry_in=25.0)], [])
+    store.shared.tell([BreakerReport("bank", "worker-1", "17", ReportKind.OPEN, ago=3.0, retry_in=25.0)], [])
     subject = redrive.notices.Subject(kind="service", name="bank")
     store.alerts.apply(judgement(finding("level:down:bank", key="service:bank:down", subject=subject)))
     assert count_service(store.database, "bank") == forget_service(store.database, "bank") > 0

@@ -14,12 +14,12 @@ from redrive.alerts.facts.snapshot import Window
 from redrive.alerts.lifecycle.repository import AlertLedger
 from redrive.alerts.rules.watch import freshness
 from redrive.model.alerts import Subject
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.schema import runs, service_minutes, service_rollups
 from tests.support.alerts import finding, judgement
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books, levels_of, statements
 
-SLA = Daily.of("sla", "06:30 UTC")
+SLA = TimeOfDay.of("sla", "06:30 UTC")
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_a_time_zone_that_is_not_known_here_hides_its_own_promise_alone(store, b
 def test_what_the_settings_promise_holds_before_what_the_program_says(books, levels):
     books.known()
     books.ran_every_day(MONDAY - 2 * HOUR)
-    earlier = {"vendor": PipelineSettings(sla=Daily.of("sla", "05:00 UTC"))}
+    earlier = {"vendor": PipelineSettings(sla=TimeOfDay.of("sla", "05:00 UTC"))}
     assert "vendor" not in due(levels, MONDAY - DAY, pipelines=earlier)  # it is kept from when it was first seen
     found = due(levels, MONDAY - HOUR, pipelines=earlier)["vendor"]
     assert (found.sla, found.done_at) == (MONDAY - timedelta(minutes=90), None)

@@ -17,7 +17,7 @@ import redrive
 from redrive.calls.metrics.publisher import Batch
 from redrive.calls.metrics.window import Book
 from redrive.observe import figures, prometheus
-from redrive.policy.consensus import Saying, Word
+from redrive.policy.consensus import BreakerReport, ReportKind
 from redrive.store.schema import alert_sends, alerts, breakers, runs
 from redrive.testing import set_testing
 from tests.support.alerts import watched
@@ -111,7 +111,7 @@ def test_counters_only_ever_grow_also_when_old_windows_are_purged(store):
 
 def test_a_circuit_that_processes_share_is_told_and_one_nobody_speaks_of_is_closed(store):
     record(store)
-    store.shared.tell([Word("ledger", "host-1", "p1", Saying.OPEN, ago=1.0, retry_in=60.0)], [])
+    store.shared.tell([BreakerReport("ledger", "host-1", "p1", ReportKind.OPEN, ago=1.0, retry_in=60.0)], [])
     page = Page(store)
     assert [page("service_circuit", service="ledger", state=state) for state in ("closed", "half_open", "open")] == [
         *(0, 0, 1)

@@ -19,14 +19,14 @@ from redrive.alerts.service import Desk
 from redrive.alerts.watch.watch import Watch
 from redrive.model.alerts import AlertStatus
 from redrive.model.runs import RunEnded
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.schema import alert_sends, runs
 from redrive.testing import FakeClock
 from tests.oracles.incidents import CONDITIONS, DAY, Incidents
 from tests.support.examples import examples
 from tests.support.run_history import HOUR, MINUTE, MONDAY, Books
 
-SLA = Daily(6, 30, ZoneInfo("UTC"))
+SLA = TimeOfDay(6, 30, ZoneInfo("UTC"))
 READ = 200
 LOOK = timedelta(seconds=50)
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.policy.consensus import DrainedKey, Saying, Word
+from redrive.policy.consensus import BreakerReport, DrainedKey, ReportKind
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def shared(store, clock):
 
 
 def says(saying, host="a", process="1", *, service="bank", ago=0.0, retry_in=30.0, quorum=2):
-    return Word(service, host, process, Saying(saying), ago, retry_in if saying == "open" else 0.0, quorum)
+    return BreakerReport(service, host, process, ReportKind(saying), ago, retry_in if saying == "open" else 0.0, quorum)
 
 
 def drained(digest="d1", *, service="bank", hours=1):

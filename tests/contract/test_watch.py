@@ -21,7 +21,7 @@ from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.service import Desk
 from redrive.alerts.watch.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
 from redrive.model.alerts import AlertStatus, Finding, Subject, Urgency, What
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.store import lease
 from redrive.store.schema import alert_sends, alerts, runs, service_minutes, service_rollups, task_runs
 from redrive.testing import FakeClock
@@ -274,7 +274,7 @@ def test_look_that_another_watch_overtook_is_not_recorded(store, post):
 
 
 def test_missed_deadline_is_closed_when_the_settings_name_it_no_more(post):
-    named = {"late": PipelineSettings(sla=Daily.of("sla", "06:30 UTC")), "also": PipelineSettings()}
+    named = {"late": PipelineSettings(sla=TimeOfDay.of("sla", "06:30 UTC")), "also": PipelineSettings()}
     post.settings = AlertSettings(pipelines=named)
     post.watch().once()
     post.clock.advance(24 * HOUR.total_seconds())

@@ -11,7 +11,7 @@ from redrive.alerts.service import Desk
 from redrive.alerts.watch.watch import LEASE, SettingsDiffer, Watch
 from redrive.alerts.watch.watchers import describe
 from redrive.model.alerts import AlertStatus, Urgency
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.flows import eventually
 from tests.support.run_history import DAY
@@ -62,7 +62,7 @@ def theirs(server):
     return AlertSettings(
         channels={"bteam": channel},
         routes=dict.fromkeys(Urgency, ("bteam",)),
-        pipelines={"bjob": PipelineSettings(sla=Daily.of("sla", "06:30 UTC"))},
+        pipelines={"bjob": PipelineSettings(sla=TimeOfDay.of("sla", "06:30 UTC"))},
     )
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.model.alerts import Alert, AlertStatus, Facts, Subject, Urgency
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
 MORNING = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)
 
@@ -17,7 +17,7 @@ SETTINGS = AlertSettings(
     },
     pipelines={
         "vendor": PipelineSettings(
-            sla=Daily.of("sla", "06:30 Asia/Kolkata"),
+            sla=TimeOfDay.of("sla", "06:30 Asia/Kolkata"),
             runbook=("Look at the causes.", "Ask the vendor for a new file.", "Replay."),
             links={"Wiki": "https://wiki.example/vendor"},
         )

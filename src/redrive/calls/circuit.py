@@ -10,7 +10,7 @@ from redrive.calls.parts import Part
 from redrive.clock import Clock, Random
 from redrive.model.calls import BreakerChanged, Event
 from redrive.policy import consensus
-from redrive.policy.breaker import Breaker, Machine, Permit, Stance, State
+from redrive.policy.breaker import Breaker, CircuitMachine, CircuitReport, CircuitState, Permit
 
 T = TypeVar("T")
 
@@ -34,10 +34,10 @@ class Circuit(Part):
         self._clock = clock
         self._announce = announce
         self._lock = threading.RLock()  # a flow that is collected as garbage reports from wherever it happens to be
-        self._machine = Machine(options, random)
+        self._machine = CircuitMachine(options, random)
 
     @property
-    def state(self) -> State:
+    def state(self) -> CircuitState:
         """Where the circuit stands."""
         return self._machine.state
 
@@ -74,11 +74,11 @@ class Circuit(Part):
         """Close the circuit by hand."""
         self._moving(lambda machine, now: machine.reset(now))
 
-    def hear(self, words: Collection[consensus.Word], node: str) -> None:
+    def hear(self, words: Collection[consensus.BreakerReport], node: str) -> None:
         """Take in what other processes say of the service."""
         self._moving(lambda machine, now: consensus.hear(machine, words, node=node, quorum=self.quorum, now=now))
 
-    def stance(self) -> Stance | None:
+    def stance(self) -> CircuitReport | None:
         """What there is to tell other processes."""
         with self._lock:
             return self._machine.stance()
@@ -87,7 +87,7 @@ class Circuit(Part):
         """In a forked child: the thread that held the lock may not exist any more."""
         self._lock = threading.RLock()
 
-    def _moving(self, change: Callable[[Machine, float], T]) -> T:
+    def _moving(self, change: Callable[[CircuitMachine, float], T]) -> T:
         machine = self._machine
         with self._lock:
             before = machine.state
@@ -95,10 +95,10 @@ class Circuit(Part):
             result = change(machine, now)
             after = machine.state
             self.generation = machine.generation
-            was_closed, self.closed = self.closed, after is State.CLOSED
+            was_closed, self.closed = self.closed, after is CircuitState.CLOSED
             if self.on_turn is not None and self.closed is not was_closed:
                 self.on_turn(self.closed, now)
-            retry_in = machine.retry_in(now) if after is State.OPEN else None
+            retry_in = machine.retry_in(now) if after is CircuitState.OPEN else None
         if after is not before:
             if self.on_news is not None and self.stance() is not None:
                 self.on_news()

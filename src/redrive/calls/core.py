@@ -19,7 +19,7 @@ from redrive.calls.parts import received, sent
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
 from redrive.events.bus import Announcer
-from redrive.policy.budget import Ledger
+from redrive.policy.budget import BudgetLedger
 from redrive.policy.retry import Retry
 from redrive.policy.timeout import Timeout
 
@@ -59,7 +59,7 @@ class Core:
     retry: Retry
     classifier: Classifier
     circuit: Circuit | None
-    ledger: Ledger | None
+    ledger: BudgetLedger | None
     credentials: Credentials | None
     announcer: Announcer
     clock: Clock

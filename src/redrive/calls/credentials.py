@@ -16,7 +16,7 @@ from redrive.clock import Clock
 from redrive.events.bus import EVENTS
 from redrive.model.calls import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed, in_words
 from redrive.policy.consensus import DrainedKey
-from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, Pool, name_of
+from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, KeyPoolState, name_of
 from redrive.policy.token import Token, TokenState
 
 
@@ -45,7 +45,7 @@ class Credentials(Part):
         self.size = len(pool.keys)
         self.on_news: Callable[[], None] | None = None  # where other processes are to be told
         self._untold: dict[int, datetime] = {}
-        self._pool = Pool(self.size)
+        self._pool = KeyPoolState(self.size)
         for key in pool.keys:
             if isinstance(key, str):
                 remember(key)

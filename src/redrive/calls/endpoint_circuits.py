@@ -12,12 +12,12 @@ from redrive.calls.circuit import Circuit
 from redrive.calls.endpoints import MOST, OTHER
 from redrive.clock import Clock, Random
 from redrive.model.calls import Event
-from redrive.policy.breaker import Breaker, State
+from redrive.policy.breaker import Breaker, CircuitState
 
 if TYPE_CHECKING:
     from redrive.calls.core import Core
 
-_WORST = (State.OPEN, State.HALF_OPEN, State.CLOSED)
+_WORST = (CircuitState.OPEN, CircuitState.HALF_OPEN, CircuitState.CLOSED)
 
 
 def circuits_of(
@@ -71,10 +71,10 @@ class Circuits:
                 circuit.count_successes(count, at)
 
     @property
-    def state(self) -> State:
+    def state(self) -> CircuitState:
         """The worst state of all of them."""
         states = {core.circuit.state for core in list(self._cores.values()) if core.circuit is not None}
-        return next((state for state in _WORST if state in states), State.CLOSED)
+        return next((state for state in _WORST if state in states), CircuitState.CLOSED)
 
     def reset(self) -> None:
         """Close all of them by hand."""

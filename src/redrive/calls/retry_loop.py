@@ -28,7 +28,7 @@ from redrive.classify.responses import is_response, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model.calls import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
 from redrive.policy.breaker import Permit
-from redrive.policy.retry import LIMITED_STATUS, REPEATABLE, Progress, all_used
+from redrive.policy.retry import LIMITED_STATUS, REPEATABLE, CallProgress, all_used
 
 Steps = Generator[Step, Any, Outcome]
 
@@ -315,7 +315,7 @@ class Call:
 
     def _retry_decision(self, verdict: Verdict) -> Decision:
         made = len(self._attempts) + 1 - self._free
-        progress = Progress(made, self._elapsed(), self._ambiguous, self._previous_wait)
+        progress = CallProgress(made, self._elapsed(), self._ambiguous, self._previous_wait)
         decision = self._retry.decide(verdict, progress, self._core.random)
         if isinstance(decision, Stop):
             return decision

@@ -25,8 +25,8 @@ from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
 from redrive.events.bus import EVENTS, Announcer, Hook
 from redrive.policy import option_checks
-from redrive.policy.breaker import Breaker, State
-from redrive.policy.budget import Ledger, RetryBudget
+from redrive.policy.breaker import Breaker, CircuitState
+from redrive.policy.budget import BudgetLedger, RetryBudget
 from redrive.policy.keys import KeyPool
 from redrive.policy.retry import Retry
 from redrive.policy.timeout import Timeout, timeout_of
@@ -159,7 +159,7 @@ class Service:
             retry=self.retry,
             classifier=classifier or Classifier(),
             circuit=opened(name) if opened is not None and breaker_per == "service" else None,
-            ledger=Ledger(budget) if budget else None,
+            ledger=BudgetLedger(budget) if budget else None,
             credentials=Credentials(pool, name, clock, told) if pool else None,
             announcer=announcer,
             clock=clock,
@@ -346,11 +346,11 @@ class Service:
         return CallTarget(view, inner, self._letters_pipeline)
 
     @property
-    def circuit(self) -> State:
+    def circuit(self) -> CircuitState:
         """Where the breaker stands; where each endpoint has one, the worst of them."""
         if self._core.circuits is not None:
             return self._core.circuits.state
-        return State.CLOSED if self._core.circuit is None else self._core.circuit.state
+        return CircuitState.CLOSED if self._core.circuit is None else self._core.circuit.state
 
     def reset(self) -> None:
         """Close the circuit and end the pauses of keys by hand, after the cause was fixed."""

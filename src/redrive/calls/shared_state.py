@@ -25,8 +25,8 @@ from redrive.calls.core import Core
 from redrive.errors import RedriveError
 from redrive.events.bus import EVENTS
 from redrive.policy import backoff, consensus
-from redrive.policy.breaker import Stance, State
-from redrive.policy.consensus import DrainedKey, Heard, Saying, Word
+from redrive.policy.breaker import CircuitReport, CircuitState
+from redrive.policy.consensus import BreakerReport, DrainedKey, ReportKind, Reports
 
 FIRST_LOOK = 2.0
 """Seconds for which a new service waits to hear what is known already."""
@@ -49,13 +49,13 @@ class SharedState(Protocol):
     every: float
     """Seconds between two looks."""
 
-    def ask(self, services: Collection[str], *, keys: bool) -> Heard:
+    def ask(self, services: Collection[str], *, keys: bool) -> Reports:
         """All that is said of these services, by this process, too; of their keys only if asked.
 
         Spans of time are taken by one clock that all processes have in common.
         """
 
-    def tell(self, words: Sequence[Word], drained: Sequence[DrainedKey]) -> None:
+    def tell(self, words: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
         """Put each word in the place of the last one of the same process, and prolong the rest of drained keys."""
 
     def on_close(self, stop: Callable[[], None]) -> None:
@@ -75,9 +75,9 @@ class Shares(Protocol):
 class News(NamedTuple):
     """What a service has to tell: the words for it, and what they are made of."""
 
-    words: list[Word]
+    words: list[BreakerReport]
     drained: list[DrainedKey]
-    stance: Stance | None
+    stance: CircuitReport | None
     slots: dict[int, datetime]
 
 
@@ -94,7 +94,7 @@ class Member:
         self._quorum = 1 if core.circuit is None else core.circuit.quorum
         self.keys = core.credentials
         self._names = [] if self.keys is None else self.keys.names()
-        self._said: Stance | None = None
+        self._said: CircuitReport | None = None
         self._courier = courier
         for part in (self._circuit, self.keys):
             if part is not None:
@@ -103,22 +103,22 @@ class Member:
     def _ring(self) -> None:
         self._courier.ring(self)
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: Reports) -> None:
         """Take in what others say."""
         others = [word for word in heard.words if (word.host, word.process) != (self._node, self._process)]
         if self._circuit is not None:
             before = self._circuit.state
             self._circuit.hear(others, self._node)
-            if self._circuit.state is State.OPEN and before is State.CLOSED:
+            if self._circuit.state is CircuitState.OPEN and before is CircuitState.CLOSED:
                 hosts = ", ".join(sorted({word.host for word in consensus.openings(others) if word.in_force}))
                 EVENTS.info("%s circuit is open by word of %s", self.service, hosts)
         if self.keys is not None:
-            self.keys.hear_reset(consensus.reset_ago(others, Saying.RESET_KEYS))
+            self.keys.hear_reset(consensus.reset_ago(others, ReportKind.RESET_KEYS))
             drained = {key.digest: key for key in heard.drained}
             slots = {slot: drained[name.digest] for slot, name in enumerate(self._names) if name.digest in drained}
             self.keys.hear_drained(slots)
 
-    def news(self, said: Collection[Word]) -> News:
+    def news(self, said: Collection[BreakerReport]) -> News:
         """What is worth telling, given what was said."""
         stance = None if self._circuit is None else self._circuit.stance()
         words = [] if stance is None or stance == self._said else [self._word(stance)]
@@ -136,13 +136,13 @@ class Member:
         if self.keys is not None:
             self.keys.told(news.slots)
 
-    def _word(self, stance: Stance) -> Word:
+    def _word(self, stance: CircuitReport) -> BreakerReport:
         now = self._clock.monotonic()
-        return Word(
+        return BreakerReport(
             service=self.service,
             host=self._node,
             process=self._process,
-            saying=Saying.OPEN if stance.open else Saying.CLOSED,
+            saying=ReportKind.OPEN if stance.open else ReportKind.CLOSED,
             ago=now - stance.since,
             retry_in=max(0.0, stance.retry_at - now) if stance.open else 0.0,
             quorum=self._quorum,
@@ -283,7 +283,7 @@ class Courier:
         heard = self.shared.ask({member.service for member in members}, keys=keys)
         told: list[tuple[Member, News]] = []
         for member in members:
-            of_it = Heard(
+            of_it = Reports(
                 [word for word in heard.words if word.service == member.service],
                 [key for key in heard.drained if key.service == member.service],
             )

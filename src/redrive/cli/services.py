@@ -51,7 +51,7 @@ class Known:
 
 
 def _all(store: Store, now: datetime) -> list[Known]:
-    from redrive.policy.breaker import State
+    from redrive.policy.breaker import CircuitState
     from redrive.store.repositories.service_state import ServiceState
     from redrive.store.repositories.services import together
 
@@ -62,7 +62,7 @@ def _all(store: Store, now: datetime) -> list[Known]:
         windows[one.service].append(one)
 
     def silent(name: str) -> ServiceState:
-        return ServiceState(name, State.CLOSED, (), everywhere=False, retry_in=None, changed_at=None, drained=())
+        return ServiceState(name, CircuitState.CLOSED, (), everywhere=False, retry_in=None, changed_at=None, drained=())
 
     return [
         Known(

@@ -11,8 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from redrive.dlq import queries as finding
-from redrive.dlq import retention, transfer
+from redrive.dlq import queries, retention, transfer
 from redrive.dlq.causes import find_causes
 from redrive.dlq.edit import edit
 from redrive.dlq.edit.edit import MISSING
@@ -194,7 +193,7 @@ class DeadLetters:
     def get(self, letter_id: int) -> Letter:
         """One letter."""
         chosen = Filter.of(_now(), {"ids": (letter_id,)})
-        found = self._database.read(lambda connection: finding.fetch(connection, list(chosen.ids or ())))
+        found = self._database.read(lambda connection: queries.fetch(connection, list(chosen.ids or ())))
         if not found:
             raise LetterError(f"there is no letter {letter_id}")
         return found[0]
@@ -220,7 +219,7 @@ class DeadLetters:
             raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
         chosen = self._filter(filters)
         return self._database.read(
-            lambda connection: finding.page(
+            lambda connection: queries.page(
                 connection,
                 chosen,
                 limit=limit,
@@ -233,23 +232,23 @@ class DeadLetters:
 
     def each(self, **filters: Any) -> Iterator[Letter]:
         """All letters of a selection, oldest first, however many."""
-        for ids in self._parts(self._filter(filters), finding.PAGE):
-            yield from self._database.read(lambda connection, ids=ids: finding.fetch(connection, ids))  # type: ignore[misc]
+        for ids in self._parts(self._filter(filters), queries.PAGE):
+            yield from self._database.read(lambda connection, ids=ids: queries.fetch(connection, ids))  # type: ignore[misc]
 
     def count(self, **filters: Any) -> int:
         """How many letters match."""
         chosen = self._filter(filters)
-        return self._database.read(lambda connection: finding.count(connection, chosen))
+        return self._database.read(lambda connection: queries.count(connection, chosen))
 
     def count_by_status(self, **filters: Any) -> dict[str, int]:
         """Return how many letters match, by status; a status among the filters is ignored."""
         chosen = self._filter(filters)
-        return self._database.read(lambda connection: finding.by_status(connection, chosen))
+        return self._database.read(lambda connection: queries.by_status(connection, chosen))
 
     def targets(self, **filters: Any) -> dict[str | None, int]:
         """Return how many letters match, by the target that rejected them; None for those that have none."""
         chosen = self._filter(filters)
-        return self._database.read(lambda connection: finding.by_target(connection, chosen))
+        return self._database.read(lambda connection: queries.by_target(connection, chosen))
 
     def causes(self, *, limit: int | None = None, **filters: Any) -> list[Cause]:
         """Letters grouped by what is wrong with them, the most frequent first."""
@@ -268,16 +267,16 @@ class DeadLetters:
         chosen = self._filter({"key": str(source_key)})
 
         def work(connection: Connection) -> History:
-            ids = finding.snapshot(connection, chosen.where())
-            found = finding.fetch(connection, ids, longest=max_record_chars)
-            events = finding.audit(connection, ids, longest=max_record_chars)
+            ids = queries.snapshot(connection, chosen.where())
+            found = queries.fetch(connection, ids, longest=max_record_chars)
+            events = queries.audit(connection, ids, longest=max_record_chars)
             return History(key=str(source_key), letters=tuple(found), events=tuple(events))
 
         return self._database.read(work)
 
     def audit(self, letter_id: int) -> list[AuditEntry]:
         """What happened to one letter, oldest first."""
-        return self._database.read(lambda connection: finding.audit(connection, [letter_id]))
+        return self._database.read(lambda connection: queries.audit(connection, [letter_id]))
 
     def size(self) -> QueueSize:
         """How full the queue is."""
@@ -328,7 +327,7 @@ class DeadLetters:
     def _parts(self, chosen: Filter, size: int) -> Iterator[list[int]]:
         """The letters that match now, so many at a time; what comes later does not join."""
         where = chosen.where()
-        return finding.in_parts(self._database.read(lambda connection: finding.snapshot(connection, where)), size)
+        return queries.in_parts(self._database.read(lambda connection: queries.snapshot(connection, where)), size)
 
     def _selection(self, filters: dict[str, Any], what: str) -> Filter:
         """A filter that selects something: everything there is must be asked for by name."""
@@ -337,7 +336,7 @@ class DeadLetters:
             raise LetterError(f"to {what} letters, say which: by ids, pipeline, cause, status or any other filter")
         if chosen.ids:
             ids = chosen.ids
-            self._database.read(lambda connection: finding.must_exist(connection, ids))
+            self._database.read(lambda connection: queries.must_exist(connection, ids))
         return chosen
 
     # ── editing ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -447,7 +446,7 @@ class DeadLetters:
             matched = matched.but(status=OPEN if schedule is None else (Status.PENDING,))
         if matched.ids:
             ids = matched.ids
-            self._database.read(lambda connection: finding.must_exist(connection, ids))
+            self._database.read(lambda connection: queries.must_exist(connection, ids))
         aim = Target.of(target)
         plan = Plan(
             chosen=scoped(aim, matched, any_pipeline=any_pipeline),

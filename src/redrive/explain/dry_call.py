@@ -20,8 +20,8 @@ from redrive.events.bus import Announcer
 from redrive.explain.policy import Policy
 from redrive.explain.schedule import At
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed
-from redrive.policy.breaker import State
-from redrive.policy.budget import Ledger
+from redrive.policy.breaker import CircuitState
+from redrive.policy.budget import BudgetLedger
 from redrive.policy.keys import KeyPool
 from redrive.policy.token import Token
 
@@ -82,7 +82,7 @@ def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> Reh
         ends=failed.why,
         advice=failed.advice,
         faults=faults.counted,
-        opened=any(isinstance(one, BreakerChanged) and one.after == State.OPEN for one in news.events),
+        opened=any(isinstance(one, BreakerChanged) and one.after == CircuitState.OPEN for one in news.events),
         refreshed=max(0, sum(isinstance(one, TokenRefreshed) for one in news.events) - _tokens(policy.keys)),
         keys=len(grants),
     )
@@ -99,7 +99,7 @@ def _core(policy: Policy, clock: _Clock, random: At, news: _News) -> Core:
         circuit=Circuit(policy.breaker, service=name, clock=clock, random=random, announce=told)
         if policy.breaker
         else None,
-        ledger=Ledger(policy.budget) if policy.budget else None,
+        ledger=BudgetLedger(policy.budget) if policy.budget else None,
         credentials=Credentials(pool, name, clock, told) if pool else None,
         announcer=news,
         clock=clock,

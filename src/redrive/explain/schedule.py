@@ -14,7 +14,7 @@ from statistics import fmean
 from redrive.clock import Random
 from redrive.explain.unclear import Unclear
 from redrive.model.calls import Kind, Repeat, Verdict
-from redrive.policy.retry import Progress, Retry
+from redrive.policy.retry import CallProgress, Retry
 
 TRANSIENT = Verdict(Kind.TRANSIENT, "a failure that heals", "schedule")
 MOST_ATTEMPTS = 1_000
@@ -143,8 +143,8 @@ def _wait(retry: Retry, verdict: Verdict, made: int, previous: float | None, ran
     return decision.wait if isinstance(decision, Repeat) else None
 
 
-def _progress(verdict: Verdict, made: int, elapsed: float, previous: float | None) -> Progress:
-    return Progress(made, elapsed, made if verdict.kind is Kind.AMBIGUOUS else 0, previous)
+def _progress(verdict: Verdict, made: int, elapsed: float, previous: float | None) -> CallProgress:
+    return CallProgress(made, elapsed, made if verdict.kind is Kind.AMBIGUOUS else 0, previous)
 
 
 def _sums(waits: list[float]) -> list[float]:

@@ -12,7 +12,7 @@ from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus
 from redrive.model.tasks import State as TaskState
 from redrive.observe.figures import Figures, RunFigures
-from redrive.policy.breaker import State
+from redrive.policy.breaker import CircuitState
 from redrive.store.repositories.services import ServiceWindow
 from redrive.store.schema import OUTCOMES
 
@@ -177,8 +177,8 @@ def _circuits(figures: Figures) -> Iterator[Metric]:
     states, drained = _Samples(max), _Samples()
     for name in sorted({one.service for one in figures.services} | said.keys()):
         known = said.get(name)
-        standing = State.CLOSED if known is None else known.state
-        for state in State:
+        standing = CircuitState.CLOSED if known is None else known.state
+        for state in CircuitState:
             states.put(float(state is standing), name, state)
         drained.put(0 if known is None else len(known.drained), name)
     yield _gauge(

@@ -12,7 +12,7 @@ from redrive.policy import option_checks
 from redrive.policy.window import RollingWindow
 
 
-class State(StrEnum):
+class CircuitState(StrEnum):
     """Where a circuit stands."""
 
     CLOSED = "closed"
@@ -75,7 +75,7 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True)
-class Stance:
+class CircuitReport:
     """Where a machine stands by its own evidence: what it can tell others. Times are of the machine's own clock."""
 
     open: bool
@@ -83,7 +83,7 @@ class Stance:
     retry_at: float
 
 
-class Machine:
+class CircuitMachine:
     """Pure transitions; its caller passes the time in and holds the lock.
 
     A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
@@ -94,7 +94,7 @@ class Machine:
     """
 
     def __init__(self, options: Breaker, random: Random) -> None:
-        self.state = State.CLOSED
+        self.state = CircuitState.CLOSED
         self.generation = 0
         self.since = -math.inf
         """When it closed; else when it first opened, since a probe that fails prolongs the same trouble."""
@@ -112,12 +112,12 @@ class Machine:
 
     def admit(self, now: float) -> Permit | None:
         """A permit, or None while the circuit is open or a probe is out."""
-        if self.state is State.CLOSED:
+        if self.state is CircuitState.CLOSED:
             return Permit(self.generation)
         if self.retry_in(now) > 0:
             return None
-        if self.state is State.OPEN:
-            self.state = State.HALF_OPEN
+        if self.state is CircuitState.OPEN:
+            self.state = CircuitState.HALF_OPEN
             self._probed = 0
         self.generation += 1  # voids a lost probe that reports after its lease
         self._probe_until = now + self._options.lease
@@ -125,18 +125,18 @@ class Machine:
 
     def retry_in(self, now: float) -> float:
         """Seconds until the next attempt may be let through."""
-        if self.state is State.OPEN:
+        if self.state is CircuitState.OPEN:
             return max(0.0, self._retry_at - now)
-        if self.state is State.HALF_OPEN and self._probe_until is not None:
+        if self.state is CircuitState.HALF_OPEN and self._probe_until is not None:
             # The probe's answer is near; its lease only bounds the case that it never comes.
             return max(0.0, min(self._probe_until - now, self._options.cooldown / 10))
         return 0.0
 
     def succeeded(self, permit: Permit, now: float) -> None:
         """The service answered."""
-        if permit.generation != self.generation or self.state is State.OPEN:
+        if permit.generation != self.generation or self.state is CircuitState.OPEN:
             return
-        if self.state is State.CLOSED:
+        if self.state is CircuitState.CLOSED:
             self._seen.add(now, good=1)
             return
         self._probe_until = None
@@ -146,14 +146,14 @@ class Machine:
 
     def count_successes(self, successes: int, at: float) -> None:
         """Successes of a closed circuit, reported in bulk and after the fact."""
-        if self.state is State.CLOSED:
+        if self.state is CircuitState.CLOSED:
             self._seen.add(at, good=successes)
 
     def failed(self, permit: Permit, now: float) -> None:
         """The service is to blame: 5xx, timeout, no connection, too slow."""
-        if permit.generation != self.generation or self.state is State.OPEN:
+        if permit.generation != self.generation or self.state is CircuitState.OPEN:
             return
-        if self.state is State.HALF_OPEN or self._tripped(now):
+        if self.state is CircuitState.HALF_OPEN or self._tripped(now):
             self._open(now, self._options.cooldown)
 
     def released(self, permit: Permit) -> None:
@@ -163,7 +163,7 @@ class Machine:
 
     def reset(self, now: float) -> None:
         """Close by hand."""
-        if self.state is not State.CLOSED:
+        if self.state is not CircuitState.CLOSED:
             self._close(now)
 
     # ── by hearsay ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,7 +175,7 @@ class Machine:
         the same time does not probe at the same time. A circuit that is open already keeps its own time: others
         could keep it from ever probing by failing again and again.
         """
-        if self.state is State.CLOSED:
+        if self.state is CircuitState.CLOSED:
             self._open(now, min(retry_in, self._options.cooldown), own=False)
 
     def hear_closed(self, now: float) -> None:
@@ -184,19 +184,19 @@ class Machine:
         Once per cool-down: a service that is well for some and ill for others is not to be probed by all of them
         whenever one succeeds.
         """
-        if self.state is State.OPEN and now >= self._hurries_from:
+        if self.state is CircuitState.OPEN and now >= self._hurries_from:
             self._hurries_from = now + self._options.cooldown
             soon = self._options.cooldown * self._random.uniform(0, self._options.jitter)
             self._retry_at = min(self._retry_at, now + soon)
 
     def hear_reset(self, now: float) -> None:
         """Somebody closed the circuit of all processes by hand."""
-        if self.state is not State.CLOSED:
+        if self.state is not CircuitState.CLOSED:
             self._close(now, own=False)
 
-    def stance(self) -> Stance | None:
+    def stance(self) -> CircuitReport | None:
         """What to tell others; None for what was only heard from them."""
-        return Stance(self.state is not State.CLOSED, self.since, self._retry_at) if self._own else None
+        return CircuitReport(self.state is not CircuitState.CLOSED, self.since, self._retry_at) if self._own else None
 
     # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,10 +210,10 @@ class Machine:
         return good + bad >= options.minimum and bad >= options.rate * (good + bad)
 
     def _open(self, now: float, cooldown: float, *, own: bool = True) -> None:
-        if self.state is State.CLOSED or not self._own:
+        if self.state is CircuitState.CLOSED or not self._own:
             self.since = now
         spread = self._options.jitter
-        self.state = State.OPEN
+        self.state = CircuitState.OPEN
         self.generation += 1
         self.opened_at = now
         self._own = own
@@ -221,7 +221,7 @@ class Machine:
         self._retry_at = now + cooldown * self._random.uniform(1 - spread, 1 + spread)
 
     def _close(self, now: float, *, own: bool = True) -> None:
-        self.state = State.CLOSED
+        self.state = CircuitState.CLOSED
         self.generation += 1
         self.since = now
         self._own = own

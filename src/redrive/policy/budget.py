@@ -22,7 +22,7 @@ class RetryBudget:
         option_checks.seconds("window", self.window, above=0)
 
 
-class Ledger:
+class BudgetLedger:
     """What was earned by calls and spent on repeats; its caller holds the lock."""
 
     __slots__ = ("_counts", "_options")

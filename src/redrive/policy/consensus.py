@@ -22,10 +22,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from redrive.policy.breaker import Machine, State
+from redrive.policy.breaker import CircuitMachine, CircuitState
 
 
-class Saying(StrEnum):
+class ReportKind(StrEnum):
     """What can be said of a service."""
 
     OPEN = "open"
@@ -37,13 +37,13 @@ class Saying(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class BreakerReport:
     """What one process says of one service."""
 
     service: str
     host: str
     process: str
-    saying: Saying
+    saying: ReportKind
     ago: float
     """Seconds since it opened or closed."""
     retry_in: float = 0.0
@@ -54,7 +54,7 @@ class Word:
     @property
     def in_force(self) -> bool:
         """Whether this is an opening whose time to retry is still to come."""
-        return self.saying is Saying.OPEN and self.retry_in > 0
+        return self.saying is ReportKind.OPEN and self.retry_in > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,45 +69,45 @@ class DrainedKey:
     until: datetime
 
 
-class Heard(NamedTuple):
+class Reports(NamedTuple):
     """All that is said of some services."""
 
-    words: Sequence[Word]
+    words: Sequence[BreakerReport]
     drained: Sequence[DrainedKey]
 
 
-def reset_ago(words: Iterable[Word], saying: Saying = Saying.RESET) -> float:
+def reset_ago(words: Iterable[BreakerReport], saying: ReportKind = ReportKind.RESET) -> float:
     """Seconds since a person last reset the service; infinite where nobody has."""
     return min((word.ago for word in words if word.saying is saying), default=math.inf)
 
 
-def openings(words: Collection[Word]) -> list[Word]:
+def openings(words: Collection[BreakerReport]) -> list[BreakerReport]:
     """The openings after which no process of the same machine has closed the circuit, in force or not."""
     void = reset_ago(words)
     closed_ago: dict[str, float] = {}
     for word in words:
-        if word.saying is Saying.CLOSED:
+        if word.saying is ReportKind.CLOSED:
             closed_ago[word.host] = min(word.ago, closed_ago.get(word.host, math.inf))
     return [
         word
         for word in words
-        if word.saying is Saying.OPEN and word.ago < min(void, closed_ago.get(word.host, math.inf))
+        if word.saying is ReportKind.OPEN and word.ago < min(void, closed_ago.get(word.host, math.inf))
     ]
 
 
-def hear(machine: Machine, words: Collection[Word], *, node: str, quorum: int, now: float) -> None:
+def hear(machine: CircuitMachine, words: Collection[BreakerReport], *, node: str, quorum: int, now: float) -> None:
     """Move the machine of a process on `node` by what the others say; its own word is not among `words`."""
-    if machine.state is State.CLOSED:
+    if machine.state is CircuitState.CLOSED:
         retry_in = _believed(words, node=node, quorum=quorum, within=now - machine.since)
         if retry_in > 0:
             machine.hear_open(now, retry_in)
     elif reset_ago(words) < now - machine.since:
         machine.hear_reset(now)
-    elif any(word.saying is Saying.CLOSED and word.ago < now - machine.opened_at for word in words):
+    elif any(word.saying is ReportKind.CLOSED and word.ago < now - machine.opened_at for word in words):
         machine.hear_closed(now)
 
 
-def _believed(words: Collection[Word], *, node: str, quorum: int, within: float) -> float:
+def _believed(words: Collection[BreakerReport], *, node: str, quorum: int, within: float) -> float:
     """For how many seconds the circuit is to be open by what others say; 0 for not at all."""
     said = [word for word in openings(words) if word.in_force and word.ago < within]
     if any(word.host == node for word in said) or len({word.host for word in said}) >= quorum:
@@ -115,18 +115,18 @@ def _believed(words: Collection[Word], *, node: str, quorum: int, within: float)
     return 0.0
 
 
-def is_news(word: Word, words: Collection[Word]) -> bool:
+def is_news(word: BreakerReport, words: Collection[BreakerReport]) -> bool:
     """Whether to say `word` at all, given what was said: a thousand processes need not all say the same.
 
     It is news if it corrects what this process said before; or if its machine does not say so already.
     """
-    if word.saying is Saying.OPEN and not word.in_force:
+    if word.saying is ReportKind.OPEN and not word.in_force:
         return False
     if any((said.host, said.process) == (word.host, word.process) for said in words):
         return True
     standing = openings(words)
-    if word.saying is Saying.OPEN:
+    if word.saying is ReportKind.OPEN:
         return not any(said.host == word.host and said.in_force for said in standing)
     youngest = min((said.ago for said in standing), default=0.0)
-    closed = [said.ago for said in words if said.saying is Saying.CLOSED and said.host == word.host]
+    closed = [said.ago for said in words if said.saying is ReportKind.CLOSED and said.host == word.host]
     return word.ago < youngest <= min(closed, default=math.inf)

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from redrive._internal.masking import MASK, last_four
 from redrive.policy import option_checks
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.policy.token import Token, check_secret
 
 # A reset is a date, and dates have an end.
@@ -42,7 +42,7 @@ class KeyPool:
         self.keys = tuple(keys)
         self.resets = resets
         self._daily = (
-            Daily.of("resets", resets, or_else=", seconds or a timedelta") if isinstance(resets, str) else None
+            TimeOfDay.of("resets", resets, or_else=", seconds or a timedelta") if isinstance(resets, str) else None
         )
         if self._daily is None:
             span = resets.total_seconds() if isinstance(resets, timedelta) else resets
@@ -81,7 +81,7 @@ def name_of(key: str | Token, *, service: str, place: int) -> KeyName:
 
 
 @dataclass(slots=True)
-class Slot:
+class KeyState:
     """The record of one key."""
 
     failures: int = 0
@@ -97,11 +97,11 @@ class Slot:
         return (self.drained_until is None or self.drained_until <= now) and self.paused_until <= moment
 
 
-class Pool:
+class KeyPoolState:
     """Which key is next; its caller passes both clocks' time in and holds the lock."""
 
     def __init__(self, size: int) -> None:
-        self._slots = [Slot() for _ in range(size)]
+        self._slots = [KeyState() for _ in range(size)]
 
     def pick(self, now: datetime, moment: float, avoid: Collection[int] = ()) -> int | None:
         """The viable key that failed least, the first of them where several did; None where all are resting.
@@ -132,7 +132,7 @@ class Pool:
             if slot.drained_until is not None and slot.drained_at < before
         ]
         for index in refilled:
-            self._slots[index] = Slot()
+            self._slots[index] = KeyState()
         self.resume()
         return refilled
 

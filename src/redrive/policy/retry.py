@@ -53,7 +53,7 @@ class _Ramp(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CallProgress:
     """What a call has behind it when its next step is decided."""
 
     attempts: int
@@ -185,7 +185,7 @@ class Retry:
                 )
         return found
 
-    def decide(self, verdict: Verdict, progress: Progress, random: Random) -> Decision:
+    def decide(self, verdict: Verdict, progress: CallProgress, random: Random) -> Decision:
         """Repeat after a wait, or stop and say why."""
         if verdict.kind not in self.on:
             return Stop(f"{verdict.kind} errors are not repeated", retry_in=verdict.retry_after)
@@ -206,7 +206,7 @@ class Retry:
             return self.rate_limit_wait
         return verdict.retry_after
 
-    def _wait(self, verdict: Verdict, progress: Progress, left: float, random: Random) -> float:
+    def _wait(self, verdict: Verdict, progress: CallProgress, left: float, random: Random) -> float:
         short = verdict.kind is Kind.RETRY_NOW
         ramp: _Ramp = {
             "base": min(self.base, SHORT_BASE) if short else self.base,

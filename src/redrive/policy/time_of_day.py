@@ -12,24 +12,24 @@ from redrive.policy import option_checks
 _DAILY = re.compile(r"([01]\d|2[0-3]):([0-5]\d) (\S+)")
 
 
-def checked_sla(sla: object) -> Daily | float | None:
+def checked_sla(sla: object) -> TimeOfDay | float | None:
     """Return when a run is to be done: a time of day, or seconds from its start."""
     if sla is None:
         return None
     if isinstance(sla, int | float) and not isinstance(sla, bool):
         return option_checks.seconds("sla", sla, above=0)
-    return Daily.of("sla", sla, or_else=" or seconds from the start of the run")  # type: ignore[arg-type]
+    return TimeOfDay.of("sla", sla, or_else=" or seconds from the start of the run")  # type: ignore[arg-type]
 
 
-def due_at(sla: Daily | float | None, start: datetime) -> datetime | None:
+def due_at(sla: TimeOfDay | float | None, start: datetime) -> datetime | None:
     """Return when a run that starts then is to be done."""
     if sla is None:
         return None
-    return sla.after(start) if isinstance(sla, Daily) else start + timedelta(seconds=sla)
+    return sla.after(start) if isinstance(sla, TimeOfDay) else start + timedelta(seconds=sla)
 
 
 @dataclass(frozen=True, slots=True)
-class Daily:
+class TimeOfDay:
     """A moment of every day, on the wall of one place."""
 
     hour: int
@@ -37,7 +37,7 @@ class Daily:
     zone: ZoneInfo
 
     @classmethod
-    def of(cls, option: str, text: str, *, or_else: str = "") -> Daily:
+    def of(cls, option: str, text: str, *, or_else: str = "") -> TimeOfDay:
         """Read "HH:MM Area/City"."""
         match = _DAILY.fullmatch(text) if isinstance(text, str) else None
         if not match:

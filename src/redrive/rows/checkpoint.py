@@ -25,7 +25,7 @@ from redrive.dlq.replay.claims import Claims, abandon_run, owner_of_run
 from redrive.errors import PipelineError, RunStopped
 from redrive.model.calls import Kind, in_words
 from redrive.model.runs import Counts, RunStatus, Tier
-from redrive.policy.time_of_day import Daily, due_at
+from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.rows.errors import Fault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
@@ -109,7 +109,7 @@ class Ledger:
         source: Source,
         *,
         sink: str,
-        sla: Daily | float | None,
+        sla: TimeOfDay | float | None,
         restart: bool,
         override_gate: bool = False,
         appending: Appends | None = None,
@@ -179,7 +179,7 @@ class Ledger:
         return begun
 
     def refuse(
-        self, source: Source, *, sink: str, sla: Daily | float | None, reason: str, fault: Fault
+        self, source: Source, *, sink: str, sla: TimeOfDay | float | None, reason: str, fault: Fault
     ) -> Refusal | None:
         """Note a run that could not begin, beside one that is not finished; None where others are at the pipeline.
 
@@ -479,7 +479,7 @@ class Ledger:
         kept: Any,
         *,
         sink: str,
-        sla: Daily | float | None,
+        sla: TimeOfDay | float | None,
         now: datetime,
         failures: int,
     ) -> Begun:
@@ -492,7 +492,7 @@ class Ledger:
         return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
 
     def _new(
-        self, run_id: uuid.UUID, source: Source, *, sink: str, sla: Daily | float | None, now: datetime
+        self, run_id: uuid.UUID, source: Source, *, sink: str, sla: TimeOfDay | float | None, now: datetime
     ) -> dict[str, Any]:
         return {
             "run_id": run_id,

@@ -34,7 +34,7 @@ from redrive.model.runs import (
     RunStatus,
     Tier,
 )
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.rows.batch import Batch
 from redrive.rows.checkpoint import Begun, Ledger
 from redrive.rows.errors import Fault, kind_of, sentence, stop_reason
@@ -407,7 +407,7 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | SystemExit)
 
 
-def tell_of_refusal(job: Job, ledger: Ledger, *, sla: Daily | float | None, error: BaseException) -> None:
+def tell_of_refusal(job: Job, ledger: Ledger, *, sla: TimeOfDay | float | None, error: BaseException) -> None:
     """Note and announce that a run could not begin: its file is not there, its checkpoint is of another source.
 
     Nobody would hear of it otherwise but who has started it, which may be a scheduler.

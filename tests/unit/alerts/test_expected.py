@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.alerts.facts.sla_calendar import KNOWN, Turn, day_of, is_expected, last_deadline, last_expected, meant
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
 BERLIN = ZoneInfo("Europe/Berlin")
-SLA = Daily(6, 30, BERLIN)
+SLA = TimeOfDay(6, 30, BERLIN)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 MONDAY = date(2026, 11, 9)
 
@@ -108,7 +108,7 @@ def test_a_week_in_which_the_clocks_are_set_is_a_week(day):
 
 def test_weekdays_are_those_of_the_place():
     # Monday 00:30 in Auckland is Sunday in UTC.
-    sla = Daily(0, 30, ZoneInfo("Pacific/Auckland"))
+    sla = TimeOfDay(0, 30, ZoneInfo("Pacific/Auckland"))
     deadline = sla.on(MONDAY)
     assert deadline.weekday() == 6
     assert is_expected(sla, frozenset({0}), set(), LONG_AGO, deadline)

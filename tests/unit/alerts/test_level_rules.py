@@ -10,7 +10,7 @@ import pytest
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.facts.snapshot import DeadTasks, DueRun, Lag, PendingLetters, Slot, TableRows
 from redrive.model.alerts import Subject, Urgency
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from tests.support.alert_snapshots import (
     DAY,
     HOUR,
@@ -76,7 +76,7 @@ def test_grace_period_does_not_close_the_miss_of_the_day_before():
 
 
 def test_a_run_that_never_began_is_told_with_when_it_was_due_on_its_own_wall():
-    at_six_thirty = Daily(6, 30, ZoneInfo("Asia/Kolkata"))
+    at_six_thirty = TimeOfDay(6, 30, ZoneInfo("Asia/Kolkata"))
     finding = the_one(looked(due(11 * 3_600, daily=at_six_thirty, last_complete=NOW - DAY, target="silver.settled")))
     assert finding.title == "settlement: nothing has run, and it was due at 06:30 IST (01:00 UTC)"
     assert finding.facts.impact == ("silver.settled is as of 2026-11-14 12:00 UTC; it was due by 06:30 IST (01:00 UTC)")

@@ -27,7 +27,7 @@ from redrive.alerts.config.settings import (
 )
 from redrive.config import ConfigError, load
 from redrive.model.alerts import Urgency
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
 P1, P2, P3 = Urgency
 ENVIRON = {"KEY": "pd-hunter2", "SLACK": "https://hooks.example/hunter2", "DB": "postgresql://u:hunter2@h/d"}
@@ -187,7 +187,7 @@ def test_a_file_says_everything_there_is_to_say(say, tmp_path):
         routes={P1: ("oncall", "europe", "team"), P2: ("team",), P3: ("mail", "log")},
         pipelines={
             "vendor": PipelineSettings(
-                sla=Daily(6, 30, ZoneInfo("Asia/Kolkata")),
+                sla=TimeOfDay(6, 30, ZoneInfo("Asia/Kolkata")),
                 days=frozenset({0, 1}),
                 runbook=("first this", "then that"),
                 links={"wiki": "https://wiki.example/{{x}}/{pipeline}"},

@@ -37,7 +37,7 @@ from redrive.model.alerts import Subject, Urgency
 from redrive.model.calls import Kind
 from redrive.model.runs import RunStatus, Tier
 from redrive.model.tasks import FlowStatus, State
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.process_identity import ourselves
 from tests.support.alert_snapshots import (
     HOUR,
@@ -201,7 +201,7 @@ TEXTS = st.text(max_size=40).filter(lambda text: "hunter2" not in text) | st.sam
 )
 NAMES = TEXTS.filter(bool)
 DAILIES = st.builds(
-    Daily, st.integers(0, 23), st.integers(0, 59), st.sampled_from(["UTC", "Asia/Kolkata"]).map(ZoneInfo)
+    TimeOfDay, st.integers(0, 23), st.integers(0, 59), st.sampled_from(["UTC", "Asia/Kolkata"]).map(ZoneInfo)
 )
 MAYBE = st.none()
 RUNS = st.builds(

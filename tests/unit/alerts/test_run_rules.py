@@ -11,7 +11,7 @@ from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.alerts.facts.days_off import DaysOff
 from redrive.model.alerts import Subject, Urgency
 from redrive.model.calls import Kind
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from tests.support.alert_snapshots import (
     DAY,
     HOUR,
@@ -28,7 +28,7 @@ from tests.support.alert_snapshots import (
     with_thresholds,
 )
 
-SIX_THIRTY = Daily(6, 30, ZoneInfo("Asia/Kolkata"))
+SIX_THIRTY = TimeOfDay(6, 30, ZoneInfo("Asia/Kolkata"))
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -302,7 +302,7 @@ def test_a_run_that_is_complete_too_late_is_told_once_and_is_over(late, found):
 
 
 def test_late_run_on_a_holiday_is_no_news_for_a_weekday_pipeline():
-    daily = Daily(11, 0, ZoneInfo("UTC"))
+    daily = TimeOfDay(11, 0, ZoneInfo("UTC"))
     run = a_run(sla=NOW - HOUR, daily=daily)
     off = DaysOff(dates=frozenset({NOW.date()}))
     weekdays = {"vendor": PipelineSettings(days=frozenset(range(5)))}
@@ -360,7 +360,7 @@ def test_a_deadline_is_told_on_the_wall_of_its_place():
 
 
 def test_a_deadline_in_the_settings_holds_before_what_the_program_said():
-    settings = AlertSettings(pipelines={"vendor": PipelineSettings(sla=Daily(17, 25, ZoneInfo("Asia/Kolkata")))})
+    settings = AlertSettings(pipelines={"vendor": PipelineSettings(sla=TimeOfDay(17, 25, ZoneInfo("Asia/Kolkata")))})
     run = a_run(started_at=NOW - 10 * MINUTE, sla=NOW + HOUR)
     assert judged(run).findings == ()
     assert the_one(judged(run, settings)).title == (

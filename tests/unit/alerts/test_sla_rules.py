@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from redrive.alerts.facts.snapshot import DueTask
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from tests.support.alert_snapshots import (
     HOUR,
     MINUTE,
@@ -56,7 +56,7 @@ class TestRun:
         assert (finding.condition, finding.facts.sla) == ("sla_missed", NOW - 2 * MINUTE)
 
     def test_time_of_day_is_left_to_the_deadlines(self):
-        daily = a_flow("failed", sla=NOW - MINUTE, daily=Daily.of("sla", "11:59 UTC"))
+        daily = a_flow("failed", sla=NOW - MINUTE, daily=TimeOfDay.of("sla", "11:59 UTC"))
         assert conditions(looked(levels(running=(daily,)))) == []
 
     @pytest.mark.parametrize("unknown", ["running", "due:flow/settlement"])
@@ -78,7 +78,7 @@ class TestRun:
         assert conditions(looked(levels(running=(run,)))) == found
 
     def test_pipeline_whose_deadline_an_earlier_run_kept_is_not(self):
-        daily = Daily.of("sla", "12:01 UTC")
+        daily = TimeOfDay.of("sla", "12:01 UTC")
         run = a_run("running", sla=NOW + MINUTE, daily=daily, last_complete=NOW - HOUR)
         assert conditions(looked(levels(running=(run,)))) == []
 

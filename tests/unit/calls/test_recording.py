@@ -18,7 +18,7 @@ from redrive import Breaker, CircuitOpen, Retry, Service
 from redrive.calls.metrics import publisher
 from redrive.calls.metrics.window import Book
 from redrive.events import bus
-from redrive.policy.consensus import Heard
+from redrive.policy.consensus import Reports
 from redrive.store.repositories import services as service_log
 from redrive.testing import FakeClock
 
@@ -58,7 +58,7 @@ class Shelf:
     # What processes tell each other: nothing.
 
     def ask(self, services, *, keys):
-        return Heard((), ())
+        return Reports((), ())
 
     def tell(self, words, drained):
         pass

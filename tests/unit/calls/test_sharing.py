@@ -16,7 +16,7 @@ import redrive
 from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, Retry, Service, Token
 from redrive.calls import shared_state
 from redrive.model.calls import BreakerChanged, KeyCooled
-from redrive.policy.consensus import DrainedKey, Heard, Saying, Word
+from redrive.policy.consensus import BreakerReport, DrainedKey, ReportKind, Reports
 
 ONCE = Retry(attempts=1)
 BREAKER = Breaker(failures=1, probes=1)
@@ -36,7 +36,7 @@ class Board:
         return self.views[-1]
 
     def say(self, saying, host="*", process="0", retry_in=0.0, service="bank"):
-        word = Word(service, host, process, Saying(saying), 0.0, retry_in)
+        word = BreakerReport(service, host, process, ReportKind(saying), 0.0, retry_in)
         self.words[service, host, process] = (word, time.monotonic())
 
 
@@ -57,7 +57,7 @@ class View:
             for word, at in self.board.words.values()
             if word.service in services
         ]
-        return Heard(words, [key for key in self.board.drained.values() if keys and key.service in services])
+        return Reports(words, [key for key in self.board.drained.values() if keys and key.service in services])
 
     def tell(self, words, drained):
         self._serve()
@@ -207,7 +207,7 @@ def test_a_call_in_flight_while_the_circuit_opens_by_word_is_void(board):
     with pytest.raises(TimeoutError):
         other.call(straggler)
     after_another_look(board)
-    assert [word for word in board.told if isinstance(word, Word)] == []
+    assert [word for word in board.told if isinstance(word, BreakerReport)] == []
 
 
 @pytest.mark.parametrize("by_word", [True, False])

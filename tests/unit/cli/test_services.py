@@ -7,7 +7,7 @@ import pytest
 
 from redrive.calls.metrics.publisher import Batch
 from redrive.calls.metrics.window import QUARTER, Book, window
-from redrive.policy.consensus import DrainedKey, Saying, Word
+from redrive.policy.consensus import BreakerReport, DrainedKey, ReportKind
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def trouble(store):
     """A service that is down, and one whose key is used up."""
     until = datetime.now(UTC) + timedelta(hours=8, seconds=30)
     store.shared.tell(
-        [Word("shipfast", "worker-1", "17", Saying.OPEN, ago=3.0, retry_in=25.0)],
+        [BreakerReport("shipfast", "worker-1", "17", ReportKind.OPEN, ago=3.0, retry_in=25.0)],
         [DrainedKey("partner", "0" * 16, "a1b2", until)],
     )
 

@@ -16,7 +16,7 @@ from redrive.explain.schedule import MOST_ATTEMPTS, Span, schedule
 from redrive.explain.unclear import Unclear
 from redrive.model.calls import Kind, Repeat, Verdict
 from redrive.policy.backoff import JITTERS
-from redrive.policy.retry import REPEATABLE, Progress, Retry
+from redrive.policy.retry import REPEATABLE, CallProgress, Retry
 from tests.support.examples import examples
 
 
@@ -33,7 +33,7 @@ def call(policy, verdict, inside, chance):
         moments.append(elapsed)
         elapsed += inside
         ambiguous = made if verdict.kind is Kind.AMBIGUOUS else 0
-        decision = policy.decide(verdict, Progress(made, elapsed, ambiguous, previous), chance)
+        decision = policy.decide(verdict, CallProgress(made, elapsed, ambiguous, previous), chance)
         if not isinstance(decision, Repeat):
             return [*moments, elapsed]
         previous = decision.wait

@@ -24,7 +24,7 @@ from redrive.model.tasks import State as TaskState
 from redrive.observe import prometheus
 from redrive.observe.figures import Figures, LetterFigures, RunFigures
 from redrive.observe.metric_families import families
-from redrive.policy.breaker import State
+from redrive.policy.breaker import CircuitState
 from redrive.store.repositories.service_state import ServiceState
 from redrive.store.repositories.services import EndpointSums, ServiceWindow
 from redrive.store.schema import OUTCOMES, STATUSES
@@ -74,7 +74,7 @@ services = st.builds(
     counts,
 )
 circuits = st.builds(
-    lambda name, state: ServiceState(name, state, (), False, None, None, ()), names, st.sampled_from(State)
+    lambda name, state: ServiceState(name, state, (), False, None, None, ()), names, st.sampled_from(CircuitState)
 )
 letters = st.builds(
     lambda name, numbers, oldest: LetterFigures(

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from redrive.policy.breaker import Breaker, Machine, State
+from redrive.policy.breaker import Breaker, CircuitMachine, CircuitState
 from tests.support.examples import examples
 
 OPTIONS = Breaker(failures=3, window=10.0, cooldown=5.0, probes=2, rate=0, jitter=0.2, lease=4.0)
@@ -20,7 +20,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 10_000))
     def start(self, seed):
-        self.machine = Machine(OPTIONS, random.Random(seed))
+        self.machine = CircuitMachine(OPTIONS, random.Random(seed))
         self.now = 100.0
         self.failed_at = []
         self.due = None  # between when and when the next probe is let through, while open
@@ -37,23 +37,23 @@ class Interleavings(RuleBasedStateMachine):
     def a_call_begins(self):
         before = self.machine.state
         permit = self.machine.admit(self.now)
-        if before is State.CLOSED:
+        if before is CircuitState.CLOSED:
             assert permit is not None
             self.closed_permits.add(permit)
             return permit
         if permit is None:
-            if before is State.OPEN:
+            if before is CircuitState.OPEN:
                 assert self.now < self.due[1]
             else:
                 assert self.probe is not None
                 assert self.now < self.probe[1] + OPTIONS.lease
             return multiple()
-        if before is State.OPEN:
+        if before is CircuitState.OPEN:
             assert self.now >= self.due[0]
             self.probed = 0
         else:
             assert self.probe is None or self.now >= self.probe[1] + min(OPTIONS.lease, OPTIONS.cooldown / 10)
-        assert self.machine.state is State.HALF_OPEN
+        assert self.machine.state is CircuitState.HALF_OPEN
         self.probe = (permit, self.now)
         return permit
 
@@ -61,11 +61,11 @@ class Interleavings(RuleBasedStateMachine):
     def it_succeeds(self, permit):
         before, valid = self.machine.state, permit.generation == self.machine.generation
         self.machine.succeeded(permit, self.now)
-        if before is State.HALF_OPEN and valid:
+        if before is CircuitState.HALF_OPEN and valid:
             self.probe, self.probed = None, self.probed + 1
-            expected = State.CLOSED if self.probed == OPTIONS.probes else State.HALF_OPEN
+            expected = CircuitState.CLOSED if self.probed == OPTIONS.probes else CircuitState.HALF_OPEN
             assert self.machine.state is expected
-            if expected is State.CLOSED:
+            if expected is CircuitState.CLOSED:
                 self.failed_at, self.own = [], True
         else:
             assert self.machine.state is before
@@ -76,12 +76,14 @@ class Interleavings(RuleBasedStateMachine):
         self.machine.failed(permit, self.now)
         if not valid:
             assert self.machine.state is before
-        elif before is State.CLOSED:
+        elif before is CircuitState.CLOSED:
             self.failed_at = [at for at in [*self.failed_at, self.now] if self.now - at <= OPTIONS.window]
-            assert self.machine.state is (State.OPEN if len(self.failed_at) >= OPTIONS.failures else State.CLOSED)
+            assert self.machine.state is (
+                CircuitState.OPEN if len(self.failed_at) >= OPTIONS.failures else CircuitState.CLOSED
+            )
         else:
-            assert self.machine.state is State.OPEN
-        if before is not State.OPEN and self.machine.state is State.OPEN:
+            assert self.machine.state is CircuitState.OPEN
+        if before is not CircuitState.OPEN and self.machine.state is CircuitState.OPEN:
             self.due, self.probe, self.own = (self.now + 5.0 * 0.8, self.now + 5.0 * 1.2), None, True
 
     @rule(permit=consumes(permits))
@@ -89,7 +91,7 @@ class Interleavings(RuleBasedStateMachine):
         before, valid = self.machine.state, permit.generation == self.machine.generation
         self.machine.released(permit)
         assert self.machine.state is before
-        if before is State.HALF_OPEN and valid:
+        if before is CircuitState.HALF_OPEN and valid:
             self.probe = None
 
     @rule(permit=consumes(permits))
@@ -100,8 +102,8 @@ class Interleavings(RuleBasedStateMachine):
     def others_say_open(self, retry_in):
         before, generation = self.machine.state, self.machine.generation
         self.machine.hear_open(self.now, retry_in)
-        if before is State.CLOSED:
-            assert self.machine.state is State.OPEN
+        if before is CircuitState.CLOSED:
+            assert self.machine.state is CircuitState.OPEN
             assert self.machine.generation > generation  # what is in flight is void
             least = min(retry_in, OPTIONS.cooldown)
             self.due, self.own, self.failed_at = (self.now + least * 0.8, self.now + least * 1.2), False, []
@@ -114,15 +116,15 @@ class Interleavings(RuleBasedStateMachine):
         self.machine.hear_closed(self.now)
         assert (self.machine.state, self.machine.generation) == (before, generation)
         assert self.machine.retry_in(self.now) <= wait
-        if before is State.OPEN and self.machine.retry_in(self.now) < wait:
+        if before is CircuitState.OPEN and self.machine.retry_in(self.now) < wait:
             self.due = (self.now, self.now + OPTIONS.cooldown * 0.2)
 
     @rule()
     def somebody_resets_all(self):
         before = self.machine.state
         self.machine.hear_reset(self.now)
-        assert self.machine.state is State.CLOSED
-        if before is not State.CLOSED:
+        assert self.machine.state is CircuitState.CLOSED
+        if before is not CircuitState.CLOSED:
             self.failed_at, self.probe, self.own = [], None, False
 
     @invariant()
@@ -130,7 +132,7 @@ class Interleavings(RuleBasedStateMachine):
         if hasattr(self, "machine"):
             stance = self.machine.stance()
             assert (stance is not None) == self.own
-            assert stance is None or stance.open == (self.machine.state is not State.CLOSED)
+            assert stance is None or stance.open == (self.machine.state is not CircuitState.CLOSED)
 
     @invariant()
     def an_attempt_is_let_through_sooner_or_later(self):
@@ -150,7 +152,7 @@ class Chance:
 
 
 def machine(**options):
-    return Machine(Breaker(**{"failures": 3, "window": 10, "cooldown": 5, **options}), Chance())
+    return CircuitMachine(Breaker(**{"failures": 3, "window": 10, "cooldown": 5, **options}), Chance())
 
 
 def fail(breaker, times, now=0.0):
@@ -167,23 +169,23 @@ def half_open(**options):
 def test_it_opens_after_so_many_failures_within_the_window():
     breaker = machine()
     fail(breaker, 2)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is CircuitState.CLOSED
     fail(breaker, 1)
-    assert breaker.state is State.OPEN
+    assert breaker.state is CircuitState.OPEN
 
 
 def test_successes_reported_late_do_not_close_an_open_circuit():
     breaker = machine()
     fail(breaker, 3)
     breaker.count_successes(1_000, 0.5)
-    assert breaker.state is State.OPEN
+    assert breaker.state is CircuitState.OPEN
 
 
 def test_failures_spread_wider_than_the_window_do_not_open_it():
     breaker = machine()
     for second in (0.0, 6.0, 12.0, 18.0):
         fail(breaker, 1, second)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is CircuitState.CLOSED
 
 
 def test_while_open_it_refuses_and_says_when_the_next_probe_is_due():
@@ -197,23 +199,23 @@ def test_half_open_lets_one_probe_through_at_a_time_and_closes_after_two():
     breaker, first = half_open()
     assert breaker.admit(5.0) is None
     breaker.succeeded(first, 5.1)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is CircuitState.HALF_OPEN
     second = breaker.admit(5.2)
     breaker.succeeded(second, 5.3)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is CircuitState.CLOSED
 
 
 def test_one_failed_probe_reopens_it():
     breaker, probe = half_open()
     breaker.failed(probe, 5.1)
-    assert breaker.state is State.OPEN
+    assert breaker.state is CircuitState.OPEN
     assert breaker.retry_in(5.1) == pytest.approx(5.0)
 
 
 def test_a_neutral_outcome_in_half_open_neither_closes_nor_opens_and_returns_the_permit():
     breaker, probe = half_open()
     breaker.released(probe)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is CircuitState.HALF_OPEN
     assert breaker.admit(5.1) is not None
 
 
@@ -223,10 +225,10 @@ def test_a_lost_probe_gives_way_after_its_lease_and_its_late_report_is_void():
     heir = breaker.admit(5.0 + 10.0)
     assert heir is not None
     breaker.failed(lost, 16.0)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is CircuitState.HALF_OPEN
     breaker.succeeded(heir, 16.0)
     breaker.succeeded(breaker.admit(16.0), 16.0)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is CircuitState.CLOSED
 
 
 def test_a_call_that_began_while_closed_changes_no_later_state():
@@ -236,15 +238,15 @@ def test_a_call_that_began_while_closed_changes_no_later_state():
     probe = breaker.admit(5.0)
     breaker.failed(early[0], 5.0)
     breaker.succeeded(early[1], 5.0)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is CircuitState.HALF_OPEN
     breaker.succeeded(probe, 5.0)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is CircuitState.HALF_OPEN
 
 
 def test_cool_downs_of_clients_that_broke_together_are_spread():
     waits = set()
     for seed in range(200):
-        breaker = Machine(Breaker(failures=1, cooldown=30), random.Random(seed))
+        breaker = CircuitMachine(Breaker(failures=1, cooldown=30), random.Random(seed))
         fail(breaker, 1)
         waits.add(round(breaker.retry_in(0.0), 6))
     assert len(waits) > 190
@@ -258,31 +260,31 @@ def test_a_service_that_is_busy_and_mostly_well_is_not_cut_off_for_its_few_failu
     for second in range(300):  # 99 successes and a failure, every second, for five minutes
         breaker.count_successes(99, float(second))
         fail(breaker, 1, float(second))
-    assert breaker.state is State.CLOSED
+    assert breaker.state is CircuitState.CLOSED
     for tick in range(300):  # then one call in five fails
         breaker.count_successes(4, 300 + tick / 10)
-        fail(breaker, 1 if breaker.state is State.CLOSED else 0, 300 + tick / 10)
-    assert breaker.state is State.CLOSED  # not yet a tenth of the last minute's calls
+        fail(breaker, 1 if breaker.state is CircuitState.CLOSED else 0, 300 + tick / 10)
+    assert breaker.state is CircuitState.CLOSED  # not yet a tenth of the last minute's calls
     for tick in range(100):
-        fail(breaker, 1 if breaker.state is State.CLOSED else 0, 330 + tick)
-    assert breaker.state is State.OPEN
+        fail(breaker, 1 if breaker.state is CircuitState.CLOSED else 0, 330 + tick)
+    assert breaker.state is CircuitState.OPEN
 
 
 def test_by_rate_it_opens_only_once_enough_calls_were_seen():
     breaker = machine(rate=0.5, minimum=10)
     fail(breaker, 9)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is CircuitState.CLOSED
     fail(breaker, 1)
-    assert breaker.state is State.OPEN
+    assert breaker.state is CircuitState.OPEN
 
 
 def test_by_rate_many_failures_among_many_more_successes_are_borne():
     breaker = machine(rate=0.5, minimum=10)
     breaker.count_successes(100, 0.0)
     fail(breaker, 99)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is CircuitState.CLOSED
     fail(breaker, 1)
-    assert breaker.state is State.OPEN
+    assert breaker.state is CircuitState.OPEN
 
 
 def test_it_can_be_closed_by_hand():
@@ -291,13 +293,13 @@ def test_it_can_be_closed_by_hand():
     breaker.reset(0.0)
     assert breaker.admit(0.0) is not None
     fail(breaker, 2)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is CircuitState.CLOSED
 
 
 def test_who_hears_of_an_outage_at_the_same_time_does_not_probe_at_the_same_time():
     waits = []
     for seed in range(200):
-        breaker = Machine(Breaker(cooldown=30), random.Random(seed))
+        breaker = CircuitMachine(Breaker(cooldown=30), random.Random(seed))
         breaker.hear_open(0.0, 20.0)
         waits.append(breaker.retry_in(0.0))
     assert len(set(waits)) > 190
@@ -324,10 +326,10 @@ def test_a_circuit_that_hears_of_recovery_probes_soon_and_believes_only_the_prob
     breaker = machine(cooldown=30, jitter=0.2)
     fail(breaker, 3)
     breaker.hear_closed(1.0)
-    assert breaker.state is State.OPEN
+    assert breaker.state is CircuitState.OPEN
     assert breaker.retry_in(1.0) == pytest.approx(3.0)  # the middle of a fifth of the cool-down
     breaker.failed(breaker.admit(4.0), 4.0)
-    assert breaker.state is State.OPEN
+    assert breaker.state is CircuitState.OPEN
     assert breaker.retry_in(4.0) == pytest.approx(30.0)
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
-KOLKATA = Daily.of("sla", "06:30 Asia/Kolkata")
-BERLIN = Daily.of("sla", "02:30 Europe/Berlin")
+KOLKATA = TimeOfDay.of("sla", "06:30 Asia/Kolkata")
+BERLIN = TimeOfDay.of("sla", "02:30 Europe/Berlin")
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC))
 TIMES = st.builds(
-    Daily,
+    TimeOfDay,
     st.integers(0, 23),
     st.integers(0, 59),
     st.sampled_from(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from redrive.policy import consensus
-from redrive.policy.breaker import Breaker, Machine, State
-from redrive.policy.consensus import Saying, Word
+from redrive.policy.breaker import Breaker, CircuitMachine, CircuitState
+from redrive.policy.consensus import BreakerReport, ReportKind
 from tests.support.examples import examples
 
 OPTIONS = Breaker(failures=1, cooldown=30.0, probes=1, rate=0, quorum=2)
@@ -17,23 +17,23 @@ NOW = 1_000.0
 
 
 def says(saying, host="a", process="1", *, ago=1.0, retry_in=20.0):
-    return Word("bank", host, process, Saying(saying), ago, retry_in if saying == "open" else 0.0)
+    return BreakerReport("bank", host, process, ReportKind(saying), ago, retry_in if saying == "open" else 0.0)
 
 
 def closed(since=None):
     """A machine that closed by its own probes at `since`, or that never had trouble."""
-    machine = Machine(OPTIONS, random.Random(1))
+    machine = CircuitMachine(OPTIONS, random.Random(1))
     if since is not None:
         opened(since - 100, machine)
         machine.succeeded(machine.admit(since), since)
-        assert machine.state is State.CLOSED
+        assert machine.state is CircuitState.CLOSED
     return machine
 
 
 def opened(at, machine=None):
-    machine = machine or Machine(OPTIONS, random.Random(1))
+    machine = machine or CircuitMachine(OPTIONS, random.Random(1))
     machine.failed(machine.admit(at), at)
-    assert machine.state is State.OPEN
+    assert machine.state is CircuitState.OPEN
     return machine
 
 
@@ -43,17 +43,17 @@ def hear(machine, *words, node="a", quorum=2):
 
 
 def test_22_a_process_believes_another_of_its_own_machine_at_once():
-    assert hear(closed(), says("open", "a"), node="a").state is State.OPEN
+    assert hear(closed(), says("open", "a"), node="a").state is CircuitState.OPEN
 
 
 def test_22_one_machine_does_not_open_the_circuit_of_another():
-    assert hear(closed(), says("open", "a", "1"), says("open", "a", "2"), node="b").state is State.CLOSED
+    assert hear(closed(), says("open", "a", "1"), says("open", "a", "2"), node="b").state is CircuitState.CLOSED
 
 
 def test_22_as_many_machines_as_the_quorum_says_do():
-    assert hear(closed(), says("open", "a"), says("open", "c"), node="b").state is State.OPEN
-    assert hear(closed(), says("open", "a"), says("open", "c"), node="b", quorum=3).state is State.CLOSED
-    assert hear(closed(), says("open", "a"), node="b", quorum=1).state is State.OPEN
+    assert hear(closed(), says("open", "a"), says("open", "c"), node="b").state is CircuitState.OPEN
+    assert hear(closed(), says("open", "a"), says("open", "c"), node="b", quorum=3).state is CircuitState.CLOSED
+    assert hear(closed(), says("open", "a"), node="b", quorum=1).state is CircuitState.OPEN
 
 
 def test_22_the_longest_of_several_words_counts():
@@ -62,27 +62,27 @@ def test_22_the_longest_of_several_words_counts():
 
 
 def test_22_machines_that_said_so_at_different_times_do_not_add_up():
-    assert hear(closed(), says("open", "a", retry_in=0), says("open", "c"), node="b").state is State.CLOSED
+    assert hear(closed(), says("open", "a", retry_in=0), says("open", "c"), node="b").state is CircuitState.CLOSED
 
 
 def test_a_process_that_died_while_open_is_believed_no_longer_than_its_time_to_retry():
-    assert hear(closed(), says("open", retry_in=0.01)).state is State.OPEN
-    assert hear(closed(), says("open", retry_in=0)).state is State.CLOSED
+    assert hear(closed(), says("open", retry_in=0.01)).state is CircuitState.OPEN
+    assert hear(closed(), says("open", retry_in=0)).state is CircuitState.CLOSED
 
 
 def test_an_opening_is_void_once_a_process_of_the_same_machine_has_closed_since():
     open_, mate = says("open", process="1", ago=9), says("closed", process="2", ago=3)
-    assert hear(closed(), open_, mate).state is State.CLOSED
-    assert hear(closed(), open_, says("closed", "b", "2", ago=3)).state is State.OPEN
-    assert hear(closed(), says("open", ago=2), mate).state is State.OPEN
+    assert hear(closed(), open_, mate).state is CircuitState.CLOSED
+    assert hear(closed(), open_, says("closed", "b", "2", ago=3)).state is CircuitState.OPEN
+    assert hear(closed(), says("open", ago=2), mate).state is CircuitState.OPEN
     longer_ago = says("closed", process="3", ago=50)
-    assert hear(closed(), open_, mate, longer_ago).state is State.CLOSED
-    assert hear(closed(), open_, longer_ago, mate).state is State.CLOSED
+    assert hear(closed(), open_, mate, longer_ago).state is CircuitState.CLOSED
+    assert hear(closed(), open_, longer_ago, mate).state is CircuitState.CLOSED
 
 
 def test_what_was_said_before_its_own_probes_succeeded_does_not_open_a_circuit_again():
-    assert hear(closed(since=NOW - 5), says("open", ago=6)).state is State.CLOSED
-    assert hear(closed(since=NOW - 5), says("open", ago=4)).state is State.OPEN
+    assert hear(closed(since=NOW - 5), says("open", ago=6)).state is CircuitState.CLOSED
+    assert hear(closed(since=NOW - 5), says("open", ago=4)).state is CircuitState.OPEN
 
 
 def test_one_bad_process_cannot_hold_the_others_of_its_machine_open_by_failing_again_and_again():
@@ -96,16 +96,16 @@ def test_one_bad_process_cannot_hold_the_others_of_its_machine_open_by_failing_a
             bad.failed(probe, second)
         if (permit := good.admit(second)) is not None:
             good.succeeded(permit, second)
-        down += good.state is not State.CLOSED
-    assert bad.state is State.OPEN
-    assert good.state is State.CLOSED
+        down += good.state is not CircuitState.CLOSED
+    assert bad.state is CircuitState.OPEN
+    assert good.state is CircuitState.CLOSED
     assert down <= 36  # one cool-down, of which it knew no better
 
 
 @pytest.mark.parametrize("host", ["a", "b"])
 def test_an_open_circuit_probes_soon_when_anybody_has_closed_since(host):
     machine = hear(opened(NOW - 5), says("closed", host, "2", ago=1))
-    assert machine.state is State.OPEN
+    assert machine.state is CircuitState.OPEN
     assert machine.retry_in(NOW) <= 6
 
 
@@ -120,11 +120,11 @@ def test_nor_does_one_from_before_its_last_probe_failed():
 
 
 def test_a_reset_closes_what_opened_before_it_and_voids_what_was_said_before_it():
-    assert hear(opened(NOW - 5), says("reset", "*", ago=1)).state is State.CLOSED
-    assert hear(opened(NOW - 5), says("reset", "*", ago=6)).state is State.OPEN
-    assert hear(opened(NOW - 5, opened(NOW - 60)), says("reset", "*", ago=6)).state is State.CLOSED
-    assert hear(closed(), says("open", ago=2), says("reset", "*", ago=1)).state is State.CLOSED
-    assert hear(closed(), says("open", ago=1), says("reset", "*", ago=2)).state is State.OPEN
+    assert hear(opened(NOW - 5), says("reset", "*", ago=1)).state is CircuitState.CLOSED
+    assert hear(opened(NOW - 5), says("reset", "*", ago=6)).state is CircuitState.OPEN
+    assert hear(opened(NOW - 5, opened(NOW - 60)), says("reset", "*", ago=6)).state is CircuitState.CLOSED
+    assert hear(closed(), says("open", ago=2), says("reset", "*", ago=1)).state is CircuitState.CLOSED
+    assert hear(closed(), says("open", ago=1), says("reset", "*", ago=2)).state is CircuitState.OPEN
 
 
 def test_a_process_of_a_machine_that_says_so_already_need_not_say_it_again():
@@ -178,11 +178,11 @@ def test_hearsay_opens_only_on_openings_in_force_and_closes_only_on_a_reset(word
     before = machine.state
     hear(machine, *words, quorum=quorum)
     in_force = {word.host for word in words if word.in_force}
-    if before is State.CLOSED and machine.state is State.OPEN:
+    if before is CircuitState.CLOSED and machine.state is CircuitState.OPEN:
         assert "a" in in_force or len(in_force) >= quorum
         assert machine.retry_in(NOW) <= OPTIONS.cooldown * (1 + OPTIONS.jitter)
-    if before is State.OPEN and machine.state is State.CLOSED:
-        assert any(word.saying is Saying.RESET for word in words)
+    if before is CircuitState.OPEN and machine.state is CircuitState.CLOSED:
+        assert any(word.saying is ReportKind.RESET for word in words)
     if machine.state is not before:
         assert machine.stance() is None  # nothing to pass on
 
@@ -195,7 +195,7 @@ class Fleets(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 10_000))
     def start(self, seed):
         chance = random.Random(seed)
-        self.machines = {who: Machine(OPTIONS, chance) for who in self.PROCESSES}
+        self.machines = {who: CircuitMachine(OPTIONS, chance) for who in self.PROCESSES}
         self.names = dict(zip(self.PROCESSES, self.PROCESSES, strict=True))
         self.table, self.said = {}, {}
         self.now, self.up = NOW, True
@@ -227,7 +227,7 @@ class Fleets(RuleBasedStateMachine):
     @rule(who=st.sampled_from(PROCESSES))
     def a_process_is_killed_and_another_starts(self, who):
         """Its word stays behind."""
-        self.machines[who] = Machine(OPTIONS, random.Random(3))
+        self.machines[who] = CircuitMachine(OPTIONS, random.Random(3))
         host, name = self.names[who]
         self.names[who] = (host, name + "'")
 
@@ -240,7 +240,7 @@ class Fleets(RuleBasedStateMachine):
             for who in self.PROCESSES:
                 self.a_process_calls(who)
                 self.a_process_looks_and_tells(who)
-        assert {machine.state for machine in self.machines.values()} == {State.CLOSED}
+        assert {machine.state for machine in self.machines.values()} == {CircuitState.CLOSED}
 
     def words(self, table=None):
         return [

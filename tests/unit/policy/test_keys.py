@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.policy.keys import KeyPool, Pool
+from redrive.policy.keys import KeyPool, KeyPoolState
 from redrive.policy.token import Token
 
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
 
 def test_the_first_key_is_used_until_it_fails_then_the_least_failed():
-    pool = Pool(3)
+    pool = KeyPoolState(3)
     assert pool.pick(NOON, 0) == 0
     pool.blame(0)
     assert pool.pick(NOON, 0) == 1
@@ -26,7 +26,7 @@ def test_the_first_key_is_used_until_it_fails_then_the_least_failed():
 
 
 def test_a_drained_key_is_not_used_before_its_reset():
-    pool = Pool(2)
+    pool = KeyPoolState(2)
     assert pool.drain(0, NOON + timedelta(hours=1), 0)
     assert pool.pick(NOON, 0) == 1
     pool.drain(1, NOON + timedelta(hours=2), 0)
@@ -37,13 +37,13 @@ def test_a_drained_key_is_not_used_before_its_reset():
 
 
 def test_a_key_drained_once_more_is_no_news():
-    pool = Pool(1)
+    pool = KeyPoolState(1)
     assert pool.drain(0, NOON + timedelta(hours=1), 0)
     assert not pool.drain(0, NOON + timedelta(hours=1), 0)
 
 
 def test_a_pause_does_not_end_a_drain_and_says_when_it_ends():
-    pool = Pool(2)
+    pool = KeyPoolState(2)
     pool.drain(0, NOON + timedelta(hours=8), 0)
     pool.pause(0, 5.0)
     pool.pause(1, 7.0)
@@ -54,13 +54,13 @@ def test_a_pause_does_not_end_a_drain_and_says_when_it_ends():
 
 
 def test_a_step_of_the_wall_clock_does_not_prolong_a_pause():
-    pool = Pool(1)
+    pool = KeyPoolState(1)
     pool.pause(0, 2.0)
     assert pool.pick(NOON - timedelta(hours=1), 2.0) == 0
 
 
 def test_a_late_success_does_not_end_a_rest():
-    pool = Pool(1)
+    pool = KeyPoolState(1)
     pool.drain(0, NOON + timedelta(hours=8), 0)
     pool.forgive(0)
     assert pool.pick(NOON, 0) is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redrive.errors import PolicyWarning
 from redrive.model.calls import Kind, Repeat, Stop, Verdict
 from redrive.policy.backoff import JITTERS
-from redrive.policy.retry import Progress, Retry
+from redrive.policy.retry import CallProgress, Retry
 
 CHANCE = random.Random(7)
 
@@ -20,7 +20,7 @@ def verdict(kind=Kind.TRANSIENT, retry_after=None):
 
 
 def decide(policy, kind=Kind.TRANSIENT, *, attempts=1, elapsed=0.0, ambiguous=0, retry_after=None):
-    return policy.decide(verdict(kind, retry_after), Progress(attempts, elapsed, ambiguous), CHANCE)
+    return policy.decide(verdict(kind, retry_after), CallProgress(attempts, elapsed, ambiguous), CHANCE)
 
 
 @pytest.mark.parametrize("kind", [Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS])
@@ -58,7 +58,7 @@ def test_the_deadline_is_checked_before_sleeping_with_the_time_inside_the_call_c
 @given(st.floats(0, 1000), st.integers(0, 1000))
 def test_retry_after_is_a_floor_with_at_most_a_half_on_top_which_the_cap_does_not_shorten(retry_after, seed):
     policy = Retry(base=0.1, cap=1, within=5000)
-    decision = policy.decide(verdict(Kind.RATE_LIMITED, retry_after), Progress(1, 0.0), random.Random(seed))
+    decision = policy.decide(verdict(Kind.RATE_LIMITED, retry_after), CallProgress(1, 0.0), random.Random(seed))
     assert isinstance(decision, Repeat)
     assert retry_after <= decision.wait <= max(retry_after * 1.5, 0.1)
 
@@ -76,7 +76,7 @@ class TestFloor:
         policy = Retry(base=1, cap=60)
         longest = [
             max(
-                policy.decide(verdict(retry_after=1.0), Progress(made, 0.0), random.Random(seed)).wait
+                policy.decide(verdict(retry_after=1.0), CallProgress(made, 0.0), random.Random(seed)).wait
                 for seed in range(50)
             )
             for made in (1, 2, 3, 4)
@@ -87,9 +87,9 @@ class TestFloor:
     def test_429_that_does_not_say_waits_thirty_seconds(self):
         limited = Verdict(Kind.RATE_LIMITED, "slow down", "test", status=429)
         for seed in range(50):
-            assert 30 <= Retry().decide(limited, Progress(1, 0.0), random.Random(seed)).wait <= 45
+            assert 30 <= Retry().decide(limited, CallProgress(1, 0.0), random.Random(seed)).wait <= 45
             quick = Retry(rate_limit_wait=0, base=1, cap=1)
-            assert quick.decide(limited, Progress(1, 0.0), random.Random(seed)).wait <= 1
+            assert quick.decide(limited, CallProgress(1, 0.0), random.Random(seed)).wait <= 1
 
     def test_other_limits_that_do_not_say_back_off(self):
         assert decide(Retry(base=1, cap=1), Kind.RATE_LIMITED).wait <= 1
@@ -99,7 +99,7 @@ class TestFloor:
 def test_jitter_as_a_share_is_around_the_ramp(share, made, seed):
     policy = Retry(attempts=10, base=1, cap=8, within=1_000, jitter=share)
     top = min(8, 2 ** (made - 1))
-    wait = policy.decide(verdict(), Progress(made, 0.0), random.Random(seed)).wait
+    wait = policy.decide(verdict(), CallProgress(made, 0.0), random.Random(seed)).wait
     assert top * (1 - share) <= wait <= top * (1 + share)
     assert wait <= policy._longest(made)
 
@@ -113,7 +113,7 @@ def test_a_retry_after_that_does_not_fit_fails_now_and_says_when_to_come_back():
 def test_a_retry_after_that_just_fits_is_obeyed():
     policy = Retry(within=10)
     for seed in range(100):
-        decision = policy.decide(verdict(Kind.RATE_LIMITED, 9.9), Progress(1, 0.0), random.Random(seed))
+        decision = policy.decide(verdict(Kind.RATE_LIMITED, 9.9), CallProgress(1, 0.0), random.Random(seed))
         assert isinstance(decision, Repeat)
         assert 9.9 <= decision.wait < 10
 
@@ -143,7 +143,9 @@ def test_a_call_never_waits_past_its_time_nor_repeats_beyond_its_attempts(policy
     chance, elapsed, attempts, ambiguous, previous = random.Random(seed), 0.0, 0, 0, None
     for kind, retry_after in failures:
         attempts, elapsed, ambiguous = attempts + 1, elapsed + inside, ambiguous + (kind is Kind.AMBIGUOUS)
-        decision = policy.decide(verdict(kind, retry_after), Progress(attempts, elapsed, ambiguous, previous), chance)
+        decision = policy.decide(
+            verdict(kind, retry_after), CallProgress(attempts, elapsed, ambiguous, previous), chance
+        )
         if isinstance(decision, Stop):
             break
         assert attempts < policy.attempts
@@ -158,7 +160,7 @@ def test_no_call_takes_longer_than_the_worst_case_that_was_computed(policy, time
     chance, elapsed, previous = random.Random(seed), 0.0, None
     for attempt in range(1, policy.attempts + 1):
         elapsed += timeout
-        decision = policy.decide(verdict(), Progress(attempt, elapsed, 0, previous), chance)
+        decision = policy.decide(verdict(), CallProgress(attempt, elapsed, 0, previous), chance)
         if isinstance(decision, Stop):
             break
         elapsed, previous = elapsed + decision.wait, decision.wait

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.policy.budget import Ledger, RetryBudget
+from redrive.policy.budget import BudgetLedger, RetryBudget
 from redrive.policy.window import RollingWindow
 
 moments = st.lists(st.tuples(st.floats(0, 500), st.integers(0, 5), st.integers(0, 5)), max_size=60)
@@ -41,18 +41,18 @@ def test_a_report_older_than_the_window_is_dropped():
 
 
 def test_an_idle_client_may_spend_its_reserve_and_no_more():
-    ledger = Ledger(RetryBudget(ratio=0.1, reserve=3))
+    ledger = BudgetLedger(RetryBudget(ratio=0.1, reserve=3))
     assert [ledger.spend(0.0) for _ in range(5)] == [True, True, True, False, False]
 
 
 def test_calls_earn_repeats_in_proportion():
-    ledger = Ledger(RetryBudget(ratio=0.1, reserve=0))
+    ledger = BudgetLedger(RetryBudget(ratio=0.1, reserve=0))
     ledger.earn(0.0, calls=100)
     assert sum(ledger.spend(0.0) for _ in range(50)) == 10
 
 
 def test_what_was_earned_and_spent_is_forgotten_with_the_window():
-    ledger = Ledger(RetryBudget(ratio=0.5, reserve=1, window=60))
+    ledger = BudgetLedger(RetryBudget(ratio=0.5, reserve=1, window=60))
     ledger.earn(0.0, calls=100)
     assert sum(ledger.spend(0.0) for _ in range(100)) == 51
     assert [ledger.spend(70.0), ledger.spend(70.0)] == [True, False]
@@ -64,7 +64,7 @@ def test_what_was_earned_and_spent_is_forgotten_with_the_window():
     st.integers(0, 20),
 )
 def test_repeats_never_exceed_the_ratio_of_calls_plus_the_reserve(events, ratio, reserve):
-    ledger, now, calls, repeats = Ledger(RetryBudget(ratio=ratio, reserve=reserve, window=10_000)), 0.0, 0, 0
+    ledger, now, calls, repeats = BudgetLedger(RetryBudget(ratio=ratio, reserve=reserve, window=10_000)), 0.0, 0, 0
     for pause, what in events:
         now += pause
         if what == "call":

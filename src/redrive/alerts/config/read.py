@@ -39,7 +39,7 @@ from redrive.config.located import Located, dotted, listed, nearest, shown
 from redrive.config.times import time_of_day, weekdays, zone
 from redrive.config.value_kinds import duration, duration_or_never, number, share, size, switch, text, texts, whole
 from redrive.model.alerts import Urgency
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
 _ADVICE = "set it, or REDRIVE_ALERTS=off to do without alerts here"
 _KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {
@@ -326,12 +326,12 @@ def _pipeline(at: Located, channels: Collection[str], *, needed: bool) -> Pipeli
     return PipelineSettings(**{name: read_each[name](one) for name, one in at.table().items()})
 
 
-def _sla(at: Located) -> Daily:
+def _sla(at: Located) -> TimeOfDay:
     clock, _, place = text(at).partition(" ")
     if not place:
         raise at.wrong(f'must be a time of day and a time zone, as in "06:30 Asia/Kolkata", not {shown(at.value)}')
     by = time_of_day(replace(at, value=clock))
-    return Daily(by.hour, by.minute, zone(replace(at, value=place)))
+    return TimeOfDay(by.hour, by.minute, zone(replace(at, value=place)))
 
 
 def _runbook(at: Located) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from redrive.alerts.facts.days_off import NO_DAYS_OFF, DaysOff
 from redrive.model.alerts import AlertFilter, Subject, Urgency
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
 ChannelKind = Literal["apprise", "webhook", "slack", "pagerduty", "command", "log"]
 WEEKEND = frozenset({5, 6})
@@ -161,7 +161,7 @@ class Maintenance:
 class PipelineSettings:
     """What is special about one pipeline or flow."""
 
-    sla: Daily | None = None
+    sla: TimeOfDay | None = None
     """Holds before what its program says."""
     fresh_within: float | None = None
     """Seconds that may pass between two complete runs."""

@@ -13,7 +13,7 @@ from redrive.alerts.delivery.format import command, letters_sql, short, text, wa
 from redrive.alerts.facts.snapshot import DueRun, PastRun, RunPicture
 from redrive.model.alerts import Facts
 from redrive.model.runs import share_of
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def zone_of(one: RunPicture | DueRun, settings: AlertSettings) -> tzinfo | None:
     return None if daily is None else daily.zone
 
 
-def daily_of(one: RunPicture | DueRun, settings: AlertSettings) -> Daily | None:
+def daily_of(one: RunPicture | DueRun, settings: AlertSettings) -> TimeOfDay | None:
     """Return the time of day of its deadline: by `redrive.toml`, else by what its program said."""
     own = settings.pipelines.get(one.subject.name)
     return own.sla if own is not None and own.sla is not None else one.daily

@@ -19,7 +19,7 @@ from redrive.model.calls import Kind
 from redrive.model.letters import OPEN
 from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus, State
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.encoding import encode
 from redrive.store.process_identity import is_dead
 from redrive.store.repositories.known_runs import Runnable
@@ -352,7 +352,7 @@ def _last_complete(connection: Connection, table: Table, same: Any, run_id: UUID
     return found
 
 
-def _daily(connection: Connection, kind: Runnable, name: str) -> Daily | None:
+def _daily(connection: Connection, kind: Runnable, name: str) -> TimeOfDay | None:
     """When it is to be done every day; None where it has promised nothing, or a zone is not known here."""
     promised = connection.execute(
         select(pipelines.c.sla).where(pipelines.c.kind == kind, pipelines.c.name == name)
@@ -360,7 +360,7 @@ def _daily(connection: Connection, kind: Runnable, name: str) -> Daily | None:
     if promised is None:
         return None
     try:
-        return Daily.of("sla", promised)
+        return TimeOfDay.of("sla", promised)
     except ValueError:
         return None
 

@@ -23,7 +23,7 @@ from redrive.alerts.facts.sla_calendar import (
 )
 from redrive.alerts.facts.snapshot import DueRun
 from redrive.model.alerts import Subject
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.database import Database
 from redrive.store.schema import gauges, pipelines, runs, task_runs
 
@@ -36,7 +36,7 @@ _MOMENT = timedelta(microseconds=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Promise:
     subject: Subject
-    sla: Daily
+    sla: TimeOfDay
     days: frozenset[int] | None
     since: datetime
     """From when on it is to be kept."""
@@ -125,7 +125,7 @@ class Promises:
                 found.kept_by.append(_promise(subject, row, own.sla, days, since))
             elif row is not None and row.sla is not None:
                 try:
-                    sla = Daily.of("sla", row.sla)
+                    sla = TimeOfDay.of("sla", row.sla)
                 except ValueError as error:  # whoever wrote it knew a time zone that this machine does not
                     found.unknown[f"due:{subject.ident}"] = why(error)
                 else:
@@ -216,7 +216,7 @@ def _looked_up(connection: Connection, promise: _Promise, deadline: datetime, co
 
 
 def _promise(
-    subject: Subject, row: Row[Any] | None, sla: Daily, days: frozenset[int] | None, since: datetime
+    subject: Subject, row: Row[Any] | None, sla: TimeOfDay, days: frozenset[int] | None, since: datetime
 ) -> _Promise:
     return _Promise(
         subject=subject, sla=sla, days=days, since=since, last_started=None if row is None else row.last_started
@@ -227,5 +227,5 @@ def _subject(row: Row[Any]) -> Subject:
     return Subject(kind=row.kind, name=row.name)
 
 
-def _noted(name: str, sla: Daily) -> str:
+def _noted(name: str, sla: TimeOfDay) -> str:
     return f"promise:{name}:{sla}"

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Set
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
 _WEEK = timedelta(days=7)
 _YOUNG = timedelta(days=8)
@@ -30,18 +30,18 @@ class Turn:
     """When the run that began then was complete."""
 
 
-def last_deadline(sla: Daily, now: datetime) -> datetime:
+def last_deadline(sla: TimeOfDay, now: datetime) -> datetime:
     """The deadline that passed last; at the moment itself, this one."""
     return sla.before(now)
 
 
-def day_of(sla: Daily, deadline: datetime) -> date:
+def day_of(sla: TimeOfDay, deadline: datetime) -> date:
     """The day of a deadline, in its place."""
     return deadline.astimezone(sla.zone).date()
 
 
 def is_expected(
-    sla: Daily,
+    sla: TimeOfDay,
     days: frozenset[int] | None,
     ran: Set[date],
     first_seen: datetime,
@@ -91,7 +91,7 @@ def with_days_off(ran: Set[date], off: Container[date], until: date) -> Set[date
 
 
 def last_expected(
-    sla: Daily,
+    sla: TimeOfDay,
     days: frozenset[int] | None,
     ran: Set[date],
     first_seen: datetime,
@@ -116,7 +116,7 @@ def last_expected(
 
 
 def meant(
-    sla: Daily,
+    sla: TimeOfDay,
     days: frozenset[int] | None,
     turns: Iterable[Turn],
     first_seen: datetime,
@@ -151,7 +151,7 @@ def _is_kept(found: Iterable[tuple[Turn, datetime]], deadline: datetime, now: da
 class _Leads:
     """How long before its deadlines it begins."""
 
-    def __init__(self, sla: Daily) -> None:
+    def __init__(self, sla: TimeOfDay) -> None:
         self._sla = sla
         self._leads: dict[datetime, tuple[bool, timedelta]] = {}
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from redrive.model.alerts import Finding, Subject
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class RunPicture:
     seconds: float = 0.0
     """At work so far; of one that runs, until now."""
     sla: datetime | None = None
-    daily: Daily | None = None
+    daily: TimeOfDay | None = None
     """The time of day which `sla` comes of, where that is known."""
     failures: int = 0
     """How often it was gone on with after it had failed or died."""
@@ -144,7 +144,7 @@ class DueRun:
     """When any run of it was last complete. After the deadline is late, and not missing any more."""
     target: str | None = None
     """What it writes to."""
-    daily: Daily | None = None
+    daily: TimeOfDay | None = None
     """The time of day which `sla` comes of."""
 
 

@@ -22,9 +22,9 @@ from urllib.error import HTTPError
 from redrive.calls.retry_loop import is_a_fault
 from redrive.calls.service import Service
 from redrive.model.calls import Decision, Kind, Stop, Verdict
-from redrive.policy.breaker import Breaker, Machine, Permit, State
-from redrive.policy.budget import Ledger, RetryBudget
-from redrive.policy.retry import Progress, Retry
+from redrive.policy.breaker import Breaker, CircuitMachine, CircuitState, Permit
+from redrive.policy.budget import BudgetLedger, RetryBudget
+from redrive.policy.retry import CallProgress, Retry
 from redrive.simulate.herd.server import Fate
 
 
@@ -158,8 +158,8 @@ class Guarded:
         self._policy = policy
         self._caller = caller
         self._chance = chance
-        self._machine = None if policy.breaker is None else Machine(policy.breaker, chance)
-        self._ledger = None if policy.budget is None else Ledger(policy.budget)
+        self._machine = None if policy.breaker is None else CircuitMachine(policy.breaker, chance)
+        self._ledger = None if policy.budget is None else BudgetLedger(policy.budget)
         self._fresh = 0  # successes that neither has been told of
         self._since = 0.0
         self._fold_at = policy.slice_seconds
@@ -179,7 +179,7 @@ class Guarded:
         self._begin(now)
         while True:
             if machine is not None:
-                probe = machine.state is not State.CLOSED
+                probe = machine.state is not CircuitState.CLOSED
                 if probe and (retry_in := machine.retry_in(now)) > 0:
                     return Ended(now, answered=False, retry_in=retry_in)
                 permit = machine.admit(now)
@@ -200,7 +200,7 @@ class Guarded:
         self._attempts = self._ambiguous = 0
         self._waited = None
         self._troubled = False  # a call that goes well at once is counted later, with others
-        if self._machine is not None and self._machine.state is not State.CLOSED:
+        if self._machine is not None and self._machine.state is not CircuitState.CLOSED:
             self._trouble(now)
 
     def _patience(self, now: float) -> float:
@@ -231,7 +231,7 @@ class Guarded:
                 machine.released(permit)
         self._attempts += 1
         self._ambiguous += verdict.kind is Kind.AMBIGUOUS
-        progress = Progress(self._attempts, now - self._began, self._ambiguous, self._waited)
+        progress = CallProgress(self._attempts, now - self._began, self._ambiguous, self._waited)
         decision = self._policy.retry.decide(verdict, progress, self._chance)
         if isinstance(decision, Stop):
             return decision

@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import Connection, update
 
 from redrive.model.runs import Counts
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import pipelines
 
@@ -16,11 +16,11 @@ Runnable = Literal["pipeline", "flow"]
 
 
 def note_start(
-    connection: Connection, dialect: Dialect, kind: Runnable, name: str, *, sla: Daily | float | None, now: datetime
+    connection: Connection, dialect: Dialect, kind: Runnable, name: str, *, sla: TimeOfDay | float | None, now: datetime
 ) -> None:
     """Note that it runs, and by what time of day it is to be done from now on; seconds are of each run."""
     known = dialect.insert(pipelines).values(
-        name=name, kind=kind, sla=str(sla) if isinstance(sla, Daily) else None, first_seen=now, last_started=now
+        name=name, kind=kind, sla=str(sla) if isinstance(sla, TimeOfDay) else None, first_seen=now, last_started=now
     )
     new = known.excluded
     connection.execute(

@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, or_, select
 
 from redrive.policy import consensus
-from redrive.policy.breaker import State
-from redrive.policy.consensus import DrainedKey, Heard, Saying, Word
+from redrive.policy.breaker import CircuitState
+from redrive.policy.consensus import BreakerReport, DrainedKey, ReportKind, Reports
 from redrive.store.database import Database
 from redrive.store.schema import breakers, credentials
 
@@ -35,7 +35,7 @@ class ServiceState:
     """What all processes together say of one service."""
 
     service: str
-    state: State
+    state: CircuitState
     """Open where a machine says so; half-open once its time to retry has come and nobody has closed it yet."""
     hosts: tuple[str, ...]
     """The machines whose opening stands."""
@@ -67,10 +67,10 @@ class SharedState:
 
     # ── for the services of this process ─────────────────────────────────────────────────────────────────────────
 
-    def ask(self, services: Collection[str], *, keys: bool) -> Heard:
+    def ask(self, services: Collection[str], *, keys: bool) -> Reports:
         return self._impatient.read(lambda connection: self._heard(connection, services, keys))
 
-    def tell(self, words: Sequence[Word], drained: Sequence[DrainedKey]) -> None:
+    def tell(self, words: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
         def work(connection: Connection) -> None:
             now = self._database.dialect.now(connection)
             if words:
@@ -123,10 +123,10 @@ class SharedState:
                 delete(breakers).where(breakers.c.service == service, breakers.c.host != _A_PERSON)
             )
             known = said.rowcount
-            words = [Word(service, _A_PERSON, "circuit", Saying.RESET, ago=0.0)]
+            words = [BreakerReport(service, _A_PERSON, "circuit", ReportKind.RESET, ago=0.0)]
             if keys:
                 known += connection.execute(delete(credentials).where(credentials.c.service == service)).rowcount
-                words.append(Word(service, _A_PERSON, "keys", Saying.RESET_KEYS, ago=0.0))
+                words.append(BreakerReport(service, _A_PERSON, "keys", ReportKind.RESET_KEYS, ago=0.0))
             self._say(connection, words, now)
             return known > 0
 
@@ -134,16 +134,16 @@ class SharedState:
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _heard(self, connection: Connection, services: Collection[str], keys: bool) -> Heard:
+    def _heard(self, connection: Connection, services: Collection[str], keys: bool) -> Reports:
         rows = connection.execute(select(breakers).where(breakers.c.service.in_(services))).all()
         drained = (
             connection.execute(select(credentials).where(credentials.c.service.in_(services))).all() if keys else ()
         )
         if not rows:  # as long as all is well there is nothing to ask the clock for
-            return Heard((), [_drained_key(row) for row in drained])
-        return Heard(_words(rows, self._database.dialect.now(connection)), [_drained_key(row) for row in drained])
+            return Reports((), [_drained_key(row) for row in drained])
+        return Reports(_words(rows, self._database.dialect.now(connection)), [_drained_key(row) for row in drained])
 
-    def _say(self, connection: Connection, words: Sequence[Word], now: datetime) -> None:
+    def _say(self, connection: Connection, words: Sequence[BreakerReport], now: datetime) -> None:
         insert = self._database.dialect.insert(breakers)
         replaced = ("state", "since", "retry_at", "quorum", "changed_at")
         connection.execute(
@@ -158,7 +158,7 @@ class SharedState:
                     "process": word.process,
                     "state": word.saying.value,
                     "since": now - timedelta(seconds=word.ago),
-                    "retry_at": now + timedelta(seconds=word.retry_in) if word.saying is Saying.OPEN else None,
+                    "retry_at": now + timedelta(seconds=word.retry_in) if word.saying is ReportKind.OPEN else None,
                     "quorum": word.quorum,
                     "changed_at": now,
                 }
@@ -199,13 +199,13 @@ def _moves_nobody(now: datetime) -> ColumnElement[bool]:
     return and_(breakers.c.changed_at < now - KEPT, or_(breakers.c.retry_at.is_(None), breakers.c.retry_at < now))
 
 
-def _words(rows: Sequence[Row[Any]], now: datetime) -> list[Word]:
+def _words(rows: Sequence[Row[Any]], now: datetime) -> list[BreakerReport]:
     return [
-        Word(
+        BreakerReport(
             service=row.service,
             host=row.host,
             process=row.process,
-            saying=Saying(row.state),
+            saying=ReportKind(row.state),
             ago=(now - row.since).total_seconds(),
             retry_in=0.0 if row.retry_at is None else max(0.0, (row.retry_at - now).total_seconds()),
             quorum=row.quorum,
@@ -223,7 +223,7 @@ def _state(service: str, rows: Sequence[Row[Any]], drained: tuple[DrainedKey, ..
     standing = consensus.openings(_words(rows, now))
     in_force = [word for word in standing if word.in_force]
     hosts = {word.host for word in in_force}
-    state = State.OPEN if in_force else State.HALF_OPEN if standing else State.CLOSED
+    state = CircuitState.OPEN if in_force else CircuitState.HALF_OPEN if standing else CircuitState.CLOSED
     return ServiceState(
         service=service,
         state=state,

@@ -10,7 +10,7 @@ from redrive.calls.service import Service
 from redrive.clock import Clock
 from redrive.model.calls import Kind, in_words
 from redrive.policy import option_checks
-from redrive.policy.breaker import Permit, State
+from redrive.policy.breaker import CircuitState, Permit
 from redrive.tasks.workers.messages import Ended, Outcome
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ class Turnstile:
     @property
     def open(self) -> bool:
         """Whether the service is known to be down."""
-        return self._circuit is not None and self._circuit.state is not State.CLOSED
+        return self._circuit is not None and self._circuit.state is not CircuitState.CLOSED
 
     def room(self) -> Room:
         """How many may begin now. A permit for a probe must be used or given back."""
         circuit = self._circuit
-        if circuit is None or circuit.state is State.CLOSED:
+        if circuit is None or circuit.state is CircuitState.CLOSED:
             return self._paced()
         paced = self._paced()
         wait = circuit.retry_in()

@@ -10,7 +10,7 @@ from redrive.classify.redrive_errors import SKIP
 from redrive.clock import Random
 from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, in_words
 from redrive.model.tasks import State
-from redrive.policy.retry import DEFAULT_WITHIN, Progress, all_used
+from redrive.policy.retry import DEFAULT_WITHIN, CallProgress, all_used
 from redrive.tasks.graph import Node
 from redrive.tasks.workers.messages import Ended, Outcome
 
@@ -185,7 +185,7 @@ def _bounded(verdict: Verdict) -> Verdict:
     return replace(verdict, retry_after=LONGEST_WAIT)
 
 
-def _progress(node: Node, past: Past, failures: int) -> Progress:
+def _progress(node: Node, past: Past, failures: int) -> CallProgress:
     """As the policy sees it.
 
     Its `within` is meant for calls that somebody waits for, and is heeded here only where it is not the default: the
@@ -193,4 +193,4 @@ def _progress(node: Node, past: Past, failures: int) -> Progress:
     fingerprints here, not of their number.
     """
     elapsed = -math.inf if node.retry.within is DEFAULT_WITHIN else past.elapsed
-    return Progress(attempts=failures, elapsed=elapsed, previous_wait=past.wait)
+    return CallProgress(attempts=failures, elapsed=elapsed, previous_wait=past.wait)

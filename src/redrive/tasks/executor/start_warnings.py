@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redrive.model.calls import in_words
 from redrive.policy.option_checks import warn
-from redrive.policy.time_of_day import Daily
+from redrive.policy.time_of_day import TimeOfDay
 from redrive.tasks.graph import listed, longest_way, worst_case
 from redrive.tasks.state.executor_lease import Begun
 
@@ -20,7 +20,7 @@ def warn_of_sla(flow: Flow) -> None:
     if flow.sla is None:
         return
     now, sla = datetime.now(UTC), flow.sla
-    left = (sla.after(now) - now).total_seconds() if isinstance(sla, Daily) else sla
+    left = (sla.after(now) - now).total_seconds() if isinstance(sla, TimeOfDay) else sla
     worst = longest_way(flow.graph, worst_case)
     if worst > left:
         warn(

@@ -24,7 +24,7 @@ from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.model.calls import Kind, in_words
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowReport, FlowStatus, State
-from redrive.policy.time_of_day import Daily, due_at
+from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.store.encoding import decode, encode
 from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
 from redrive.store.repositories.known_runs import note_start
@@ -112,7 +112,7 @@ class Ledger(Place):
         params: Mapping[str, Any],
         run_id: uuid.UUID | None,
         start: Start,
-        sla: Daily | float | None,
+        sla: TimeOfDay | float | None,
         task_slas: Mapping[str, float] | None = None,
     ) -> Begun:
         """Begin a run, or resume the one that is not complete, beside others that work on it."""
@@ -229,7 +229,7 @@ class Ledger(Place):
         connection: Connection,
         run_id: uuid.UUID,
         same: Sequence[str],
-        sla: Daily | float | None,
+        sla: TimeOfDay | float | None,
         now: datetime,
         *,
         new_keys: bool,
