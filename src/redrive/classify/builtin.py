@@ -24,7 +24,7 @@ _DEPTH = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BuiltinVerdict:
     """A verdict of the built-in table, and how firm its ground is."""
 
     verdict: Verdict
@@ -36,11 +36,11 @@ class Found:
     """How far up its ancestors the decisive class is; 0 is the class itself."""
 
 
-def find(error: BaseException, scope: Scope, now: datetime, unknown: Kind | None) -> Found:
+def find(error: BaseException, scope: Scope, now: datetime, unknown: Kind | None) -> BuiltinVerdict:
     """The built-in verdict on an exception."""
     if ours := verdict_on_ours(error, now):
         # Like a code: only a rule on the error's own class outranks it.
-        return Found(ours, "code")
+        return BuiltinVerdict(ours, "code")
     chain = look_through(error)
     return (
         _by_certificate(chain, scope)
@@ -53,31 +53,31 @@ def find(error: BaseException, scope: Scope, now: datetime, unknown: Kind | None
     )
 
 
-def _by_certificate(chain: tuple[BaseException, ...], scope: Scope) -> Found | None:
+def _by_certificate(chain: tuple[BaseException, ...], scope: Scope) -> BuiltinVerdict | None:
     for level, error in enumerate(chain):
         names = type_names(type(error))
         if name := next((name for name in CERTIFICATE_TYPES if name in names), None):
             verdict = Verdict(CERTIFICATE.kind(scope), CERTIFICATE.phrase, f"type.{name}", detail=error_detail(error))
-            return Found(verdict, "code", level)
+            return BuiltinVerdict(verdict, "code", level)
     return None
 
 
-def _by_code(chain: tuple[BaseException, ...], scope: Scope, now: datetime) -> Found | None:
+def _by_code(chain: tuple[BaseException, ...], scope: Scope, now: datetime) -> BuiltinVerdict | None:
     for level, error in enumerate(chain):
         if verdict := verdict_by_code(error, scope, now):
-            return Found(verdict, "code", level)
+            return BuiltinVerdict(verdict, "code", level)
     return None
 
 
-def _by_lost_connection(error: BaseException) -> Found | None:
+def _by_lost_connection(error: BaseException) -> BuiltinVerdict | None:
     """SQLAlchemy knows of each driver how it says that the connection is gone."""
     if attribute(error, "connection_invalidated") is not True:
         return None
     rule, reason = "sqlalchemy.connection_invalidated", "database connection lost"
-    return Found(Verdict(Kind.TRANSIENT, reason, rule, detail=error_detail(error)), "code")
+    return BuiltinVerdict(Verdict(Kind.TRANSIENT, reason, rule, detail=error_detail(error)), "code")
 
 
-def _by_type(chain: tuple[BaseException, ...], scope: Scope) -> Found | None:
+def _by_type(chain: tuple[BaseException, ...], scope: Scope) -> BuiltinVerdict | None:
     """The nearest class that the table names, first of the error that has something to say, then outwards."""
     speaker = 0
     while speaker + 1 < len(chain) and stands_for_another(chain[speaker]):
@@ -88,7 +88,7 @@ def _by_type(chain: tuple[BaseException, ...], scope: Scope) -> Found | None:
     return None
 
 
-def _type_of(error: BaseException, level: int, scope: Scope) -> Found | None:
+def _type_of(error: BaseException, level: int, scope: Scope) -> BuiltinVerdict | None:
     cls = type(error)
     for nearness, name in enumerate(type_names(cls)):
         entry, rule = text_entry(TEXTS.get(name), error), f"text.{name}"
@@ -97,11 +97,11 @@ def _type_of(error: BaseException, level: int, scope: Scope) -> Found | None:
         if entry is not None:
             reason = entry.phrase if nearness == 0 else f"{entry.phrase} ({cls.__name__})"
             verdict = Verdict(entry.kind(scope), reason, rule, detail=error_detail(error))
-            return Found(verdict, "type", level, nearness)
+            return BuiltinVerdict(verdict, "type", level, nearness)
     return None
 
 
-def _by_attributes(error: BaseException, now: datetime) -> Found | None:
+def _by_attributes(error: BaseException, now: datetime) -> BuiltinVerdict | None:
     """What an error of an unknown class says of itself: an HTTP status, how long to wait, or a flag."""
     asked = asked_wait(error)
     for name in _STATUS_ATTRIBUTES:
@@ -109,17 +109,19 @@ def _by_attributes(error: BaseException, now: datetime) -> Found | None:
         if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
             answer = Answer(int(status), headers_of(error), body_in_memory(error))
             verdict = http_verdict(answer, now, asked and asked.seconds)
-            return Found(replace(verdict, detail=verdict.detail or error_detail(error)), "origin")
+            return BuiltinVerdict(replace(verdict, detail=verdict.detail or error_detail(error)), "origin")
     if asked:
         reason, rule = f"{type(error).__name__} asks to wait {asked.seconds:g} s", f"attribute.{asked.attribute}"
-        return Found(Verdict(Kind.RATE_LIMITED, reason, rule, asked.seconds, error_detail(error)), "origin")
+        return BuiltinVerdict(Verdict(Kind.RATE_LIMITED, reason, rule, asked.seconds, error_detail(error)), "origin")
     if flag := next((name for name in _RETRY_FLAGS if attribute(error, name) is True), None):
         reason = f"{type(error).__name__} says that it can be retried"
-        return Found(Verdict(Kind.TRANSIENT, reason, f"attribute.{flag}", detail=error_detail(error)), "origin")
+        return BuiltinVerdict(
+            Verdict(Kind.TRANSIENT, reason, f"attribute.{flag}", detail=error_detail(error)), "origin"
+        )
     return None
 
 
-def _by_origin(error: BaseException, scope: Scope, now: datetime, depth: int = 0) -> Found | None:
+def _by_origin(error: BaseException, scope: Scope, now: datetime, depth: int = 0) -> BuiltinVerdict | None:
     """What an error of an unknown class was raised for."""
     origin = origin_of(error)
     if origin is None or depth >= _DEPTH or is_interrupt(origin):
@@ -127,7 +129,7 @@ def _by_origin(error: BaseException, scope: Scope, now: datetime, depth: int = 0
     chain = look_through(origin)
     ours = verdict_on_ours(origin, now)
     found = (
-        (ours and Found(ours, "code"))
+        (ours and BuiltinVerdict(ours, "code"))
         or _by_certificate(chain, scope)
         or _by_code(chain, scope, now)
         or _by_lost_connection(origin)
@@ -137,10 +139,10 @@ def _by_origin(error: BaseException, scope: Scope, now: datetime, depth: int = 0
     if not found:
         return _by_origin(origin, scope, now, depth + 1)
     verdict = replace(found.verdict, reason=f"{type(error).__name__} for {found.verdict.reason}")
-    return Found(replace(verdict, detail=error_detail(error) or verdict.detail), "origin")
+    return BuiltinVerdict(replace(verdict, detail=error_detail(error) or verdict.detail), "origin")
 
 
-def _unknown(error: BaseException, scope: Scope, unknown: Kind | None) -> Found:
+def _unknown(error: BaseException, scope: Scope, unknown: Kind | None) -> BuiltinVerdict:
     kind = unknown or (Kind.AMBIGUOUS if scope == "task" else Kind.PERMANENT)
     reason = f"unknown error {type(error).__name__}"
-    return Found(Verdict(kind, reason, "unknown", detail=error_detail(error)), "unknown")
+    return BuiltinVerdict(Verdict(kind, reason, "unknown", detail=error_detail(error)), "unknown")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import get_args
 
-from redrive.classify.builtin import Found, find
+from redrive.classify.builtin import BuiltinVerdict, find
 from redrive.classify.code_verdict import kafka_verdict, sqlstate_entry
 from redrive.classify.detail import message, shown
 from redrive.classify.error_codes import sqlstate
@@ -14,7 +14,7 @@ from redrive.classify.http_verdict import http_verdict, is_failure
 from redrive.classify.responses import Answer, is_response, read_response
 from redrive.classify.retry_after import retry_after
 from redrive.classify.rule_options import ErrorTypes, Numbers, known_kind, make_rule
-from redrive.classify.rules import Facts, Match, Predicate, Rule, RuleBroke, match
+from redrive.classify.rules import FailureFacts, Predicate, Rule, RuleFailed, RuleMatch, match
 from redrive.classify.signals import is_stop_signal
 from redrive.classify.unwrap import leaves, look_through
 from redrive.model.calls import Kind, Scope, Verdict
@@ -114,10 +114,10 @@ class Classifier:
             if answer is not None:
                 return self._judge_answer(failure, answer, moment)
             if verdict := kafka_verdict(failure):
-                facts = Facts(failure)
+                facts = FailureFacts(failure)
                 matches = self._matches(facts)
                 return _ruled(matches, verdict, facts, moment) if matches else verdict
-        except RuleBroke as broken:
+        except RuleFailed as broken:
             return _broken(broken)
         raise TypeError(f"only an exception or a response can be classified, not {type(failure).__name__}")
 
@@ -130,10 +130,10 @@ class Classifier:
         answer = read_response(result) if is_response(result) else None
         if answer is None:
             return None
-        facts = Facts(result, answer=answer)
+        facts = FailureFacts(result, answer=answer)
         try:
             matches = self._matches(facts)
-        except RuleBroke as broken:
+        except RuleFailed as broken:
             return _broken(broken)
         if matches:
             return _ruled(matches, http_verdict(answer, now), facts, now)
@@ -148,7 +148,7 @@ class Classifier:
         found = find(error, scope, now, unknown)
         if not self.rules:
             return found.verdict
-        facts = Facts.of_error(error, look_through(error))
+        facts = FailureFacts.of_error(error, look_through(error))
         matches = [matched for matched in self._matches(facts) if not _outranked(matched, found, facts)]
         if not matches:
             return found.verdict
@@ -157,7 +157,7 @@ class Classifier:
 
     def _judge_group(self, group: BaseExceptionGroup[BaseException], scope: Scope, now: datetime) -> Verdict:
         """The gravest of its errors, unless a rule names the group itself."""
-        facts = Facts(group, (group,))
+        facts = FailureFacts(group, (group,))
         members = [error for error in leaves(group) if not is_stop_signal(error)]
         verdicts = [self._judge_error(error, scope, now) for error in members]
         if not verdicts:
@@ -170,19 +170,19 @@ class Classifier:
         return _ruled(matches, gravest, facts, now) if matches else gravest
 
     def _judge_answer(self, response: object, answer: Answer, now: datetime) -> Verdict:
-        facts = Facts(response, answer=answer)
+        facts = FailureFacts(response, answer=answer)
         if matches := self._matches(facts):
             return _ruled(matches, http_verdict(answer, now), facts, now)
         if not is_failure(answer, now):
             raise ValueError(f"a response with status {answer.status} is not a failure")
         return http_verdict(answer, now)
 
-    def _matches(self, facts: Facts) -> list[Match]:
+    def _matches(self, facts: FailureFacts) -> list[RuleMatch]:
         candidates = (match(rule, position, facts) for position, rule in enumerate(self.rules))
         return [matched for matched in candidates if matched]
 
 
-def _outranked(matched: Match, found: Found, facts: Facts) -> bool:
+def _outranked(matched: RuleMatch, found: BuiltinVerdict, facts: FailureFacts) -> bool:
     """Whether the built-in table knows something more specific than the one condition of the rule."""
     rule = matched.rule
     if rule.conditions > 1 or found.basis in ("unknown", "origin"):
@@ -202,7 +202,7 @@ def _outranked(matched: Match, found: Found, facts: Facts) -> bool:
     return False
 
 
-def _ruled(matches: list[Match], known: Verdict, facts: Facts, now: datetime) -> Verdict:
+def _ruled(matches: list[RuleMatch], known: Verdict, facts: FailureFacts, now: datetime) -> Verdict:
     """The best rule's verdict; what the built-in table read from the failure stays."""
     rule = max(matches, key=lambda matched: matched.rank).rule
     wait = None
@@ -216,7 +216,7 @@ def _ruled(matches: list[Match], known: Verdict, facts: Facts, now: datetime) ->
     return replace(known, kind=rule.kind, reason=rule.reason or known.reason, rule=rule.name, retry_after=wait)
 
 
-def _broken(broken: RuleBroke) -> Verdict:
+def _broken(broken: RuleFailed) -> Verdict:
     error = broken.error
     return Verdict(
         Kind.PERMANENT,

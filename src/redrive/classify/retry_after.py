@@ -36,19 +36,19 @@ _WAIT_ATTRIBUTES = ("retry_after", "retry_after_s", "retry_after_seconds")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
-class Asked(NamedTuple):
+class RequestedWait(NamedTuple):
     """The wait that an exception asks for, and the attribute that names it."""
 
     attribute: str
     seconds: float
 
 
-def asked_wait(error: BaseException) -> Asked | None:
+def asked_wait(error: BaseException) -> RequestedWait | None:
     """Return the wait that an attribute of an exception names; None where none is a span that a float can hold."""
     for name in _WAIT_ATTRIBUTES:
         wait = attribute(error, name)
         if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= float_info.max:
-            return Asked(name, float(wait))
+            return RequestedWait(name, float(wait))
     return None
 
 

@@ -40,7 +40,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class RuleMatch:
     """A rule that holds for a failure, and where its type was found."""
 
     rule: Rule
@@ -56,7 +56,7 @@ class Match:
         return (self.rule.conditions, self.rule.sqlstate_length, -distance, self.level, self.position)
 
 
-class RuleBroke(Exception):
+class RuleFailed(Exception):
     """The predicate of a rule raised."""
 
     def __init__(self, rule: Rule, error: Exception) -> None:
@@ -66,7 +66,7 @@ class RuleBroke(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FailureFacts:
     """What rules ask about: the failure, the errors it wraps, and the answer where there was one."""
 
     failure: object
@@ -74,11 +74,11 @@ class Facts:
     answer: Answer | None = None
 
     @classmethod
-    def of_error(cls, error: BaseException, chain: tuple[BaseException, ...]) -> Facts:
+    def of_error(cls, error: BaseException, chain: tuple[BaseException, ...]) -> FailureFacts:
         return cls(error, chain, next((answer for inner in chain if (answer := http_answer(inner))), None))
 
 
-def match(rule: Rule, position: int, facts: Facts) -> Match | None:
+def match(rule: Rule, position: int, facts: FailureFacts) -> RuleMatch | None:
     """The match, if every condition holds; the predicate is asked last, and only then."""
     level, nearness = 0, None
     if rule.error_types:
@@ -95,8 +95,8 @@ def match(rule: Rule, position: int, facts: Facts) -> Match | None:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            raise RuleBroke(rule, error) from error
-    return Match(rule, position, level, nearness)
+            raise RuleFailed(rule, error) from error
+    return RuleMatch(rule, position, level, nearness)
 
 
 def _nearest_type(wanted: tuple[type[Exception], ...], chain: tuple[BaseException, ...]) -> tuple[int, int] | None:
@@ -112,14 +112,14 @@ def _nearest_type(wanted: tuple[type[Exception], ...], chain: tuple[BaseExceptio
     return -level, nearness
 
 
-def _status_holds(rule: Rule, facts: Facts) -> bool:
+def _status_holds(rule: Rule, facts: FailureFacts) -> bool:
     answer = facts.answer
     if rule.status and (answer is None or answer.status not in rule.status):
         return False
     return rule.body is None or (answer is not None and rule.body in (answer.body or ""))
 
 
-def _sqlstate_holds(rule: Rule, facts: Facts) -> bool:
+def _sqlstate_holds(rule: Rule, facts: FailureFacts) -> bool:
     if rule.sqlstate is None:
         return True
     codes = [code for error in facts.chain if (code := sqlstate(error))]
@@ -128,5 +128,5 @@ def _sqlstate_holds(rule: Rule, facts: Facts) -> bool:
     return rule.sqlstate in codes
 
 
-def _errno_holds(rule: Rule, facts: Facts) -> bool:
+def _errno_holds(rule: Rule, facts: FailureFacts) -> bool:
     return not rule.errno or any(os_errno(error) in rule.errno for error in facts.chain)
