@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from redrive.config import ConfigError, Settings, find, load, origins
-from redrive.config.located import Located, Source
+from redrive.config.located import ConfigFile, Located
 
 
 @pytest.fixture
@@ -437,7 +437,7 @@ class TestVariableInAUrl:
         ],
     )
     def test_value_is_encoded_by_its_part(self, tmp_path, template, value, filled):
-        at = Located(template, ("store", "url"), Source(tmp_path / "redrive.toml", "", {"V": value}))
+        at = Located(template, ("store", "url"), ConfigFile(tmp_path / "redrive.toml", "", {"V": value}))
         assert at.filled().value == filled
 
 

@@ -23,6 +23,6 @@ or the one that REDRIVE_CONFIG names:
 
 from redrive.config.discovery import FILE, find
 from redrive.config.located import ConfigError
-from redrive.config.settings import Origin, Settings, load, origins
+from redrive.config.settings import SettingOrigin, Settings, load, origins
 
-__all__ = ["FILE", "ConfigError", "Origin", "Settings", "find", "load", "origins"]
+__all__ = ["FILE", "ConfigError", "SettingOrigin", "Settings", "find", "load", "origins"]

@@ -37,7 +37,7 @@ def lines(text: str) -> dict[Key, int]:
     return scan.found
 
 
-class _Around(NamedTuple):
+class _OpenContainer(NamedTuple):
     """A list or an inline table that is open."""
 
     key: Key
@@ -55,7 +55,7 @@ class _Scan:
         self._names: list[str] = []  # of the key or the header that is being read
         self._key: Key = ()  # whose value is being read
         self._in_value = False
-        self._open: list[_Around] = []
+        self._open: list[_OpenContainer] = []
 
     def end_of_line(self) -> None:
         """Ends a statement, unless it is within a list or an inline table."""
@@ -92,9 +92,9 @@ class _Scan:
             self.found.setdefault(key, line)
             if piece == "[":
                 self._sizes[key] = 0
-                self._open.append(_Around(key, is_list=True))
+                self._open.append(_OpenContainer(key, is_list=True))
             elif piece == "{":
-                self._open.append(_Around(key, is_list=False))
+                self._open.append(_OpenContainer(key, is_list=False))
                 self._in_value = False
 
     def _close(self) -> None:

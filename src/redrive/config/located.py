@@ -28,7 +28,7 @@ class ConfigError(RedriveError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigFile:
     """A file as it was read."""
 
     file: Path
@@ -44,7 +44,7 @@ class Located:
     value: Any = field(repr=False)
     """May be a secret."""
     key: Key = ()
-    source: Source | None = None
+    source: ConfigFile | None = None
     taken_from: tuple[str, ...] = ()
     """The variables that were put into the value."""
 

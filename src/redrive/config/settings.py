@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from redrive._internal.database_url import STORE_FORMS, wrong_path
 from redrive.config import value_kinds
 from redrive.config.discovery import find
-from redrive.config.located import ConfigError, Located, Source, dotted, listed
+from redrive.config.located import ConfigError, ConfigFile, Located, dotted, listed
 
 ALERTS = ("alerts", "channels", "routes", "pipelines", "tables", "conditions", "maintenance", "services")
 """The tables about alerts."""
@@ -122,7 +122,7 @@ def load(
     return Settings(**found)
 
 
-class Origin(NamedTuple):
+class SettingOrigin(NamedTuple):
     """A setting as it holds, and where it comes from."""
 
     name: str
@@ -133,21 +133,21 @@ class Origin(NamedTuple):
 
 def origins(
     *, environ: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None
-) -> list[Origin]:
+) -> list[SettingOrigin]:
     """What was read, and from where: a variable, or a line of the file. What has its default is left out."""
     environ = os.environ if environ is None else environ
     file = find(directory, environ)
-    found: dict[str, Origin] = {}
+    found: dict[str, SettingOrigin] = {}
     if file is not None:
         found = {one.name: one for one in _leaves(_parsed(file, environ))}
     for key in (*_KEYS, _ALERTS_ON):
         if environ.get(key.variable, "").strip():
             name = f"{key.table}.{key.name}"
-            found[name] = Origin(name, _as_may_be_shown(environ[key.variable], name), key.variable)
+            found[name] = SettingOrigin(name, _as_may_be_shown(environ[key.variable], name), key.variable)
     return list(found.values())
 
 
-def _leaves(at: Located) -> Iterator[Origin]:
+def _leaves(at: Located) -> Iterator[SettingOrigin]:
     if isinstance(at.value, dict):
         for one in at.table().values():
             yield from _leaves(one)
@@ -157,7 +157,7 @@ def _leaves(at: Located) -> Iterator[Origin]:
     else:
         source, unset = f"{at.source.file}, line {at.line}" if at.source else "", at.unset()
         missing = f" ({listed(unset)} not set)" if unset else ""
-        yield Origin(dotted(at.key), _as_may_be_shown(at.value, dotted(at.key)), source + missing)
+        yield SettingOrigin(dotted(at.key), _as_may_be_shown(at.value, dotted(at.key)), source + missing)
 
 
 def _as_may_be_shown(value: Any, name: str) -> Any:
@@ -211,7 +211,7 @@ def _parsed(file: Path, environ: Mapping[str, str]) -> Located:
     try:
         raw = file.read_bytes()
         text = raw.decode("utf-8-sig").replace("\r\n", "\n")
-        return Located(tomllib.loads(text), (), Source(file, text, environ))
+        return Located(tomllib.loads(text), (), ConfigFile(file, text, environ))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
