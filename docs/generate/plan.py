@@ -16,8 +16,8 @@ from docstrings import parse
 import redrive
 from redrive import errors
 from redrive.alerts.service import Desk
-from redrive.calls.attempts import Attempts, Block
-from redrive.calls.metrics.counters import Stats
+from redrive.calls.attempts import AttemptBlock, Attempts
+from redrive.calls.metrics.counters import ServiceStats
 from redrive.dlq.filters import Filter
 from redrive.dlq.queue import DeadLetters
 from redrive.dlq.replay.target import Reprocesses
@@ -126,7 +126,16 @@ def pages() -> list[Page]:
                 *public("Timeout", Timeout=("phase",)),
                 *public("Breaker", "RetryBudget", "KeyPool", "Token", "Classifier"),
                 *public("classify", "on_event"),
-                *given(redrive.Verdict, redrive.Kind, Stats, Circuit, Attempts, Block, calls.Failure, calls.Attempt),
+                *given(
+                    redrive.Verdict,
+                    redrive.Kind,
+                    ServiceStats,
+                    Circuit,
+                    Attempts,
+                    AttemptBlock,
+                    calls.Failure,
+                    calls.Attempt,
+                ),
             ],
         ),
         Page(

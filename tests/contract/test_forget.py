@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy import select
 
 import redrive
-from redrive.calls.metrics.publisher import Batch
-from redrive.calls.metrics.window import Book
+from redrive.calls.metrics.publisher import MetricsBatch
+from redrive.calls.metrics.window import MetricsWindow
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.observe.figures import Reader
 from redrive.policy.consensus import BreakerReport, ReportKind
@@ -127,9 +127,9 @@ def test_flow_is_forgotten_with_its_tasks_and_alerts(store, tmp_path):
 
 
 def test_service_is_forgotten_with_its_circuit_and_alerts(store):
-    book = Book()
+    book = MetricsWindow()
     book.succeeded(MONDAY.timestamp(), [0.1] * 3)
-    store.services.add(Batch("17-a", 1, {"bank": book, "post": book}))
+    store.services.add(MetricsBatch("17-a", 1, {"bank": book, "post": book}))
     store.shared.tell([BreakerReport("bank", "worker-1", "17", ReportKind.OPEN, ago=3.0, retry_in=25.0)], [])
     subject = redrive.notices.Subject(kind="service", name="bank")
     store.alerts.apply(judgement(finding("level:down:bank", key="service:bank:down", subject=subject)))

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import delete
 
 import redrive
-from redrive.calls.metrics.publisher import Batch
-from redrive.calls.metrics.window import Book
+from redrive.calls.metrics.publisher import MetricsBatch
+from redrive.calls.metrics.window import MetricsWindow
 from redrive.observe import figures, prometheus
 from redrive.policy.consensus import BreakerReport, ReportKind
 from redrive.store.schema import alert_sends, alerts, breakers, runs
@@ -62,7 +62,7 @@ class Page:
 
 
 def book(at, *, quick=3, failed=2):
-    made = Book()
+    made = MetricsWindow()
     made.succeeded(at, [0.002] * quick)
     for _ in range(failed):
         made.attempted(at, "transient", 1.0, repeat=False, fault=True)
@@ -75,12 +75,12 @@ def book(at, *, quick=3, failed=2):
 
 def record(store, at=None, **options):
     at = NOW.timestamp() if at is None else at
-    store.services.add(Batch("process-1", next(_serial), {"bank": book(at, **options)}))
+    store.services.add(MetricsBatch("process-1", next(_serial), {"bank": book(at, **options)}))
 
 
 def test_services_are_counted_over_all_processes(store):
     record(store)
-    store.services.add(Batch("process-2", 1, {"bank": book(NOW.timestamp())}))
+    store.services.add(MetricsBatch("process-2", 1, {"bank": book(NOW.timestamp())}))
     page = Page(store)
     assert page("service_attempts_total", service="bank", outcome="success") == 10
     assert page("service_attempts_total", service="bank", outcome="transient") == 4
@@ -316,7 +316,7 @@ class TestTooManyNames:
         for name in ("first", "second"):
             pipeline(1, name=name).run()
         books = {"idle": book(NOW.timestamp(), quick=1), "busy": book(NOW.timestamp(), quick=9)}
-        store.services.add(Batch("process-1", next(_serial), books))
+        store.services.add(MetricsBatch("process-1", next(_serial), books))
         monkeypatch.setenv("REDRIVE_MAX_METRIC_NAMES", "1")
         page = Page(store)
         assert page("pipeline_last_run_rows_read", pipeline="second") == 1

@@ -13,8 +13,8 @@ import redrive
 from redrive.alerts.facts import runs as judging
 from redrive.alerts.facts import sla_calendar
 from redrive.alerts.lifecycle import open_alerts
-from redrive.calls.metrics.publisher import Batch
-from redrive.calls.metrics.window import Book
+from redrive.calls.metrics.publisher import MetricsBatch
+from redrive.calls.metrics.window import MetricsWindow
 from redrive.errors import FlowError, LetterError, PipelineError, RunStopped, StoreError
 from redrive.store.retention import finished
 from redrive.store.retention import flows as retention_flows
@@ -443,11 +443,11 @@ def test_alerts_that_are_over_go_with_their_messages(store):
 
 
 def test_figures_of_services_are_summed_up(store):
-    books = {f"bank{days}": Book() for days in (1, 100, 200)}
+    books = {f"bank{days}": MetricsWindow() for days in (1, 100, 200)}
     for name, book in books.items():
         at = NOW - int(name.removeprefix("bank")) * DAY
         book.attempted(at.timestamp(), "success", 0.1, repeat=False, fault=False)
-    store.services.add(Batch("17-a", 1, books))
+    store.services.add(MetricsBatch("17-a", 1, books))
     totals = store.services.totals()
     assert store.purge(older_than="90d", dry_run=True).services == 2
     assert store.purge(older_than="90d").services == 2

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 import redrive
-from redrive.calls.metrics.publisher import Batch
-from redrive.calls.metrics.window import EDGES, Book
+from redrive.calls.metrics.publisher import MetricsBatch
+from redrive.calls.metrics.window import EDGES, MetricsWindow
 from redrive.store.schema import service_minutes, service_reporters
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
@@ -34,14 +34,14 @@ def quarter(n):
 
 def book(*told, at=NOON):
     """A book of attempts, each `(outcome, seconds)`."""
-    made = Book()
+    made = MetricsWindow()
     for outcome, seconds in told:
         made.attempted(at.timestamp(), outcome, seconds, repeat=False, fault=outcome == "transient")
     return made
 
 
 def batch(number=1, process="17-a", **books):
-    return Batch(process, number, books)
+    return MetricsBatch(process, number, books)
 
 
 def rows(store, table):
@@ -141,7 +141,9 @@ def test_batches_of_many_threads_at_once_lose_nothing(services):
         chance = random.Random(number)
         for beat in range(1, 11):
             names = chance.sample(["a", "b", "c", "d", "e"], 3)
-            services.add(Batch(f"{number}", beat, {name: book(("success", 0.02), ("row", 1.0)) for name in names}))
+            services.add(
+                MetricsBatch(f"{number}", beat, {name: book(("success", 0.02), ("row", 1.0)) for name in names})
+            )
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -158,7 +160,7 @@ def test_batches_of_many_threads_at_once_lose_nothing(services):
 def test_minutes_are_kept_for_three_hours(services, store, now):
     for hour in range(6):
         now[0] = NOON + timedelta(hours=hour)
-        services.add(Batch(f"process-{hour}", 1, {"bank": book(("success", 0.02), at=now[0])}))
+        services.add(MetricsBatch(f"process-{hour}", 1, {"bank": book(("success", 0.02), at=now[0])}))
     assert [one.at.hour for one in services.minutes("bank", NOON)] == [14, 15, 16, 17]
     assert [one.at.hour for one in services.minutes("bank", NOON + timedelta(hours=4))] == [16, 17]
     assert len(rows(store, service_minutes)) == 4

@@ -15,8 +15,8 @@ import redrive
 from redrive.alerts.facts.services import FEW, SPAN, last_hour, usual_windows
 from redrive.alerts.facts.snapshot import Minute, Window
 from redrive.alerts.lifecycle import state_machine
-from redrive.calls.metrics.publisher import Record
-from redrive.calls.metrics.window import MINUTES_KEPT, Book
+from redrive.calls.metrics.publisher import MetricsRecord
+from redrive.calls.metrics.window import MINUTES_KEPT, MetricsWindow
 from redrive.model.alerts import AlertStatus, What
 from redrive.testing import FakeClock
 from tests.support.alert_snapshots import DAY, MINUTE, a_run, a_service, judged, levels, looked
@@ -40,7 +40,7 @@ class World:
         self.books, self.sent = Books(), []
         self.failed_calls, self.failed_runs = [], []
         self._fails = fails
-        self._record, self._book = Record(self.service._core), Book()
+        self._record, self._book = MetricsRecord(self.service._core), MetricsWindow()
         self._past = []  # quarters before the last hour
         self._agenda, self._order, self._runs = [], count(), count(1)
 

@@ -9,38 +9,38 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
-from redrive.calls.context import Inside, attempt_of, enclosing, innermost, inside, new_key
+from redrive.calls.context import EnclosingAttempt, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.credentials import Grant
-from redrive.calls.drivers import Work, aperform, perform, unwrap
-from redrive.calls.effects.idempotency_keys import Keys
+from redrive.calls.drivers import Driver, aperform, perform, unwrap
+from redrive.calls.effects.idempotency_keys import SentKeys
 from redrive.calls.effects.in_flight import left_in_flight
 from redrive.calls.effects.repeatable import disown
-from redrive.calls.fast_path import Passage, Runner
-from redrive.calls.function import Target
-from redrive.calls.retry_loop import Call, Steps, Trial
+from redrive.calls.fast_path import FastPathContext, ServiceRunner
+from redrive.calls.function import CalledFunction
+from redrive.calls.retry_loop import AttemptResult, RetryLoop, Steps
 from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
 from redrive.classify.signals import is_interrupt
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 BLOCK = "block"
 """The endpoint of blocks that have no other."""
-_TARGET = Target(BLOCK, returns_responses=True)
+_TARGET = CalledFunction(BLOCK, returns_responses=True)
 
 
 class Attempts:
     """The attempts of one logical call, made one by one; ends after the first that succeeds."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: ServiceRunner) -> None:
         self._runner = runner
 
-    def __iter__(self) -> Iterator[Block]:
-        return _Blocks(self._runner)
+    def __iter__(self) -> Iterator[AttemptBlock]:
+        return _AttemptIterator(self._runner)
 
-    def __aiter__(self) -> AsyncIterator[Block]:
-        return _Blocks(self._runner)
+    def __aiter__(self) -> AsyncIterator[AttemptBlock]:
+        return _AttemptIterator(self._runner)
 
 
-class Block:
+class AttemptBlock:
     """One attempt as a context manager; it swallows an error that will be repeated.
 
     number           counted from 1
@@ -50,7 +50,7 @@ class Block:
 
     __slots__ = ("_blocks", "_entered", "_mark", "_since", "credential", "number", "timeout")
 
-    def __init__(self, blocks: _Blocks, number: int, grant: Grant | None, timeout: float | None) -> None:
+    def __init__(self, blocks: _AttemptIterator, number: int, grant: Grant | None, timeout: float | None) -> None:
         self.number = number
         self.credential = None if grant is None else grant.value
         self.timeout = timeout
@@ -65,7 +65,7 @@ class Block:
         """The same for all attempts of the call; None inside an attempt of the same service, which has its own."""
         return self._blocks.make_key()
 
-    def __enter__(self) -> Block:
+    def __enter__(self) -> AttemptBlock:
         if hasattr(self, "_entered"):
             raise RuntimeError(
                 "`with attempt:` was used twice for the same attempt: take the next one from the loop, "
@@ -96,7 +96,7 @@ class Block:
             del final  # no cycle through this frame
 
 
-class _Blocks:
+class _AttemptIterator:
     """The loop's iterator: performs what stands between two blocks, and feeds the flow with how each ended.
 
     The first block takes the straight way where that is open, and there is no flow until it fails.
@@ -104,16 +104,16 @@ class _Blocks:
 
     is_nested = False
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: ServiceRunner) -> None:
         self.runner = runner
         self.outer = innermost()
         self.key: str | None = None
-        self.keys: Keys | None = None
-        self.last: Inside | None = None
+        self.keys: SentKeys | None = None
+        self.last: EnclosingAttempt | None = None
         self._in_block = False
         self._steps: Steps | None = None
         self._next: Step | None = None
-        self._passage: Passage | None = runner.passage()
+        self._passage: FastPathContext | None = runner.passage()
         if self._passage is None:
             self._take_the_long_way()
 
@@ -132,13 +132,13 @@ class _Blocks:
             self._steps = self._once(nested.grant)
         else:
             self.key = options.idempotency_key or (new_key() if self.runner.keyed else None)
-            self.keys = None if self.key is None else Keys()
+            self.keys = None if self.key is None else SentKeys()
             self._steps = self._flow(core.clock.monotonic(), None)
         self._go_on(None)
 
-    def _flow(self, began: float, first: Trial | None) -> Steps:
+    def _flow(self, began: float, first: AttemptResult | None) -> Steps:
         options = self.runner.options
-        call = Call(
+        call = RetryLoop(
             self.runner.core,
             options.endpoint or _TARGET.endpoint,
             began=began,
@@ -156,13 +156,13 @@ class _Blocks:
         outcome: Outcome = yield Invoke(1, grant, self.runner.timeout)
         return outcome
 
-    def __iter__(self) -> _Blocks:
+    def __iter__(self) -> _AttemptIterator:
         return self
 
-    def __aiter__(self) -> _Blocks:
+    def __aiter__(self) -> _AttemptIterator:
         return self
 
-    def __next__(self) -> Block:
+    def __next__(self) -> AttemptBlock:
         while (block := self._block()) is None:
             if self._next is None:
                 raise StopIteration
@@ -174,7 +174,7 @@ class _Blocks:
             self._go_on(answer)
         return block
 
-    async def __anext__(self) -> Block:
+    async def __anext__(self) -> AttemptBlock:
         while (block := self._block()) is None:
             if self._next is None:
                 raise StopAsyncIteration
@@ -186,17 +186,17 @@ class _Blocks:
             self._go_on(answer)
         return block
 
-    def _block(self) -> Block | None:
+    def _block(self) -> AttemptBlock | None:
         """The next block, where one is due."""
         if self._in_block:
             raise RuntimeError("each attempt must be used as `with attempt:` inside the loop")
         if self._passage is not None:
             self._in_block = True
-            return Block(self, 1, self._passage.grant, self.runner.timeout)
+            return AttemptBlock(self, 1, self._passage.grant, self.runner.timeout)
         step = self._next
         if isinstance(step, Invoke):
             self._in_block = True
-            return Block(self, step.number, step.grant, step.timeout)
+            return AttemptBlock(self, step.number, step.grant, step.timeout)
         return None
 
     def ended(self, outcome: Outcome) -> Outcome | None:
@@ -243,8 +243,8 @@ class _Blocks:
             return final
         return None
 
-    def _work(self) -> Work:
-        return Work(_never, _never, self.runner.core.clock)
+    def _work(self) -> Driver:
+        return Driver(_never, _never, self.runner.core.clock)
 
 
 def _never(_: object) -> NoReturn:

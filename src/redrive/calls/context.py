@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 if TYPE_CHECKING:
-    from redrive.calls.core import Core
+    from redrive.calls.core import ServiceCore
     from redrive.calls.credentials import Grant
-    from redrive.calls.effects.idempotency_keys import Keys
+    from redrive.calls.effects.idempotency_keys import SentKeys
 
 
-class Inside:
+class EnclosingAttempt:
     """One attempt under way. An inner call of the same service adds no attempts of its own to the outer one's.
 
     Made in every call, hence without an __init__: what is not set is None.
     """
 
-    core: Core | None = None
+    core: ServiceCore | None = None
     grant: Grant | None = None
     """The credential of the attempt: what is sent inside is sent with it, and blamed on it."""
-    outer: Inside | None = None
+    outer: EnclosingAttempt | None = None
     key: str | None = None
-    keys: Keys | None = None
+    keys: SentKeys | None = None
     """Of the logical call that the attempt belongs to, or of the outermost one of the same service."""
     sent: str | None = None
     """The key of the request that is sent in this very attempt."""
@@ -66,18 +66,20 @@ class Inside:
             self.sent = key
 
 
-def attempt_of(core: Core, grant: Grant | None, outer: Inside | None, key: str | None, keys: Keys | None) -> Inside:
+def attempt_of(
+    core: ServiceCore, grant: Grant | None, outer: EnclosingAttempt | None, key: str | None, keys: SentKeys | None
+) -> EnclosingAttempt:
     """The mark of an attempt about to be made."""
-    mark = Inside()
+    mark = EnclosingAttempt()
     mark.core, mark.grant, mark.outer, mark.key, mark.keys = core, grant, outer, key, keys
     return mark
 
 
-inside: ContextVar[Inside | None] = ContextVar("redrive_inside", default=None)
+inside: ContextVar[EnclosingAttempt | None] = ContextVar("redrive_inside", default=None)
 current, enter, leave = inside.get, inside.set, inside.reset
 
 
-def innermost() -> Inside | None:
+def innermost() -> EnclosingAttempt | None:
     """The attempt that is under way around us."""
     mark = inside.get()
     while mark is not None and not mark.under_way:
@@ -85,7 +87,7 @@ def innermost() -> Inside | None:
     return mark
 
 
-def enclosing(core: Core) -> Inside | None:
+def enclosing(core: ServiceCore) -> EnclosingAttempt | None:
     """The attempt of this service that is under way around us."""
     mark = inside.get()
     while mark is not None and (not _are_kin(mark.core, core) or not mark.under_way):
@@ -93,7 +95,7 @@ def enclosing(core: Core) -> Inside | None:
     return mark
 
 
-def _are_kin(one: Core | None, other: Core | None) -> bool:
+def _are_kin(one: ServiceCore | None, other: ServiceCore | None) -> bool:
     """Whether two cores are of one service, of which each endpoint may have its own."""
     return one is other or (one is not None and other is not None and one.family is other.family)
 

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 from redrive.calls.circuit import Circuit
 from redrive.calls.credentials import Credentials
-from redrive.calls.dead_letters import LetterBox
-from redrive.calls.endpoint_circuits import Circuits
-from redrive.calls.metrics.counters import Tally
+from redrive.calls.dead_letters import DeadLetterWriter
+from redrive.calls.endpoint_circuits import EndpointCircuits
+from redrive.calls.metrics.counters import CallCounters
 from redrive.calls.parts import received, sent
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
@@ -37,7 +37,7 @@ MISSING: Final = _Missing()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ServiceOptions:
     """What may differ between the views of one service."""
 
     timeout: float | None = None
@@ -52,7 +52,7 @@ class Options:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class Core:
+class ServiceCore:
     """A service's policies and its state; every view of the service (`with_options`) refers to the same one."""
 
     name: str
@@ -66,28 +66,28 @@ class Core:
     random: Random
     idempotent: Idempotent
     slice_seconds: float
-    remake: tuple[Callable[[dict[str, Any]], Core], dict[str, Any]] | None = None
+    remake: tuple[Callable[[dict[str, Any]], ServiceCore], dict[str, Any]] | None = None
     """How another process makes its like: a function and the options it takes."""
     has_store: bool = False
-    letters: LetterBox | None = None
+    letters: DeadLetterWriter | None = None
     discards: bool = False
     """Whether a call that is discarded returns None."""
     warned: bool = field(init=False, default=False)
     """Whether it was said that the timeout of an attempt does not hold for a function."""
     family: object = field(init=False, default_factory=object)
     """What the core has in common with those of its endpoints."""
-    circuits: Circuits | None = field(init=False, default=None)
+    circuits: EndpointCircuits | None = field(init=False, default=None)
     """Where each endpoint has a circuit of its own."""
     token: str | None = field(init=False, default=None)
     """By which processes that exchange the core know it."""
-    tally: Tally = field(init=False)
+    tally: CallCounters = field(init=False)
     # Locks are reentrant here and in all parts of a service: a signal handler, or an object that is collected as
     # garbage, may call the service in the middle of the service's own bookkeeping.
     _ledger_lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         _cores.add(self)
-        self.tally = Tally(self.clock, slice_seconds=self.slice_seconds, tell=self._count_successes)
+        self.tally = CallCounters(self.clock, slice_seconds=self.slice_seconds, tell=self._count_successes)
         for part in (self.circuit, self.credentials, self.tally, self.tally.latencies):
             if part is not None:
                 part.owner = weakref.ref(self)
@@ -107,7 +107,7 @@ class Core:
         sent(self.token, self)
         return received, (self.token, make, options)
 
-    def at(self, endpoint: str) -> Core:
+    def at(self, endpoint: str) -> ServiceCore:
         """Return the core for the calls of an endpoint: the same, or its twin with the circuit of the endpoint."""
         return self if self.circuits is None else self.circuits.core(endpoint)
 
@@ -145,11 +145,11 @@ class Core:
                 self.ledger.earn(at, calls)
 
 
-def _core_at(root: Core, endpoint: str) -> Core:
+def _core_at(root: ServiceCore, endpoint: str) -> ServiceCore:
     return root.at(endpoint)
 
 
-_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+_cores: weakref.WeakSet[ServiceCore] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

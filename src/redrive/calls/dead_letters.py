@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from redrive._internal.masking import mask
 from redrive.calls.effects.in_flight import idempotency_key
 from redrive.calls.failure_of import story_of
-from redrive.calls.function import Target, endpoint_of, is_async
+from redrive.calls.function import CalledFunction, endpoint_of, is_async
 from redrive.calls.steps import Outcome, Raised
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
@@ -52,7 +52,7 @@ class Queue(Protocol):
         """Quarantine records."""
 
 
-class KeepsLetters(Protocol):
+class HasDeadLetters(Protocol):
     """What has a queue of dead letters: `redrive.connect(…)`."""
 
     @property
@@ -60,7 +60,7 @@ class KeepsLetters(Protocol):
         """The queue."""
 
 
-class LetterBox:
+class DeadLetterWriter:
     """Where the failed calls of one service go."""
 
     def __init__(self, queue: Queue, pipeline: str) -> None:
@@ -77,7 +77,7 @@ class LetterBox:
 
     def keep(
         self,
-        target: Target,
+        target: CalledFunction,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         outcome: Outcome,
@@ -118,7 +118,7 @@ def _attempts(carrier: Any, story: Failure | None) -> int:
     return made if isinstance(carrier, CircuitOpen | QuotaExhausted) else max(1, made)
 
 
-def _call(target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+def _call(target: CalledFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> dict[str, Any]:
     # Sorted: equal calls are one letter, in whatever order their keywords are written.
     call = {"function": target.endpoint, "args": list(args), "kwargs": dict(sorted(kwargs.items()))}
     return call if key is None else {**call, "idempotency_key": key}

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from redrive.calls import testmode
 from redrive.calls.retry_loop import Steps
-from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
+from redrive.calls.steps import CallFallback, DiscardResponse, Invoke, Outcome, Raised, Refresh, Returned, Step, Wait
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Driver:
     """What a driver performs for the flow."""
 
     attempt: Callable[[Invoke], Any]
@@ -24,7 +24,7 @@ class Work:
     clock: Clock
 
 
-def drive(steps: Steps, work: Work) -> Outcome:
+def drive(steps: Steps, work: Driver) -> Outcome:
     """Perform the flow in this thread."""
     reply: Any = None
     step: Step | None = None
@@ -40,7 +40,7 @@ def drive(steps: Steps, work: Work) -> Outcome:
         del reply, step  # the error's traceback holds this frame: it must not hold the error
 
 
-def perform(step: Step, work: Work) -> Outcome | None:
+def perform(step: Step, work: Driver) -> Outcome | None:
     try:
         match step:
             case Invoke():
@@ -50,16 +50,16 @@ def perform(step: Step, work: Work) -> Outcome | None:
                     work.clock.sleep(shortened)
             case Refresh(keeper, seen, patience):
                 keeper.refresh(seen, patience)
-            case Discard(response):
+            case DiscardResponse(response):
                 response.close()
-            case Substitute(error):
+            case CallFallback(error):
                 return Returned(_value(work.fallback(error)))
     except Exception as error:
         return _failed(step, error)
     return None
 
 
-async def adrive(steps: Steps, work: Work) -> Outcome:
+async def adrive(steps: Steps, work: Driver) -> Outcome:
     """Perform the flow in this coroutine."""
     reply: Any = None
     step: Step | None = None
@@ -75,7 +75,7 @@ async def adrive(steps: Steps, work: Work) -> Outcome:
         del reply, step
 
 
-async def aperform(step: Step, work: Work) -> Outcome | None:
+async def aperform(step: Step, work: Driver) -> Outcome | None:
     try:
         match step:
             case Invoke():
@@ -85,11 +85,11 @@ async def aperform(step: Step, work: Work) -> Outcome | None:
                     await work.clock.asleep(shortened)
             case Refresh(keeper, seen, patience):
                 await keeper.arefresh(seen, patience)
-            case Discard(response):
+            case DiscardResponse(response):
                 closing = response.aclose() if hasattr(response, "aclose") else response.close()
                 if isawaitable(closing):
                     await closing
-            case Substitute(error):
+            case CallFallback(error):
                 substitute = work.fallback(error)
                 return Returned(await substitute if isawaitable(substitute) else substitute)
     except Exception as error:
@@ -109,9 +109,9 @@ def _value(substitute: Any) -> Any:
 def _failed(step: Step, error: Exception) -> Outcome | None:
     if isinstance(step, Wait) or is_interrupt(error):
         raise error  # nothing of the user's runs in a wait: a signal handler raised it, and it is the caller's
-    if isinstance(step, Discard):
+    if isinstance(step, DiscardResponse):
         return None  # a response that cannot even be closed is not worth a call
-    if isinstance(step, Substitute) and error.__cause__ is None and error is not step.error:
+    if isinstance(step, CallFallback) and error.__cause__ is None and error is not step.error:
         error.__cause__ = step.error  # a fallback that fails does not hide what it stood in for
     return Raised(error)
 

@@ -15,7 +15,7 @@ from redrive.model.calls import Event
 from redrive.policy.breaker import Breaker, CircuitState
 
 if TYPE_CHECKING:
-    from redrive.calls.core import Core
+    from redrive.calls.core import ServiceCore
 
 _WORST = (CircuitState.OPEN, CircuitState.HALF_OPEN, CircuitState.CLOSED)
 
@@ -27,20 +27,20 @@ def circuits_of(
     return lambda name: Circuit(breaker, service=name, clock=clock, random=random, announce=announce)
 
 
-class Circuits:
+class EndpointCircuits:
     """The circuits of one service by endpoint; endpoints beyond the first hundred share one.
 
     A call runs by a core. Each endpoint has a twin of the service's core, which differs from it by the circuit alone.
     """
 
-    def __init__(self, root: Core, make: Callable[[str], Circuit]) -> None:
+    def __init__(self, root: ServiceCore, make: Callable[[str], Circuit]) -> None:
         self.root = root
         self._make = make
-        self._cores: dict[str, Core] = {}
+        self._cores: dict[str, ServiceCore] = {}
         self._lock = threading.RLock()
         root.tally.parts_endpoints = True
 
-    def core(self, endpoint: str) -> Core:
+    def core(self, endpoint: str) -> ServiceCore:
         """Return the core for the calls of an endpoint."""
         known = self._cores.get(endpoint)
         if known is not None:
@@ -51,16 +51,16 @@ class Circuits:
                 self._cores[name] = self._twin(name)
             return self._cores[name]
 
-    def _twin(self, endpoint: str) -> Core:
+    def _twin(self, endpoint: str) -> ServiceCore:
         root = self.root
-        twin: Core = object.__new__(type(root))
+        twin: ServiceCore = object.__new__(type(root))
         for one in fields(root):
             setattr(twin, one.name, getattr(root, one.name))
         twin.circuit = self._make(f"{root.name} {endpoint}")
         twin.circuit.owner = weakref.ref(twin)
         return twin
 
-    def endpoint_of(self, core: Core) -> str | None:
+    def endpoint_of(self, core: ServiceCore) -> str | None:
         """Return which endpoint a core is of; None for the service's own."""
         return next((name for name, known in self._cores.items() if known is core), None)
 

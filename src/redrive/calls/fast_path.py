@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from redrive.calls import context, results
 from redrive.calls.circuit import Circuit
-from redrive.calls.context import Inside, inside
-from redrive.calls.core import Core, Options
+from redrive.calls.context import EnclosingAttempt, inside
+from redrive.calls.core import ServiceCore, ServiceOptions
 from redrive.calls.credentials import Grant
-from redrive.calls.drivers import Work, adrive, drive, unwrap
-from redrive.calls.function import Target
-from redrive.calls.invocation import Function, Job, TurnedOutAsync, settle
-from redrive.calls.results import Nature, nature_of
-from redrive.calls.retry_loop import Trial
+from redrive.calls.drivers import Driver, adrive, drive, unwrap
+from redrive.calls.function import CalledFunction
+from redrive.calls.invocation import AwaitableReturned, Function, Invocation, settle
+from redrive.calls.results import ResultKind, nature_of
+from redrive.calls.retry_loop import AttemptResult
 from redrive.calls.steps import Outcome, Raised, Returned
 from redrive.classify.responses import response_status
 from redrive.classify.signals import is_interrupt
@@ -43,16 +43,16 @@ class _NoCircuit:
     slow = None
 
 
-Guard = Callable[[Target, Function], Function]
+Guard = Callable[[CalledFunction, Function], Function]
 
 
-class Runner:
+class ServiceRunner:
     """One view of a service, ready to run functions.
 
     `guard(target, function)` is the function as the service runs it, in a thread; `aguard` its like for coroutines.
     """
 
-    def __init__(self, core: Core, options: Options) -> None:
+    def __init__(self, core: ServiceCore, options: ServiceOptions) -> None:
         self.core = core
         self.options = options
         self.gate: Circuit | _NoCircuit = core.circuit or _NoCircuit()
@@ -60,22 +60,22 @@ class Runner:
         # No attempt may outlast the whole call.
         self.timeout = None if options.timeout is None else min(options.timeout, core.retry.within)
         self.keyed = core.idempotent == "key" or options.idempotency_key is not None
-        self._endpoints: dict[int, Runner] = {}
+        self._endpoints: dict[int, ServiceRunner] = {}
         self.guard: Guard = _straight(self)
         self.aguard: Guard = _astraight(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Runner, (self.core, self.options)
+        return ServiceRunner, (self.core, self.options)
 
-    def at(self, endpoint: str) -> Runner:
+    def at(self, endpoint: str) -> ServiceRunner:
         """Return the runner for calls of an endpoint: this one, unless each endpoint has a circuit of its own."""
         core = self.core.at(self.options.endpoint or endpoint)
         if core is self.core:
             return self
         known = self._endpoints.get(id(core))  # cores of endpoints live as long as their service
-        return known or self._endpoints.setdefault(id(core), Runner(core, self.options))
+        return known or self._endpoints.setdefault(id(core), ServiceRunner(core, self.options))
 
-    def passage(self) -> Passage | None:
+    def passage(self) -> FastPathContext | None:
         """Leave to take the straight way, where it is open."""
         credentials = self.core.credentials
         grant = None if credentials is None else credentials.current
@@ -83,9 +83,9 @@ class Runner:
             grant = None
         if not self.gate.closed or inside.get() is not None or self.keyed or (credentials and not grant):
             return None
-        return Passage(self.core.clock.monotonic(), self.gate.generation, grant)
+        return FastPathContext(self.core.clock.monotonic(), self.gate.generation, grant)
 
-    def settled(self, target: Target, result: Any, passage: Passage) -> bool:
+    def settled(self, target: CalledFunction, result: Any, passage: FastPathContext) -> bool:
         """A success for which there is something to do; False where the flow has to look at it."""
         core, ended = self.core, self.core.clock.monotonic()
         latency = ended - passage.began
@@ -104,12 +104,12 @@ class Runner:
 
     def _fine(self, result: Any) -> bool:
         nature = nature_of(result)
-        if nature is Nature.RESPONSE:
+        if nature is ResultKind.RESPONSE:
             status = response_status(result)
             return status is not None and 200 <= status < 300 and not self.core.classifier.rules
-        return nature is Nature.PLAIN
+        return nature is ResultKind.PLAIN
 
-    def _announce_success(self, target: Target, result: Any, latency: float, grant: Grant | None) -> None:
+    def _announce_success(self, target: CalledFunction, result: Any, latency: float, grant: Grant | None) -> None:
         attempt = Attempt(
             service=self.core.name,
             endpoint=self.options.endpoint or target.endpoint,
@@ -124,20 +124,20 @@ class Runner:
         )
         self.core.announcer.attempt(attempt)
 
-    def cancelled(self, error: BaseException, target: Target, began: float) -> None:
+    def cancelled(self, error: BaseException, target: CalledFunction, began: float) -> None:
         """Count an attempt that its caller has cancelled: a service that hangs is not to go unseen for that."""
         if type(error).__name__ in _CANCELLED:
             seconds = self.core.clock.monotonic() - began
             self.core.tally.cancelled(seconds, self.options.endpoint or target.endpoint)
 
-    def trial(self, outcome: Outcome, passage: Passage) -> Trial:
+    def trial(self, outcome: Outcome, passage: FastPathContext) -> AttemptResult:
         """The attempt that went wrong on the straight way, for the flow to go on from."""
         if isinstance(outcome, Raised) and is_interrupt(outcome.error):
             raise outcome.error
         latency = self.core.clock.monotonic() - passage.began
-        return Trial(outcome, latency, Permit(passage.generation), passage.grant)
+        return AttemptResult(outcome, latency, Permit(passage.generation), passage.grant)
 
-    def recover(self, job: Job, first: Trial | None) -> Any:
+    def recover(self, job: Invocation, first: AttemptResult | None) -> Any:
         """Leave the straight way: go on from the first attempt, or begin where there is none."""
         outcome: Outcome | None
         if job.nested is not None:
@@ -145,26 +145,26 @@ class Runner:
         try:
             if first is not None and isinstance(first.outcome, Returned):
                 job.expect_value(first.outcome.value)
-            outcome = drive(job.steps(first), Work(job.attempt, job.fall_back, self.core.clock))
+            outcome = drive(job.steps(first), Driver(job.attempt, job.fall_back, self.core.clock))
             job.disown(outcome)
             if job.is_kept(outcome):
                 job.keep(outcome)
             return unwrap(outcome)
-        except TurnedOutAsync as turned:
+        except AwaitableReturned as turned:
             # Only its result told: the attempt is already under way and is awaited as the first one.
             return self.arecover(job.taking_over(turned.awaitable), None)
         finally:
             del first
             outcome = None  # no cycle through this frame
 
-    async def arecover(self, job: Job, first: Trial | None) -> Any:
+    async def arecover(self, job: Invocation, first: AttemptResult | None) -> Any:
         outcome: Outcome | None
         if job.nested is not None:
             return await job.aattempt(None)
         try:
             if first is not None and isinstance(first.outcome, Returned):
                 job.refuse_generator(first.outcome.value)
-            outcome = await adrive(job.steps(first), Work(job.aattempt, job.fall_back, self.core.clock))
+            outcome = await adrive(job.steps(first), Driver(job.aattempt, job.fall_back, self.core.clock))
             job.disown(outcome)
             if job.is_kept(outcome):
                 await in_thread(job.keep, outcome)
@@ -174,7 +174,7 @@ class Runner:
             outcome = None  # no cycle through this frame
 
 
-class Passage(NamedTuple):
+class FastPathContext(NamedTuple):
     """What the straight way knew when it called the function."""
 
     began: float
@@ -182,7 +182,7 @@ class Passage(NamedTuple):
     grant: Grant | None
 
 
-def _straight(runner: Runner) -> Guard:
+def _straight(runner: ServiceRunner) -> Guard:
     """The straight way through, in a thread.
 
     Closures, since this is most of what redrive costs: a local name is read in a tenth of the time of an attribute
@@ -196,7 +196,7 @@ def _straight(runner: Runner) -> Guard:
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
     fleeting = credentials is not None and credentials.fleeting
 
-    def guard(target: Target, function: Function) -> Function:
+    def guard(target: CalledFunction, function: Function) -> Function:
         long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
         count = tally.latencies_of(endpoint or target.endpoint).append
 
@@ -209,7 +209,7 @@ def _straight(runner: Runner) -> Guard:
                 or (credentials and not grant)
                 or (fleeting and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
             ):
-                return runner.recover(Job(runner, target, function, args, kwargs), None)
+                return runner.recover(Invocation(runner, target, function, args, kwargs), None)
             generation = gate.generation
             if not fills:
                 filled = kwargs
@@ -217,14 +217,14 @@ def _straight(runner: Runner) -> Guard:
                 filled = {"credential": grant.value, **kwargs}
             else:
                 filled = target.fill(args, kwargs, grant, timeout)
-            mark = Inside()
+            mark = EnclosingAttempt()
             mark.core, mark.grant = core, grant
             began = monotonic()
             entered = context.enter(mark)
             try:
                 result = function(*args, **filled)
             except Exception as error:
-                trial = runner.trial(Raised(error), Passage(began, generation, grant))
+                trial = runner.trial(Raised(error), FastPathContext(began, generation, grant))
             else:
                 ended = monotonic()
                 if (
@@ -237,7 +237,7 @@ def _straight(runner: Runner) -> Guard:
                 ):
                     count(ended - began)
                     return result
-                passage = Passage(began, generation, grant)
+                passage = FastPathContext(began, generation, grant)
                 if runner.settled(target, result, passage):
                     return result
                 trial = runner.trial(Returned(result), passage)
@@ -245,7 +245,9 @@ def _straight(runner: Runner) -> Guard:
                 mark.over = True
                 context.leave(entered)
             try:
-                return runner.recover(Job(runner, target, function, args, kwargs, began=began, attempt=mark), trial)
+                return runner.recover(
+                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark), trial
+                )
             finally:
                 del trial  # its error holds this frame: no cycle
 
@@ -254,7 +256,7 @@ def _straight(runner: Runner) -> Guard:
     return guard
 
 
-def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, and what coroutines need
+def _astraight(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the other one, and what coroutines need
     """The straight way through, in a coroutine."""
     gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
     monotonic, slow, endpoint = runner.core.clock.monotonic, runner.slow, runner.options.endpoint
@@ -262,7 +264,7 @@ def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, a
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
     fleeting = credentials is not None and credentials.fleeting
 
-    def guard(target: Target, function: Function) -> Function:
+    def guard(target: CalledFunction, function: Function) -> Function:
         long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
         count = tally.latencies_of(endpoint or target.endpoint).append
 
@@ -275,7 +277,7 @@ def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, a
                 or (credentials and not grant)
                 or (fleeting and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
             ):
-                return await runner.arecover(Job(runner, target, function, args, kwargs), None)
+                return await runner.arecover(Invocation(runner, target, function, args, kwargs), None)
             generation = gate.generation
             if not fills:
                 filled = kwargs
@@ -283,7 +285,7 @@ def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, a
                 filled = {"credential": grant.value, **kwargs}
             else:
                 filled = target.fill(args, kwargs, grant, timeout)
-            mark = Inside()
+            mark = EnclosingAttempt()
             mark.core, mark.grant = core, grant
             began = monotonic()
             entered = context.enter(mark)
@@ -293,7 +295,7 @@ def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, a
                     result = settle(result, None if target.limits_itself else timeout)
                 result = await result
             except Exception as error:
-                trial = runner.trial(Raised(error), Passage(began, generation, grant))
+                trial = runner.trial(Raised(error), FastPathContext(began, generation, grant))
             except BaseException as error:
                 runner.cancelled(error, target, began)
                 raise
@@ -309,7 +311,7 @@ def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, a
                 ):
                     count(ended - began)
                     return result
-                passage = Passage(began, generation, grant)
+                passage = FastPathContext(began, generation, grant)
                 if runner.settled(target, result, passage):
                     return result
                 trial = runner.trial(Returned(result), passage)
@@ -321,7 +323,7 @@ def _astraight(runner: Runner) -> Guard:  # noqa: PLR0915  # as the other one, a
                     pass  # the coroutine was closed in another context than it began in
             try:
                 return await runner.arecover(
-                    Job(runner, target, function, args, kwargs, began=began, attempt=mark), trial
+                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark), trial
                 )
             finally:
                 del trial

@@ -20,7 +20,7 @@ _SIGNED = frozenset({"__wrapped__", "__signature__"})
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CalledFunction:
     """What a service knows of a function it calls."""
 
     endpoint: str
@@ -62,11 +62,11 @@ class Target:
 
 # By code object: a lambda in a loop is a new function each time, with the same code. A method's bound and plain forms
 # share theirs but not their signature; functions of one factory share theirs but not always their name.
-_known: dict[tuple[CodeType, type, str], Target] = {}
+_known: dict[tuple[CodeType, type, str], CalledFunction] = {}
 _MOST_KNOWN = 2_000
 
 
-def target_of(function: Callable[..., Any]) -> Target:
+def target_of(function: Callable[..., Any]) -> CalledFunction:
     """Look at a function; cheap the second time."""
     kind = type(function)
     if kind is not FunctionType and kind is not MethodType:
@@ -82,11 +82,11 @@ def target_of(function: Callable[..., Any]) -> Target:
     return target
 
 
-def _examine(function: Callable[..., Any]) -> Target:
+def _examine(function: Callable[..., Any]) -> CalledFunction:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some C functions do not tell
-        return Target(endpoint_of(function))
+        return CalledFunction(endpoint_of(function))
     given = function.keywords if isinstance(function, functools.partial) else {}
     fills = tuple(
         (parameter.name, sys.maxsize if parameter.kind is parameter.KEYWORD_ONLY else place)
@@ -94,7 +94,7 @@ def _examine(function: Callable[..., Any]) -> Target:
         if parameter.name in FILLABLE - given.keys()
         and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     )
-    return Target(endpoint_of(function), fills)
+    return CalledFunction(endpoint_of(function), fills)
 
 
 def endpoint_of(function: Callable[..., Any]) -> str:

@@ -10,43 +10,43 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from redrive.calls.context import Inside, attempt_of, enclosing, innermost, inside, new_key
+from redrive.calls.context import EnclosingAttempt, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.core import MISSING
-from redrive.calls.effects.idempotency_keys import Keys
-from redrive.calls.effects.in_flight import Known, carry, in_flight, left_in_flight
+from redrive.calls.effects.idempotency_keys import SentKeys
+from redrive.calls.effects.in_flight import KnownRequest, carry, in_flight, left_in_flight
 from redrive.calls.effects.repeatable import disown, has_acted
-from redrive.calls.function import Target, refuse_generator
-from redrive.calls.results import Nature, nature_of
-from redrive.calls.retry_loop import Call, Steps, Trial
+from redrive.calls.function import CalledFunction, refuse_generator
+from redrive.calls.results import ResultKind, nature_of
+from redrive.calls.retry_loop import AttemptResult, RetryLoop, Steps
 from redrive.calls.steps import Invoke, Outcome, Raised
 from redrive.clock import time_limit
 
 if TYPE_CHECKING:
-    from redrive.calls.fast_path import Runner
+    from redrive.calls.fast_path import ServiceRunner
 
 Function = Callable[..., Any]
 
 
-class TurnedOutAsync(BaseException):
+class AwaitableReturned(BaseException):
     """A function called synchronously gave an awaitable; no Exception, so that no attempt counts it as a failure."""
 
     def __init__(self, awaitable: Any) -> None:
         self.awaitable = awaitable
 
 
-class Job:
+class Invocation:
     """What is attempted, and what all its attempts share: one idempotency key, one beginning."""
 
     def __init__(
         self,
-        runner: Runner,
-        target: Target,
+        runner: ServiceRunner,
+        target: CalledFunction,
         function: Function,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
         began: float | None = None,
-        attempt: Inside | None = None,
+        attempt: EnclosingAttempt | None = None,
     ) -> None:
         self._runner = runner
         self._target = target
@@ -62,10 +62,10 @@ class Job:
         self._key = self._make_key()
         self._keys = self._keys_of_call()
 
-    def _keys_of_call(self) -> Keys | None:
+    def _keys_of_call(self) -> SentKeys | None:
         if self.nested is not None:
             return self.nested.keys
-        return None if self._key is None else Keys()
+        return None if self._key is None else SentKeys()
 
     def _make_key(self) -> str | None:
         options, core = self._runner.options, self._runner.core
@@ -76,7 +76,7 @@ class Job:
         wanted = core.idempotent == "key" or self._target.takes_key
         return new_key() if wanted else None
 
-    def _derived_key(self, nested: Inside) -> str | None:
+    def _derived_key(self, nested: EnclosingAttempt) -> str | None:
         """The key of what is sent inside an attempt: the same in every attempt that sends the same."""
         content = self._target.content
         if content == "":  # a function
@@ -90,10 +90,10 @@ class Job:
             content = f"{self._target.endpoint} {self._args!r} {self._kwargs!r}"
         return None if content is None else nested.next_key(content)
 
-    def steps(self, first: Trial | None) -> Steps:
+    def steps(self, first: AttemptResult | None) -> Steps:
         """The flow of this call."""
         options, core = self._runner.options, self._runner.core
-        call = Call(
+        call = RetryLoop(
             core,
             options.endpoint or self._target.endpoint,
             began=self._began,
@@ -149,16 +149,16 @@ class Job:
 
     def expect_value(self, result: Any) -> None:
         """Make sure that a result is no promise of one."""
-        if self.nested is None and nature_of(result) is Nature.AWAITABLE:
-            raise TurnedOutAsync(result)
+        if self.nested is None and nature_of(result) is ResultKind.AWAITABLE:
+            raise AwaitableReturned(result)
         self.refuse_generator(result)
 
     def refuse_generator(self, result: Any) -> None:
         """A generator that the function made is its result; one that it is cannot be guarded."""
-        if nature_of(result) is Nature.GENERATOR:
+        if nature_of(result) is ResultKind.GENERATOR:
             refuse_generator(self._function)
 
-    def taking_over(self, awaitable: Any) -> Job:
+    def taking_over(self, awaitable: Any) -> Invocation:
         """The same job with its first attempt already under way."""
         self._under_way = awaitable
         return self
@@ -185,7 +185,7 @@ class Job:
         made = self._key if chosen is None else None
         letters.keep(self._target, self._args, self._kwargs, outcome, key=chosen, generated_key=made)
 
-    def _mark(self, step: Invoke | None) -> Inside:
+    def _mark(self, step: Invoke | None) -> EnclosingAttempt:
         grant = step.grant if step is not None else self.nested.grant if self.nested is not None else None
         mark = attempt_of(self._runner.core, grant, self._outer, self._key, self._keys)
         self._attempt = mark
@@ -208,7 +208,7 @@ class Job:
         if made is not None and isinstance(outcome, Raised) and not self._target.returns_responses:
             disown(outcome.error, made, self._keys)
 
-    def _note_end(self, mark: Inside, ended: Any) -> None:
+    def _note_end(self, mark: EnclosingAttempt, ended: Any) -> None:
         """Note what became of a request that was sent inside an attempt of the same service."""
         if self.nested is None:
             return
@@ -216,11 +216,11 @@ class Job:
             if isinstance(ended, Exception):
                 self.disown(Raised(ended))
             return
-        acted = None if nature_of(ended) is Nature.AWAITABLE else has_acted(ended)
+        acted = None if nature_of(ended) is ResultKind.AWAITABLE else has_acted(ended)
         # A function may have sent more than the request that was turned away.
         self._keys.ended(mark.sent, acted=acted, give_back=self._target.returns_responses and not self.nested.over)
 
-    def _filled(self, mark: Inside, step: Invoke | None) -> dict[str, Any]:
+    def _filled(self, mark: EnclosingAttempt, step: Invoke | None) -> dict[str, Any]:
         if not self._target.fills:
             return self._kwargs
         timeout = self._runner.timeout if step is None else step.timeout
@@ -233,7 +233,7 @@ async def settle(result: Any, timeout: float | None) -> Any:
         return result
     if timeout is None:
         return await result
-    requests: list[Known] = []
+    requests: list[KnownRequest] = []
 
     def before(future: object) -> None:
         requests.extend(in_flight(result, future))

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redrive.calls.core import Core
+    from redrive.calls.core import ServiceCore
 
 
 class Part:
     """Something that belongs to one core; `place` is the attribute path at which the core has it."""
 
     place: str
-    owner: weakref.ref[Core] | None = None
+    owner: weakref.ref[ServiceCore] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         core = None if self.owner is None else self.owner()
@@ -30,7 +30,7 @@ class Part:
         return _part_of, (core, self.place)
 
 
-def _part_of(core: Core, place: str) -> Any:
+def _part_of(core: ServiceCore, place: str) -> Any:
     return operator.attrgetter(place)(core)
 
 
@@ -48,23 +48,23 @@ class Latencies(list[float], Part):
         return _latencies_of, (core, self.endpoint)
 
 
-def _latencies_of(core: Core, endpoint: str) -> Latencies:
+def _latencies_of(core: ServiceCore, endpoint: str) -> Latencies:
     return core.tally.latencies_of(endpoint)
 
 
 # The cores of this process that were pickled here, and those that came from elsewhere, by their token. The latter are
 # kept for the next task that brings them: a breaker that is made for every task would never open.
-_sent: weakref.WeakValueDictionary[str, Core] = weakref.WeakValueDictionary()
-_received: OrderedDict[str, Core] = OrderedDict()
+_sent: weakref.WeakValueDictionary[str, ServiceCore] = weakref.WeakValueDictionary()
+_received: OrderedDict[str, ServiceCore] = OrderedDict()
 _MOST_RECEIVED = 64
 
 
-def sent(token: str, core: Core) -> None:
+def sent(token: str, core: ServiceCore) -> None:
     """Note a core that is pickled."""
     _sent[token] = core
 
 
-def received(token: str, make: Callable[..., Core], options: dict[str, Any]) -> Core:
+def received(token: str, make: Callable[..., ServiceCore], options: dict[str, Any]) -> ServiceCore:
     """The core of that token in this process, made by its options where there is none."""
     core = _sent.get(token) or _received.pop(token, None)
     if core is None:

@@ -8,7 +8,7 @@ from types import AsyncGeneratorType, GeneratorType, NoneType
 from redrive.classify.responses import has_status, is_response
 
 
-class Nature(Enum):
+class ResultKind(Enum):
     """What has to be done with a result."""
 
     PLAIN = auto()
@@ -22,16 +22,16 @@ plain_types: set[type] = {NoneType, bool, int, float, str, bytes, tuple, list, d
 _MOST_TYPES = 2_000
 
 
-def nature_of(value: object) -> Nature:
+def nature_of(value: object) -> ResultKind:
     """Look at a result; types of plain ones are remembered."""
     cls = value.__class__
     if issubclass(cls, GeneratorType | AsyncGeneratorType):
-        return Nature.GENERATOR
+        return ResultKind.GENERATOR
     if hasattr(cls, "__await__"):
-        return Nature.AWAITABLE
+        return ResultKind.AWAITABLE
     if is_response(value):
-        return Nature.RESPONSE
+        return ResultKind.RESPONSE
     # The next object of a class with a status may hold a 503 where this one holds None.
     if len(plain_types) < _MOST_TYPES and not has_status(value):
         plain_types.add(cls)
-    return Nature.PLAIN
+    return ResultKind.PLAIN

@@ -15,13 +15,13 @@ from datetime import datetime
 from typing import Any
 
 from redrive.calls import testmode
-from redrive.calls.core import Core
+from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials, Grant
-from redrive.calls.effects.idempotency_keys import Keys
+from redrive.calls.effects.idempotency_keys import SentKeys
 from redrive.calls.effects.repeatable import why_not_again
 from redrive.calls.failure_of import story_of
 from redrive.calls.remediation import BUDGET_SPENT, CIRCUIT_OPEN, EFFECT_UNKNOWN, NO_KEY_LEFT, advise
-from redrive.calls.steps import Discard, Invoke, Outcome, Raised, Refresh, Returned, Step, Substitute, Wait
+from redrive.calls.steps import CallFallback, DiscardResponse, Invoke, Outcome, Raised, Refresh, Returned, Step, Wait
 from redrive.calls.tokens import TokenKeeper
 from redrive.classify.redrive_errors import NO_LIST
 from redrive.classify.responses import is_response, response_status
@@ -53,7 +53,7 @@ class NoKeyLeft(Stop):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class AttemptResult:
     """One attempt as it went."""
 
     outcome: Outcome
@@ -73,19 +73,19 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class FailedAttempt:
     """A failed trial and its verdict."""
 
-    trial: Trial
+    trial: AttemptResult
     verdict: Verdict
 
 
-class Call:
+class RetryLoop:
     """The state of one logical call from its first trouble on."""
 
     def __init__(
         self,
-        core: Core,
+        core: ServiceCore,
         endpoint: str,
         *,
         began: float,
@@ -96,7 +96,7 @@ class Call:
         counted: bool = False,
         request: str | None = None,
         server: str | None = None,
-        keys: Keys | None = None,
+        keys: SentKeys | None = None,
         beside: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
         self._core = core
@@ -124,12 +124,12 @@ class Call:
         self._expired: set[int] = set()  # tokens that had expired when they were fetched: they are used all the same
         self._renewal: Refresh | None = None
 
-    def run(self, first: Trial | None) -> Steps:
+    def run(self, first: AttemptResult | None) -> Steps:
         """Go on from the first attempt, or from before it; the generator's value is the call's outcome."""
         if not self._counted:
             self._core.began()
-        last: Judged | None = None
-        ready: Trial | None = first
+        last: FailedAttempt | None = None
+        ready: AttemptResult | None = first
         while True:
             trial = ready or (yield from self._attempt(last))
             if isinstance(trial, Stop):
@@ -141,7 +141,7 @@ class Call:
                 return self._succeed(trial)
             decision = self._decide(trial, verdict)
             self._note(trial, verdict.kind, verdict.status, decision, fault=fault)
-            last = Judged(trial, verdict)
+            last = FailedAttempt(trial, verdict)
             if isinstance(decision, Stop):
                 if self._renewal is not None:
                     yield self._renewal  # the next call shall not meet the same 401
@@ -150,7 +150,7 @@ class Call:
 
     # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _attempt(self, last: Judged | None) -> Generator[Step, Any, Trial | Stop]:
+    def _attempt(self, last: FailedAttempt | None) -> Generator[Step, Any, AttemptResult | Stop]:
         """Ask credentials and breaker for leave, then invoke; a Stop where one of them refuses.
 
         The response of the attempt before is let go at the last moment: if there is no other, it is the answer.
@@ -159,23 +159,23 @@ class Call:
         if circuit is not None and (retry_in := circuit.retry_in()) > 0:
             return self._never_sent(_circuit_open(retry_in), "circuit_open")
         grant = yield from self._credential()
-        if isinstance(grant, Trial | Stop):
+        if isinstance(grant, AttemptResult | Stop):
             return grant
         permit = None
         if circuit is not None and (permit := circuit.admit()) is None:
             return self._never_sent(_circuit_open(circuit.retry_in()), "circuit_open")
         try:
             if last is not None and isinstance(last.trial.outcome, Returned):
-                yield Discard(last.trial.outcome.value)
+                yield DiscardResponse(last.trial.outcome.value)
             began = self._core.clock.monotonic()
             outcome = yield Invoke(len(self._attempts) + 1, grant, self._attempt_timeout())
         except BaseException:  # the driver was cancelled or interrupted: the attempt says nothing
             if circuit is not None and permit is not None:
                 circuit.released(permit)
             raise
-        return Trial(outcome, self._core.clock.monotonic() - began, permit, grant)
+        return AttemptResult(outcome, self._core.clock.monotonic() - began, permit, grant)
 
-    def _credential(self) -> Generator[Step, Any, Grant | Trial | Stop | None]:
+    def _credential(self) -> Generator[Step, Any, Grant | AttemptResult | Stop | None]:
         credentials = self._core.credentials
         if credentials is None:
             return None
@@ -198,7 +198,7 @@ class Call:
             else:
                 return self._never_sent(self._no_key_left(credentials), "no_key_left")
 
-    def _fetch(self, refresh: Refresh) -> Generator[Step, Any, Trial | None]:
+    def _fetch(self, refresh: Refresh) -> Generator[Step, Any, AttemptResult | None]:
         """Fetch a token; a failure stands in for the attempt it prevented, unless another account can take over."""
         began = self._core.clock.monotonic()
         failed = yield refresh
@@ -218,7 +218,7 @@ class Call:
         taken_over = taken_over or (isinstance(other, TokenKeeper) and other is not refresh.keeper)
         if taken_over and self._left() > 0 and self._rotations <= self._core.credentials.size:
             return None
-        return Trial(failed, took)
+        return AttemptResult(failed, took)
 
     def _attempt_timeout(self) -> float | None:
         return None if self._timeout is None else max(0.001, min(self._timeout, self._left()))
@@ -231,10 +231,10 @@ class Call:
             return classifier.classify(outcome.error, "call", now=now)
         return classifier.judge(outcome.value, now=now)
 
-    def _blames_the_service(self, trial: Trial, verdict: Verdict) -> bool:
+    def _blames_the_service(self, trial: AttemptResult, verdict: Verdict) -> bool:
         return is_a_fault(verdict) and not trial.belongs_elsewhere(self._core.name)
 
-    def _report(self, trial: Trial, verdict: Verdict | None, fault: bool) -> None:
+    def _report(self, trial: AttemptResult, verdict: Verdict | None, fault: bool) -> None:
         circuit, permit = self._core.circuit, trial.permit
         if circuit is None or permit is None:
             return
@@ -246,7 +246,7 @@ class Call:
         else:
             circuit.released(permit)
 
-    def _decide(self, trial: Trial, verdict: Verdict) -> Decision:
+    def _decide(self, trial: AttemptResult, verdict: Verdict) -> Decision:
         if verdict.kind is Kind.AMBIGUOUS:
             self._ambiguous += 1
         free = self._credential_decision(trial, verdict)
@@ -268,7 +268,7 @@ class Call:
             return Stop(why, spent=True, retry_in=verdict.retry_after, advice=BUDGET_SPENT)
         return decision
 
-    def _credential_decision(self, trial: Trial, verdict: Verdict) -> Decision | None:
+    def _credential_decision(self, trial: AttemptResult, verdict: Verdict) -> Decision | None:
         """Rotate, refresh or pause the key in use; None where the error does not belong to it."""
         credentials, grant = self._core.credentials, trial.grant
         if credentials is None or grant is None or trial.belongs_elsewhere(self._core.name):
@@ -326,7 +326,7 @@ class Call:
             return Stop("the circuit opened", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN)
         return decision
 
-    def _prepare(self, decision: Repeat) -> Generator[Step, Any, Trial | None]:
+    def _prepare(self, decision: Repeat) -> Generator[Step, Any, AttemptResult | None]:
         """Do what stands between two attempts; a failed refresh stands in for the attempt it prevented."""
         if self._renewal is not None:
             renewal, self._renewal = self._renewal, None
@@ -338,7 +338,7 @@ class Call:
 
     # ── endings ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _succeed(self, trial: Trial) -> Outcome:
+    def _succeed(self, trial: AttemptResult) -> Outcome:
         if self._core.credentials is not None and trial.grant is not None and self._core.credentials.blamed:
             self._core.credentials.succeeded(trial.grant)
         result = trial.failure
@@ -369,7 +369,7 @@ class Call:
         why = f"no key is left before {resets_at:%Y-%m-%d %H:%M:%S %Z}"
         return NoKeyLeft(why, spent=True, retry_in=retry_in, advice=NO_KEY_LEFT, resets_at=resets_at)
 
-    def _give_up(self, stop: Stop, last: Judged | None) -> Steps:
+    def _give_up(self, stop: Stop, last: FailedAttempt | None) -> Steps:
         """The call's outcome where there is no further attempt, or the user's fallback in its place."""
         verdict = last.verdict if last else _nothing_to_judge(stop)
         if verdict.kind is Kind.DISCARD and self._core.discards:
@@ -393,14 +393,14 @@ class Call:
         if isinstance(outcome, Raised) and stop.spent and self._has_fallback:
             self._core.tally.fell_back(self._endpoint)
             self._core.announcer.event(FallbackUsed(failure))
-            substitute: Outcome = yield Substitute(outcome.error)
+            substitute: Outcome = yield CallFallback(outcome.error)
             outcome = substitute
             if isinstance(substitute, Returned):
                 return substitute
         self._core.tally.ended(*how, endpoint=self._endpoint, status=last.verdict.status if last else None)
         return outcome
 
-    def _how_it_failed(self, last: Judged | None) -> list[str]:
+    def _how_it_failed(self, last: FailedAttempt | None) -> list[str]:
         """As rollups count it. What another service has answered for is counted there."""
         how = ["calls_failed"]
         if last is None or last.trial.belongs_elsewhere(self._core.name):
@@ -412,7 +412,7 @@ class Call:
             how.append("failed_404" if status in _NOT_THERE else "failed_4xx")
         return how
 
-    def _final(self, stop: Stop, failure: Failure, last: Judged | None) -> Outcome:
+    def _final(self, stop: Stop, failure: Failure, last: FailedAttempt | None) -> Outcome:
         """What the caller gets: the user's own exception or response where there is one, else one of ours."""
         if isinstance(stop, NoKeyLeft):
             empty = QuotaExhausted(redrive=failure, resets_at=stop.resets_at)
@@ -428,7 +428,9 @@ class Call:
 
     # ── bookkeeping ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _note(self, trial: Trial, outcome: str, status: int | None, decision: Decision | None, *, fault: bool) -> None:
+    def _note(
+        self, trial: AttemptResult, outcome: str, status: int | None, decision: Decision | None, *, fault: bool
+    ) -> None:
         raised = isinstance(trial.outcome, Raised)
         attempt = Attempt(
             service=self._core.name,

@@ -13,13 +13,13 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, ParamSpec, TypeVar, cast
 
 from redrive.calls.attempts import BLOCK, Attempts
-from redrive.calls.core import MISSING, Core, Idempotent, Options
+from redrive.calls.core import MISSING, Idempotent, ServiceCore, ServiceOptions
 from redrive.calls.credentials import Credentials
-from redrive.calls.dead_letters import CallTarget, KeepsLetters, LetterBox
-from redrive.calls.endpoint_circuits import Circuits, circuits_of
-from redrive.calls.fast_path import Runner
-from redrive.calls.function import Target, is_async, refuse_generator, refuse_unless_callable, target_of
-from redrive.calls.metrics.counters import Stats, Tally
+from redrive.calls.dead_letters import CallTarget, DeadLetterWriter, HasDeadLetters
+from redrive.calls.endpoint_circuits import EndpointCircuits, circuits_of
+from redrive.calls.fast_path import ServiceRunner
+from redrive.calls.function import CalledFunction, is_async, refuse_generator, refuse_unless_callable, target_of
+from redrive.calls.metrics.counters import CallCounters, ServiceStats
 from redrive.calls.service_options import check_letters, check_types, refuse_mistaken, warn_of_early_circuit
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
@@ -36,7 +36,7 @@ from redrive.policy.window import RollingWindow
 if TYPE_CHECKING:
     from redrive.calls.adapters.httpx import ServiceTransport
     from redrive.calls.adapters.requests import ServiceAdapter
-    from redrive.calls.shared_state import Shares
+    from redrive.calls.shared_state import HasSharedState
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,8 +92,8 @@ class Service:
         on_event: Hook | None = None,
         round_trip: float | None = None,
         sla: float | None = None,
-        store: Shares | None = None,
-        dead_letters: KeepsLetters | None = None,
+        store: HasSharedState | None = None,
+        dead_letters: HasDeadLetters | None = None,
         pipeline: str | None = None,
         on_discard: Literal["raise", "none"] = "raise",
         clock: Clock | None = None,
@@ -154,7 +154,7 @@ class Service:
         told = announcer.event
         pool = KeyPool([credentials]) if isinstance(credentials, Token) else credentials
         opened = None if breaker is None else circuits_of(breaker, clock=clock, random=random, announce=told)
-        core = Core(
+        core = ServiceCore(
             name=name,
             retry=self.retry,
             classifier=classifier or Classifier(),
@@ -168,13 +168,13 @@ class Service:
             slice_seconds=_slice(breaker, budget),
             remake=(_core_of, given),
             has_store=store is not None or dead_letters is not None,
-            letters=None if dead_letters is None else LetterBox(dead_letters.dlq, pipeline or name),
+            letters=None if dead_letters is None else DeadLetterWriter(dead_letters.dlq, pipeline or name),
             discards=on_discard == "none",
         )
         self._letters_pipeline = pipeline or name
         if opened is not None and breaker_per == "endpoint":
-            core.circuits = Circuits(core, opened)
-        self._use(core, Options(timeout=total, limits=limits, fallback=fallback))
+            core.circuits = EndpointCircuits(core, opened)
+        self._use(core, ServiceOptions(timeout=total, limits=limits, fallback=fallback))
         if store is not None:
             from redrive.calls import shared_state
             from redrive.calls.metrics import publisher
@@ -183,12 +183,12 @@ class Service:
                 publisher.attach(core, rollups)
             shared_state.attach(core, store.shared)
 
-    def _use(self, core: Core, options: Options) -> None:
+    def _use(self, core: ServiceCore, options: ServiceOptions) -> None:
         self._core = core
         self._options = options
-        self._runner = Runner(core, options)
+        self._runner = ServiceRunner(core, options)
         self._last = self._alast = _Last(_Last, _Last)
-        self._seen: tuple[weakref.ref[Any], Target] | None = None
+        self._seen: tuple[weakref.ref[Any], CalledFunction] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the policy; where it is unpickled, the service begins with a closed circuit and empty counts."""
@@ -284,7 +284,7 @@ class Service:
         coroutine: Coroutine[Any, Any, R] = guarded(*args, **kwargs)
         return coroutine
 
-    def _warn_of_timeout(self, target: Target, function: Callable[..., Any]) -> None:
+    def _warn_of_timeout(self, target: CalledFunction, function: Callable[..., Any]) -> None:
         """Say once that a thread cannot be ended from outside, where a function is not given its timeout."""
         if self._runner.timeout is None or self._core.warned:
             return
@@ -299,7 +299,7 @@ class Service:
             target.endpoint,
         )
 
-    def _target_of(self, function: Callable[..., Any]) -> Target:
+    def _target_of(self, function: Callable[..., Any]) -> CalledFunction:
         """Look at a function; one that comes again, and is not a plain one, is known by a reference that is weak."""
         if isinstance(function, FunctionType | MethodType):
             return target_of(function)
@@ -360,7 +360,7 @@ class Service:
         if self._core.credentials is not None:
             self._core.credentials.resume()
 
-    def stats(self) -> Stats:
+    def stats(self) -> ServiceStats:
         """Calls, attempts, successes, failures by outcome, repeats, fallbacks since the program began."""
         return self._core.tally.stats()
 
@@ -370,11 +370,11 @@ def _once(timeout: float | None) -> Retry:
     return once if timeout is None or timeout <= once.within else replace(once, within=timeout)
 
 
-def _core_of(options: dict[str, Any]) -> Core:
+def _core_of(options: dict[str, Any]) -> ServiceCore:
     return Service(**options)._core
 
 
-def _view_of(core: Core, options: Options) -> Service:
+def _view_of(core: ServiceCore, options: ServiceOptions) -> Service:
     view = object.__new__(Service)
     given = core.remake[1] if core.remake is not None else {}
     view.name, view.retry, view.breaker, view.budget = core.name, core.retry, given["breaker"], given["budget"]
@@ -403,4 +403,4 @@ def _holds_nothing(function: object) -> bool:
 def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:
     """How often successes must be counted for the shortest window in use to be exact to a slice of its own."""
     spans = [options.window for options in (breaker, budget) if options is not None]
-    return min([Tally.SLICE, *(span / RollingWindow.SLICES for span in spans)])
+    return min([CallCounters.SLICE, *(span / RollingWindow.SLICES for span in spans)])

@@ -21,7 +21,7 @@ from secrets import token_hex
 from typing import NamedTuple, Protocol
 
 from redrive._internal.masking import mask
-from redrive.calls.core import Core
+from redrive.calls.core import ServiceCore
 from redrive.errors import RedriveError
 from redrive.events.bus import EVENTS
 from redrive.policy import backoff, consensus
@@ -62,7 +62,7 @@ class SharedState(Protocol):
         """Have `stop` called before this is closed; the last one that was given counts."""
 
 
-class Shares(Protocol):
+class HasSharedState(Protocol):
     """What a service is given as its `store`. Where it has `services`, too, the service is recorded there: see
     `redrive.calls.metrics.publisher`.
     """
@@ -72,7 +72,7 @@ class Shares(Protocol):
         """Where it leaves word for other processes."""
 
 
-class News(NamedTuple):
+class StateReport(NamedTuple):
     """What a service has to tell: the words for it, and what they are made of."""
 
     words: list[BreakerReport]
@@ -81,10 +81,10 @@ class News(NamedTuple):
     slots: dict[int, datetime]
 
 
-class Member:
+class SyncedService:
     """One service of this process, as other processes know it."""
 
-    def __init__(self, core: Core, courier: Courier) -> None:
+    def __init__(self, core: ServiceCore, courier: StateSync) -> None:
         self.service = core.name
         self.looked = threading.Event()
         self._node = courier.shared.node
@@ -118,7 +118,7 @@ class Member:
             slots = {slot: drained[name.digest] for slot, name in enumerate(self._names) if name.digest in drained}
             self.keys.hear_drained(slots)
 
-    def news(self, said: Collection[BreakerReport]) -> News:
+    def news(self, said: Collection[BreakerReport]) -> StateReport:
         """What is worth telling, given what was said."""
         stance = None if self._circuit is None else self._circuit.stance()
         words = [] if stance is None or stance == self._said else [self._word(stance)]
@@ -128,9 +128,9 @@ class Member:
             DrainedKey(self.service, self._names[slot].digest, self._names[slot].key_id, until)
             for slot, until in slots.items()
         ]
-        return News(words, drained, stance if words else None, slots)
+        return StateReport(words, drained, stance if words else None, slots)
 
-    def told(self, news: News) -> None:
+    def told(self, news: StateReport) -> None:
         """The news is written."""
         self._said = news.stance or self._said
         if self.keys is not None:
@@ -166,12 +166,12 @@ def own_name() -> str:
     return f"{os.getpid()}-{token_hex(4)}"  # numbers of processes are used again, and alike in every container
 
 
-class Courier:
+class StateSync:
     """The thread that carries word between the services of this process and one shared state."""
 
     def __init__(self, shared: SharedState) -> None:
         self.shared = shared
-        self.members: weakref.WeakSet[Member] = weakref.WeakSet()  # changed and listed under `_lock`
+        self.members: weakref.WeakSet[SyncedService] = weakref.WeakSet()  # changed and listed under `_lock`
         self._failures = 0
         self._stops_at_exit_of: int | None = None
         shared.on_close(self.stop)
@@ -179,9 +179,9 @@ class Courier:
     def start(self) -> None:
         """Begin, in this process."""
         # Not an Event: a queue may be put to from anywhere, even by a garbage collection inside its own lock.
-        self._bell: SimpleQueue[Member | None] = SimpleQueue()
+        self._bell: SimpleQueue[SyncedService | None] = SimpleQueue()
         self._ending = False
-        self._waiting: set[Member] = set()  # who has news; kept alive until it is told
+        self._waiting: set[SyncedService] = set()  # who has news; kept alive until it is told
         self._thread = threading.Thread(target=self._run, name="redrive-sharing", daemon=True)
         self._thread.start()
 
@@ -191,14 +191,14 @@ class Courier:
             member.start_anew()
         self.start()
 
-    def ring(self, member: Member) -> None:
+    def ring(self, member: SyncedService) -> None:
         """There is news. It takes a microsecond, and happens only where something went wrong or healed."""
         if self._stops_at_exit_of != os.getpid():
             self._stops_at_exit_of = os.getpid()
             self._stop_at_exit()
         self._bell.put(member)
 
-    def await_first_look(self, member: Member) -> None:
+    def await_first_look(self, member: SyncedService) -> None:
         """Let a new service hear what is known already, within bounds; not where the store is known to be lost."""
         self._bell.put(member)
         if not self._failures and not member.looked.wait(FIRST_LOOK):
@@ -278,10 +278,10 @@ class Courier:
         ramp = backoff.ceiling(self._failures, base=every, multiplier=2, cap=max(every, LONGEST_PAUSE))
         return random.uniform(ramp / 2, ramp)
 
-    def _exchange(self, members: Collection[Member]) -> None:
+    def _exchange(self, members: Collection[SyncedService]) -> None:
         keys = any(member.keys is not None for member in members)
         heard = self.shared.ask({member.service for member in members}, keys=keys)
-        told: list[tuple[Member, News]] = []
+        told: list[tuple[SyncedService, StateReport]] = []
         for member in members:
             of_it = Reports(
                 [word for word in heard.words if word.service == member.service],
@@ -308,17 +308,17 @@ def in_words(error: Exception) -> str:
 _ALONE = "services go on by what they see themselves"
 
 _lock = threading.RLock()
-_couriers: dict[SharedState, Courier] = {}
+_couriers: dict[SharedState, StateSync] = {}
 
 
-def attach(core: Core, shared: SharedState) -> None:
+def attach(core: ServiceCore, shared: SharedState) -> None:
     """Let a service share what it knows; it hears at once what is known already."""
     if core.circuit is None and core.credentials is None:
         return
     with _lock:
         known = _couriers.get(shared)
-        courier = known or Courier(shared)
-        member = Member(core, courier)
+        courier = known or StateSync(shared)
+        member = SyncedService(core, courier)
         courier.members.add(member)
         if known is None:
             _couriers[shared] = courier

@@ -56,17 +56,17 @@ class Refresh:
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class DiscardResponse:
     """Step: close a response that nobody will read."""
 
     response: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Substitute:
+class CallFallback:
     """Step: call the user's fallback in place of the function; answer with its outcome."""
 
     error: Exception
 
 
-Step = Invoke | Wait | Refresh | Discard | Substitute
+Step = Invoke | Wait | Refresh | DiscardResponse | CallFallback

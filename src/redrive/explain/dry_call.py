@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.calls.circuit import Circuit
-from redrive.calls.core import Core
+from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials
-from redrive.calls.retry_loop import Call
+from redrive.calls.retry_loop import RetryLoop
 from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
 from redrive.events.bus import Announcer
 from redrive.explain.policy import Policy
@@ -63,7 +63,7 @@ def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> Reh
     clock, news, faults = _Clock(), _News(), _Faults()
     core = _core(policy, clock, chance, news)
     core.tally.recorder = faults
-    call = Call(
+    call = RetryLoop(
         core,
         policy.name,
         began=clock.monotonic(),
@@ -88,11 +88,11 @@ def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> Reh
     )
 
 
-def _core(policy: Policy, clock: _Clock, random: At, news: _News) -> Core:
+def _core(policy: Policy, clock: _Clock, random: At, news: _News) -> ServiceCore:
     """A service of the same policies that has not seen anything yet."""
     name, told = policy.name, news.event
     pool = None if policy.keys is None else _pool(policy.keys)
-    return Core(
+    return ServiceCore(
         name=name,
         retry=policy.retry,
         classifier=policy.classifier,
@@ -127,7 +127,7 @@ def _tokens(keys: KeyPool | None) -> int:
     return 1 if keys is not None and isinstance(keys.keys[0], Token) else 0
 
 
-def _perform(call: Call, outcome: Raised | Returned, clock: _Clock, inside: float) -> None:
+def _perform(call: RetryLoop, outcome: Raised | Returned, clock: _Clock, inside: float) -> None:
     steps, reply = call.run(None), None
     while True:
         try:

@@ -16,7 +16,7 @@ import pytest
 import redrive
 from redrive import Breaker, CircuitOpen, Retry, Service
 from redrive.calls.metrics import publisher
-from redrive.calls.metrics.window import Book
+from redrive.calls.metrics.window import MetricsWindow
 from redrive.events import bus
 from redrive.policy.consensus import Reports
 from redrive.store.repositories import services as service_log
@@ -44,7 +44,7 @@ class Shelf:
         if (batch.process, batch.number) not in self.batches:
             self.batches.append((batch.process, batch.number))
             for name, book in batch.books.items():
-                self.books.setdefault(name, Book()).add(book)
+                self.books.setdefault(name, MetricsWindow()).add(book)
         if self.loses_answers:
             raise ConnectionResetError("the answer is lost")
 
@@ -67,7 +67,7 @@ class Shelf:
 
     def counts(self, at=NOON, service="bank"):
         publisher.flush()
-        sums = self.books.get(service, Book()).quarters.get(int(at.timestamp()))
+        sums = self.books.get(service, MetricsWindow()).quarters.get(int(at.timestamp()))
         return {} if sums is None else dict(+sums.counts)
 
     def sums(self, at=NOON, service="bank"):

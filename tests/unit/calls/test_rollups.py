@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.calls.metrics.window import EDGES, MINUTE, MINUTES_KEPT, QUARTER, Book, spans, spread, window
+from redrive.calls.metrics.window import EDGES, MINUTE, MINUTES_KEPT, QUARTER, MetricsWindow, spans, spread, window
 
 NOON = 1_800_014_400  # a moment at which a quarter of an hour begins
 assert NOON % QUARTER == 0
@@ -59,7 +59,7 @@ bulks = st.tuples(moments, latencies)
 
 @given(st.lists(attempts), st.lists(bulks))
 def test_what_is_told_is_counted_once_in_its_quarter_and_in_its_minute(told, many):
-    book = Book()
+    book = MetricsWindow()
     for at, outcome, seconds, repeat, fault in told:
         book.attempted(at, outcome, seconds, repeat=repeat, fault=fault)
     for at, taken in many:
@@ -87,7 +87,7 @@ def test_what_is_told_is_counted_once_in_its_quarter_and_in_its_minute(told, man
 @given(st.lists(attempts), st.lists(attempts))
 def test_two_books_together_are_the_book_of_both(first, second):
     def book(*told):
-        made = Book()
+        made = MetricsWindow()
         for at, outcome, seconds, repeat, fault in told:
             made.attempted(at, outcome, seconds, repeat=repeat, fault=fault)
             made.open_for(at, at + 1000)
@@ -104,7 +104,7 @@ def test_two_books_together_are_the_book_of_both(first, second):
 
 
 def test_a_book_in_which_nothing_was_counted_is_empty():
-    book = Book()
+    book = MetricsWindow()
     assert not book
     book.succeeded(NOON, [])
     assert not book
@@ -113,14 +113,14 @@ def test_a_book_in_which_nothing_was_counted_is_empty():
 
 
 def test_a_call_of_which_nothing_was_sent_is_a_call_and_no_attempt():
-    book = Book()
+    book = MetricsWindow()
     book.refused(NOON + 5, "circuit_open")
     assert dict(book.quarters[NOON].counts) == {"calls": 1, "circuit_open": 1}
     assert not book.minutes
 
 
 def test_what_became_of_a_call_is_counted_by_its_names():
-    book = Book()
+    book = MetricsWindow()
     book.ended(NOON, "calls_failed", "failed_auth")
     book.ended(NOON + QUARTER - 1, "calls_failed")
     book.ended(NOON + QUARTER, "fallbacks")
@@ -129,7 +129,7 @@ def test_what_became_of_a_call_is_counted_by_its_names():
 
 
 def test_minutes_nobody_asks_for_any_more_are_dropped_and_quarters_stay():
-    book = Book()
+    book = MetricsWindow()
     for hours in range(6):
         book.succeeded(NOON + 3600 * hours, [0.1])
     book.forget_minutes(NOON + 5 * 3600 - MINUTES_KEPT)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.calls.metrics.publisher import Batch
-from redrive.calls.metrics.window import QUARTER, Book, window
+from redrive.calls.metrics.publisher import MetricsBatch
+from redrive.calls.metrics.window import QUARTER, MetricsWindow, window
 from redrive.policy.consensus import BreakerReport, DrainedKey, ReportKind
 
 
@@ -27,7 +27,7 @@ HEADER = "service circuit attempts success failures retries p95 machines next_pr
 def day(store):
     """What two services did: one of them for hours, and not always well."""
     now = window(datetime.now(UTC).timestamp(), QUARTER) + 300  # no boundary is near
-    bank, atlas = Book(), Book()
+    bank, atlas = MetricsWindow(), MetricsWindow()
     for hour in range(20):
         bank.succeeded(now - 3600 * hour, [0.02] * 50)
     for _ in range(200):
@@ -37,7 +37,7 @@ def day(store):
     bank.open_for(now - 7200, now - 7140)
     bank.succeeded(now - 90_000, [0.1] * 1_000)  # yesterday
     atlas.succeeded(now - 200_000, [0.1])  # nothing since
-    store.services.add(Batch("17-a", 1, {"bank": bank, "atlas": atlas}))
+    store.services.add(MetricsBatch("17-a", 1, {"bank": bank, "atlas": atlas}))
 
 
 def test_nothing_is_wrong_with_services_nobody_spoke_of(run, store):
@@ -107,12 +107,12 @@ def test_and_plain_data_in_a_pipe(run, day):
 
 
 def test_endpoints_of_a_service_are_a_table(run, store):
-    now, bank = datetime.now(UTC).timestamp(), Book()
+    now, bank = datetime.now(UTC).timestamp(), MetricsWindow()
     bank.succeeded(now, [0.5] * 3, {"GET /orders/{id}": [0.5] * 3})
     bank.attempted(now, "transient", 1.0, repeat=False, fault=True, endpoint="GET /orders/{id}")
     bank.attempted(now, "row", 0.1, repeat=False, fault=False, endpoint="pay?token=hunter2hunter2")
     bank.ended(now, "calls_failed", "failed_4xx", endpoint="pay?token=hunter2hunter2")
-    store.services.add(Batch("17-a", 1, {"bank": bank}))
+    store.services.add(MetricsBatch("17-a", 1, {"bank": bank}))
     shown = run("services", "show", "bank", "--endpoints")
     header = shown.out.split("\n")[0].split("\t")
     orders, pay = (dict(zip(header, row, strict=True)) for row in shown.rows)
@@ -138,9 +138,9 @@ def test_a_service_that_did_nothing_of_late_is_shown_without_a_chart(terminal, d
 
 
 def test_a_name_that_is_a_secret_is_not_shown(run, terminal, store):
-    book = Book()
+    book = MetricsWindow()
     book.succeeded(datetime.now(UTC).timestamp(), [0.1])
-    store.services.add(Batch("17-a", 1, {"bank?api_key=sk_live_51H8xQ2eZvKYlo2C": book}))
+    store.services.add(MetricsBatch("17-a", 1, {"bank?api_key=sk_live_51H8xQ2eZvKYlo2C": book}))
     for answer in (run("services", "ls"), run("services", "ls", "--json"), terminal("services", "ls")):
         assert "bank" in answer.out
         assert "sk_live_51H8xQ2eZvKYlo2C" not in answer.out

@@ -25,8 +25,8 @@ from redrive.calls.effects.repeatable import (
     too_slow,
     warn_of_retries,
 )
-from redrive.calls.fast_path import Runner
-from redrive.calls.function import Target
+from redrive.calls.fast_path import ServiceRunner
+from redrive.calls.function import CalledFunction
 from redrive.classify.responses import attribute
 from redrive.clock import time_limit
 
@@ -53,7 +53,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def __init__(
         self,
-        runner: Runner,
+        runner: ServiceRunner,
         transport: object,
         *,
         apply: str,
@@ -174,7 +174,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             note_sent(request.extensions, request, outgoing)
         return outgoing
 
-    def _guarded(self, request: httpx.Request) -> Target:
+    def _guarded(self, request: httpx.Request) -> CalledFunction:
         # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
         request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions, KEY_SENT: None}
         if self._runner.keyed:

@@ -21,7 +21,7 @@ from redrive.calls.effects.repeatable import (
     too_slow,
     warn_of_retries,
 )
-from redrive.calls.fast_path import Runner
+from redrive.calls.fast_path import ServiceRunner
 from redrive.classify.responses import attribute
 from redrive.policy.timeout import Timeout
 
@@ -44,7 +44,7 @@ class ServiceAdapter(BaseAdapter):
     credential does not follow a redirect to another host.
     """
 
-    def __init__(self, runner: Runner, adapter: Any, *, apply: str) -> None:
+    def __init__(self, runner: ServiceRunner, adapter: Any, *, apply: str) -> None:
         if adapter is not None and not isinstance(adapter, BaseAdapter):
             kind = f"{type(adapter).__module__}.{type(adapter).__name__}"
             raise TypeError(f"adapter must be a requests adapter or None, not {kind}")

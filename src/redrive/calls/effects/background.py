@@ -13,12 +13,12 @@ from contextvars import Context
 from types import FrameType
 from typing import Any
 
-from redrive.calls.context import Inside, inside
+from redrive.calls.context import EnclosingAttempt, inside
 from redrive.calls.effects.members import members
 from redrive.classify.responses import attribute
 
 
-def tasks_of_attempt(attempt: Inside) -> Iterator[Any]:
+def tasks_of_attempt(attempt: EnclosingAttempt) -> Iterator[Any]:
     """The pending tasks of the running event loop that were started inside an attempt, at any depth.
 
     A task copies the context when it is made: `asyncio.shield`, `asyncio.wait` and `as_completed` leave such tasks.
@@ -32,7 +32,7 @@ def tasks_of_attempt(attempt: Inside) -> Iterator[Any]:
             yield task
 
 
-def _is_inside(task: Any, attempt: Inside) -> bool:
+def _is_inside(task: Any, attempt: EnclosingAttempt) -> bool:
     context = _context_of(task)
     mark = None if context is None else context.get(inside)
     while mark is not None and mark is not attempt:

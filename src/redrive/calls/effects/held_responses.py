@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from redrive.calls.effects.in_flight import Sent, answered, place_of, redirected
+from redrive.calls.effects.in_flight import SentRequest, answered, place_of, redirected
 from redrive.calls.effects.members import members
 from redrive.classify.responses import attribute, is_response_type
 
@@ -20,7 +20,7 @@ _MOST_STEPS = 3
 _OWN_WAYS = frozenset({"redrive", "aiohttp", "http", "httpx", "httpx2", "niquests", "requests", "urllib3"})
 
 
-def answered_in(frames: Iterable[FrameType], given: Container[int]) -> Iterator[Sent]:
+def answered_in(frames: Iterable[FrameType], given: Container[int]) -> Iterator[SentRequest]:
     """Yield the responses that frames hold, with their requests.
 
     Args:
@@ -33,7 +33,7 @@ def answered_in(frames: Iterable[FrameType], given: Container[int]) -> Iterator[
                 if id(response) in given:
                     continue
                 if (request := answered(response)) is not None:
-                    yield Sent(response, request)
+                    yield SentRequest(response, request)
                 yield from redirected(response)
 
 

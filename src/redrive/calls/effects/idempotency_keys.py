@@ -16,7 +16,7 @@ EQUAL_REQUESTS = (
 )
 
 
-class Keys:
+class SentKeys:
     """Shared by all attempts of a call. Tracks derived keys of requests that are not idempotent."""
 
     def __init__(self) -> None:

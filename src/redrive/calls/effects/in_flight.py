@@ -14,7 +14,7 @@ from itertools import islice
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from redrive.calls.context import Inside
+from redrive.calls.context import EnclosingAttempt
 from redrive.calls.effects.background import tasks_of_attempt, threads_of
 from redrive.classify.error_codes import called
 from redrive.classify.responses import attribute, header, is_response_type, response_status
@@ -61,7 +61,7 @@ _CLIENTS = frozenset(library for library, _ in _SENDING) - {"redrive"}
 _ANSWERED_ELSEWHERE = frozenset({300, 301, 302, 303})
 
 
-class Sent(NamedTuple):
+class SentRequest(NamedTuple):
     """A request that may have reached the server."""
 
     response: Any
@@ -69,21 +69,21 @@ class Sent(NamedTuple):
     request: Any
 
 
-class Known(NamedTuple):
+class KnownRequest(NamedTuple):
     """What is kept of a request that was in flight when its attempt was ended."""
 
     method: str
     headers: dict[str, str]
 
 
-def carry(error: BaseException, requests: Iterable[Known]) -> None:
+def carry(error: BaseException, requests: Iterable[KnownRequest]) -> None:
     """Put what is known of requests in flight on an error whose frames do not tell of them."""
     if found := (*carried(error), *requests):
         with suppress(Exception):  # a foreign class may take no attributes
             setattr(error, _CARRIED, found)
 
 
-def carried(error: BaseException) -> tuple[Known, ...]:
+def carried(error: BaseException) -> tuple[KnownRequest, ...]:
     """The requests that were put on an error."""
     # Not by attribute(): an error may answer every name with something.
     return vars(error).get(_CARRIED, ()) if hasattr(error, "__dict__") else ()
@@ -106,10 +106,10 @@ def answered(response: Any) -> Any:
     return attached(response) or _by_method(response)
 
 
-def _by_method(response: Any) -> Known | None:
+def _by_method(response: Any) -> KnownRequest | None:
     """What an answer of http.client knows: not what headers it is the answer to, so that a key is not seen here."""
     method = attribute(response, "_method")
-    return Known(method, {}) if isinstance(method, str) else None
+    return KnownRequest(method, {}) if isinstance(method, str) else None
 
 
 def idempotency_key(request: Any) -> str | None:
@@ -122,13 +122,13 @@ def key_in(headers: Any) -> str | None:
     return (header(headers, "idempotency-key") or "").strip() or None
 
 
-def redirected(holder: Any) -> Iterator[Sent]:
+def redirected(holder: Any) -> Iterator[SentRequest]:
     """The requests that were answered by a redirect before the one that this error or response belongs to."""
     for owner in (holder, attribute(holder, "response")):
         yield from _redirects(attribute(owner, "history"))
 
 
-def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth: int = 0) -> Iterator[Sent]:
+def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth: int = 0) -> Iterator[SentRequest]:
     """The requests in the frames of one stack, the outermost frame first, and in the threads that these wait for.
 
     Args:
@@ -136,7 +136,7 @@ def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth
         around: frames in which a response may be that wraps one of the stack's.
         depth: 0 for what the attempt has ended; more for its threads, and those that these wait for.
     """
-    waiting: list[Sent] = []
+    waiting: list[SentRequest] = []
     frames = list(frames)
     stack = [(place_of(frame), frame) for frame in frames]
     if any(library == "botocore" for (library, _), _ in stack):
@@ -155,22 +155,24 @@ def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth
             if is_response_type(type(owner)):
                 yield from _answered_by(owner, frames, around, alone=alone)
         if place in _SENDING_ALONE and alone and (own := _by_http_client(frame, frames)) is not None:
-            waiting.append(Sent(None, own))
+            waiting.append(SentRequest(None, own))
         if place in _SENDING and (request := _request_of(frame, _SENDING[place])) is not None:
-            waiting.append(Sent(None, request))
+            waiting.append(SentRequest(None, request))
     yield from waiting
     threads = threads_of(frame for (library, _), frame in stack if library != "redrive") if depth < _MOST_DEPTH else ()
     for thread in threads:
         yield from sent_in(_stack(sys._current_frames().get(thread)), depth=depth + 1)
 
 
-def _answered_by(response: Any, frames: list[FrameType], around: Iterable[FrameType], *, alone: bool) -> Iterator[Sent]:
+def _answered_by(
+    response: Any, frames: list[FrameType], around: Iterable[FrameType], *, alone: bool
+) -> Iterator[SentRequest]:
     """The requests of a response that a method of its own was reading."""
     request = wrapping(response, [*frames, *around]) or attached(response)
     if request is None and alone:
         request = _of_urllib(frames) or answered(response)
     if request is not None:
-        yield Sent(response, request)
+        yield SentRequest(response, request)
         yield from redirected(response)
 
 
@@ -187,25 +189,25 @@ def _request_of(frame: FrameType, name: str | None) -> Any:
     return request if isinstance(attribute(request, "method"), str) else None
 
 
-def _by_http_client(frame: FrameType, frames: Iterable[FrameType]) -> Known | None:
+def _by_http_client(frame: FrameType, frames: Iterable[FrameType]) -> KnownRequest | None:
     """The request that a connection of http.client sends; its headers only where urllib.request has made it."""
     if (request := _of_urllib(frames)) is not None:
         return request
     method = attribute(frame.f_locals.get("self"), "_method")
-    return Known(method, {}) if isinstance(method, str) else None
+    return KnownRequest(method, {}) if isinstance(method, str) else None
 
 
-def _of_urllib(frames: Iterable[FrameType]) -> Known | None:
+def _of_urllib(frames: Iterable[FrameType]) -> KnownRequest | None:
     """The request that urllib.request is sending, or has sent."""
     for frame in frames:
         request = frame.f_locals.get("req") if frame.f_globals.get("__name__") == "urllib.request" else None
         if request is not None and isinstance(method := called(request, "get_method"), str):
             key = key_in({**request.headers, **request.unredirected_hdrs})
-            return Known(method, {"Idempotency-Key": key} if key else {})
+            return KnownRequest(method, {"Idempotency-Key": key} if key else {})
     return None
 
 
-def of_urllib_error(error: BaseException) -> Known | None:
+def of_urllib_error(error: BaseException) -> KnownRequest | None:
     """The request that the HTTPError of urllib.request answers."""
     return _of_urllib(frames_of_error(error)) if "urllib.HTTPError" in type_names(type(error)) else None
 
@@ -227,12 +229,12 @@ def _variables(frames: Iterable[FrameType]) -> Iterator[Any]:
             yield from list(frame.f_locals.values())
 
 
-def _redirects(responses: Any) -> Iterator[Sent]:
+def _redirects(responses: Any) -> Iterator[SentRequest]:
     for response in responses if isinstance(responses, list | tuple) else ():
         if not is_response_type(type(response)) or response_status(response) not in _ANSWERED_ELSEWHERE:
             continue
         if (request := attached(response)) is not None:
-            yield Sent(response, request)
+            yield SentRequest(response, request)
 
 
 # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,7 +248,7 @@ def frames_of_error(error: BaseException) -> Iterator[FrameType]:
         step, count = step.tb_next, count + 1
 
 
-def in_flight(awaitable: Any, waits_for: Any) -> list[Known]:
+def in_flight(awaitable: Any, waits_for: Any) -> list[KnownRequest]:
     """The requests in flight in what an attempt awaits, and in the tasks that it has started and still waits for.
 
     Args:
@@ -271,7 +273,7 @@ def _requests_in(awaitable: Any, waits_for: Any, depth: int) -> list[Any]:
     return found
 
 
-def left_in_flight(attempt: Inside) -> list[Any]:
+def left_in_flight(attempt: EnclosingAttempt) -> list[Any]:
     """Return the requests of tasks that an attempt has started and that continue although it has failed."""
     requests: list[Any] = []
     for task in islice(tasks_of_attempt(attempt), _MOST_TASKS):
@@ -281,9 +283,9 @@ def left_in_flight(attempt: Inside) -> list[Any]:
     return requests
 
 
-def in_flight_in_process() -> list[Known]:
+def in_flight_in_process() -> list[KnownRequest]:
     """The requests in flight in all other threads of this process, and in the tasks of their event loops."""
-    found: list[Known] = []
+    found: list[KnownRequest] = []
     for thread, frame in sys._current_frames().items():
         if thread == threading.get_ident():
             continue
@@ -332,7 +334,7 @@ def _is_task(value: object) -> bool:
     return callable(getattr(type(value), "get_coro", None)) and not value.done()  # type: ignore[attr-defined]
 
 
-def known(request: Any) -> Known:
+def known(request: Any) -> KnownRequest:
     """What is kept of a request."""
     key = idempotency_key(request)
-    return Known(request.method, {"Idempotency-Key": key} if key else {})
+    return KnownRequest(request.method, {"Idempotency-Key": key} if key else {})

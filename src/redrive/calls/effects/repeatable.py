@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from redrive._internal.masking import mask
 from redrive.calls.context import current
-from redrive.calls.effects.idempotency_keys import EQUAL_REQUESTS, Keys
-from redrive.calls.effects.in_flight import Known, carry, idempotency_key, key_in, known
+from redrive.calls.effects.idempotency_keys import EQUAL_REQUESTS, SentKeys
+from redrive.calls.effects.in_flight import KnownRequest, carry, idempotency_key, key_in, known
 from redrive.calls.effects.sent import never_left, sent_requests
 from redrive.calls.endpoints import route, shown_path
-from redrive.calls.function import Target
+from redrive.calls.function import CalledFunction
 from redrive.classify.error_codes import http_answer
 from redrive.classify.responses import response_status
 from redrive.classify.retry_after import retry_after
@@ -22,7 +22,7 @@ from redrive.model.calls import Verdict
 from redrive.policy import option_checks
 
 if TYPE_CHECKING:
-    from redrive.calls.fast_path import Runner
+    from redrive.calls.fast_path import ServiceRunner
 
 # By RFC 9110 and IANA's registry of methods, repeating these has the effect of sending them once.
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"}
@@ -42,11 +42,11 @@ _FILLED = (("credential", 1), ("timeout", 1))
 _FILLED_WITH_KEY = (*_FILLED, ("idempotency_key", 1))
 
 
-def http_target(method: str, url: str, body: object, *, keyed: bool) -> Target:
+def http_target(method: str, url: str, body: object, *, keyed: bool) -> CalledFunction:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
     parts = urlsplit(url)
     path = mask(parts.path)  # webhooks and bots have their secret there
-    return Target(
+    return CalledFunction(
         f"{method} {route(path)}",
         _FILLED_WITH_KEY if keyed else _FILLED,
         request=f"{method} {shown_path(path)}",
@@ -95,7 +95,7 @@ def shorter(given: float | None, limit: float | None) -> float | None:
     return min((one for one in (given, limit) if one is not None), default=None)
 
 
-def warn_of_retries(runner: Runner, retries: object, instead: str) -> None:
+def warn_of_retries(runner: ServiceRunner, retries: object, instead: str) -> None:
     """Warn where what sends a request repeats it, too: the attempts of both multiply."""
     made = runner.core.retry.attempts
     if isinstance(retries, int) and retries > 0 and made > 1:
@@ -117,7 +117,7 @@ def why_not_again(
     failure: Any,
     verdict: Verdict,
     *,
-    keys: Keys | None,
+    keys: SentKeys | None,
     idempotent: bool,
     since: int = -1,
     beside: Callable[[], Iterable[Any]] = tuple,
@@ -150,10 +150,13 @@ def _without_key(request: Any) -> str:
     )
 
 
-def disown(error: BaseException, key: str, keys: Keys | None) -> None:
+def disown(error: BaseException, key: str, keys: SentKeys | None) -> None:
     """Note on the error of a call that its requests are unprotected outside of it: its keys were made for it alone."""
     sent = [(request, idempotency_key(request)) for request in effects_of(error)]
-    carry(error, [Known(request.method, {}) for request, own in sent if own == key or (keys and keys.protects(own))])
+    carry(
+        error,
+        [KnownRequest(request.method, {}) for request, own in sent if own == key or (keys and keys.protects(own))],
+    )
 
 
 def has_acted(ended: Any) -> bool | None:
@@ -167,7 +170,7 @@ def has_acted(ended: Any) -> bool | None:
     return True if answer is not None and answer.status < 500 else None
 
 
-def effects_of(error: BaseException) -> list[Known]:
+def effects_of(error: BaseException) -> list[KnownRequest]:
     """The requests behind an error on which the server may have acted."""
     return [known(request) for holder, request in sent_requests(error) if not _says_not_done(holder, None)]
 
@@ -182,7 +185,7 @@ def _says_not_done(holder: Any, verdict: Verdict | None) -> bool:
     return answer.status in REFUSALS
 
 
-def _has_key(request: Any, keys: Keys | None) -> bool:
+def _has_key(request: Any, keys: SentKeys | None) -> bool:
     # The adapters send their key on a copy of the request, and leave a note on the request itself.
     for notes in (getattr(request, "extensions", None), getattr(request, "hooks", None)):
         if keys is not None and isinstance(notes, dict) and keys.protects(notes.get(KEY_SENT)):

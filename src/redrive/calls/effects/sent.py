@@ -9,8 +9,8 @@ from typing import Any
 
 from redrive.calls.effects.held_responses import answered_in, given_to_attempt
 from redrive.calls.effects.in_flight import (
-    Known,
-    Sent,
+    KnownRequest,
+    SentRequest,
     answered,
     attached,
     carried,
@@ -81,7 +81,7 @@ def sent_requests(failure: Any, since: int = -1) -> Iterator[tuple[Any, Any]]:
         sent = list(sent_in(frames_of_error(error), around=frames))
         if own is None:
             yield from _looked_at(
-                error, given, of_client=unsent or any(not isinstance(request, Known) for _, request in sent)
+                error, given, of_client=unsent or any(not isinstance(request, KnownRequest) for _, request in sent)
             )
         for response, request in sent:
             # What an error says of its own request is more than what its frames can tell.
@@ -89,7 +89,7 @@ def sent_requests(failure: Any, since: int = -1) -> Iterator[tuple[Any, Any]]:
                 yield response, request
 
 
-def _looked_at(error: BaseException, given: set[int], *, of_client: bool) -> Iterator[Sent]:
+def _looked_at(error: BaseException, given: set[int], *, of_client: bool) -> Iterator[SentRequest]:
     """The answers that code has looked at before it raised an error of its own, or of a body that it cannot parse.
 
     The error of a client (`of_client`) tells of another request than those that were answered before.

@@ -14,7 +14,7 @@ from redrive.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class ServiceStats:
     """What a service did since the program began."""
 
     calls: int = 0
@@ -42,7 +42,7 @@ def take(latencies: list[float]) -> list[float]:
     return taken
 
 
-class Recorder(Protocol):
+class MetricsRecorder(Protocol):
     """Who is told what is counted, to keep it by the time it happened at. It may not raise, nor take long."""
 
     def succeeded(self, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]]) -> float:
@@ -60,7 +60,7 @@ class Recorder(Protocol):
         """What a call came to that did not succeed."""
 
 
-class Tally(Part):
+class CallCounters(Part):
     """Counts without a lock on the way of a successful call.
 
     An untroubled call appends its latency to `latencies`, which is atomic, and that is all. Once a slice of time
@@ -83,7 +83,7 @@ class Tally(Part):
         """Whether they are: somebody records what the service does, or each has a circuit of its own."""
         self._streak = 0
         self._successes_before = 0
-        self.recorder: Recorder | None = None
+        self.recorder: MetricsRecorder | None = None
         self._clock = clock
         self._tell = tell
         self._width = slice_seconds
@@ -201,9 +201,9 @@ class Tally(Part):
         self._lock = threading.RLock()
         self._folding = False
 
-    def stats(self) -> Stats:
+    def stats(self) -> ServiceStats:
         """The counts up to now."""
         self.fold(self._clock.monotonic())
         with self._lock:
             counts = {name: self._counts[name] for name in ("calls", "attempts", "successes", "repeats", "fallbacks")}
-            return Stats(**counts, failures=dict(self._failures), success_seconds=self._seconds)
+            return ServiceStats(**counts, failures=dict(self._failures), success_seconds=self._seconds)

@@ -24,9 +24,9 @@ from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from redrive.calls.core import Core
+from redrive.calls.core import ServiceCore
 from redrive.calls.metrics.counters import take
-from redrive.calls.metrics.window import MINUTE, MINUTES_KEPT, Book, window
+from redrive.calls.metrics.window import MINUTE, MINUTES_KEPT, MetricsWindow, window
 from redrive.calls.shared_state import in_words, own_name
 from redrive.errors import StoreError
 from redrive.events.bus import EVENTS
@@ -44,13 +44,13 @@ LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MetricsBatch:
     """What the services of one process did since its last batch."""
 
     process: str
     number: int
     """Counted from 1."""
-    books: Mapping[str, Book]
+    books: Mapping[str, MetricsWindow]
     """By the service's name."""
 
 
@@ -62,7 +62,7 @@ class Rollups(Protocol):
     every: float
     """Seconds between two batches."""
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: MetricsBatch) -> None:
         """Add a batch, unless it is there already.
 
         It may take long and may raise anything: it is called from a thread of its own. A batch of which it is not known
@@ -73,17 +73,17 @@ class Rollups(Protocol):
         """Have `stop` called before this is closed; the last one that was given counts."""
 
 
-class Record:
+class MetricsRecord:
     """What one service did since that was last taken; see `redrive.calls.tally.Recorder`."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServiceCore) -> None:
         self.service = core.name
         self._clock = core.clock
         self._core = weakref.ref(core)
         core.tally.parts_endpoints = True
         self._latencies, self._by_endpoint = core.tally.latencies, core.tally.by_endpoint
         self._lock = threading.RLock()
-        self._book = Book()
+        self._book = MetricsWindow()
         self._minute = window(self._now(), MINUTE)  # of the successes that are told next
         self._open_since: float | None = None  # by the clock that only ever grows, as the circuit has it
         core.tally.recorder = self
@@ -145,10 +145,10 @@ class Record:
             self._book.forget_minutes(self._now() - MINUTES_KEPT)
         return core is not None
 
-    def take(self) -> Book:
+    def take(self) -> MetricsWindow:
         """What there is; from now on there is nothing."""
         with self._lock:
-            taken, self._book = self._book, Book()
+            taken, self._book = self._book, MetricsWindow()
             return taken
 
     def leave(self) -> None:
@@ -161,18 +161,18 @@ class Record:
     def start_anew(self) -> None:
         """In a forked child: nothing has been done yet."""
         self._lock = threading.RLock()
-        self._book = Book()
+        self._book = MetricsWindow()
         if self._open_since is not None:
             self._open_since = self._clock.monotonic()
         for latencies in (self._latencies, *self._by_endpoint.values()):
             latencies.clear()
 
 
-class Writer:
+class MetricsPublisher:
     """The thread that writes what the services of this process did into one store."""
 
     def __init__(self, rollups: Rollups) -> None:
-        self.records: list[Record] = []  # changed and listed under `_lock`
+        self.records: list[MetricsRecord] = []  # changed and listed under `_lock`
         self._rollups = rollups
         self._finalizer: Any = None
         self._follows_forks = False
@@ -187,7 +187,7 @@ class Writer:
         self._busy = False  # whether the last try failed because others were writing
         self._process = own_name()
         self._number = 0
-        self._unsure: Batch | None = None  # given to the store, and not known to be there
+        self._unsure: MetricsBatch | None = None  # given to the store, and not known to be there
         self._thread = threading.Thread(target=self._run, name="redrive-rollups", daemon=True)
         self._thread.start()
 
@@ -247,7 +247,7 @@ class Writer:
         finalizers = sys.modules.get("multiprocessing.util")
         if finalizers is not None and not self._follows_forks:
             self._follows_forks = True
-            finalizers.register_after_fork(self, Writer.stop_with_multiprocessing)
+            finalizers.register_after_fork(self, MetricsPublisher.stop_with_multiprocessing)
 
     # ── the thread ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -308,13 +308,13 @@ class Writer:
         if self._unsure is not None:
             self._rollups.add(self._unsure)
             self._unsure = None
-        books: defaultdict[str, Book] = defaultdict(Book)
+        books: defaultdict[str, MetricsWindow] = defaultdict(MetricsWindow)
         for record in records:
             if taken := record.take():
                 books[record.service].add(taken)
         if books:
             self._number += 1
-            self._unsure = Batch(self._process, self._number, dict(books))
+            self._unsure = MetricsBatch(self._process, self._number, dict(books))
         with _lock:
             self.records = [record for record in self.records if record not in gone]
         if self._unsure is not None:
@@ -332,15 +332,15 @@ def _is_busy(error: Exception) -> bool:
 
 
 _lock = threading.RLock()
-_writers: dict[Rollups, Writer] = {}
+_writers: dict[Rollups, MetricsPublisher] = {}
 
 
-def attach(core: Core, rollups: Rollups) -> None:
+def attach(core: ServiceCore, rollups: Rollups) -> None:
     """Have it recorded what a service does."""
     with _lock:
         known = _writers.get(rollups)
-        writer = known or Writer(rollups)
-        writer.records.append(Record(core))
+        writer = known or MetricsPublisher(rollups)
+        writer.records.append(MetricsRecord(core))
         if known is None:
             _writers[rollups] = writer
             writer.start()

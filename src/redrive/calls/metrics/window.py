@@ -48,7 +48,7 @@ def spans(begins: float, ends: float, length: int) -> Iterator[tuple[int, float]
 
 
 @dataclass(slots=True)
-class Sums:
+class WindowSums:
     """A quarter of an hour of one service."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ class Sums:
         self.buckets = [one + more for one, more in zip(self.buckets, spread(latencies), strict=True)]
         self.success_seconds += sum(latencies)
 
-    def add(self, other: Sums) -> None:
+    def add(self, other: WindowSums) -> None:
         """Count what another one has counted."""
         self.counts.update(other.counts)
         self.buckets = [one + more for one, more in zip(self.buckets, other.buckets, strict=True)]
@@ -73,7 +73,7 @@ class Sums:
 
 
 @dataclass(slots=True)
-class EndpointSums:
+class EndpointWindowSums:
     """A quarter of an hour of one endpoint of a service."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -94,13 +94,13 @@ class Minute:
     """Attempts for whose failure the service is to blame."""
 
 
-class Book:
+class MetricsWindow:
     """What one service did. Not for two threads at once."""
 
     def __init__(self) -> None:
-        self.quarters: defaultdict[int, Sums] = defaultdict(Sums)
+        self.quarters: defaultdict[int, WindowSums] = defaultdict(WindowSums)
         self.minutes: defaultdict[int, Minute] = defaultdict(Minute)
-        self.endpoints: defaultdict[tuple[str, int], EndpointSums] = defaultdict(EndpointSums)
+        self.endpoints: defaultdict[tuple[str, int], EndpointWindowSums] = defaultdict(EndpointWindowSums)
         """By endpoint and quarter."""
 
     def __bool__(self) -> bool:
@@ -161,7 +161,7 @@ class Book:
         for at, seconds in spans(begins, ends, QUARTER):
             self.quarters[at].open_seconds += seconds
 
-    def add(self, other: Book) -> None:
+    def add(self, other: MetricsWindow) -> None:
         """Count what another one has counted."""
         for at, sums in other.quarters.items():
             self.quarters[at].add(sums)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table, delete
 
-from redrive.calls.metrics.window import MINUTES_KEPT, Book
+from redrive.calls.metrics.window import MINUTES_KEPT, MetricsWindow
 from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import (
     service_endpoints,
@@ -20,7 +20,7 @@ from redrive.store.schema import (
 )
 
 if TYPE_CHECKING:
-    from redrive.calls.metrics.publisher import Batch
+    from redrive.calls.metrics.publisher import MetricsBatch
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 """The window of what was purged."""
@@ -36,7 +36,7 @@ _SWEEPS = 60  # a process looks at its first batch, and every so many, for what 
 Rows = Sequence[dict[str, Any]]
 
 
-def add(connection: Connection, dialect: Dialect, batch: Batch) -> None:
+def add(connection: Connection, dialect: Dialect, batch: MetricsBatch) -> None:
     """Add a batch, unless it is there already: the answer to a commit may have been lost."""
     now = dialect.now(connection)
     if not _is_new(connection, dialect, batch, now):
@@ -90,7 +90,7 @@ def purge(connection: Connection, dialect: Dialect, service: str, before: dateti
     return len(windows)
 
 
-def _is_new(connection: Connection, dialect: Dialect, batch: Batch, now: datetime) -> bool:
+def _is_new(connection: Connection, dialect: Dialect, batch: MetricsBatch, now: datetime) -> bool:
     insert = dialect.insert(service_reporters)
     noted = insert.on_conflict_do_update(
         index_elements=["process"],
@@ -114,7 +114,7 @@ def _grow(connection: Connection, dialect: Dialect, table: Table, sums: Sequence
         )
 
 
-def _sweep(connection: Connection, batch: Batch, now: datetime) -> None:
+def _sweep(connection: Connection, batch: MetricsBatch, now: datetime) -> None:
     old = service_minutes.c.at < now - timedelta(seconds=MINUTES_KEPT)
     connection.execute(delete(service_minutes).where(service_minutes.c.service.in_(batch.books), old))
     connection.execute(delete(service_reporters).where(service_reporters.c.at < now - REPORTERS_KEPT))
@@ -127,7 +127,7 @@ def _moment(at: int) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-def _sums(service: str, book: Book) -> Iterator[dict[str, Any]]:
+def _sums(service: str, book: MetricsWindow) -> Iterator[dict[str, Any]]:
     for at, sums in sorted(book.quarters.items()):
         yield {
             "service": service,
@@ -143,20 +143,20 @@ def _exact(seconds: float) -> float:
     return round(seconds * _PARTS) / _PARTS
 
 
-def _buckets(service: str, book: Book) -> Iterator[dict[str, Any]]:
+def _buckets(service: str, book: MetricsWindow) -> Iterator[dict[str, Any]]:
     for at, sums in sorted(book.quarters.items()):
         for bucket, count in enumerate(sums.buckets):
             if count:
                 yield {"service": service, "at": _moment(at), "bucket": bucket, "count": count}
 
 
-def _endpoints(service: str, book: Book) -> Iterator[dict[str, Any]]:
+def _endpoints(service: str, book: MetricsWindow) -> Iterator[dict[str, Any]]:
     for (endpoint, at), sums in sorted(book.endpoints.items(), key=lambda item: item[0]):
         counts = {name: sums.counts[name] for name in ENDPOINT_SUMS if name != "success_seconds"}
         row = {"service": service, "endpoint": endpoint, "at": _moment(at), **counts}
         yield {**row, "success_seconds": _exact(sums.success_seconds)}
 
 
-def _minutes(service: str, book: Book) -> Iterator[dict[str, Any]]:
+def _minutes(service: str, book: MetricsWindow) -> Iterator[dict[str, Any]]:
     for at, minute in sorted(book.minutes.items()):
         yield {"service": service, "at": _moment(at), "attempts": minute.attempts, "faults": minute.faults}

@@ -22,7 +22,7 @@ from redrive.store.repositories.service_sums import ENDPOINT_SUMS, EPOCH, SUMS
 from redrive.store.schema import OUTCOMES, service_endpoints, service_latencies, service_minutes, service_rollups
 
 if TYPE_CHECKING:
-    from redrive.calls.metrics.publisher import Batch
+    from redrive.calls.metrics.publisher import MetricsBatch
 
 EVERY = 5.0
 """Seconds between two batches of a process."""
@@ -300,7 +300,7 @@ class ServiceLog:
 
     # ── for the services of this process ─────────────────────────────────────────────────────────────────────────────
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: MetricsBatch) -> None:
         self._impatient.write(lambda connection: service_sums.add(connection, self._database.dialect, batch))
 
     def on_close(self, stop: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from redrive.calls.context import innermost
-from redrive.calls.effects.in_flight import Known, carry
+from redrive.calls.effects.in_flight import KnownRequest, carry
 from redrive.calls.function import endpoint_of
 from redrive.policy import option_checks
 from redrive.tasks.workers.protocol import UNFORKED, Frames
@@ -85,7 +85,7 @@ class _Call:
         self._job = pickle.dumps((self._name, call))
         # Only a service asks whether the call may be repeated.
         self._watched_until = self._ends if innermost() is not None else None
-        self._in_flight: list[Known] = []
+        self._in_flight: list[KnownRequest] = []
         self._answer = bytearray()
 
     def make(self) -> Any:
@@ -201,7 +201,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class("__main__" if module == "__mp_main__" else module, name)
 
 
-def _reraise(error: BaseException, sent: list[Known]) -> NoReturn:
+def _reraise(error: BaseException, sent: list[KnownRequest]) -> NoReturn:
     carry(error, sent)
     try:
         raise error

@@ -22,7 +22,7 @@ from redrive.tasks.workers import processes
 from redrive.tasks.workers.fork_server import ForkServer, open_control, serve
 
 if TYPE_CHECKING:
-    from redrive.calls.effects.in_flight import Known
+    from redrive.calls.effects.in_flight import KnownRequest
 
 
 def main(descriptor: int) -> NoReturn:
@@ -113,7 +113,7 @@ def _raised(error: BaseException) -> bytes:
     return answer
 
 
-def _sent(error: BaseException) -> list[Known]:
+def _sent(error: BaseException) -> list[KnownRequest]:
     """The requests behind an error that must not be repeated: its frames, which tell of them, stay in this process."""
     with contextlib.suppress(Exception):
         from redrive.calls.effects.repeatable import effects_of
@@ -122,7 +122,7 @@ def _sent(error: BaseException) -> list[Known]:
     return []
 
 
-def _rebuilt(error: BaseException, sent: list[Known], shown: str) -> bytes:
+def _rebuilt(error: BaseException, sent: list[KnownRequest], shown: str) -> bytes:
     """Take apart an error that cannot be unpickled: what of it can be sent is."""
     state = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
     args = tuple(one if _can_be_sent(one) else repr(one) for one in error.args)
