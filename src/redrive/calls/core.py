@@ -18,7 +18,7 @@ from redrive.calls.metrics.counters import CallCounters
 from redrive.calls.parts import received, sent
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
-from redrive.events.bus import Announcer
+from redrive.events.bus import EventBus
 from redrive.policy.budget import BudgetLedger
 from redrive.policy.retry import Retry
 from redrive.policy.timeout import Timeout
@@ -61,7 +61,7 @@ class ServiceCore:
     circuit: Circuit | None
     ledger: BudgetLedger | None
     credentials: Credentials | None
-    announcer: Announcer
+    announcer: EventBus
     clock: Clock
     random: Random
     idempotent: Idempotent

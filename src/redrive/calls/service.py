@@ -23,7 +23,7 @@ from redrive.calls.metrics.counters import CallCounters, ServiceStats
 from redrive.calls.service_options import check_letters, check_types, refuse_mistaken, warn_of_early_circuit
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
-from redrive.events.bus import EVENTS, Announcer, Hook
+from redrive.events.bus import EVENTS, EventBus, Hook
 from redrive.policy import option_checks
 from redrive.policy.breaker import Breaker, CircuitState
 from redrive.policy.budget import BudgetLedger, RetryBudget
@@ -150,7 +150,7 @@ class Service:
         clock = SystemClock() if clock is None else clock
         # The module's own generator: it is seeded anew after a fork, so that workers do not wait in step.
         random = chance if random is None else random
-        announcer = Announcer(on_event)
+        announcer = EventBus(on_event)
         told = announcer.event
         pool = KeyPool([credentials]) if isinstance(credentials, Token) else credentials
         opened = None if breaker is None else circuits_of(breaker, clock=clock, random=random, announce=told)

@@ -29,7 +29,7 @@ from redrive.dlq.schedule import Schedule
 from redrive.dlq.status import ACTIONS, actor, as_note, checked_note, settle_batch
 from redrive.dlq.status import BATCH as SETTLED_AT_ONCE
 from redrive.errors import LetterError
-from redrive.events.bus import Announcer, Hook
+from redrive.events.bus import EventBus, Hook
 from redrive.model.letters import (
     OPEN,
     AuditEntry,
@@ -77,7 +77,7 @@ class DeadLetters:
         self._database = database
         self.redactor = Redactor(redact)
         self._masks = store_redacted and bool(self.redactor.fields)
-        self._tell = Announcer(None).heard_by(listeners).event
+        self._tell = EventBus(None).heard_by(listeners).event
 
     @cached_property
     def _salted(self) -> Digests:

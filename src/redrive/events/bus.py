@@ -38,7 +38,7 @@ def _is_logged(event: CallFailed) -> bool:
     return EVENTS.isEnabledFor(logging.ERROR if event.exhausted else logging.DEBUG)
 
 
-class Announcer:
+class EventBus:
     """Where the events of one service or one pipeline go: to its own hook, and to who listens where it is kept."""
 
     __slots__ = ("hooks", "listeners")
@@ -49,9 +49,9 @@ class Announcer:
         self.hooks: tuple[Hook, ...] = () if hook is None else (hook,)
         self.listeners: tuple[Hook, ...] = ()
 
-    def heard_by(self, listeners: Iterable[Hook]) -> Announcer:
+    def heard_by(self, listeners: Iterable[Hook]) -> EventBus:
         """The same, with others that listen."""
-        heard = Announcer(None)
+        heard = EventBus(None)
         heard.hooks, heard.listeners = self.hooks, tuple(listeners)
         return heard
 

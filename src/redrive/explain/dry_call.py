@@ -16,7 +16,7 @@ from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials
 from redrive.calls.retry_loop import RetryLoop
 from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
-from redrive.events.bus import Announcer
+from redrive.events.bus import EventBus
 from redrive.explain.policy import Policy
 from redrive.explain.schedule import At
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed
@@ -176,7 +176,7 @@ class _Clock:
         self.seconds += seconds
 
 
-class _News(Announcer):
+class _News(EventBus):
     """Keeps what would be announced to itself."""
 
     __slots__ = ("events",)

@@ -12,7 +12,7 @@ from redrive._internal.shutdown import Stopping
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.insert.row_builder import checked_pipeline, storable
 from redrive.errors import CallError, LetterError, RedriveError, RunStopped, StatedVerdict, StoreError
-from redrive.events.bus import Announcer, Hook
+from redrive.events.bus import EventBus, Hook
 from redrive.model.letters import Letter
 from redrive.model.runs import Progress, Report
 from redrive.policy import option_checks
@@ -119,7 +119,7 @@ class Pipeline:
             gate=gate or Gate(),
             on_new_column=on_new_column,
             patience=option_checks.seconds("patience", patience),
-            announcer=Announcer(on_event),
+            announcer=EventBus(on_event),
         )
         self.target: str | None = None
         """What runs it, as FILE:NAME; set by `redrive run`, and stored with its runs and letters."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from redrive.dlq.insert.row_builder import storable
-from redrive.events.bus import Announcer
+from redrive.events.bus import EventBus
 from redrive.rows.gate import Gate
 from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.sinks.sink import Sink
@@ -30,7 +30,7 @@ class Job:
     """What to do about columns of the source that the model or schema does not name."""
     patience: float
     """Seconds for which transient errors of reading, validate and transform are retried."""
-    announcer: Announcer
+    announcer: EventBus
     target: str | None = None
     """What runs it, FILE:NAME, where that is known."""
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from redrive._internal.paths import local_path
 from redrive.calls.service import Service
 from redrive.errors import FlowError
-from redrive.events.bus import Announcer, Hook
+from redrive.events.bus import EventBus, Hook
 from redrive.model.tasks import FlowProgress, FlowReport
 from redrive.policy import option_checks
 from redrive.policy.retry import Retry
@@ -101,7 +101,7 @@ class Flow(Decisions):
             None if recycle_after is None else option_checks.count("recycle_after", recycle_after, least=1)
         )
         self.max_rss = None if max_rss is None else option_checks.count("max_rss", max_rss, least=1)
-        self.announcer = Announcer(on_event)
+        self.announcer = EventBus(on_event)
         self.graph = Graph()
         self.groups: dict[str, Group] = {}
         self.line = sys._getframe(1).f_lineno

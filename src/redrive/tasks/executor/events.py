@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from redrive.events.bus import EVENTS, Announcer
+from redrive.events.bus import EVENTS, EventBus
 from redrive.model.calls import in_words
 from redrive.model.tasks import (
     FlowEnded,
@@ -32,7 +32,7 @@ from redrive.tasks.workers.messages import Outcome
 class News:
     """Announces what was written, after it was written."""
 
-    def __init__(self, announcer: Announcer, ledger: Ledger, planner: Planner) -> None:
+    def __init__(self, announcer: EventBus, ledger: Ledger, planner: Planner) -> None:
         self._announcer = announcer
         self._ledger = ledger
         self._planner = planner
