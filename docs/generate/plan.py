@@ -24,10 +24,10 @@ from redrive.dlq.replay.target import Reprocesses
 from redrive.model import alerts, calls, letters, runs, tasks
 from redrive.policy.breaker import CircuitState as Circuit
 from redrive.policy.consensus import DrainedKey
-from redrive.store.repositories.runs import RunLog
-from redrive.store.repositories.service_state import ServiceState, SharedState
-from redrive.store.repositories.services import EndpointSums, ServiceLog, ServiceMinute, ServiceWindow
-from redrive.store.repositories.tasks import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskLog, TaskRow
+from redrive.store.repositories.runs import RunRepository
+from redrive.store.repositories.service_state import ServiceState, ServiceStateRepository
+from redrive.store.repositories.services import EndpointSums, ServiceMinute, ServiceRepository, ServiceWindow
+from redrive.store.repositories.tasks import AttemptRow, ChangeRow, TaskCause, TaskDetails, TaskRepository, TaskRow
 from redrive.store.retention.finished import StorePurged
 from redrive.store.store import StoreInfo
 from redrive.tasks.flow import Task
@@ -186,12 +186,12 @@ def pages() -> list[Page]:
                 *given(redrive.Store),
                 Entry(StoreInfo, "StoreInfo", what="of a store"),
                 *given(StorePurged),
-                Entry(RunLog, "store.runs", without=("like",)),
-                Entry(TaskLog, "store.tasks", without=("like", "inputs")),
+                Entry(RunRepository, "store.runs", without=("like",)),
+                Entry(TaskRepository, "store.tasks", without=("like", "inputs")),
                 *given(TaskRow, TaskDetails, AttemptRow, ChangeRow, TaskCause),
-                Entry(ServiceLog, "store.services", without=("add", "on_close", "close")),
+                Entry(ServiceRepository, "store.services", without=("add", "on_close", "close")),
                 *given(ServiceWindow, ServiceMinute, EndpointSums),
-                Entry(SharedState, "store.shared", without=("ask", "tell", "on_close", "close")),
+                Entry(ServiceStateRepository, "store.shared", without=("ask", "tell", "on_close", "close")),
                 *given(ServiceState, DrainedKey),
             ],
         ),

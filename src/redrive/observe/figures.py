@@ -14,8 +14,8 @@ from redrive.model.tasks import FlowStatus
 from redrive.store import migrate
 from redrive.store.database import Database
 from redrive.store.repositories.runs import counts_of
-from redrive.store.repositories.service_state import ServiceState, SharedState
-from redrive.store.repositories.services import EndpointSums, ServiceLog, ServiceWindow
+from redrive.store.repositories.service_state import ServiceState, ServiceStateRepository
+from redrive.store.repositories.services import EndpointSums, ServiceRepository, ServiceWindow
 from redrive.store.repositories.watches import is_watched
 from redrive.store.schema import STATUSES, alert_sends, alerts, cause_hours, pipelines, runs, task_runs, tasks
 
@@ -86,8 +86,8 @@ class Reader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._shared = SharedState(database)
-        self._services = ServiceLog(database)
+        self._shared = ServiceStateRepository(database)
+        self._services = ServiceRepository(database)
 
     def read(self) -> Figures:
         """The figures as they stand now."""

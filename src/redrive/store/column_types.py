@@ -17,7 +17,7 @@ def utc_text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-class Moment(TypeDecorator[datetime]):
+class UtcTimestamp(TypeDecorator[datetime]):
     """A time in UTC with zone: timestamptz on PostgreSQL, ISO 8601 text on SQLite."""
 
     impl = Text

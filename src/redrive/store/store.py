@@ -25,10 +25,10 @@ from redrive.model.tasks import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
 from redrive.store import migrate
 from redrive.store.database import PATIENCE, Database
 from redrive.store.dialects.dialect import Dialect
-from redrive.store.repositories.runs import RunLog
-from redrive.store.repositories.service_state import SharedState
-from redrive.store.repositories.services import ServiceLog
-from redrive.store.repositories.tasks import TaskLog
+from redrive.store.repositories.runs import RunRepository
+from redrive.store.repositories.service_state import ServiceStateRepository
+from redrive.store.repositories.services import ServiceRepository
+from redrive.store.repositories.tasks import TaskRepository
 
 if TYPE_CHECKING:
     from redrive.alerts.config.settings import AlertSettings
@@ -77,10 +77,10 @@ class Store:
         self.database = database
         self.listeners: tuple[Hook, ...] = (self._tell_alerts,)
         self.dlq = DeadLetters(database, redact=redact, store_redacted=store_redacted, listeners=self.listeners)
-        self.runs = RunLog(database)
-        self.tasks = TaskLog(database)
-        self.services = ServiceLog(database)
-        self.shared = SharedState(database)
+        self.runs = RunRepository(database)
+        self.tasks = TaskRepository(database)
+        self.services = ServiceRepository(database)
+        self.shared = ServiceStateRepository(database)
         self._alert_settings = alerts
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, select
 from redrive.dlq.insert.copies import Copies, Known, KnownBy, KnownLetters, Place
 from redrive.model.letters import OPEN, ErrorType, Status
 from redrive.store.database import Database
-from redrive.store.dialects.dialect import LetterRow, Sighting
+from redrive.store.dialects.dialect import LetterRow, RepeatedLetter
 from redrive.store.schema import cause_hours, letters
 
 _AT_ONCE = 500
@@ -36,7 +36,7 @@ class Matched:
     """What becomes of records: `rows` are put, the others are counted at the letter that decides them."""
 
     rows: list[LetterRow]
-    decided: list[Sighting] = field(default_factory=list)
+    decided: list[RepeatedLetter] = field(default_factory=list)
     superseded: frozenset[bytes] = frozenset()
     """Identities of rows that must not be written: the one that counts was, by a replay."""
 
@@ -72,7 +72,7 @@ def match(
     return Matched(
         [row for place, row in enumerate(put) if place not in decided],
         [
-            Sighting(one, times[one], row.last_seen, row.run_id, row.source_table, row.position)
+            RepeatedLetter(one, times[one], row.last_seen, row.run_id, row.source_table, row.position)
             for one, row in last.items()
         ],
         superseded,

@@ -36,7 +36,7 @@ class LetterRow(NamedTuple):
 PUT_COLUMNS = LetterRow._fields
 
 
-class Sighting(NamedTuple):
+class RepeatedLetter(NamedTuple):
     """A record that has come again, and was counted at the letter that decides it."""
 
     letter_id: int
@@ -107,7 +107,7 @@ class Dialect(Protocol):
         Those that were reprocessed or discarded are kept from changing until the transaction ends.
         """
 
-    def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
+    def see_decided(self, connection: Connection, sightings: Sequence[RepeatedLetter]) -> None:
         """Count further sightings of letters that were reprocessed or discarded. No letter comes twice."""
 
     def now(self, connection: Connection) -> datetime:

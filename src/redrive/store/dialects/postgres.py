@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from redrive._internal.masking import mask
 from redrive._internal.optional import needs
 from redrive.model.calls import Kind
-from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, Sighting
+from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, RepeatedLetter
 from redrive.store.encoding import decode, encode
 
 with needs("postgres"):
@@ -169,7 +169,7 @@ class PostgresDialect:
         cursor.execute("TRUNCATE asked_content")
         return pairs
 
-    def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
+    def see_decided(self, connection: Connection, sightings: Sequence[RepeatedLetter]) -> None:
         connection.connection.cursor().execute(
             """UPDATE pipeline.dead_letter_queue AS letter SET seen = letter.seen + again.times,
                       last_seen = greatest(letter.last_seen, again.last_seen),

@@ -21,7 +21,7 @@ from sqlalchemy.pool import QueuePool
 from redrive._internal.private_files import make_directory, open_new, scratch_beside, tighten
 from redrive.errors import StoreError
 from redrive.model.calls import Kind
-from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, Sighting
+from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, RepeatedLetter
 from redrive.store.encoding import decode, encode, is_same
 from redrive.store.schema import SCHEMA, STATUSES
 
@@ -220,7 +220,7 @@ class SqliteDialect:
             pairs += [(place, letter_id) for letter_id, *found in cursor.fetchall() if _has_content(row, *found)]
         return pairs
 
-    def see_decided(self, connection: Connection, sightings: Sequence[Sighting]) -> None:
+    def see_decided(self, connection: Connection, sightings: Sequence[RepeatedLetter]) -> None:
         connection.connection.cursor().executemany(
             """UPDATE dead_letter_queue SET seen = seen + :times, last_seen = max(last_seen, :last_seen),
                 run_id = :run_id, source_table = :source, position = :position, superseded_at = NULL,

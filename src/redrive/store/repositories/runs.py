@@ -20,7 +20,7 @@ _DIGITS = 32
 _SHORTEST = 4  # characters of a run's id that a person may type instead of all of it
 
 
-class RunLog:
+class RunRepository:
     """The runs of all pipelines of a store."""
 
     def __init__(self, database: Database) -> None:

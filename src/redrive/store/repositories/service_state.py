@@ -1,6 +1,6 @@
 """What processes share about the services they call: where each one's circuit stands, which keys are used up.
 
-See `redrive.policy.consensus` for what is said and believed, and `SharedState` in `redrive.calls.shared_state` for
+See `redrive.policy.consensus` for what is said and believed, and `ServiceStateRepository` in `redrive.calls.shared_state` for
 the contract.
 """
 
@@ -49,7 +49,7 @@ class ServiceState:
     """The keys that are used up now."""
 
 
-class SharedState:
+class ServiceStateRepository:
     """See `redrive.calls.sharing.SharedState`.
 
     node    the name of this machine; where several machines have one name, give each its own

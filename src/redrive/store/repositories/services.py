@@ -192,7 +192,7 @@ class EndpointSums:
         return self.success_seconds / self.successes if self.successes else None
 
 
-class ServiceLog:
+class ServiceRepository:
     """What services did: sums by the quarter of an hour, in UTC, and of the last hours by the minute.
 
     every   seconds between two batches that a process of this store writes

@@ -127,7 +127,7 @@ class TaskCause:
     """One of them, and one that was tried."""
 
 
-class TaskLog:
+class TaskRepository:
     """The runs of all flows of a store, and their tasks."""
 
     def __init__(self, database: Database) -> None:

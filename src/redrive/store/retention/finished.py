@@ -81,7 +81,7 @@ class StorePurged:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RunKind:
     """Runs of one kind: of pipelines, or of flows."""
 
     kind: str
@@ -91,8 +91,10 @@ class Work:
     """The statuses of what nobody goes on with unasked."""
 
 
-PIPELINES = Work("pipeline", runs, runs.c.pipeline_name, tuple(set(RunStatus) - {RunStatus.RUNNING}))
-FLOWS = Work("flow", task_runs, task_runs.c.flow_name, (FlowStatus.COMPLETE, FlowStatus.FAILED, FlowStatus.ABANDONED))
+PIPELINES = RunKind("pipeline", runs, runs.c.pipeline_name, tuple(set(RunStatus) - {RunStatus.RUNNING}))
+FLOWS = RunKind(
+    "flow", task_runs, task_runs.c.flow_name, (FlowStatus.COMPLETE, FlowStatus.FAILED, FlowStatus.ABANDONED)
+)
 
 
 class Retention:
@@ -110,14 +112,14 @@ class Retention:
 
     # ── what may go ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def groups(self, work: Work) -> list[list[ColumnElement[bool]]]:
+    def groups(self, work: RunKind) -> list[list[ColumnElement[bool]]]:
         """The conditions by which old runs are found: of each pipeline or flow, and of each status, on their own."""
         column = work.table.c
         old = select(work.name, column.status).where(column.status.in_(work.over), column.ended_at < self.before)
         found = self.database.read(lambda connection: connection.execute(old.distinct()).all())
         return [one for name, status in found if (one := self._group(work, name, status)) is not None]
 
-    def _group(self, work: Work, name: str, status: str) -> list[ColumnElement[bool]] | None:
+    def _group(self, work: RunKind, name: str, status: str) -> list[ColumnElement[bool]] | None:
         column = work.table.c
         same = [work.name == name, column.status == status]
         newest = NEWEST if status in _COMPARED else 1
@@ -129,7 +131,7 @@ class Retention:
             until = min(until, self.now - LEARNED)
         return [*same, column.started_at < until, *self._nobody_waits_for(work)]
 
-    def _nobody_waits_for(self, work: Work) -> list[ColumnElement[bool]]:
+    def _nobody_waits_for(self, work: RunKind) -> list[ColumnElement[bool]]:
         column = work.table.c
         rules = [
             column.ended_at < self.before,
@@ -155,13 +157,13 @@ class Retention:
         noted = select(gauges.c.name).distinct().where(gauges.c.name.startswith("promise:"))
         return self.database.read(lambda connection: list(connection.execute(noted).scalars()))
 
-    def count(self, work: Work) -> int:
+    def count(self, work: RunKind) -> int:
         """How many runs there are to go."""
         column = work.table.c
         counted = [select(func.count(column.run_id)).where(*group) for group in self.groups(work)]
         return self.database.read(lambda connection: sum(connection.execute(one).scalar_one() for one in counted))
 
-    def pages(self, work: Work, size: int) -> Iterator[tuple[list[UUID], list[ColumnElement[bool]]]]:
+    def pages(self, work: RunKind, size: int) -> Iterator[tuple[list[UUID], list[ColumnElement[bool]]]]:
         """The runs that are to go, so many at a time, and why: whoever removes them looks again whether it still holds.
 
         Each is met once. What another one has in hand or what has changed meanwhile is not waited for.

@@ -48,7 +48,7 @@ _OF_SERVICES: tuple[Table, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forgotten:
+class ForgetReport:
     """What was forgotten of a pipeline or flow, or would be."""
 
     name: str
@@ -65,7 +65,7 @@ class Forgotten:
     """Letters that are decided; they stay."""
 
 
-def find_work(database: Database, name: str) -> Forgotten:
+def find_work(database: Database, name: str) -> ForgetReport:
     """Return what is stored of a pipeline or flow.
 
     Raises:
@@ -74,7 +74,7 @@ def find_work(database: Database, name: str) -> Forgotten:
     return database.read(lambda connection: _found(database, connection, name))
 
 
-def forget_work(database: Database, name: str, *, files: Path) -> Forgotten:
+def forget_work(database: Database, name: str, *, files: Path) -> ForgetReport:
     """Forget a pipeline or flow: its deadline, checkpoint, runs and gauges.
 
     Args:
@@ -85,7 +85,7 @@ def forget_work(database: Database, name: str, *, files: Path) -> Forgotten:
         StoreError: A process is at work on it, or letters of it are open; nothing was changed.
     """
 
-    def work(connection: Connection) -> Forgotten:
+    def work(connection: Connection) -> ForgetReport:
         found = _found(database, connection, name)
         ours = select(runs.c.run_id).where(runs.c.pipeline_name == name)
         for table in (run_keys, run_key_blocks):
@@ -117,7 +117,7 @@ def _forget_replays(connection: Connection, name: str) -> None:
     connection.execute(delete(replayed_rows).where(ours, unneeded))
 
 
-def _found(database: Database, connection: Connection, name: str) -> Forgotten:
+def _found(database: Database, connection: Connection, name: str) -> ForgetReport:
     now = database.dialect.now(connection)
     place = connection.execute(select(checkpoints).where(checkpoints.c.pipeline_name == name)).first()
     if place is not None and place.owner is not None and place.owner_until > now and not is_dead(place.owner):
@@ -137,7 +137,7 @@ def _found(database: Database, connection: Connection, name: str) -> Forgotten:
     count = connection.execute(select(func.count(runs.c.run_id)).where(runs.c.pipeline_name == name)).scalar_one()
     known = select(pipelines.c.kind).where(pipelines.c.name == name)
     kinds = {*connection.execute(known).scalars(), *(["pipeline"] if count else []), *(["flow"] if flows else [])}
-    found = Forgotten(
+    found = ForgetReport(
         name=name,
         kinds=tuple(sorted(kinds)),
         runs=count + len(flows),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from redrive.errors import StoreError
 from redrive.store.database import Database
-from redrive.store.repositories.services import ServiceLog
+from redrive.store.repositories.services import ServiceRepository
 from redrive.store.retention.finished import FLOWS, PIPELINES, Retention, StorePurged
 from redrive.store.retention.flows import FlowRetention
 
@@ -43,7 +43,7 @@ def purge(
     if dry_run:
         rest = old.rest()
     else:
-        windows = ServiceLog(database).purge(old.services_before)
+        windows = ServiceRepository(database).purge(old.services_before)
         rest = StorePurged(alerts=old.purge_alerts(old.alerts_before), services=windows)
     # The last of all: a file of theirs that cannot be removed ends in an error.
     done = purge_work(database, before=before, files=files, dry_run=dry_run, progress=progress)

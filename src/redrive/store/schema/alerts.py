@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, case, text
 
-from redrive.store.column_types import Moment, RunId, Value
+from redrive.store.column_types import RunId, UtcTimestamp, Value
 from redrive.store.schema.base import Id, metadata
 
 alerts = Table(
@@ -23,18 +23,18 @@ alerts = Table(
     Column("witnesses", Value, nullable=False, server_default=text("'[]'")),
     Column("facts", Value, nullable=False),
     Column("evidence", Value, nullable=False),
-    Column("since", Moment, nullable=False),
-    Column("opened_at", Moment),
-    Column("last_seen", Moment, nullable=False),
+    Column("since", UtcTimestamp, nullable=False),
+    Column("opened_at", UtcTimestamp),
+    Column("last_seen", UtcTimestamp, nullable=False),
     Column("seen", BigInteger, nullable=False, server_default=text("1")),
-    Column("gone_since", Moment),
+    Column("gone_since", UtcTimestamp),
     Column("persist", Float, nullable=False, server_default=text("0")),
-    Column("told_at", Moment),
+    Column("told_at", UtcTimestamp),
     Column("repeats", Integer, nullable=False, server_default=text("0")),
-    Column("acknowledged_at", Moment),
+    Column("acknowledged_at", UtcTimestamp),
     Column("acknowledged_by", Text),
     Column("note", Text),
-    Column("resolved_at", Moment),
+    Column("resolved_at", UtcTimestamp),
     Column("resolution", Text),
     Index("alerts_last_seen", "last_seen"),
     Index("alerts_run_id", "run_id"),
@@ -57,14 +57,14 @@ alert_sends = Table(
     Column("urgency", Text, nullable=False),
     Column("status", Text, nullable=False),
     Column("digest", Integer, nullable=False, server_default=text("0")),
-    Column("created_at", Moment, nullable=False),
-    Column("due_at", Moment, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("due_at", UtcTimestamp, nullable=False),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("error", Text),
-    Column("sent_at", Moment),
+    Column("sent_at", UtcTimestamp),
     # Who is sending it, and until when that is believed.
     Column("owner", Text),
-    Column("owner_until", Moment),
+    Column("owner_until", UtcTimestamp),
     Index("alert_sends_alert_id", "alert_id"),
     Index("alert_sends_channel", "channel", "sent_at"),
 )
@@ -82,9 +82,9 @@ alert_silences = Table(
     Column("pipeline", Text),
     Column("reason", Text, nullable=False),
     Column("created_by", Text, nullable=False),
-    Column("created_at", Moment, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
     # When it ends, or was ended.
-    Column("until", Moment, nullable=False),
+    Column("until", UtcTimestamp, nullable=False),
     Column("ended_by", Text),
     Index("alert_silences_until", "until"),
     sqlite_autoincrement=True,
@@ -96,7 +96,7 @@ leases = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("owner", Text, nullable=False),
-    Column("until", Moment, nullable=False),
+    Column("until", UtcTimestamp, nullable=False),
 )
 
 # What was measured, to be compared with a week ago: the rows of a table.
@@ -104,7 +104,7 @@ gauges = Table(
     "gauges",
     metadata,
     Column("name", Text, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
     Column("value", Float, nullable=False),
     PrimaryKeyConstraint("name", "at"),
     sqlite_with_rowid=False,

@@ -15,7 +15,7 @@ from sqlalchemy import (
     text,
 )
 
-from redrive.store.column_types import Digest, Moment, RunId, Value
+from redrive.store.column_types import Digest, RunId, UtcTimestamp, Value
 from redrive.store.schema.base import Id, metadata
 
 STATUSES = ("pending", "reprocessed", "discarded", "escalated")
@@ -32,9 +32,9 @@ letters = Table(
     Column("raw_record", Value, nullable=False),
     Column("source_table", Text),
     Column("source_key", Text),
-    Column("rejected_at", Moment, nullable=False),
+    Column("rejected_at", UtcTimestamp, nullable=False),
     Column("reprocess_count", Integer, nullable=False, server_default=text("0")),
-    Column("last_reprocess", Moment),
+    Column("last_reprocess", UtcTimestamp),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
     Column("resolution_note", Text),
     # Ours.
@@ -42,20 +42,20 @@ letters = Table(
     Column("fingerprint", Text, nullable=False, server_default=text("''")),
     Column("identity", Digest, nullable=False),
     Column("seen", Integer, nullable=False, server_default=text("1")),
-    Column("last_seen", Moment, nullable=False),
+    Column("last_seen", UtcTimestamp, nullable=False),
     Column("attempts", Integer, nullable=False, server_default=text("1")),
     Column("edited_record", Value),
     Column("last_error", Text),
-    Column("settled_at", Moment),
+    Column("settled_at", UtcTimestamp),
     # What its source needs to read it again, the program that rejected it (FILE:NAME), the key of its row in the sink,
     # and when a later run wrote that key.
     Column("context", Value),
     Column("target", Text),
     Column("sink_key", Text),
-    Column("superseded_at", Moment),
+    Column("superseded_at", UtcTimestamp),
     # From when on runs look for that key, where it came later than the letter: by an import or an edit. What the key
     # and `superseded_at` were before an edit.
-    Column("key_since", Moment),
+    Column("key_since", UtcTimestamp),
     Column("received_key", Value),
     # Of OpenTelemetry, in which it was last put.
     Column("trace_id", Text),
@@ -104,14 +104,14 @@ cause_hours = Table(
     metadata,
     Column("fingerprint", Text, nullable=False),
     Column("pipeline_name", Text, nullable=False),
-    Column("hour", Moment, nullable=False),
+    Column("hour", UtcTimestamp, nullable=False),
     Column("pending", BigInteger, nullable=False, server_default=text("0")),
     Column("reprocessed", BigInteger, nullable=False, server_default=text("0")),
     Column("discarded", BigInteger, nullable=False, server_default=text("0")),
     Column("escalated", BigInteger, nullable=False, server_default=text("0")),
     Column("seen", BigInteger, nullable=False, server_default=text("0")),
-    Column("first_seen", Moment, nullable=False),
-    Column("last_seen", Moment, nullable=False),
+    Column("first_seen", UtcTimestamp, nullable=False),
+    Column("last_seen", UtcTimestamp, nullable=False),
     PrimaryKeyConstraint("fingerprint", "pipeline_name", "hour"),
     sqlite_with_rowid=False,
 )
@@ -122,7 +122,7 @@ letter_audit = Table(
     metadata,
     Column("id", Id, primary_key=True, autoincrement=True),
     Column("letter_id", BigInteger),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
     Column("action", Text, nullable=False),
     Column("status_before", Text),
     Column("status_after", Text),
@@ -146,7 +146,7 @@ letter_claims = Table(
     metadata,
     Column("letter_id", BigInteger, primary_key=True, autoincrement=False),
     Column("owner", Text, nullable=False),
-    Column("until", Moment, nullable=False),
+    Column("until", UtcTimestamp, nullable=False),
 )
 
 # When replays last wrote rows of a pipeline's letters: by which pipeline (their own, where the target has none), to
@@ -158,8 +158,8 @@ replayed_rows = Table(
     Column("letters_of", Text, nullable=False),
     Column("pipeline_name", Text, nullable=False),
     Column("sink", Text, nullable=False),
-    Column("written_at", Moment, nullable=False),
-    Column("newest_letter", Moment, nullable=False),
+    Column("written_at", UtcTimestamp, nullable=False),
+    Column("newest_letter", UtcTimestamp, nullable=False),
     PrimaryKeyConstraint("letters_of", "pipeline_name", "sink"),
     sqlite_with_rowid=False,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, PrimaryKeyConstraint, Table, Text, text
 
-from redrive.store.column_types import Digest, Moment, RunId, Value
+from redrive.store.column_types import Digest, RunId, UtcTimestamp, Value
 from redrive.store.schema.base import metadata
 
 # One row per run of a pipeline, resumed parts included.
@@ -16,10 +16,10 @@ runs = Table(
     Column("status", Text, nullable=False),
     Column("source", Text, nullable=False),
     Column("sink", Text, nullable=False),
-    Column("started_at", Moment, nullable=False),
-    Column("updated_at", Moment, nullable=False),
-    Column("ended_at", Moment),
-    Column("sla", Moment),
+    Column("started_at", UtcTimestamp, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),
+    Column("ended_at", UtcTimestamp),
+    Column("sla", UtcTimestamp),
     Column("seconds", Float, nullable=False, server_default=text("0")),
     Column("rows_read", BigInteger, nullable=False, server_default=text("0")),
     Column("rows_written", BigInteger, nullable=False, server_default=text("0")),
@@ -36,7 +36,7 @@ runs = Table(
     Column("error_service", Text),
     # How often it was gone on with after it had failed or died, and when it was last judged for alerts.
     Column("failures", Integer, nullable=False, server_default=text("0")),
-    Column("judged_at", Moment),
+    Column("judged_at", UtcTimestamp),
     # The program that runs it, FILE:NAME, where it was started by `redrive run`.
     Column("target", Text),
     # What it had counted when an operator last let it continue although the gate had aborted it.
@@ -51,7 +51,7 @@ runs = Table(
     Column("environment", Value),
     Column("trace_id", Text),  # of OpenTelemetry
     # When rows were last written, by the clock of its letters: an earlier letter may overwrite one of them.
-    Column("written_at", Moment),
+    Column("written_at", UtcTimestamp),
     Index("runs_pipeline_name", "pipeline_name", "started_at"),
     Index("runs_started_at", "started_at"),
 )
@@ -68,9 +68,9 @@ checkpoints = Table(
     Column("position", Value),
     # The fields that the records of the run have had so far: what a later record lacks of them is NULL.
     Column("fields", Value),
-    Column("updated_at", Moment, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),
     Column("owner", Text),
-    Column("owner_until", Moment),
+    Column("owner_until", UtcTimestamp),
 )
 
 # The keys a run has written, where it is to notice that one comes twice; gone when the run is complete.
@@ -100,8 +100,8 @@ pipelines = Table(
     Column("kind", Text, primary_key=True),  # pipeline or flow
     Column("name", Text, primary_key=True),
     Column("sla", Text),  # "06:30 Asia/Kolkata"
-    Column("first_seen", Moment, nullable=False),
-    Column("last_started", Moment, nullable=False),
+    Column("first_seen", UtcTimestamp, nullable=False),
+    Column("last_started", UtcTimestamp, nullable=False),
     # Rows of all runs, those included that were purged.
     Column("rows_read", BigInteger, nullable=False, server_default=text("0")),
     Column("rows_written", BigInteger, nullable=False, server_default=text("0")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Integer, PrimaryKeyConstraint, Table, Text, text
 
-from redrive.store.column_types import Moment
+from redrive.store.column_types import UtcTimestamp
 from redrive.store.schema.base import metadata
 
 # What each process last said of a service's circuit, by its own evidence (see `redrive.policy.consensus`); a reset by
@@ -16,10 +16,10 @@ breakers = Table(
     Column("host", Text, nullable=False),
     Column("process", Text, nullable=False),
     Column("state", Text, nullable=False),
-    Column("since", Moment, nullable=False),
-    Column("retry_at", Moment),
+    Column("since", UtcTimestamp, nullable=False),
+    Column("retry_at", UtcTimestamp),
     Column("quorum", Integer, nullable=False),
-    Column("changed_at", Moment, nullable=False),
+    Column("changed_at", UtcTimestamp, nullable=False),
     PrimaryKeyConstraint("service", "host", "process"),
 )
 
@@ -30,8 +30,8 @@ credentials = Table(
     Column("service", Text, nullable=False),
     Column("key_digest", Text, nullable=False),
     Column("key_id", Text, nullable=False),
-    Column("drained_until", Moment, nullable=False),
-    Column("changed_at", Moment, nullable=False),
+    Column("drained_until", UtcTimestamp, nullable=False),
+    Column("changed_at", UtcTimestamp, nullable=False),
     PrimaryKeyConstraint("service", "key_digest"),
 )
 
@@ -58,7 +58,7 @@ service_rollups = Table(
     "service_rollups",
     metadata,
     Column("service", Text, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
     *(
         Column(name, BigInteger, nullable=False, server_default=text("0"))
         for name in (
@@ -87,7 +87,7 @@ service_endpoints = Table(
     metadata,
     Column("service", Text, nullable=False),
     Column("endpoint", Text, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
     *(
         Column(name, BigInteger, nullable=False, server_default=text("0"))
         for name in (
@@ -105,7 +105,7 @@ service_latencies = Table(
     "service_latencies",
     metadata,
     Column("service", Text, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
     Column("bucket", Integer, nullable=False),
     Column("count", BigInteger, nullable=False),
     PrimaryKeyConstraint("service", "at", "bucket"),
@@ -118,7 +118,7 @@ service_minutes = Table(
     "service_minutes",
     metadata,
     Column("service", Text, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
     Column("attempts", BigInteger, nullable=False),
     Column("faults", BigInteger, nullable=False),
     PrimaryKeyConstraint("service", "at"),
@@ -131,5 +131,5 @@ service_reporters = Table(
     metadata,
     Column("process", Text, primary_key=True),
     Column("beat", BigInteger, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, text
 
-from redrive.store.column_types import Moment, RunId
+from redrive.store.column_types import RunId, UtcTimestamp
 from redrive.store.schema.base import Id, metadata
 
 # One row per run of a flow. `params` and `shape` are JSON text: compared as such, and read by us alone.
@@ -16,13 +16,13 @@ task_runs = Table(
     Column("status", Text, nullable=False),
     Column("params", Text, nullable=False),
     Column("shape", Text, nullable=False),
-    Column("started_at", Moment, nullable=False),
-    Column("updated_at", Moment, nullable=False),
-    Column("ended_at", Moment),
-    Column("sla", Moment),
+    Column("started_at", UtcTimestamp, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),
+    Column("ended_at", UtcTimestamp),
+    Column("sla", UtcTimestamp),
     Column("reason", Text),
     Column("failures", Integer, nullable=False, server_default=text("0")),
-    Column("judged_at", Moment),
+    Column("judged_at", UtcTimestamp),
     # What the idempotency keys of its tasks begin with; NULL in runs of older versions, where it is the id of the run.
     Column("key_prefix", Text),
     Index("task_runs_flow_name", "flow_name", "started_at"),
@@ -48,7 +48,7 @@ tasks = Table(
     Column("dead", Integer, nullable=False, server_default=text("0")),
     Column("failed", Integer, nullable=False, server_default=text("0")),
     # When it may be claimed, while it may; and who has claimed it, while somebody has.
-    Column("due_at", Moment),
+    Column("due_at", UtcTimestamp),
     Column("owner", BigInteger),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("failures", Integer, nullable=False, server_default=text("0")),
@@ -61,10 +61,10 @@ tasks = Table(
     Column("fingerprint", Text),
     Column("error", Text),
     Column("note", Text),
-    Column("created_at", Moment, nullable=False),
-    Column("since", Moment),
-    Column("started_at", Moment),
-    Column("ended_at", Moment),
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("since", UtcTimestamp),
+    Column("started_at", UtcTimestamp),
+    Column("ended_at", UtcTimestamp),
     Column("seconds", Float),
     # Of the children before it, how many have the same input; and how many executors in a row were lost while it ran.
     Column("twin", Integer, nullable=False, server_default=text("0")),
@@ -75,7 +75,7 @@ tasks = Table(
     # The service whose limit it counts towards while it runs, where that limit is one for all runs and flows.
     Column("pool", Text),
     # When it is to be done, where it has an SLA of its own.
-    Column("sla", Moment),
+    Column("sla", UtcTimestamp),
     Index("tasks_place", "run_id", "node", "child", unique=True),
 )
 Index(
@@ -108,8 +108,8 @@ task_attempts = Table(
     Column("task_id", BigInteger, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("executor", BigInteger, nullable=False),
-    Column("started_at", Moment, nullable=False),
-    Column("ended_at", Moment),
+    Column("started_at", UtcTimestamp, nullable=False),
+    Column("ended_at", UtcTimestamp),
     Column("ended", Text),
     Column("seconds", Float),
     Column("kind", Text),
@@ -127,7 +127,7 @@ task_changes = Table(
     metadata,
     Column("id", Id, primary_key=True, autoincrement=True),
     Column("task_id", BigInteger, nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
     Column("before", Text, nullable=False),
     Column("after", Text, nullable=False),
     Column("cause", Text),
@@ -142,9 +142,9 @@ task_executors = Table(
     Column("run_id", RunId, nullable=False),
     Column("owner", Text, nullable=False),
     Column("beat", BigInteger, nullable=False, server_default=text("0")),
-    Column("until", Moment, nullable=False),
-    Column("began_at", Moment, nullable=False),
-    Column("ended_at", Moment),
+    Column("until", UtcTimestamp, nullable=False),
+    Column("began_at", UtcTimestamp, nullable=False),
+    Column("ended_at", UtcTimestamp),
     Index("task_executors_run_id", "run_id"),
     sqlite_autoincrement=True,  # a number is never given twice: tasks are fenced by it
 )

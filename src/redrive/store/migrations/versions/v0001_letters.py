@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import Digest, Moment, RunId, Value
+from redrive.store.column_types import Digest, RunId, UtcTimestamp, Value
 
 revision = "0001"
 down_revision = None
@@ -38,20 +38,20 @@ def _create_letters(schema: str | None, on_postgres: bool) -> None:
         sa.Column("raw_record", Value, nullable=False),
         sa.Column("source_table", sa.Text),
         sa.Column("source_key", sa.Text),
-        sa.Column("rejected_at", Moment, nullable=False, server_default=now),
+        sa.Column("rejected_at", UtcTimestamp, nullable=False, server_default=now),
         sa.Column("reprocess_count", sa.Integer, nullable=False, server_default=sa.text("0")),
-        sa.Column("last_reprocess", Moment),
+        sa.Column("last_reprocess", UtcTimestamp),
         sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'pending'")),
         sa.Column("resolution_note", sa.Text),
         sa.Column("position", sa.Text),
         sa.Column("fingerprint", sa.Text, nullable=False, server_default=sa.text("''")),
         sa.Column("identity", Digest, nullable=False, server_default=chance),
         sa.Column("seen", sa.Integer, nullable=False, server_default=sa.text("1")),
-        sa.Column("last_seen", Moment, nullable=False, server_default=now),
+        sa.Column("last_seen", UtcTimestamp, nullable=False, server_default=now),
         sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("1")),
         sa.Column("edited_record", Value),
         sa.Column("last_error", sa.Text),
-        sa.Column("settled_at", Moment),
+        sa.Column("settled_at", UtcTimestamp),
         schema=schema,
         sqlite_autoincrement=True,
     )
@@ -74,7 +74,7 @@ def _create_letters(schema: str | None, on_postgres: bool) -> None:
         "letter_audit",
         sa.Column("id", _ID, primary_key=True, autoincrement=True),
         sa.Column("letter_id", sa.BigInteger),
-        sa.Column("at", Moment, nullable=False),
+        sa.Column("at", UtcTimestamp, nullable=False),
         sa.Column("action", sa.Text, nullable=False),
         sa.Column("status_before", sa.Text),
         sa.Column("status_after", sa.Text),
@@ -88,7 +88,7 @@ def _create_letters(schema: str | None, on_postgres: bool) -> None:
         "letter_claims",
         sa.Column("letter_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("until", Moment, nullable=False),
+        sa.Column("until", UtcTimestamp, nullable=False),
         schema=schema,
     )
 
@@ -107,10 +107,10 @@ def _create_causes(schema: str | None) -> None:
         "cause_hours",
         sa.Column("fingerprint", sa.Text, nullable=False),
         sa.Column("pipeline_name", sa.Text, nullable=False),
-        sa.Column("hour", Moment, nullable=False),
+        sa.Column("hour", UtcTimestamp, nullable=False),
         *(sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0")) for name in (*_COUNTED, "seen")),
-        sa.Column("first_seen", Moment, nullable=False),
-        sa.Column("last_seen", Moment, nullable=False),
+        sa.Column("first_seen", UtcTimestamp, nullable=False),
+        sa.Column("last_seen", UtcTimestamp, nullable=False),
         sa.PrimaryKeyConstraint("fingerprint", "pipeline_name", "hour"),
         schema=schema,
         sqlite_with_rowid=False,
@@ -125,10 +125,10 @@ def _create_shared_state(schema: str | None) -> None:
         sa.Column("host", sa.Text, nullable=False),
         sa.Column("process", sa.Text, nullable=False),
         sa.Column("state", sa.Text, nullable=False),
-        sa.Column("since", Moment, nullable=False),
-        sa.Column("retry_at", Moment),
+        sa.Column("since", UtcTimestamp, nullable=False),
+        sa.Column("retry_at", UtcTimestamp),
         sa.Column("quorum", sa.Integer, nullable=False),
-        sa.Column("changed_at", Moment, nullable=False),
+        sa.Column("changed_at", UtcTimestamp, nullable=False),
         sa.PrimaryKeyConstraint("service", "host", "process"),
         schema=schema,
     )
@@ -137,8 +137,8 @@ def _create_shared_state(schema: str | None) -> None:
         sa.Column("service", sa.Text, nullable=False),
         sa.Column("key_digest", sa.Text, nullable=False),
         sa.Column("key_id", sa.Text, nullable=False),
-        sa.Column("drained_until", Moment, nullable=False),
-        sa.Column("changed_at", Moment, nullable=False),
+        sa.Column("drained_until", UtcTimestamp, nullable=False),
+        sa.Column("changed_at", UtcTimestamp, nullable=False),
         sa.PrimaryKeyConstraint("service", "key_digest"),
         schema=schema,
     )

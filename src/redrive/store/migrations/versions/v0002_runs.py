@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import Digest, Moment, RunId, Value
+from redrive.store.column_types import Digest, RunId, UtcTimestamp, Value
 
 revision = "0002"
 down_revision = "0001"
@@ -20,10 +20,10 @@ def upgrade() -> None:
         sa.Column("status", sa.Text, nullable=False),
         sa.Column("source", sa.Text, nullable=False),
         sa.Column("sink", sa.Text, nullable=False),
-        sa.Column("started_at", Moment, nullable=False),
-        sa.Column("updated_at", Moment, nullable=False),
-        sa.Column("ended_at", Moment),
-        sa.Column("sla", Moment),
+        sa.Column("started_at", UtcTimestamp, nullable=False),
+        sa.Column("updated_at", UtcTimestamp, nullable=False),
+        sa.Column("ended_at", UtcTimestamp),
+        sa.Column("sla", UtcTimestamp),
         sa.Column("seconds", sa.Float, nullable=False, server_default=sa.text("0")),
         *(sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0")) for name in _COUNTED),
         sa.Column("tier", sa.Text, nullable=False, server_default=sa.text("'log'")),
@@ -38,9 +38,9 @@ def upgrade() -> None:
         sa.Column("run_id", RunId, nullable=False),
         sa.Column("identity", Value, nullable=False),
         sa.Column("position", Value),
-        sa.Column("updated_at", Moment, nullable=False),
+        sa.Column("updated_at", UtcTimestamp, nullable=False),
         sa.Column("owner", sa.Text),
-        sa.Column("owner_until", Moment),
+        sa.Column("owner_until", UtcTimestamp),
         schema=schema,
     )
     op.create_table(

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import Moment, RunId
+from redrive.store.column_types import RunId, UtcTimestamp
 
 revision = "0003"
 down_revision = "0002"
@@ -28,10 +28,10 @@ def _runs(schema: str | None) -> None:
         sa.Column("status", sa.Text, nullable=False),
         sa.Column("params", sa.Text, nullable=False),
         sa.Column("shape", sa.Text, nullable=False),
-        sa.Column("started_at", Moment, nullable=False),
-        sa.Column("updated_at", Moment, nullable=False),
-        sa.Column("ended_at", Moment),
-        sa.Column("sla", Moment),
+        sa.Column("started_at", UtcTimestamp, nullable=False),
+        sa.Column("updated_at", UtcTimestamp, nullable=False),
+        sa.Column("ended_at", UtcTimestamp),
+        sa.Column("sla", UtcTimestamp),
         sa.Column("reason", sa.Text),
         schema=schema,
     )
@@ -53,14 +53,14 @@ def _tasks(schema: str | None) -> None:
         sa.Column("waiting", sa.Integer, nullable=False, server_default=_ZERO),
         sa.Column("children", sa.Integer),
         *(sa.Column(name, sa.Integer, nullable=False, server_default=_ZERO) for name in counted),
-        sa.Column("due_at", Moment),
+        sa.Column("due_at", UtcTimestamp),
         sa.Column("owner", sa.BigInteger),
         *(sa.Column(name, sa.Integer, nullable=False, server_default=_ZERO) for name in tried),
         sa.Column("wait", sa.Float),
         *(sa.Column(name, sa.Text) for name in ("input", "result", "result_file")),
         *(sa.Column(name, sa.Text) for name in ("kind", "fingerprint", "error", "note")),
-        sa.Column("created_at", Moment, nullable=False),
-        *(sa.Column(name, Moment) for name in ("since", "started_at", "ended_at")),
+        sa.Column("created_at", UtcTimestamp, nullable=False),
+        *(sa.Column(name, UtcTimestamp) for name in ("since", "started_at", "ended_at")),
         sa.Column("seconds", sa.Float),
         schema=schema,
     )
@@ -79,8 +79,8 @@ def _history(schema: str | None) -> None:
         sa.Column("task_id", sa.BigInteger, nullable=False),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("executor", sa.BigInteger, nullable=False),
-        sa.Column("started_at", Moment, nullable=False),
-        sa.Column("ended_at", Moment),
+        sa.Column("started_at", UtcTimestamp, nullable=False),
+        sa.Column("ended_at", UtcTimestamp),
         sa.Column("ended", sa.Text),
         sa.Column("seconds", sa.Float),
         *(sa.Column(name, sa.Text) for name in ("kind", "error", "fingerprint", "trace", "output")),
@@ -92,7 +92,7 @@ def _history(schema: str | None) -> None:
         "task_changes",
         sa.Column("id", _Id, primary_key=True, autoincrement=True),
         sa.Column("task_id", sa.BigInteger, nullable=False),
-        sa.Column("at", Moment, nullable=False),
+        sa.Column("at", UtcTimestamp, nullable=False),
         sa.Column("before", sa.Text, nullable=False),
         sa.Column("after", sa.Text, nullable=False),
         sa.Column("cause", sa.Text),
@@ -108,9 +108,9 @@ def _executors(schema: str | None) -> None:
         sa.Column("run_id", RunId, nullable=False),
         sa.Column("owner", sa.Text, nullable=False),
         sa.Column("beat", sa.BigInteger, nullable=False, server_default=_ZERO),
-        sa.Column("until", Moment, nullable=False),
-        sa.Column("began_at", Moment, nullable=False),
-        sa.Column("ended_at", Moment),
+        sa.Column("until", UtcTimestamp, nullable=False),
+        sa.Column("began_at", UtcTimestamp, nullable=False),
+        sa.Column("ended_at", UtcTimestamp),
         schema=schema,
         sqlite_autoincrement=True,
     )

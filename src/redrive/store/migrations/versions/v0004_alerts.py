@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import Moment, RunId, Value
+from redrive.store.column_types import RunId, UtcTimestamp, Value
 
 revision = "0004"
 down_revision = "0003"
@@ -31,7 +31,7 @@ def _runs(schema: str | None) -> None:
         for name in more:
             op.add_column(table, sa.Column(name, sa.Text), schema=schema)
         op.add_column(table, sa.Column("failures", sa.Integer, nullable=False, server_default=_ZERO), schema=schema)
-        op.add_column(table, sa.Column("judged_at", Moment), schema=schema)
+        op.add_column(table, sa.Column("judged_at", UtcTimestamp), schema=schema)
         # What ended before there were alerts is old news.
         where = table if schema is None else f"{schema}.{table}"
         op.execute(sa.text(f"UPDATE {where} SET judged_at = ended_at"))
@@ -44,14 +44,14 @@ def _runs(schema: str | None) -> None:
         sa.Column("kind", sa.Text, primary_key=True),
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("sla", sa.Text),
-        sa.Column("first_seen", Moment, nullable=False),
-        sa.Column("last_started", Moment, nullable=False),
+        sa.Column("first_seen", UtcTimestamp, nullable=False),
+        sa.Column("last_started", UtcTimestamp, nullable=False),
         schema=schema,
     )
 
 
 def _services(schema: str | None) -> None:
-    keyed = (sa.Column("service", sa.Text, nullable=False), sa.Column("at", Moment, nullable=False))
+    keyed = (sa.Column("service", sa.Text, nullable=False), sa.Column("at", UtcTimestamp, nullable=False))
     op.create_table(
         "service_rollups",
         *(column._copy() for column in keyed),
@@ -84,7 +84,7 @@ def _services(schema: str | None) -> None:
         "service_reporters",
         sa.Column("process", sa.Text, primary_key=True),
         sa.Column("beat", sa.BigInteger, nullable=False),
-        sa.Column("at", Moment, nullable=False),
+        sa.Column("at", UtcTimestamp, nullable=False),
         schema=schema,
     )
 
@@ -101,18 +101,18 @@ def _alerts(schema: str | None) -> None:
         sa.Column("witnesses", Value, nullable=False, server_default=sa.text("'[]'")),
         sa.Column("facts", Value, nullable=False),
         sa.Column("evidence", Value, nullable=False),
-        sa.Column("since", Moment, nullable=False),
-        sa.Column("opened_at", Moment),
-        sa.Column("last_seen", Moment, nullable=False),
+        sa.Column("since", UtcTimestamp, nullable=False),
+        sa.Column("opened_at", UtcTimestamp),
+        sa.Column("last_seen", UtcTimestamp, nullable=False),
         sa.Column("seen", sa.BigInteger, nullable=False, server_default=sa.text("1")),
-        sa.Column("gone_since", Moment),
+        sa.Column("gone_since", UtcTimestamp),
         sa.Column("persist", sa.Float, nullable=False, server_default=_ZERO),
-        sa.Column("told_at", Moment),
+        sa.Column("told_at", UtcTimestamp),
         sa.Column("repeats", sa.Integer, nullable=False, server_default=_ZERO),
-        sa.Column("acknowledged_at", Moment),
+        sa.Column("acknowledged_at", UtcTimestamp),
         sa.Column("acknowledged_by", sa.Text),
         sa.Column("note", sa.Text),
-        sa.Column("resolved_at", Moment),
+        sa.Column("resolved_at", UtcTimestamp),
         sa.Column("resolution", sa.Text),
         schema=schema,
         sqlite_autoincrement=True,
@@ -133,13 +133,13 @@ def _sends(schema: str | None) -> None:
         sa.Column("alert_id", sa.BigInteger, nullable=False),
         *(sa.Column(name, sa.Text, nullable=False) for name in ("channel", "what", "urgency", "status")),
         sa.Column("digest", sa.Integer, nullable=False, server_default=_ZERO),
-        sa.Column("created_at", Moment, nullable=False),
-        sa.Column("due_at", Moment, nullable=False),
+        sa.Column("created_at", UtcTimestamp, nullable=False),
+        sa.Column("due_at", UtcTimestamp, nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False, server_default=_ZERO),
         sa.Column("error", sa.Text),
-        sa.Column("sent_at", Moment),
+        sa.Column("sent_at", UtcTimestamp),
         sa.Column("owner", sa.Text),
-        sa.Column("owner_until", Moment),
+        sa.Column("owner_until", UtcTimestamp),
         schema=schema,
     )
     op.create_index("alert_sends_alert_id", "alert_sends", ["alert_id"], schema=schema)
@@ -155,13 +155,13 @@ def _watching(schema: str | None) -> None:
         "leases",
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("until", Moment, nullable=False),
+        sa.Column("until", UtcTimestamp, nullable=False),
         schema=schema,
     )
     op.create_table(
         "gauges",
         sa.Column("name", sa.Text, nullable=False),
-        sa.Column("at", Moment, nullable=False),
+        sa.Column("at", UtcTimestamp, nullable=False),
         sa.Column("value", sa.Float, nullable=False),
         sa.PrimaryKeyConstraint("name", "at"),
         schema=schema,

@@ -9,7 +9,7 @@ import secrets
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import Moment, RunId, Value
+from redrive.store.column_types import RunId, UtcTimestamp, Value
 
 revision = "0005"
 down_revision = "0004"
@@ -22,8 +22,8 @@ def upgrade() -> None:
         sa.Column("context", Value),
         sa.Column("target", sa.Text),
         sa.Column("sink_key", sa.Text),
-        sa.Column("superseded_at", Moment),
-        sa.Column("key_since", Moment),
+        sa.Column("superseded_at", UtcTimestamp),
+        sa.Column("key_since", UtcTimestamp),
         sa.Column("received_key", Value),
         sa.Column("trace_id", sa.Text),
     ):
@@ -39,14 +39,14 @@ def upgrade() -> None:
             postgresql_where=is_set,
         )
     op.add_column("runs", sa.Column("target", sa.Text), schema=schema)
-    op.add_column("runs", sa.Column("written_at", Moment), schema=schema)
+    op.add_column("runs", sa.Column("written_at", UtcTimestamp), schema=schema)
     op.add_column("task_runs", sa.Column("key_prefix", sa.Text), schema=schema)
     for name in ("twin", "lost"):
         zero = sa.Column(name, sa.Integer, nullable=False, server_default=sa.text("0"))
         op.add_column("tasks", zero, schema=schema)
     for name in ("branch", "cancelled", "pool"):
         op.add_column("tasks", sa.Column(name, sa.Text), schema=schema)
-    op.add_column("tasks", sa.Column("sla", Moment), schema=schema)
+    op.add_column("tasks", sa.Column("sla", UtcTimestamp), schema=schema)
     in_pool = sa.text("owner IS NOT NULL AND pool IS NOT NULL")
     op.create_index("tasks_pool", "tasks", ["pool"], schema=schema, sqlite_where=in_pool, postgresql_where=in_pool)
     passed_over = sa.text("(state = 'SKIPPED' OR branch IS NOT NULL) AND child = -1")
@@ -89,7 +89,7 @@ def _add_endpoints(schema: str | None) -> None:
         "service_endpoints",
         sa.Column("service", sa.Text, nullable=False),
         sa.Column("endpoint", sa.Text, nullable=False),
-        sa.Column("at", Moment, nullable=False),
+        sa.Column("at", UtcTimestamp, nullable=False),
         *(sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0")) for name in counts),
         sa.Column("success_seconds", sa.Float, nullable=False, server_default=sa.text("0")),
         sa.PrimaryKeyConstraint("service", "endpoint", "at"),
@@ -120,7 +120,7 @@ def _add_silences(schema: str | None) -> None:
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
         *(sa.Column(name, sa.Text) for name in ("key", "subject", "condition", "pipeline")),
         *(sa.Column(name, sa.Text, nullable=False) for name in ("reason", "created_by")),
-        *(sa.Column(name, Moment, nullable=False) for name in ("created_at", "until")),
+        *(sa.Column(name, UtcTimestamp, nullable=False) for name in ("created_at", "until")),
         sa.Column("ended_by", sa.Text),
         schema=schema,
         sqlite_autoincrement=True,
@@ -145,7 +145,7 @@ def _add_replayed_rows(schema: str | None) -> None:
     op.create_table(
         "replayed_rows",
         *(sa.Column(name, sa.Text, nullable=False) for name in names),
-        *(sa.Column(name, Moment, nullable=False) for name in ("written_at", "newest_letter")),
+        *(sa.Column(name, UtcTimestamp, nullable=False) for name in ("written_at", "newest_letter")),
         sa.PrimaryKeyConstraint(*names),
         schema=schema,
         sqlite_with_rowid=False,
