@@ -20,7 +20,7 @@ from redrive.calls.attempts import AttemptBlock, Attempts
 from redrive.calls.metrics.counters import ServiceStats
 from redrive.dlq.filters import Filter
 from redrive.dlq.queue import DeadLetters
-from redrive.dlq.replay.target import Reprocesses
+from redrive.dlq.replay.target import ReplayTarget
 from redrive.model import alerts, calls, letters, runs, tasks
 from redrive.policy.breaker import CircuitState as Circuit
 from redrive.policy.consensus import DrainedKey
@@ -148,7 +148,7 @@ def pages() -> list[Page]:
                 Entry(Filter, "Filter", made=True, only=()),
                 *public("NewLetter", "Schedule", Schedule=("due",)),
                 *given(redrive.Letter, letters.Status, letters.ErrorType, letters.Cause, letters.Stored),
-                *given(letters.Changed, letters.ReplayReport, letters.FailedCause, Reprocesses),
+                *given(letters.Changed, letters.ReplayReport, letters.FailedCause, ReplayTarget),
                 *given(letters.Edit, letters.EditReport, letters.Change, letters.Purged, letters.Imported),
                 *given(letters.History, letters.AuditEntry, letters.QueueSize),
             ],

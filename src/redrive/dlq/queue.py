@@ -19,12 +19,12 @@ from redrive.dlq.filters import Filter, moment
 from redrive.dlq.insert.digests import Digests
 from redrive.dlq.insert.insert import in_order, put_all, put_rows
 from redrive.dlq.insert.match import RowThatCounts
-from redrive.dlq.insert.row_builder import Preparer
+from redrive.dlq.insert.row_builder import LetterRowBuilder
 from redrive.dlq.redact import Redactor
 from redrive.dlq.replay.claims import LEASE
-from redrive.dlq.replay.replay import BATCH, Plan, Progress, Replay
+from redrive.dlq.replay.replay import BATCH, Progress, Replay, ReplayPlan
 from redrive.dlq.replay.scope import must_not_hide_tasks, scoped
-from redrive.dlq.replay.target import Reprocesses, Target
+from redrive.dlq.replay.target import ReplayTarget, Target
 from redrive.dlq.schedule import Schedule
 from redrive.dlq.status import ACTIONS, actor, as_note, checked_note, settle_batch
 from redrive.dlq.status import BATCH as SETTLED_AT_ONCE
@@ -185,8 +185,8 @@ class DeadLetters:
         causes, known_by = tuple(preparer.causes.values()), preparer.identities
         return put_rows(connection, self._database, rows, causes, identities=known_by, by_run=by_run, counts=counts)
 
-    def _preparer(self, **common: Any) -> Preparer:
-        return Preparer(now=_now(), redactor=self.redactor, digests=self._digests, **common)
+    def _preparer(self, **common: Any) -> LetterRowBuilder:
+        return LetterRowBuilder(now=_now(), redactor=self.redactor, digests=self._digests, **common)
 
     # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -405,7 +405,7 @@ class DeadLetters:
 
     def replay(
         self,
-        target: Reprocesses | Any,
+        target: ReplayTarget | Any,
         *,
         dry_run: bool = True,
         any_pipeline: bool = False,
@@ -425,7 +425,7 @@ class DeadLetters:
         A `Pipeline` takes its own letters. For a function the filters must say which letters it takes; it is not sent
         the letters of several pipelines unless they are named.
 
-        target        a function of a list of records, or anything with `reprocess(records)`; see `Reprocesses`
+        target        a function of a list of records, or anything with `reprocess(records)`; see `ReplayTarget`
         dry_run       change nothing; a target that takes the keyword `dry_run` is asked what it would answer
         any_pipeline  send the letters of every pipeline that the filters match
         include_superseded  also letters whose key was written since; without this they are counted and left out
@@ -448,7 +448,7 @@ class DeadLetters:
             ids = matched.ids
             self._database.read(lambda connection: queries.must_exist(connection, ids))
         aim = Target.of(target)
-        plan = Plan(
+        plan = ReplayPlan(
             chosen=scoped(aim, matched, any_pipeline=any_pipeline),
             matched=matched,
             any_pipeline=any_pipeline,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.dlq.replay.rate import Pace
+from redrive.dlq.replay.rate import RateLimit
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 )
 def test_no_window_has_more_letters_than_the_rate_allows(rate, batches):
     clock = Clock()
-    pace = Pace(rate, clock=lambda: clock.now, sleep=clock.sleep)
+    pace = RateLimit(rate, clock=lambda: clock.now, sleep=clock.sleep)
     sent = []
     for wanted, seconds in batches:
         size = pace.allow(wanted)
@@ -38,7 +38,7 @@ def test_no_window_has_more_letters_than_the_rate_allows(rate, batches):
 def test_no_second_has_more_letters_than_the_rate(rate, batches):
     """A canary is a small batch before large ones."""
     clock = Clock()
-    pace = Pace(rate, clock=lambda: clock.now, sleep=clock.sleep)
+    pace = RateLimit(rate, clock=lambda: clock.now, sleep=clock.sleep)
     sent = []
     for wanted in batches:
         size = pace.allow(wanted)
@@ -50,7 +50,7 @@ def test_no_second_has_more_letters_than_the_rate(rate, batches):
 
 def test_canary_does_not_slow_the_replay():
     clock = Clock()
-    pace = Pace(50, clock=lambda: clock.now, sleep=clock.sleep)
+    pace = RateLimit(50, clock=lambda: clock.now, sleep=clock.sleep)
     sent = 0
     while sent < 510:
         size = pace.allow(10 if sent < 10 else 500)
@@ -61,6 +61,6 @@ def test_canary_does_not_slow_the_replay():
 
 @given(wanted=st.integers(0, 10_000))
 def test_without_a_rate_nothing_waits(wanted):
-    pace = Pace(None, sleep=lambda seconds: None)
+    pace = RateLimit(None, sleep=lambda seconds: None)
     pace.sent(wanted)
     assert pace.allow(wanted) == wanted

@@ -31,7 +31,7 @@ KeysOf = Callable[[Sequence[Any]], Sequence[str | None]]
 """Returns the keys of records as the sink compares them, None where one has none."""
 
 
-class Respelled(NamedTuple):
+class NormalizedKey(NamedTuple):
     """A letter whose edited key the sink spells in another way."""
 
     id: int
@@ -65,7 +65,7 @@ def respelled(
     *,
     stored_texts: StoredTexts,
     now: datetime,
-) -> list[Respelled]:
+) -> list[NormalizedKey]:
     """Return the edited letters that have another key for the sink than their record was given.
 
     Args:
@@ -84,20 +84,20 @@ def respelled(
             superseded = None if moment is None else datetime.fromisoformat(moment)
         else:
             superseded = now if _has_newer(connection, row.pipeline_name, (row.last_seen, row.id), key) else None
-        changes.append(Respelled(row.id, key, superseded))
+        changes.append(NormalizedKey(row.id, key, superseded))
     return changes
 
 
 def respell_all(
     database: Database, pipeline: str, keys_of: KeysOf, *, stored_texts: StoredTexts, dry_run: bool
-) -> list[Respelled]:
+) -> list[NormalizedKey]:
     """Give all edited letters of a pipeline the key that the sink has for them; in a dry run, only find them."""
     edited = database.read(lambda connection: find_edited(connection, pipeline))
     if not edited:
         return []
     keys = keys_of([row.edited_record for row in edited])  # here, since the sink is asked, which may take a while
 
-    def work(connection: Connection) -> list[Respelled]:
+    def work(connection: Connection) -> list[NormalizedKey]:
         now = database.dialect.now(connection)
         changes = respelled(connection, edited, keys, stored_texts=stored_texts, now=now)
         if not dry_run:
@@ -107,7 +107,7 @@ def respell_all(
     return database.read(work) if dry_run else database.write(work)
 
 
-def respell(connection: Connection, changes: Sequence[Respelled]) -> None:
+def respell(connection: Connection, changes: Sequence[NormalizedKey]) -> None:
     """Give letters the key that the sink has for them."""
     for change in changes:
         values = {"sink_key": change.key, "superseded_at": change.superseded_at}

@@ -17,7 +17,7 @@ Place = tuple[str | None, str | None]
 """The source and the position of a row: with its run, they tell it from every other one."""
 
 
-class Known(NamedTuple):
+class KnownLetter(NamedTuple):
     """A letter that is in the store."""
 
     id: int
@@ -40,7 +40,7 @@ class Known(NamedTuple):
         return self.source, self.position
 
 
-class KnownBy(NamedTuple):
+class LetterIdentity(NamedTuple):
     """By what the letter of a row may be known."""
 
     keys: tuple[bytes, ...]
@@ -62,8 +62,8 @@ class KnownBy(NamedTuple):
 class KnownLetters:
     """The letters of identities, read as they are asked for."""
 
-    def __init__(self, run: UUID | None, read: Callable[[Iterable[bytes]], Mapping[bytes, list[Known]]]) -> None:
-        self.letters: dict[bytes, list[Known]] = {}
+    def __init__(self, run: UUID | None, read: Callable[[Iterable[bytes]], Mapping[bytes, list[KnownLetter]]]) -> None:
+        self.letters: dict[bytes, list[KnownLetter]] = {}
         self._run = run
         self._read = read
         self._asked: set[bytes] = set()
@@ -75,11 +75,11 @@ class KnownLetters:
             self._asked |= new
             self.letters.update(self._read(new))
 
-    def of_this_run(self) -> list[Known]:
+    def of_this_run(self) -> list[KnownLetter]:
         """Return the letters that were seen in this run."""
         return [one for identity in self.letters for one in self.seen(identity)]
 
-    def seen(self, identity: bytes) -> list[Known]:
+    def seen(self, identity: bytes) -> list[KnownLetter]:
         """Return the letters of an identity that were seen in this run."""
         if self._run is None:
             return []

@@ -12,9 +12,9 @@ from itertools import islice
 from sqlalchemy import Connection, literal, select, update
 
 from redrive.dlq.fingerprint import Fingerprint
-from redrive.dlq.insert.copies import KnownBy
+from redrive.dlq.insert.copies import LetterIdentity
 from redrive.dlq.insert.match import RowThatCounts, match
-from redrive.dlq.insert.row_builder import Preparer
+from redrive.dlq.insert.row_builder import LetterRowBuilder
 from redrive.errors import StoreError
 from redrive.model.letters import OPEN, NewLetter, Stored
 from redrive.store.column_types import utc_text
@@ -42,7 +42,7 @@ class _Batch:
 
 
 def put_all(
-    database: Database, new: Iterable[NewLetter], preparer: Preparer, *, kept: Callable[[Stored], None]
+    database: Database, new: Iterable[NewLetter], preparer: LetterRowBuilder, *, kept: Callable[[Stored], None]
 ) -> Stored:
     """Put letters batch by batch, each in one transaction. Where one fails, those before it are kept, and said.
 
@@ -58,7 +58,7 @@ def put_all(
     return stored
 
 
-def _sums(database: Database, stream: Iterator[NewLetter], preparer: Preparer) -> Iterator[Stored]:
+def _sums(database: Database, stream: Iterator[NewLetter], preparer: LetterRowBuilder) -> Iterator[Stored]:
     """Put letters; what is stored so far, after each batch."""
     stored, batch = Stored(), _next(stream, preparer)
 
@@ -95,7 +95,7 @@ def put_rows(
     rows: Sequence[LetterRow],
     found: Sequence[CauseFound],
     *,
-    identities: Callable[[LetterRow], KnownBy] | None = None,
+    identities: Callable[[LetterRow], LetterIdentity] | None = None,
     by_run: bool = False,
     counts: RowThatCounts | None = None,
 ) -> Stored:
@@ -159,7 +159,7 @@ def add_causes(connection: Connection, database: Database, found: Sequence[Cause
     connection.execute(database.dialect.insert(causes).on_conflict_do_nothing(), listed)
 
 
-def _next(stream: Iterator[NewLetter], preparer: Preparer) -> _Batch:
+def _next(stream: Iterator[NewLetter], preparer: LetterRowBuilder) -> _Batch:
     rows: list[LetterRow] = []
     size, error = 0, None
     try:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
-from redrive.dlq.insert.copies import Copies, Known, KnownBy, KnownLetters, Place
+from redrive.dlq.insert.copies import Copies, KnownLetter, KnownLetters, LetterIdentity, Place
 from redrive.model.letters import OPEN, ErrorType, Status
 from redrive.store.database import Database
 from redrive.store.dialects.dialect import LetterRow, RepeatedLetter
@@ -32,7 +32,7 @@ RowThatCounts = Literal["first", "last"]
 
 
 @dataclass(slots=True)
-class Matched:
+class MatchResult:
     """What becomes of records: `rows` are put, the others are counted at the letter that decides them."""
 
     rows: list[LetterRow]
@@ -45,11 +45,11 @@ def match(
     connection: Connection,
     database: Database,
     rows: Sequence[LetterRow],
-    identities: Callable[[LetterRow], KnownBy] | None = None,
+    identities: Callable[[LetterRow], LetterIdentity] | None = None,
     *,
     by_run: bool = False,
     counts: RowThatCounts | None = None,
-) -> Matched:
+) -> MatchResult:
     """Find the records whose letter was reprocessed or discarded, and give rows of a run the identity of their letter.
 
     Args:
@@ -69,7 +69,7 @@ def match(
         put = [row._replace(identity=chosen.get(place, row.identity)) for place, row in enumerate(rows)]
     times = Counter(decided.values())
     last = {letter_id: rows[place] for place, letter_id in sorted(decided.items())}
-    return Matched(
+    return MatchResult(
         [row for place, row in enumerate(put) if place not in decided],
         [
             RepeatedLetter(one, times[one], row.last_seen, row.run_id, row.source_table, row.position)
@@ -125,7 +125,7 @@ class _RowsOfRun:
         connection: Connection,
         database: Database,
         rows: Sequence[LetterRow],
-        known_by: Sequence[KnownBy],
+        known_by: Sequence[LetterIdentity],
         *,
         by_run: bool,
         counts: RowThatCounts | None,
@@ -176,7 +176,7 @@ class _RowsOfRun:
                 if place not in self.chosen and place not in self.decided:
                     self.chosen[place] = self._free_identity(content, place)
 
-    def _equal(self, connection: Connection, database: Database, known: KnownLetters) -> dict[int, list[Known]]:
+    def _equal(self, connection: Connection, database: Database, known: KnownLetters) -> dict[int, list[KnownLetter]]:
         """Return the letters that have the content of rows, by the place of the first row of that content."""
         candidates = {
             places[0]: dict.fromkeys(
@@ -204,7 +204,7 @@ class _RowsOfRun:
             for first, letter_ids in same.items()
         }
 
-    def _match_content(self, places: Sequence[int], letters: Sequence[Known]) -> None:
+    def _match_content(self, places: Sequence[int], letters: Sequence[KnownLetter]) -> None:
         """Give rows of the same content to the letters that have it: each open letter to one of them."""
         decided = sorted((one for one in letters if one.is_decided and one.id not in self._replaced), key=_by_id)
         is_open = [one for one in letters if one.is_open]
@@ -224,7 +224,7 @@ class _RowsOfRun:
                 continue
             self._letters[letter.id] = self._identities[letter.identity] = _place(row)
 
-    def _newest(self, decided: Sequence[Known], row: LetterRow) -> Known | None:
+    def _newest(self, decided: Sequence[KnownLetter], row: LetterRow) -> KnownLetter | None:
         """Return the newest of these letters that decides a row."""
         if not self._by_run:
             return decided[-1] if decided else None
@@ -286,7 +286,7 @@ def _place(row: LetterRow) -> Place:
     return row.source_table, row.position
 
 
-def _by_id(letter: Known) -> int:
+def _by_id(letter: KnownLetter) -> int:
     return letter.id
 
 
@@ -300,10 +300,10 @@ def _decided_causes(connection: Connection, fingerprints: Iterable[str]) -> set[
     return decided
 
 
-def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, list[Known]]:
+def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, list[KnownLetter]]:
     """Return the letters of identities."""
     listed, column = list(identities), letters.c
-    known: dict[bytes, list[Known]] = defaultdict(list)
+    known: dict[bytes, list[KnownLetter]] = defaultdict(list)
     for start in range(0, len(listed), _AT_ONCE):
         found = select(
             column.id,
@@ -322,7 +322,7 @@ def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, l
             holds = row.status == Status.DISCARDED or (is_written and row.superseded_at is None)
             written_at, key = (row.settled_at, row.sink_key) if is_written else (None, None)
             known[row.identity].append(
-                Known(
+                KnownLetter(
                     row.id,
                     row.identity,
                     row.status in OPEN,
@@ -338,12 +338,14 @@ def _known(connection: Connection, identities: Iterable[bytes]) -> dict[bytes, l
     return known
 
 
-def _replaced(connection: Connection, rows: Sequence[LetterRow], equal: Mapping[int, Sequence[Known]]) -> set[int]:
+def _replaced(
+    connection: Connection, rows: Sequence[LetterRow], equal: Mapping[int, Sequence[KnownLetter]]
+) -> set[int]:
     """Return the reprocessed letters whose row is not the last of its key, or would not stay so.
 
     Another letter of the key was written later, or is open: its replay would write it over the row that comes again.
     """
-    by_key: dict[tuple[str, str], list[Known]] = defaultdict(list)
+    by_key: dict[tuple[str, str], list[KnownLetter]] = defaultdict(list)
     for place, listed in equal.items():
         for letter in listed:
             # By the key that was written: a line has one only since it was read, and an edit may have changed it.
@@ -385,7 +387,7 @@ def _written_keys(connection: Connection, rows: Sequence[LetterRow], run: UUID |
     return keys
 
 
-def _is_written_after(moment: datetime | None, letter: Known) -> bool:
+def _is_written_after(moment: datetime | None, letter: KnownLetter) -> bool:
     return moment is not None and letter.written_at is not None and moment > letter.written_at
 
 

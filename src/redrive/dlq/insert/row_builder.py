@@ -12,7 +12,7 @@ from typing import Any
 from redrive._internal.tracing import trace_id
 from redrive.classify.detail import server_detail
 from redrive.dlq.fingerprint import Fingerprint, fingerprint
-from redrive.dlq.insert.copies import KnownBy
+from redrive.dlq.insert.copies import LetterIdentity
 from redrive.dlq.insert.digests import Digests
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
@@ -44,7 +44,7 @@ _Place = tuple[str | None, ...]
 """Pipeline, source, cause unless it is a call, and the run where that counts: mostly equal in a batch."""
 
 
-class Preparer:
+class LetterRowBuilder:
     """Makes rows of letters, and remembers the causes it met since it was last asked."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Preparer:
             self._trace_id,
         )
 
-    def identities(self, row: LetterRow) -> KnownBy:
+    def identities(self, row: LetterRow) -> LetterIdentity:
         """Return by what the row of a run may be known."""
         place = self._common(row.pipeline_name, row.source_table, row.fingerprint, row.error_type, row.run_id)
         context = None if row.context is None or self._digests is None else decode(row.context)
@@ -147,7 +147,7 @@ class Preparer:
         keys: tuple[bytes, ...] = ()
         if row.sink_key is not None:
             keys = tuple(self._identity(one, row.sink_key, None, "") for one in (anywhere, place))
-        return KnownBy(
+        return LetterIdentity(
             keys,
             self._content_identity(anywhere, content),
             by_position,

@@ -6,16 +6,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from redrive.dlq.fingerprint import fingerprint
-from redrive.dlq.replay.target import Answer, Became
+from redrive.dlq.replay.target import LetterOutcome, TargetAnswer
 from redrive.model.letters import FailedCause, Letter
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplayCounts:
     """The report as it grows."""
 
     attempted: int = 0
-    became: Counter[Became] = field(default_factory=Counter)
+    became: Counter[LetterOutcome] = field(default_factory=Counter)
     seen_meanwhile: int = 0
     superseded_before: int = 0
     superseded: int = 0
@@ -27,18 +27,18 @@ class Tally:
     @property
     def reprocessed(self) -> int:
         """Letters whose record was written."""
-        return self.became[Became.REPROCESSED]
+        return self.became[LetterOutcome.REPROCESSED]
 
     @property
     def failed(self) -> int:
         """Letters that failed again."""
-        return self.became[Became.FAILED]
+        return self.became[LetterOutcome.FAILED]
 
-    def add(self, letter: Letter, answer: Answer) -> None:
+    def add(self, letter: Letter, answer: TargetAnswer) -> None:
         """Count what became of a letter."""
         self.attempted += 1
         self.became[answer.became] += 1
-        if answer.became is Became.FAILED:
+        if answer.became is LetterOutcome.FAILED:
             self._add_failure(letter, answer.reason or "")
 
     def _add_failure(self, letter: Letter, reason: str) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, case, update
 
 from redrive.dlq.replay.replayed_rows import note_replayed
 from redrive.dlq.replay.siblings import StoredTexts, remember_keys, supersede
-from redrive.dlq.replay.target import Answer, Became, Target
+from redrive.dlq.replay.target import LetterOutcome, Target, TargetAnswer
 from redrive.dlq.schedule import Schedule
 from redrive.dlq.status import actor
 from redrive.model.letters import OPEN, Letter, Status
@@ -23,9 +23,13 @@ _LONGEST_REASON = 2_000
 _AT_ONCE = 500
 
 # What the audit log says of letters that did not fail.
-_ACTIONS = {Became.REPROCESSED: "reprocessed", Became.DISCARDED: "discarded", Became.SUPERSEDED: "superseded"}
+_ACTIONS = {
+    LetterOutcome.REPROCESSED: "reprocessed",
+    LetterOutcome.DISCARDED: "discarded",
+    LetterOutcome.SUPERSEDED: "superseded",
+}
 
-Answered = tuple[Letter, Answer]
+Answered = tuple[Letter, TargetAnswer]
 
 
 def mark(
@@ -51,7 +55,7 @@ def mark(
         masks: whether no masked value may be stored.
     """
     mine = [(letter, answer) for letter, answer in answers if letter.id in ours]
-    failed = [(letter, answer.reason or "") for letter, answer in mine if answer.became is Became.FAILED]
+    failed = [(letter, answer.reason or "") for letter, answer in mine if answer.became is LetterOutcome.FAILED]
     missed: list[Answered] = []
     entries: list[dict[str, Any]] = []
     for became, action in _ACTIONS.items():
@@ -69,9 +73,9 @@ def mark(
         ids = [letter.id for letter, _ in missed]
         connection.execute(update(letters).where(among(letters.c.id, ids)).values(_tried(now)))
     entries += [_entry(letter, "seen meanwhile", letter.status, note, now) for letter, _ in missed]
-    written = [pair for pair in mine if pair[1].became is Became.REPROCESSED]
+    written = [pair for pair in mine if pair[1].became is LetterOutcome.REPROCESSED]
     # Of a record that became several rows, some may be in the sink although it failed.
-    in_part = [(letter, answer) for letter, answer in mine if answer.became is Became.FAILED and answer.keys]
+    in_part = [(letter, answer) for letter, answer in mine if answer.became is LetterOutcome.FAILED and answer.keys]
     note_replayed(connection, dialect, [*written, *in_part], pipeline=target.pipeline, sink=target.sink)
     supersede(connection, [*written, *in_part], pipeline=target.pipeline, stored_texts=stored_texts, now=now)
     remember_keys(connection, written, stored_texts=stored_texts, masks=masks, now=now)
@@ -81,13 +85,13 @@ def mark(
     return missed
 
 
-def _status(became: Became) -> Status | None:
+def _status(became: LetterOutcome) -> Status | None:
     """Return the status that a letter gets; None where it keeps the one it has."""
-    return {Became.REPROCESSED: Status.REPROCESSED, Became.DISCARDED: Status.DISCARDED}.get(became)
+    return {LetterOutcome.REPROCESSED: Status.REPROCESSED, LetterOutcome.DISCARDED: Status.DISCARDED}.get(became)
 
 
 def _settle(
-    connection: Connection, part: Sequence[Answered], became: Became, note: str | None, now: datetime
+    connection: Connection, part: Sequence[Answered], became: LetterOutcome, note: str | None, now: datetime
 ) -> set[int]:
     """Mark letters that did not fail, unless their record failed anew meanwhile; return those that are marked."""
     by_sightings: dict[int, dict[int, str | None]] = defaultdict(dict)
@@ -108,11 +112,13 @@ def _settle(
     return settled
 
 
-def _settled(became: Became, reasons: Mapping[int, str | None], note: str | None, now: datetime) -> dict[str, Any]:
-    if became is Became.SUPERSEDED:  # still open: an operator may send it all the same
+def _settled(
+    became: LetterOutcome, reasons: Mapping[int, str | None], note: str | None, now: datetime
+) -> dict[str, Any]:
+    if became is LetterOutcome.SUPERSEDED:  # still open: an operator may send it all the same
         return {"superseded_at": now, "last_error": case(dict(reasons), value=letters.c.id)}
     values = {"status": _status(became), "last_error": None, "settled_at": now}
-    if became is Became.DISCARDED:
+    if became is LetterOutcome.DISCARDED:
         return {**values, "resolution_note": case(dict(reasons), value=letters.c.id)}
     return values if note is None else {**values, "resolution_note": note}
 

@@ -12,7 +12,7 @@ from redrive.policy import option_checks
 _LEAST = 1e-6  # letters per second: below that, one letter waits for weeks
 
 
-class Pace:
+class RateLimit:
     """Spreads letters over time; without a rate it never waits.
 
     A batch waits until the time of those before it is over, and no second has more letters than the rate, however large

@@ -23,12 +23,12 @@ from redrive.dlq.queries import fetch, snapshot
 from redrive.dlq.redact import Redactor, has_mask
 from redrive.dlq.replay.canary import canary_first, has_unknown_key
 from redrive.dlq.replay.claims import LEASE, Claims, holders, unsaved_runs
-from redrive.dlq.replay.counts import Tally
+from redrive.dlq.replay.counts import ReplayCounts
 from redrive.dlq.replay.outcome import Answered, mark
-from redrive.dlq.replay.rate import Pace
+from redrive.dlq.replay.rate import RateLimit
 from redrive.dlq.replay.scope import must_be_its_own, must_be_one_pipeline, must_be_records
 from redrive.dlq.replay.siblings import StoredTexts, held_siblings
-from redrive.dlq.replay.target import Answer, Became, Target, TargetFailed
+from redrive.dlq.replay.target import LetterOutcome, Target, TargetAnswer, TargetFailed
 from redrive.dlq.replay.unknown_keys import UnknownKeys
 from redrive.dlq.schedule import Schedule
 from redrive.errors import LetterError, ReplayStopped, StoreError
@@ -52,7 +52,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ReplayPlan:
     """What to replay, and how far to go.
 
     chosen        the letters to send
@@ -90,7 +90,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _ClaimedLetters:
     """What became of letters that were to be claimed."""
 
     batch: list[Letter] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Replay:
         self,
         database: Database,
         target: Target,
-        plan: Plan,
+        plan: ReplayPlan,
         *,
         dry_run: bool,
         redactor: Redactor,
@@ -125,7 +125,7 @@ class Replay:
         self._masks = masks
         self._progress = progress or (lambda done, total: None)
         self._claims = Claims(database, lease=plan.lease)
-        self._tally = Tally()
+        self._tally = ReplayCounts()
         self._began = datetime.now(UTC)
         self._ids: Sequence[int] = ()
         self._unknown = UnknownKeys(target)
@@ -137,7 +137,7 @@ class Replay:
         self._others: dict[str, int] = {}
         self._canary: int | None = None
         self._is_ordered = False  # whether no newer letter may overtake an older one: keys are unknown
-        self._pace = Pace(plan.rate)
+        self._pace = RateLimit(plan.rate)
         self._held: dict[int, datetime] = {}  # letters in other hands, and until when
         self._sent: Sequence[Letter] = ()
         self._alive = 0  # of those, the ones whose replay was seen to live
@@ -308,7 +308,7 @@ class Replay:
         self._count_left_out(taken)
         return taken.batch
 
-    def _wait_for_older(self, ids: list[int], taken: _Taken) -> _Taken:
+    def _wait_for_older(self, ids: list[int], taken: _ClaimedLetters) -> _ClaimedLetters:
         """Wait until no other replay has one of the letters: it may hold an older record of a row of this batch."""
         ends = time.monotonic() + self._plan.lease + 1
         while taken.held:
@@ -325,10 +325,10 @@ class Replay:
                 ends = time.monotonic() + self._plan.lease + 1
         return taken
 
-    def _take(self, connection: Connection, ids: Sequence[int]) -> _Taken:
+    def _take(self, connection: Connection, ids: Sequence[int]) -> _ClaimedLetters:
         """Claim what is free of these letters, and still to be sent."""
         if not ids:
-            return _Taken()
+            return _ClaimedLetters()
         now = self._database.dialect.now(connection)
         unsaved = self._unsaved_runs(connection, now)
         mine = self._claims.take(connection, ids, but=unsaved)
@@ -350,7 +350,7 @@ class Replay:
         held = holders(connection, [one for one in ids if one not in mine])
         held |= {one: until for one, until in contested.items() if one in fit}
         superseded = self._superseded_of(connection, gone)
-        return _Taken(_in_order(fetch(connection, sorted(free))), held, superseded, len(gone) - superseded)
+        return _ClaimedLetters(_in_order(fetch(connection, sorted(free))), held, superseded, len(gone) - superseded)
 
     def _superseded_of(self, connection: Connection, gone: Collection[int]) -> int:
         """Return how many of these letters are still open, and left out because their row was written since."""
@@ -360,7 +360,7 @@ class Replay:
         counted = select(func.count()).select_from(letters).where(among(letters.c.id, gone), newer)
         return int(connection.execute(counted).scalar_one())
 
-    def _count_left_out(self, taken: _Taken) -> None:
+    def _count_left_out(self, taken: _ClaimedLetters) -> None:
         self._tally.superseded += taken.superseded
         self._tally.decided += taken.decided
 
@@ -403,7 +403,7 @@ class Replay:
             raise
         self._mark(batch, answers)
 
-    def _mark(self, batch: Sequence[Letter], given: Sequence[Answer]) -> None:
+    def _mark(self, batch: Sequence[Letter], given: Sequence[TargetAnswer]) -> None:
         answers = self._note_outcomes(batch, given)
         missed = self._database.write(
             lambda connection: mark(
@@ -422,7 +422,7 @@ class Replay:
         self._tally.seen_meanwhile += len(missed)
         self._tally.became.subtract(answer.became for _, answer in missed)
 
-    def _try(self, batch: list[Letter]) -> list[Answer]:
+    def _try(self, batch: list[Letter]) -> list[TargetAnswer]:
         self._sent = batch
         self._pace.sent(len(batch))
         masked = {letter.id for letter in batch if (letter.context or {}).get(REDACTED) and has_mask(letter.payload)}
@@ -430,9 +430,11 @@ class Replay:
             return self._target.try_all(batch, dry_run=self._dry)
         sent = [letter for letter in batch if letter.id not in masked]
         answers = iter(self._target.try_all(sent, dry_run=self._dry) if sent else ())
-        return [Answer(Became.FAILED, _MASKED) if letter.id in masked else next(answers) for letter in batch]
+        return [
+            TargetAnswer(LetterOutcome.FAILED, _MASKED) if letter.id in masked else next(answers) for letter in batch
+        ]
 
-    def _note_outcomes(self, batch: Sequence[Letter], answers: Sequence[Answer]) -> list[Answered]:
+    def _note_outcomes(self, batch: Sequence[Letter], answers: Sequence[TargetAnswer]) -> list[Answered]:
         answered = [
             (letter, answer if answer.reason is None else self._storable(letter, answer, answer.reason))
             for letter, answer in zip(batch, answers, strict=True)
@@ -442,7 +444,7 @@ class Replay:
         self._database.read(lambda connection: self._unknown.add(connection, answered, stored_texts=self._stored_texts))
         return answered
 
-    def _storable(self, letter: Letter, answer: Answer, reason: str) -> Answer:
+    def _storable(self, letter: Letter, answer: TargetAnswer, reason: str) -> TargetAnswer:
         said = self._redactor.text(reason, letter.payload, rows=answer.rows)
         return replace(answer, reason=storable(said), rows=())
 
@@ -475,7 +477,7 @@ class Replay:
             attempted=tally.attempted,
             reprocessed=tally.reprocessed,
             failed_again=tally.failed,
-            discarded=tally.became[Became.DISCARDED],
+            discarded=tally.became[LetterOutcome.DISCARDED],
             decided=tally.decided,
             held=self._alive,
             held_by_run=self._held_by_run,
@@ -487,7 +489,7 @@ class Replay:
             selected_by_pipeline=dict(self._by_pipeline),
             selected_by_target=dict(self._by_target),
             other_pipelines=self._others,
-            superseded=tally.superseded_before + tally.superseded + tally.became[Became.SUPERSEDED],
+            superseded=tally.superseded_before + tally.superseded + tally.became[LetterOutcome.SUPERSEDED],
             superseded_before=tally.superseded_before,
             key_unknown=self._unknown.count,
             canary=self._canary,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, case
 
-from redrive.dlq.replay.target import Answer
+from redrive.dlq.replay.target import TargetAnswer
 from redrive.model.letters import Letter
 from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import replayed_rows
@@ -16,7 +16,7 @@ from redrive.store.schema import replayed_rows
 def note_replayed(
     connection: Connection,
     dialect: Dialect,
-    written: Sequence[tuple[Letter, Answer]],
+    written: Sequence[tuple[Letter, TargetAnswer]],
     *,
     pipeline: str | None,
     sink: str | None,

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, literal, null, or_
 
 from redrive.dlq.insert.digests import PREFIX
 from redrive.dlq.insert.row_builder import REDACTED, as_key
-from redrive.dlq.replay.target import Answer
+from redrive.dlq.replay.target import TargetAnswer
 from redrive.model.letters import Letter, Status
 from redrive.store.schema import letter_claims, letters
 from redrive.store.sql import among
@@ -69,7 +69,7 @@ def held_siblings(
 
 def supersede(
     connection: Connection,
-    written: Sequence[tuple[Letter, Answer]],
+    written: Sequence[tuple[Letter, TargetAnswer]],
     *,
     pipeline: str | None,
     stored_texts: StoredTexts,
@@ -114,7 +114,7 @@ def supersede(
 
 def remember_keys(
     connection: Connection,
-    written: Sequence[tuple[Letter, Answer]],
+    written: Sequence[tuple[Letter, TargetAnswer]],
     *,
     stored_texts: StoredTexts,
     masks: bool,
@@ -162,7 +162,7 @@ def remember_keys(
         )
 
 
-def _keys(connection: Connection, written: Sequence[tuple[Letter, Answer]]) -> dict[int, tuple[str, ...]]:
+def _keys(connection: Connection, written: Sequence[tuple[Letter, TargetAnswer]]) -> dict[int, tuple[str, ...]]:
     """Return the keys of letters for which the target does not say which it wrote."""
     asked = [letter.id for letter, answer in written if answer.keys is None]
     found: dict[int, tuple[str, ...]] = {letter.id: () for letter, _ in written}

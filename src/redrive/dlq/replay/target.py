@@ -27,7 +27,7 @@ _NOT_ACCEPTED = "the target did not accept it"
 Outcome = str | BaseException | bool | None
 
 
-class Became(Enum):
+class LetterOutcome(Enum):
     """What became of a letter that was sent to a target."""
 
     REPROCESSED = auto()
@@ -39,10 +39,10 @@ class Became(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TargetAnswer:
     """What a target answered for one letter."""
 
-    became: Became
+    became: LetterOutcome
     reason: str | None = None
     """None where it was reprocessed."""
     keys: frozenset[str] | None = None
@@ -73,7 +73,7 @@ class Outcomes(list[str | BaseException | None]):
         """By record: the rows that its outcome may show values of; they are masked in what is written down of it."""
 
 
-class Reprocesses(Protocol):
+class ReplayTarget(Protocol):
     """Anything that can process records again; a row pipeline is one.
 
     `reprocess` is given the records and answers for each, in order: None or True where it was accepted, an exception
@@ -98,7 +98,7 @@ class TargetFailed(RedriveError):
         super().__init__(f"the target failed: {error_text(error)}")
         self.error = error
         self.verdict = verdict
-        self.answered: list[tuple[Letter, Answer]] = []
+        self.answered: list[tuple[Letter, TargetAnswer]] = []
         """What it answered before that: these letters were sent, and must not be sent again."""
         self.rows = rows_shown_by(error)
 
@@ -117,7 +117,7 @@ def rows_shown_by(error: object) -> Sequence[Any]:
     return rows
 
 
-class WrongAnswer(LetterError):
+class InvalidTargetAnswer(LetterError):
     """The target does not keep to what it must answer."""
 
 
@@ -170,11 +170,11 @@ class Target:
             note_rows(error, records)
             raise TargetFailed(error, _classifier.classify(error, scope="row")) from error
 
-    def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:
+    def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[TargetAnswer]:
         """Return what became of each letter. A record that makes the target raise is found by halving."""
         try:
             return self._call(letters, dry_run=dry_run)
-        except WrongAnswer:
+        except InvalidTargetAnswer:
             raise
         except TargetStopped as stopped:
             failed = TargetFailed(stopped.error, stopped.verdict)
@@ -197,7 +197,7 @@ class Target:
             failed.answered = [*zip(letters[:middle], first, strict=True), *failed.answered]
             raise
 
-    def _call(self, letters: Sequence[Letter], *, dry_run: bool) -> list[Answer]:
+    def _call(self, letters: Sequence[Letter], *, dry_run: bool) -> list[TargetAnswer]:
         given: dict[str, Any] = {}
         if self.rehearses:
             given["dry_run"] = dry_run
@@ -208,17 +208,21 @@ class Target:
         records = [letter.payload for letter in sent] if sent else [copy.deepcopy(letter.payload) for letter in letters]
         return self._heard(self.function(records, **given), len(letters))
 
-    def _heard(self, outcomes: Any, count: int) -> list[Answer]:
+    def _heard(self, outcomes: Any, count: int) -> list[TargetAnswer]:
         if outcomes is None:
-            return [Answer(Became.REPROCESSED)] * count
+            return [TargetAnswer(LetterOutcome.REPROCESSED)] * count
         if inspect.iscoroutine(outcomes):
             outcomes.close()
-            raise WrongAnswer("the target is async; wrap it: lambda records: asyncio.run(target(records))")
+            raise InvalidTargetAnswer("the target is async; wrap it: lambda records: asyncio.run(target(records))")
         if isinstance(outcomes, str | bytes | Mapping) or not isinstance(outcomes, Iterable):
-            raise WrongAnswer(f"the target answered {type(outcomes).__name__}; a list with one outcome each is needed")
+            raise InvalidTargetAnswer(
+                f"the target answered {type(outcomes).__name__}; a list with one outcome each is needed"
+            )
         heard = [_answer(outcome) for outcome in outcomes]
         if len(heard) != count:
-            raise WrongAnswer(f"the target answered {len(heard)} outcomes for {count} records; one each is needed")
+            raise InvalidTargetAnswer(
+                f"the target answered {len(heard)} outcomes for {count} records; one each is needed"
+            )
         if not isinstance(outcomes, Outcomes):
             return heard
         return [
@@ -227,21 +231,23 @@ class Target:
         ]
 
 
-def _answer(outcome: Any) -> Answer:
+def _answer(outcome: Any) -> TargetAnswer:
     if outcome is None:
-        return Answer(Became.REPROCESSED)
+        return TargetAnswer(LetterOutcome.REPROCESSED)
     if isinstance(outcome, bool) or type(outcome).__name__ in {"bool_", "bool"}:  # numpy's is no bool
-        return Answer(Became.REPROCESSED) if outcome else Answer(Became.FAILED, _NOT_ACCEPTED)
+        return TargetAnswer(LetterOutcome.REPROCESSED) if outcome else TargetAnswer(LetterOutcome.FAILED, _NOT_ACCEPTED)
     if isinstance(outcome, Superseded):
-        return Answer(Became.SUPERSEDED, str(outcome))
+        return TargetAnswer(LetterOutcome.SUPERSEDED, str(outcome))
     if isinstance(outcome, BaseException):
         if isinstance(outcome, Discard):
-            return Answer(Became.DISCARDED, str(outcome))
+            return TargetAnswer(LetterOutcome.DISCARDED, str(outcome))
         is_dropped = isinstance(outcome, Exception) and _classifier.classify(outcome, scope="row").kind is Kind.DISCARD
-        return Answer(Became.DISCARDED if is_dropped else Became.FAILED, error_text(outcome))
+        return TargetAnswer(LetterOutcome.DISCARDED if is_dropped else LetterOutcome.FAILED, error_text(outcome))
     if isinstance(outcome, str):
-        return Answer(Became.FAILED, outcome or _NOT_ACCEPTED)
-    raise WrongAnswer(f"the target answered {outcome!r} for a record; None, True, a reason or an exception is needed")
+        return TargetAnswer(LetterOutcome.FAILED, outcome or _NOT_ACCEPTED)
+    raise InvalidTargetAnswer(
+        f"the target answered {outcome!r} for a record; None, True, a reason or an exception is needed"
+    )
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:

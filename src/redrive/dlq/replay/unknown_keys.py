@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, or_
 
 from redrive.dlq.edit.keys import StoredTexts
 from redrive.dlq.insert.row_builder import as_key
-from redrive.dlq.replay.target import Answer, Target
+from redrive.dlq.replay.target import Target, TargetAnswer
 from redrive.model.letters import Letter
 from redrive.model.runs import RunStatus
 from redrive.store.schema import letters, replayed_rows, runs
@@ -53,7 +53,7 @@ class UnknownKeys:
         self._ids = set(connection.execute(found).scalars())
 
     def add(
-        self, connection: Connection, answered: Sequence[tuple[Letter, Answer]], *, stored_texts: StoredTexts
+        self, connection: Connection, answered: Sequence[tuple[Letter, TargetAnswer]], *, stored_texts: StoredTexts
     ) -> None:
         """Count letters that have become other rows than the one of their key, if their pipeline has written since.
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, select, update
 
 from redrive._internal.shutdown import Cancellation
-from redrive.dlq.edit.keys import KeysOf, Respelled, StoredTexts, find_edited, respell, respelled
+from redrive.dlq.edit.keys import KeysOf, NormalizedKey, StoredTexts, find_edited, respell, respelled
 from redrive.dlq.insert.digests import PREFIX
 from redrive.dlq.insert.row_builder import as_key, key_text, storable
 from redrive.dlq.replay.claims import Claims
@@ -81,7 +81,7 @@ class OpenLetters:
             return
         keys, stored_texts = self._keys_of([row.edited_record for row in edited]), self._stored_texts
 
-        def work(connection: Connection) -> list[Respelled]:
+        def work(connection: Connection) -> list[NormalizedKey]:
             now = self._database.dialect.now(connection)
             changes = respelled(connection, edited, keys, stored_texts=stored_texts, now=now)
             respell(connection, changes)
