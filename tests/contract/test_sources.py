@@ -19,7 +19,7 @@ import pytest
 
 import redrive
 from redrive import rows
-from redrive.rows.sources.source import Continues, Source
+from redrive.rows.sources.source import Incremental, Source
 
 ROWS = 57
 BAD = (5, 6, 30)  # the places of what is no row, where a source can have such a thing in the midst
@@ -335,7 +335,7 @@ def test_a_source_has_a_name_and_its_batches_too(case):
 
 def test_only_a_source_with_a_watermark_goes_on_in_the_next_run(case):
     last = read_all(case.source)[-1].next
-    if isinstance(case.source, Continues):
+    if isinstance(case.source, Incremental):
         assert ids(read_all(case.source, case.source.start_of_next_run(last))) == []
     else:
         assert case.source.identity()["kind"] != "query"

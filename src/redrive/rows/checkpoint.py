@@ -30,7 +30,7 @@ from redrive.rows.errors import Fault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.files.files import with_new_files
-from redrive.rows.sources.source import Continues, Replaceable, Source
+from redrive.rows.sources.source import Incremental, Replaceable, Source
 from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
@@ -163,9 +163,9 @@ class Ledger:
                     _supersede_letters(connection, last.run_id, now)
                 # Who dies before the first row dies as often as who dies behind it.
                 failures = 0 if restart else _failures(last)
-            elif restart and last is not None and isinstance(source, Continues) and has_rows(appending):
+            elif restart and last is not None and isinstance(source, Incremental) and has_rows(appending):
                 raise would_double(last, sink, None)
-            kept = None if restart or standing is None or not isinstance(source, Continues) else standing.position
+            kept = None if restart or standing is None or not isinstance(source, Incremental) else standing.position
             if kept is not None and standing is not None:
                 has = "has a watermark of another source"
                 self._same(source, standing.identity, has, "go back to that source")
@@ -451,7 +451,7 @@ class Ledger:
         ).one_or_none()
         if standing is None or _is_held(standing, self._database.dialect.now(connection)):
             return False
-        if isinstance(source, Continues):  # which reads nothing again, neither of this run nor of those before
+        if isinstance(source, Incremental):  # which reads nothing again, neither of this run nor of those before
             of_runs = runs.c.pipeline_name == self._pipeline
         else:
             of_runs = (runs.c.run_id == standing.run_id) & runs.c.status.not_in(_OVER)
@@ -488,7 +488,7 @@ class Ledger:
         connection.execute(runs.insert(), {**row, "failures": failures})
         # Where it really begins may be earlier, for rows that come late; that is no reason to move the checkpoint back.
         self._move(connection, run_id=self.run_id, identity=identity, position=kept, fields=None, updated_at=now)
-        position = source.start_of_next_run(kept) if isinstance(source, Continues) and kept is not None else None
+        position = source.start_of_next_run(kept) if isinstance(source, Incremental) and kept is not None else None
         return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
 
     def _new(

@@ -74,7 +74,7 @@ class SetsFilesAside(Protocol):
 
 
 @runtime_checkable
-class Continues(Protocol):
+class Incremental(Protocol):
     """A source of which a new run reads only what came since the last one, as by a watermark; a file begins anew."""
 
     def start_of_next_run(self, position: Any) -> Any:

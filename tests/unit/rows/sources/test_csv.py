@@ -12,7 +12,7 @@ from redrive import rows
 from redrive.errors import SourceError
 from redrive.model.letters import ErrorType
 from redrive.rows.sources.csv import reader
-from redrive.rows.sources.csv.frames import Frames
+from redrive.rows.sources.csv.frames import FrameBuilder
 
 
 def batches(source, most=100, position=None, identity=None):
@@ -371,7 +371,7 @@ def test_the_careful_way_takes_over_where_the_fast_parser_fails(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b\n1,"x\ny"\n2\n,""\r5" pipe,"\r"\r\n')
     expected = [batch.rows.frame for batch in batches(rows.csv(path))]
-    with mock.patch.object(Frames, "_fast", return_value=None):
+    with mock.patch.object(FrameBuilder, "_fast", return_value=None):
         found = [batch.rows.frame for batch in batches(rows.csv(path))]
     assert [frame.to_dict(as_series=False) for frame in found] == [frame.to_dict(as_series=False) for frame in expected]
     assert found[0].schema == expected[0].schema

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from redrive._internal.optional import needs
 from redrive.errors import SourceError
-from redrive.rows.sources.csv.scanner import Bad, Block
+from redrive.rows.sources.csv.scanner import BadRecord, RecordBlock
 from redrive.rows.sources.files.files import Stream, too_short
 
 with needs("rows"):
@@ -22,7 +22,7 @@ _SKIP = 1 << 20
 _UTF_32_BOMS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)  # the first begins as one of UTF-16 does
 
 
-class Bytes(Protocol):
+class FileBytes(Protocol):
     """A file's bytes; see `Stream`."""
 
     name: str
@@ -67,7 +67,7 @@ def is_utf_16(encoding: str) -> bool:
     return encoding in _UTF_16
 
 
-def open_text(name: str, encoding: str) -> Bytes:
+def open_text(name: str, encoding: str) -> FileBytes:
     """The bytes of a file; UTF-16, asked for or told by its first bytes, is made UTF-8."""
     stream = Stream(name)
     head = stream.read(4)
@@ -78,10 +78,10 @@ def open_text(name: str, encoding: str) -> Bytes:
         raise SourceError(f"{name} is UTF-32: convert it to UTF-8 first, as with iconv -f UTF-32 -t UTF-8")
     if encoding == UTF_8 and head.startswith(_UTF_16_BOMS):
         encoding = "utf-16"
-    return FromUtf16(stream, encoding) if is_utf_16(encoding) else stream
+    return Utf16Stream(stream, encoding) if is_utf_16(encoding) else stream
 
 
-class FromUtf16:
+class Utf16Stream:
     """A stream of UTF-16 as UTF-8; its positions are those of the latter. Half a character stays half a one."""
 
     def __init__(self, stream: Stream, encoding: str) -> None:
@@ -146,7 +146,7 @@ def undecodable(raw: bytes, encoding: str) -> str | None:
     return None
 
 
-def mark_undecodable(block: Block, encoding: str) -> None:
+def mark_undecodable(block: RecordBlock, encoding: str) -> None:
     """Tell which records the encoding does not allow."""
     if block.data.isascii():
         return
@@ -156,7 +156,7 @@ def mark_undecodable(block: Block, encoding: str) -> None:
         high = np.flatnonzero(np.frombuffer(block.data, np.uint8) >= 128)
         for record in block.good_at(high):
             if wrong := undecodable(block.raw(record), encoding):
-                block.bad[record] = Bad(wrong)
+                block.bad[record] = BadRecord(wrong)
 
 
 def _keeps(text: bytes, encoding: str) -> bool:

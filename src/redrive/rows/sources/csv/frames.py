@@ -11,7 +11,7 @@ from redrive._internal.optional import needs
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.csv.encoding import UTF_8
 from redrive.rows.sources.csv.records import Dialect, record_at, without_line_end
-from redrive.rows.sources.csv.scanner import Bad, Block, Places
+from redrive.rows.sources.csv.scanner import BadRecord, Places, RecordBlock
 
 with needs("rows"):
     import numpy as np
@@ -19,10 +19,10 @@ with needs("rows"):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecordRange:
     """Some records of a block, one after the other."""
 
-    block: Block
+    block: RecordBlock
     first: int
     last: int
 
@@ -54,7 +54,7 @@ class Part:
         """The records that are not rows."""
         return [self._unreadable(record, self.block.bad[record]) for record in self._of(self.block.bad)]
 
-    def _unreadable(self, record: int, bad: Bad) -> Unreadable:
+    def _unreadable(self, record: int, bad: BadRecord) -> Unreadable:
         raw = without_line_end(self.block.raw(record)) if bad.raw is None else bad.raw
         return Unreadable(raw, bad.error, f"line {self.block.lines[record]}", rows=bad.rows)
 
@@ -64,7 +64,7 @@ class Part:
         return sorted(record for record in few if record in many)
 
 
-class Frames:
+class FrameBuilder:
     """Makes frames of records that were found to be good."""
 
     def __init__(self, columns: Sequence[str], dialect: Dialect, encoding: str) -> None:
@@ -77,7 +77,7 @@ class Frames:
         self._null = [text.decode(encoding) for text in sorted(dialect.null) if text]
         self._quoted_null = _quoted_null(dialect)
 
-    def frame(self, parts: Sequence[Part]) -> pl.DataFrame:
+    def frame(self, parts: Sequence[RecordRange]) -> pl.DataFrame:
         """The rows of these parts."""
         rows = sum(len(part.lines()) for part in parts)
         data = b"".join([self._first_line, *(piece for part in parts for piece in part.pieces())])
@@ -112,7 +112,7 @@ class Frames:
         frame.columns = self._columns
         return frame
 
-    def _keep_quoted(self, frame: pl.DataFrame, parts: Sequence[Part]) -> None:
+    def _keep_quoted(self, frame: pl.DataFrame, parts: Sequence[RecordRange]) -> None:
         """Put texts back that are null only where they are not quoted: the fast parser takes them for null always."""
         kept: dict[str, dict[int, str]] = {}
         for place, row in enumerate(self._rows(parts)):
@@ -129,7 +129,7 @@ class Frames:
         assert found is not None
         return [field.value(self._dialect, self._encoding) for field in found.fields or ()]
 
-    def _rows(self, parts: Sequence[Part]) -> Iterator[bytes]:
+    def _rows(self, parts: Sequence[RecordRange]) -> Iterator[bytes]:
         for part in parts:
             yield from part.rows()
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from redrive.errors import SourceError
-from redrive.rows.sources.csv.encoding import BOM, UTF_8, Bytes, undecodable
-from redrive.rows.sources.csv.record_end import Progress, RecordScan, count_lines, line_end
-from redrive.rows.sources.csv.records import Dialect, Found, record_at, without_line_end
+from redrive.rows.sources.csv.encoding import BOM, UTF_8, FileBytes, undecodable
+from redrive.rows.sources.csv.record_end import RecordScan, ScanProgress, count_lines, line_end
+from redrive.rows.sources.csv.records import Dialect, ScannedRecord, record_at, without_line_end
 from redrive.rows.sources.files.format import START, refuse_markup
 
 BLOCK = 1 << 20
@@ -21,7 +21,7 @@ _SEPARATOR = re.compile(rb"\"?sep=([!#-&(-/:-@\[-`{-~\t ])\"?(?:\r\n?|\n)", re.I
 _JSON = re.compile(rb'\s*(?:\{\s*(?:"|\}|\Z)|\[\s*(?:[\[{"\]]|\Z))')
 
 
-class Feed:
+class BlockReader:
     """What was read of a file and is still to be taken apart.
 
     byte, line  where `data` begins in the file
@@ -30,7 +30,7 @@ class Feed:
     fault, cut  why the file ends too early, and the piece of a line that is left of its end
     """
 
-    def __init__(self, stream: Bytes, byte: int = 0, line: int = 1) -> None:
+    def __init__(self, stream: FileBytes, byte: int = 0, line: int = 1) -> None:
         self.data = b""
         self.byte = byte
         self.line = line
@@ -70,7 +70,7 @@ class Feed:
         """Whether there is as much data from `start` on as is read at a time."""
         return len(self.data) - start >= BLOCK
 
-    def skip_record(self, scan: RecordScan, progress: Progress) -> tuple[int, int]:
+    def skip_record(self, scan: RecordScan, progress: ScanProgress) -> tuple[int, int]:
         """Go behind the first record without holding it, from where the scan stands.
 
         Returns its size without the line end, and its number of lines.
@@ -89,7 +89,7 @@ class Feed:
         return self.byte - byte - line_end_size, self.line - line
 
 
-def go_to_table(feed: Feed, name: str, *, encoding: str, skip: int) -> None:
+def go_to_table(feed: BlockReader, name: str, *, encoding: str, skip: int) -> None:
     """Go to the first line of the table; a file that is not CSV at all is an error."""
     feed.more()
     if encoding == UTF_8 and feed.data.startswith(BOM):
@@ -102,7 +102,7 @@ def go_to_table(feed: Feed, name: str, *, encoding: str, skip: int) -> None:
         raise SourceError(f"{name} has no line behind the first {skip:,}, which skip leaves out: check skip={skip}")
 
 
-def read_separator(feed: Feed, name: str, declared: bytes | None) -> bytes | None:
+def read_separator(feed: BlockReader, name: str, declared: bytes | None) -> bytes | None:
     """Go behind a first line "sep=;", which Excel understands, and return the delimiter that it names."""
     end = _first_line(feed, name, 0)
     found = _SEPARATOR.fullmatch(feed.data[:end])
@@ -118,7 +118,7 @@ def read_separator(feed: Feed, name: str, declared: bytes | None) -> bytes | Non
 
 
 def read_columns(
-    feed: Feed, name: str, dialect: Dialect, encoding: str, *, guess: bool = False
+    feed: BlockReader, name: str, dialect: Dialect, encoding: str, *, guess: bool = False
 ) -> tuple[str, ...] | None:
     """Tell the columns, and go behind the record that names them; None where there is no record, and needs not be.
 
@@ -183,7 +183,7 @@ def _refuse_header(raw: bytes, name: str) -> None:
         raise SourceError(f"the header of {name} has NUL characters: if the file is UTF-16, pass encoding={encoding!r}")
 
 
-def _refuse_other_delimiter(feed: Feed, name: str, header: bytes, dialect: Dialect) -> None:
+def _refuse_other_delimiter(feed: BlockReader, name: str, header: bytes, dialect: Dialect) -> None:
     """Raise where a header of one column, and the first line after it, are several columns with another delimiter."""
     end = _first_line(feed, name, 0)
     line = feed.data[:end]
@@ -197,7 +197,7 @@ def _refuse_other_delimiter(feed: Feed, name: str, header: bytes, dialect: Diale
             )
 
 
-def _first_record(feed: Feed, name: str, dialect: Dialect) -> tuple[int, Found] | None:
+def _first_record(feed: BlockReader, name: str, dialect: Dialect) -> tuple[int, ScannedRecord] | None:
     """Return where the first line is that is not empty, and the record that begins there."""
     at = 0
     while True:
@@ -212,7 +212,7 @@ def _first_record(feed: Feed, name: str, dialect: Dialect) -> tuple[int, Found] 
             return at, found
 
 
-def _first_line(feed: Feed, name: str, at: int) -> int:
+def _first_line(feed: BlockReader, name: str, at: int) -> int:
     """Where the line that begins at `at` ends, with its line end; 0 where there is no line."""
     while (end := line_end(feed.data, at, final=feed.final)) is None:
         if feed.final:
@@ -221,7 +221,7 @@ def _first_line(feed: Feed, name: str, at: int) -> int:
     return end[1]
 
 
-def _read_more(feed: Feed, name: str) -> None:
+def _read_more(feed: BlockReader, name: str) -> None:
     if len(feed.data) > _LONGEST_HEADER:
         raise SourceError(f"the first record of {name} has no end after {_LONGEST_HEADER >> 20} MB: is it a CSV file?")
     feed.more()

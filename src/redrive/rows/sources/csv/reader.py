@@ -9,14 +9,14 @@ from typing import Any
 from redrive._internal.optional import needs
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Unreadable
-from redrive.rows.sources.csv.encoding import UTF_8, FromUtf16, is_utf_16, mark_undecodable, open_text
-from redrive.rows.sources.csv.frames import Frames, Part
-from redrive.rows.sources.csv.header import Feed, go_to_table, other_columns, read_columns, read_separator
-from redrive.rows.sources.csv.record_end import Progress, RecordScan
+from redrive.rows.sources.csv.encoding import UTF_8, Utf16Stream, is_utf_16, mark_undecodable, open_text
+from redrive.rows.sources.csv.frames import FrameBuilder, RecordRange
+from redrive.rows.sources.csv.header import BlockReader, go_to_table, other_columns, read_columns, read_separator
+from redrive.rows.sources.csv.record_end import RecordScan, ScanProgress
 from redrive.rows.sources.csv.records import Dialect, without_line_end
-from redrive.rows.sources.csv.scanner import Block, long_record, skipped_record, structure, too_large
+from redrive.rows.sources.csv.scanner import RecordBlock, long_record, skipped_record, structure, too_large
 from redrive.rows.sources.files.files import check_before_its_turn, damaged, names_of, size_of
-from redrive.rows.sources.files.odd_files import FileFit, check_that_one_is_good, is_odd, set_aside
+from redrive.rows.sources.files.odd_files import FileFitCheck, check_that_one_is_good, is_odd, set_aside
 
 with needs("rows"):
     import numpy as np
@@ -25,7 +25,7 @@ _BATCH_BYTES = 32 << 20  # a batch of large rows is cut shorter: memory stays fl
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CsvOptions:
     """How the files are written.
 
     delimiter  None goes by the name of the file
@@ -86,7 +86,11 @@ class CsvReading:
     """See `Reading`."""
 
     def __init__(
-        self, files: Sequence[Mapping[str, Any]], position: Mapping[str, Any] | None, options: Options, fit: FileFit
+        self,
+        files: Sequence[Mapping[str, Any]],
+        position: Mapping[str, Any] | None,
+        options: CsvOptions,
+        fit: FileFitCheck,
     ) -> None:
         """`files` are those of the source's identity."""
         names = names_of(files)
@@ -197,7 +201,7 @@ class CsvReading:
         self._file = None
 
 
-def columns_of(name: str, options: Options) -> tuple[str, ...] | None:
+def columns_of(name: str, options: CsvOptions) -> tuple[str, ...] | None:
     """The columns of a file; None where it is empty."""
     file = CsvFile(name, options, options.columns, None)
     file.close()
@@ -208,7 +212,7 @@ class CsvFile:
     """One file, read from its first row or from a position on."""
 
     def __init__(
-        self, name: str, options: Options, columns: tuple[str, ...] | None, position: Mapping[str, Any] | None
+        self, name: str, options: CsvOptions, columns: tuple[str, ...] | None, position: Mapping[str, Any] | None
     ) -> None:
         """`columns` are known only where the file does not name them itself."""
         self.name = name
@@ -217,7 +221,7 @@ class CsvFile:
         self._dialect = options.dialect(name, self._encoding)
         self._stream = open_text(name, options.encoding)
         try:
-            self._feed = Feed(self._stream)
+            self._feed = BlockReader(self._stream)
             go_to_table(self._feed, name, encoding=self._encoding, skip=options.skip)
             if self._stream.damage is not None and self._feed.final and not self._feed.data:
                 raise damaged(name, self._stream.damage, 0)
@@ -230,14 +234,14 @@ class CsvFile:
                 self._stream.close()
                 self._stream = open_text(name, options.encoding)
                 self._stream.seek(position["byte"])
-                self._feed = Feed(self._stream, position["byte"], position["line"])
+                self._feed = BlockReader(self._stream, position["byte"], position["line"])
         except BaseException:
             self._stream.close()
             raise
-        converted = UTF_8 if isinstance(self._stream, FromUtf16) else None
+        converted = UTF_8 if isinstance(self._stream, Utf16Stream) else None
         self._context = letter_context(self.columns or (), self._dialect, converted)
-        self._frames = Frames(self.columns or (), self._dialect, self._encoding)
-        self._block = Block.empty(self._feed.line)
+        self._frames = FrameBuilder(self.columns or (), self._dialect, self._encoding)
+        self._block = RecordBlock.empty(self._feed.line)
         self._at = 0
         self._ended = False
 
@@ -246,7 +250,7 @@ class CsvFile:
 
     def take(self, most: int) -> Batch | None:
         """The next rows, and what stands between them and is none; None at the end."""
-        parts: list[Part] = []
+        parts: list[RecordRange] = []
         records = size = 0
         while records < most and size < _BATCH_BYTES and self._find_records():
             part = self._part(most - records, _BATCH_BYTES - size)
@@ -286,7 +290,7 @@ class CsvFile:
         while self._at == len(self._block):
             feed = self._feed
             feed.drop(self._block.rest, self._block.line - feed.line)
-            self._block, self._at = Block.empty(feed.line), 0
+            self._block, self._at = RecordBlock.empty(feed.line), 0
             if feed.looked_at:
                 if feed.final:
                     return False
@@ -307,11 +311,11 @@ class CsvFile:
         """Whether an open quote stays open. Before damage it may be closed in what is missing."""
         return self._feed.final and self._stream.damage is None
 
-    def _long_record(self) -> Block:
+    def _long_record(self) -> RecordBlock:
         """Return the record that is not whole in the data; too large to be held, it is skipped."""
         feed, block = self._feed, self._block
         feed.drop(block.rest, block.line - feed.line)
-        scan, progress = RecordScan(self._dialect.delimiter, self._dialect.quote), Progress(False, 0)
+        scan, progress = RecordScan(self._dialect.delimiter, self._dialect.quote), ScanProgress(False, 0)
         while True:
             # Before damage the data ends with a whole line, which may be before what was scanned.
             at = min(progress.at, len(feed.data))
@@ -324,21 +328,21 @@ class CsvFile:
                 feed.looked_at = False
                 return long_record(feed.data[: progress.at], feed.line, self._dialect, self._width)
             if feed.final:
-                return Block.empty(feed.line)
+                return RecordBlock.empty(feed.line)
             feed.more()
 
-    def _skip_record(self, scan: RecordScan, progress: Progress) -> Block:
+    def _skip_record(self, scan: RecordScan, progress: ScanProgress) -> RecordBlock:
         feed = self._feed
         byte, line, beginning = feed.byte, feed.line, feed.data
         size, lines = feed.skip_record(scan, progress)
         bad = too_large(beginning, size, lines, self._most, scan.error)
         return skipped_record(feed.byte - byte, line, lines, bad)
 
-    def _part(self, most: int, size: int) -> Part:
+    def _part(self, most: int, size: int) -> RecordRange:
         """The next records: so many, or as many as are in so many bytes, but one at least."""
         block, first = self._block, self._at
         fitting = int(np.searchsorted(block.ends, block.starts[first] + size, "right"))
-        return Part(block, first, min(first + most, max(first + 1, fitting)))
+        return RecordRange(block, first, min(first + most, max(first + 1, fitting)))
 
     def _position(self) -> dict[str, Any]:
         block = self._block

@@ -33,7 +33,7 @@ _NEXT = {
 _AT_LINE_END, _AT_TEXT = 2, 3
 
 
-class Progress(NamedTuple):
+class ScanProgress(NamedTuple):
     """Where a scan stands: at the end of the record, or where it continues when there is more data."""
 
     ended: bool
@@ -54,24 +54,24 @@ class RecordScan:
         self._state = _START
         self._spans_lines = False  # of the quoted field, as far as it is no longer in the data
 
-    def advance(self, data: bytes, at: int, *, final: bool) -> Progress:
+    def advance(self, data: bytes, at: int, *, final: bool) -> ScanProgress:
         """Scan from `at`; nothing comes after `final` data, so that the record ends in it."""
         progress = self._advance(data, at, final=final)
         if progress.ended or not final:
             return progress
         if self._state == _QUOTED and self.error != AMBIGUOUS:
             self.error = NOT_CLOSED
-        return Progress(True, len(data))
+        return ScanProgress(True, len(data))
 
-    def _advance(self, data: bytes, at: int, *, final: bool) -> Progress:
+    def _advance(self, data: bytes, at: int, *, final: bool) -> ScanProgress:
         while self.error != AMBIGUOUS:
             if self._state == _QUOTED:
                 closed, at = self._close(data, at)
                 if not closed:
-                    return Progress(False, at)
+                    return ScanProgress(False, at)
                 continue
             if at == len(data):
-                return Progress(False, at)
+                return ScanProgress(False, at)
             if self._state == _START and self._quote is not None and data[at] == self._quote[0]:
                 self._state, self._spans_lines = _QUOTED, False
                 at += 1
@@ -79,12 +79,12 @@ class RecordScan:
             match = self._field_end.search(data, at)
             if match is None:
                 self._state = _UNQUOTED
-                return Progress(False, len(data))
+                return ScanProgress(False, len(data))
             if data[match.start()] != self._delimiter[0]:
                 end = line_end(data, match.start(), final=final)
                 # The line feed of a pair may be in the data that follows.
                 self._state = _UNQUOTED
-                return Progress(False, match.start()) if end is None else Progress(True, end[1])
+                return ScanProgress(False, match.start()) if end is None else ScanProgress(True, end[1])
             at, self._state = match.end(), _START
         return self._agree(data, at, final=final)
 
@@ -115,7 +115,7 @@ class RecordScan:
                 self.error = TEXT_AFTER_QUOTE
         return True, close + 1
 
-    def _agree(self, data: bytes, at: int, *, final: bool) -> Progress:
+    def _agree(self, data: bytes, at: int, *, final: bool) -> ScanProgress:
         """Go to the first line end at which all readings end a record."""
         assert self._quote is not None
         quote, delimiter = re.escape(self._quote), re.escape(self._delimiter)
@@ -130,10 +130,10 @@ class RecordScan:
             at = match.end()
             if kind == _AT_LINE_END:
                 if self._state == _START:
-                    return Progress(True, at)
+                    return ScanProgress(True, at)
                 if self._state == _START | _QUOTED:
                     at = self._line_of_next_quote(data, at, final=final)
-        return Progress(False, at)
+        return ScanProgress(False, at)
 
     def _line_of_next_quote(self, data: bytes, at: int, *, final: bool) -> int:
         """Skip lines without a quote, which change nothing."""

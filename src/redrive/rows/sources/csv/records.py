@@ -65,7 +65,7 @@ class Field(NamedTuple):
         return None if not self.quoted and self.text in dialect.null else self.text.decode(encoding)
 
 
-class Found(NamedTuple):
+class ScannedRecord(NamedTuple):
     """A record: where the next one begins, and its fields, or why it has none. An empty line has neither."""
 
     end: int
@@ -73,7 +73,7 @@ class Found(NamedTuple):
     error: str | None = None
 
 
-def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> Found | None:
+def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> ScannedRecord | None:
     """Return the record that begins at `start`; None where its end is not in `data` and more may come.
 
     The lines of a quoted field belong to their record, whatever the number of its fields. A record whose quotes are not
@@ -88,7 +88,7 @@ def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, f
     stop, after = found_end
     if stop == start:
         # Where there is one column, an empty line is what others write for a row without a value.
-        return Found(after, [Field(b"", quoted=False)] if width == 1 else None)
+        return ScannedRecord(after, [Field(b"", quoted=False)] if width == 1 else None)
     line = data[start:stop]
     if not dialect.opens_quote(line):
         fields = [Field(text, quoted=False) for text in line.split(dialect.delimiter)]
@@ -96,11 +96,11 @@ def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, f
     try:
         return _walk(data, start, dialect, width, final=final)
     except _EndsBeforeIt:
-        return Found(len(data), error=NOT_CLOSED) if final else None
+        return ScannedRecord(len(data), error=NOT_CLOSED) if final else None
     except _TextAfterQuote:
         scan = RecordScan(dialect.delimiter, dialect.quote)
         ended, end = scan.advance(data, start, final=final)
-        return Found(end, error=scan.error) if ended else None
+        return ScannedRecord(end, error=scan.error) if ended else None
 
 
 def shielded(raw: bytes, dialect: Dialect) -> bytes:
@@ -133,13 +133,13 @@ class _TextAfterQuote(Exception):
     """A closing quote is followed by neither a delimiter nor a line end."""
 
 
-def _of_width(end: int, fields: list[Field], dialect: Dialect, width: int | None) -> Found:
+def _of_width(end: int, fields: list[Field], dialect: Dialect, width: int | None) -> ScannedRecord:
     if width is None or len(fields) == width:
-        return Found(end, fields)
-    return Found(end, error=dialect.ragged(len(fields), width))
+        return ScannedRecord(end, fields)
+    return ScannedRecord(end, error=dialect.ragged(len(fields), width))
 
 
-def _walk(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> Found:
+def _walk(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> ScannedRecord:
     """Go from field to field to the end of the record."""
     assert dialect.quote is not None
     fields: list[Field] = []

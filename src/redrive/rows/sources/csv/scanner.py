@@ -25,7 +25,7 @@ _CAREFUL_IN_A_ROW = 16  # trouble seldom comes alone, and another look at the bl
 _LF, _CR = 10, 13
 
 
-class Bad(NamedTuple):
+class BadRecord(NamedTuple):
     """What is wrong with a record that is not a row.
 
     rows  how many rows it may be: of several lines, each may be a row that a wrong quote made part of the record
@@ -44,16 +44,16 @@ BEGINNING = 1 << 16
 """Bytes of it that are kept."""
 
 
-def too_large(beginning: bytes, size: int, lines: int, most: int, error: str | None = None) -> Bad:
+def too_large(beginning: bytes, size: int, lines: int, most: int, error: str | None = None) -> BadRecord:
     """Return what is wrong with a record of more than `most` bytes; an error of its quotes may be the reason."""
     text = f"the record has {size:,} bytes, and max_record_bytes is {most:,}"
-    return Bad(
+    return BadRecord(
         f"{error}: {text}" if error in QUOTE_ERRORS else text, lines, {TOO_LARGE: beginning[: min(BEGINNING, most)]}
     )
 
 
 @dataclass(slots=True)
-class Block:
+class RecordBlock:
     """The records of some bytes of a file.
 
     starts, ends  where each record begins, and where it ends with its line end; empty lines are left out
@@ -70,12 +70,12 @@ class Block:
     lines: Places
     rest: int
     line: int
-    bad: dict[int, Bad] = field(default_factory=dict)
+    bad: dict[int, BadRecord] = field(default_factory=dict)
     rewritten: dict[int, bytes] = field(default_factory=dict)
     parsed: bytes | None = None
 
     @classmethod
-    def empty(cls, line: int) -> Block:
+    def empty(cls, line: int) -> RecordBlock:
         """No records, where a line begins."""
         none = np.empty(0, np.intp)
         return cls(b"", none, none, none, 0, line)
@@ -92,7 +92,7 @@ class Block:
         return [record for record in records if record < len(self) and record not in self.bad]
 
 
-def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int, final: bool) -> Block:
+def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int, final: bool) -> RecordBlock:
     """The records that are whole in `data`, which begins with one; `line` is its number.
 
     width  how many fields a record has
@@ -111,14 +111,16 @@ def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int
     for record, error in gathered.errors.items():
         lines = int(np.searchsorted(marks.newlines, ends[record]) - first_lines[record])
         raw = data[starts[record] : ends[record]]
-        bad[record] = Bad(error, lines if lines == 1 else _rows_in(raw, error, lines, dialect, width))
+        bad[record] = BadRecord(error, lines if lines == 1 else _rows_in(raw, error, lines, dialect, width))
     if len(data) > most:
         for record in np.flatnonzero(ends - starts > most).tolist():
             raw = without_line_end(data[starts[record] : ends[record]])
             if len(raw) > most:
                 lines = int(np.searchsorted(marks.newlines, ends[record]) - first_lines[record])
                 bad[record] = too_large(raw, len(raw), lines, most, gathered.errors.get(record))
-    block = Block(data, starts, ends, line + first_lines, at, line + int(np.searchsorted(marks.newlines, at)), bad)
+    block = RecordBlock(
+        data, starts, ends, line + first_lines, at, line + int(np.searchsorted(marks.newlines, at)), bad
+    )
     block.rewritten = {record: raw for record, raw in gathered.rewritten.items() if record not in bad}
     _rewrite_literal_quotes(block, marks.literal, dialect)
     if len(marks.lone_returns):
@@ -126,17 +128,17 @@ def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int
     return block
 
 
-def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> Block:
+def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> RecordBlock:
     """Return a block of one record, taken apart without the marks of `structure`, which need many times its size."""
     found = record_at(raw, 0, dialect, width, final=True)
     assert found is not None
     lines = count_lines(raw)
     starts, ends, first_line = (np.array([place], np.intp) for place in (0, len(raw), line))
-    block = Block(raw, starts, ends, first_line, len(raw), line + lines)
+    block = RecordBlock(raw, starts, ends, first_line, len(raw), line + lines)
     if found.error is not None:
-        block.bad[0] = Bad(found.error, _rows_in(raw, found.error, lines, dialect, width))
+        block.bad[0] = BadRecord(found.error, _rows_in(raw, found.error, lines, dialect, width))
     elif found.fields is None:
-        return replace(Block.empty(line + lines), rest=len(raw))  # an empty line
+        return replace(RecordBlock.empty(line + lines), rest=len(raw))  # an empty line
     elif any(not quoted and dialect.shield in text for text, quoted in found.fields):
         block.rewritten[0] = shielded(raw, dialect)
     elif raw.endswith(b"\r"):
@@ -155,10 +157,10 @@ def _rows_in(raw: bytes, error: str, lines: int, dialect: Dialect, width: int) -
     return 1 + sum(line.count(dialect.delimiter) == width - 1 for line in raw.splitlines()[1:-1])
 
 
-def skipped_record(taken: int, line: int, lines: int, bad: Bad) -> Block:
+def skipped_record(taken: int, line: int, lines: int, bad: BadRecord) -> RecordBlock:
     """Return a block of one record that was not held; its `taken` bytes end where the data that is left begins."""
     starts, ends, first_line = (np.array([place], np.intp) for place in (-taken, 0, line))
-    return Block(b"", starts, ends, first_line, 0, line + lines, {0: bad})
+    return RecordBlock(b"", starts, ends, first_line, 0, line + lines, {0: bad})
 
 
 class _Run(NamedTuple):
@@ -324,7 +326,7 @@ class _Gathered:
         return _Run(*(part[full] for part in run))
 
 
-def _rewrite_literal_quotes(block: Block, literal: Places, dialect: Dialect) -> None:
+def _rewrite_literal_quotes(block: RecordBlock, literal: Places, dialect: Dialect) -> None:
     """Shield quotes that are text, which the fast parser would misread."""
     for record in block.good_at(literal):
         block.rewritten[record] = shielded(block.raw(record), dialect)

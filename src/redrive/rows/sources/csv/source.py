@@ -7,11 +7,11 @@ from typing import Any
 
 from redrive.rows.batch import Record
 from redrive.rows.sources.csv.encoding import UTF_8, is_utf_16, known_encoding, undecodable
-from redrive.rows.sources.csv.reader import CUT_OFF, CsvReading, Options, columns_of, read_context
+from redrive.rows.sources.csv.reader import CUT_OFF, CsvOptions, CsvReading, columns_of, read_context
 from redrive.rows.sources.csv.records import Dialect, record_at
 from redrive.rows.sources.csv.scanner import TOO_LARGE
 from redrive.rows.sources.files.files import Files, Paths, at_same_file, names_of
-from redrive.rows.sources.files.odd_files import FileFit, refuse_file
+from redrive.rows.sources.files.odd_files import FileFitCheck, refuse_file
 from redrive.rows.sources.files.partitions import add_partition, partitions_of, with_partitions
 from redrive.rows.sources.source import Misfit, Reading
 
@@ -54,7 +54,7 @@ def csv(
     if quotes is not None and quotes in ((b",", b"\t") if separator is None else (separator,)):
         raise ValueError(f"delimiter and quote must differ, and both are {quote!r}")
     known = known_encoding(encoding, (separator or b",", quotes or b""))
-    options = Options(
+    options = CsvOptions(
         delimiter=separator,
         quote=quotes,
         null=_null(null, quote, known),
@@ -73,7 +73,7 @@ class CsvSource:
     of_text = True
     """Every value is a text; see `Outgoing.of_text`."""
 
-    def __init__(self, files: Files, options: Options) -> None:
+    def __init__(self, files: Files, options: CsvOptions) -> None:
         self.name = files.name
         self._files = files
         self._options = options
@@ -98,7 +98,7 @@ class CsvSource:
         """See `SetsFilesAside`. The first file that fits names the columns, and one that has others is set aside."""
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
-        fit = FileFit(misfit, names, partitions, lambda name: columns_of(name, self._options))
+        fit = FileFitCheck(misfit, names, partitions, lambda name: columns_of(name, self._options))
         reading = CsvReading(identity["files"], position, self._options, fit)
         return with_partitions(at_same_file(reading, position, identity["files"]), partitions)
 

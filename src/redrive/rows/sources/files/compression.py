@@ -37,7 +37,7 @@ _NOT_READ = (
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class CompressionFault:
     """What is wrong with a compressed file.
 
     reason  "the gzip stream ends early"
@@ -48,7 +48,7 @@ class Damage:
     intact: int
 
 
-class Damaged(Exception):
+class CompressionError(Exception):
     """A compressed stream cannot be decompressed any further."""
 
 
@@ -56,7 +56,7 @@ class Decoder(Protocol):
     """The decompressed bytes of one file."""
 
     def read(self, most: int) -> bytes:
-        """Return some bytes, none at the end; raises `Damaged`."""
+        """Return some bytes, none at the end; raises `CompressionError`."""
 
     def jump(self, position: int) -> bool:
         """Go to a position at once, where that is possible."""
@@ -92,7 +92,7 @@ def is_plain(name: str) -> bool:
     return not head.startswith(_GZIP_MAGIC) and not _ZSTD.match(head)
 
 
-def damage_of(name: str) -> Damage | None:
+def damage_of(name: str) -> CompressionFault | None:
     """Return what is wrong with a compressed file; None where it is whole, or not compressed.
 
     This decompresses the whole file. The answer is remembered for as long as the file is not changed.
@@ -102,7 +102,7 @@ def damage_of(name: str) -> Damage | None:
 
 
 @lru_cache(maxsize=1024)
-def _damage_of(name: str, *_version: int) -> Damage | None:
+def _damage_of(name: str, *_version: int) -> CompressionFault | None:
     decoder = open_decoder(name)
     try:
         if isinstance(decoder, _Plain):
@@ -112,9 +112,9 @@ def _damage_of(name: str, *_version: int) -> Damage | None:
             unpacked += len(piece)
             if unpacked > _ANY_RATIO:
                 _check_ratio(name, unpacked, decoder.taken())
-    except Damaged as damaged:
+    except CompressionError as damaged:
         intact = decoder.intact if isinstance(decoder, _Gzip) else _intact_zstd(name)
-        return Damage(str(damaged), intact)
+        return CompressionFault(str(damaged), intact)
     finally:
         decoder.close()
     return None
@@ -139,7 +139,7 @@ def _most_ratio() -> int:
     return int(given)
 
 
-def _without_its_magic(name: str) -> Damage | None:
+def _without_its_magic(name: str) -> CompressionFault | None:
     """A file called .gz or .zst that does not begin like one; text was decompressed, and has kept its name."""
     kind, magic = _BY_NAME.get(os.path.splitext(name)[1].lower(), ("", b""))
     if not kind:
@@ -147,8 +147,8 @@ def _without_its_magic(name: str) -> Damage | None:
     with open(name, "rb") as file:
         head = file.read(4096)
     if len(head) < len(magic) and magic.startswith(head):
-        return Damage(f"the {kind} stream ends early", 0)
-    return Damage(f"it does not begin as a {kind} stream does", 0) if _BINARY.search(head) else None
+        return CompressionFault(f"the {kind} stream ends early", 0)
+    return CompressionFault(f"it does not begin as a {kind} stream does", 0) if _BINARY.search(head) else None
 
 
 class _Plain:
@@ -192,7 +192,7 @@ class _Gzip:
                 self._packed = self._file.read(_CHUNK)
             if not self._packed and not self._has_more:
                 if self._member is not None:
-                    raise Damaged("the gzip stream ends early")
+                    raise CompressionError("the gzip stream ends early")
                 return b""
             self._unpack()
         data, self._rest = self._rest[:most], self._rest[most:]
@@ -207,7 +207,7 @@ class _Gzip:
         try:
             self._rest = self._member.decompress(self._packed, _STEP)  # a little may be packed that is very much
         except zlib.error as error:
-            raise Damaged("the gzip stream is corrupt") from error
+            raise CompressionError("the gzip stream is corrupt") from error
         self._unpacked += len(self._rest)
         self._packed = self._member.unconsumed_tail or self._member.unused_data
         self._has_more = len(self._rest) == _STEP and not self._member.eof
@@ -239,7 +239,7 @@ class _Zstd:
             if getattr(error, "errno", None) is not None:
                 raise  # the disk's fault, not the file's
             early = "Truncated" in str(error)
-            raise Damaged(f"the zstd stream {'ends early' if early else 'is corrupt'}") from error
+            raise CompressionError(f"the zstd stream {'ends early' if early else 'is corrupt'}") from error
         return data
 
     def jump(self, position: int) -> bool:

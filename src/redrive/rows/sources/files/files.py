@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from redrive._internal.paths import local_path
 from redrive.errors import SourceError
 from redrive.rows.sources.files import identity as file_identity
-from redrive.rows.sources.files.compression import Damaged, Decoder, damage_of, is_plain, open_decoder
+from redrive.rows.sources.files.compression import CompressionError, Decoder, damage_of, is_plain, open_decoder
 from redrive.rows.sources.files.version import ChangedFile, FileVersion
 from redrive.rows.sources.source import Reading
 
@@ -168,7 +168,7 @@ class Stream:
     def _read(self, most: int) -> bytes:
         try:
             return self._bytes.read(most)
-        except Damaged as error:  # it was whole a moment ago
+        except CompressionError as error:  # it was whole a moment ago
             damage = str(error)
         raise self._version.changed(damage)  # outside, or the error of zlib in it might be retried
 

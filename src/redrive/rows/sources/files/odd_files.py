@@ -44,7 +44,7 @@ def check_that_one_is_good(names: Sequence[str], look: Callable[[str], object]) 
         raise SourceError(f"none of the {len(names)} files can be read; the last one: {odd}")
 
 
-class FileFit:
+class FileFitCheck:
     """Tells which of several files do not fit the check or the sink."""
 
     def __init__(

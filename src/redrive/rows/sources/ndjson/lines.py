@@ -19,14 +19,14 @@ _SIDE_BY_SIDE = re.compile(rb"\}\s*\{")
 _JSON_SIGNS = '{}[]":,\\ \t\r\n0'
 
 
-class Beginning(bytes):
+class LineStart(bytes):
     """The beginning of a line that is longer than the source takes."""
 
     size: int
     """Bytes of the whole line."""
 
     @classmethod
-    def of(cls, line: bytes, size: int, most: int) -> Beginning:
+    def of(cls, line: bytes, size: int, most: int) -> LineStart:
         made = cls(line[: min(BEGINNING, most)])
         made.size = size
         return made
@@ -36,7 +36,7 @@ def parsed(
     lines: Sequence[bytes], first: int, encoding: str, most: int
 ) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
     """The records with the numbers of their lines, and the lines that hold none."""
-    if encoding == "utf-8" and Beginning not in set(map(type, lines)):
+    if encoding == "utf-8" and LineStart not in set(map(type, lines)):
         try:
             found = list(map(orjson.loads, lines))
         except orjson.JSONDecodeError:
@@ -55,7 +55,7 @@ def _parsed_one_by_one(
     numbers: list[int] = []
     unreadable: list[Unreadable] = []
     for number, ended in enumerate(lines, first):
-        if isinstance(ended, Beginning):
+        if isinstance(ended, LineStart):
             error = f"the record has {ended.size:,} bytes, and max_record_bytes is {most:,}"
             unreadable.append(Unreadable({TOO_LARGE: bytes(ended)}, error, f"line {number}"))
             continue
@@ -74,7 +74,7 @@ def is_object(line: bytes, encoding: str) -> bool:
     """Return whether a line is a record; one that is too long to be read counts by its beginning."""
     if not line.lstrip().startswith(b"{"):
         return False
-    if isinstance(line, Beginning):
+    if isinstance(line, LineStart):
         return True
     try:
         record_of(line, encoding)

@@ -29,7 +29,7 @@ from redrive.rows.sources.files.format import (
 )
 from redrive.rows.sources.files.odd_files import check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.files.partitions import add_partition, partitions_of, with_partitions
-from redrive.rows.sources.ndjson.lines import Beginning, decoded, is_object, known_encoding, parsed, record
+from redrive.rows.sources.ndjson.lines import LineStart, decoded, is_object, known_encoding, parsed, record
 from redrive.rows.sources.source import Reading
 
 _BLOCK = 1 << 20
@@ -306,12 +306,12 @@ class _Lines:
         if self._final:
             self._split(self._tail)
 
-    def _beginning(self, line: bytes, size: int) -> Beginning:
+    def _beginning(self, line: bytes, size: int) -> LineStart:
         self._has_long = True
-        return Beginning.of(line, size, self.most)
+        return LineStart.of(line, size, self.most)
 
     def _bytes_of(self, lines: Sequence[bytes]) -> int:
-        left_out = (one.size - len(one) for one in lines if isinstance(one, Beginning)) if self._has_long else ()
+        left_out = (one.size - len(one) for one in lines if isinstance(one, LineStart)) if self._has_long else ()
         return sum(map(len, lines)) + sum(left_out)
 
 

@@ -9,14 +9,14 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from redrive.rows.sources.pages.fetch import Fetch, Outcome
+from redrive.rows.sources.pages.fetch import Outcome, PageFetcher
 from redrive.rows.sources.pages.prefetch import PATIENCE
 
 _GRACE = 1.0
 """Seconds that requests are given to end by themselves before they are cancelled."""
 
 
-class Loop:
+class FetchLoop:
     """The event loop of all sources of the program; a thread runs it while one of them is read.
 
     One for all, since the connections of an HTTP client belong to the loop they were opened in, and a client may serve
@@ -51,12 +51,12 @@ class Loop:
                 self._thread = None
 
 
-_loops: dict[int, Loop] = {}
+_loops: dict[int, FetchLoop] = {}
 
 
-def the_loop() -> Loop:
+def the_loop() -> FetchLoop:
     """The loop of this process. What a forked one inherits stays as it is: to close it would disturb its parent."""
-    return _loops.setdefault(os.getpid(), Loop())
+    return _loops.setdefault(os.getpid(), FetchLoop())
 
 
 def _end(loop: asyncio.AbstractEventLoop, process: int) -> None:
@@ -67,10 +67,10 @@ def _end(loop: asyncio.AbstractEventLoop, process: int) -> None:
         loop.close()
 
 
-class Tasks:
+class AsyncFetcher:
     """Fetches pages as tasks of the loop."""
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: PageFetcher) -> None:
         self._fetch = fetch
         self._home = the_loop()
         self._loop: asyncio.AbstractEventLoop | None = self._home.enter()

@@ -67,7 +67,7 @@ class PageWithoutList(MalformedPage):
     verdict_rule = NO_LIST
 
 
-class Contents:
+class PageReader:
     """Reads pages.
 
     items      where the list is; None: the page itself, a usual name, or the only list in it

@@ -16,10 +16,10 @@ from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
 from redrive.errors import CircuitOpen, RetriesExhausted, SourceError
 from redrive.model.calls import Failure, Kind, Verdict
-from redrive.rows.sources.pages.content import Contents, MalformedPage, Page, body_of
+from redrive.rows.sources.pages.content import MalformedPage, Page, PageReader, body_of
 
 
-class Fault(Enum):
+class FaultKind(Enum):
     """Whose fault it is that there is no page."""
 
     MALFORMED = auto()
@@ -34,16 +34,16 @@ class Fault(Enum):
     """Ours, the key's or nobody's: other pages would fare no better, or nothing was sent at all."""
 
 
-RETRY_LATER = (Fault.DOWN, Fault.FINAL)
+RETRY_LATER = (FaultKind.DOWN, FaultKind.FINAL)
 """Faults that say nothing about the page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class PageFailed:
     """A page that could not be had."""
 
     error: Exception
-    fault: Fault
+    fault: FaultKind
 
     @property
     def reason(self) -> str:
@@ -51,7 +51,7 @@ class Failed:
         if isinstance(self.error, MalformedPage):
             return str(self.error)
         reason = _verdict(self.error).reason
-        return f"{reason}: {self.error}" if self.fault is Fault.MALFORMED else reason
+        return f"{reason}: {self.error}" if self.fault is FaultKind.MALFORMED else reason
 
     @property
     def body(self) -> str | bytes | None:
@@ -65,17 +65,17 @@ class Failed:
         return body_of(attribute(error, "response"))
 
 
-Outcome = Page | Failed
+Outcome = Page | PageFailed
 
 
-class Stopped(BaseException):
+class ReadingClosed(BaseException):
     """The reading was closed: no further attempt. No Exception, so that the service counts it nowhere."""
 
 
-class Fetch:
+class PageFetcher:
     """The user's function behind its service, for one reading."""
 
-    def __init__(self, service: Service, function: Callable[..., Any], contents: Contents) -> None:
+    def __init__(self, service: Service, function: Callable[..., Any], contents: PageReader) -> None:
         self.is_async = is_async(function)
         self._service = service
         self._function = function
@@ -90,7 +90,7 @@ class Fetch:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            return Failed(error, fault_of(error))
+            return PageFailed(error, fault_of(error))
 
     async def acall(self, token: Any) -> Outcome:
         """Fetch a page in this coroutine."""
@@ -99,7 +99,7 @@ class Fetch:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            return Failed(error, fault_of(error))
+            return PageFailed(error, fault_of(error))
 
     def stop(self) -> None:
         """Let calls under way make no further attempt."""
@@ -137,7 +137,7 @@ class Fetch:
 
     def _go_on(self) -> None:
         if self._stopped:
-            raise Stopped
+            raise ReadingClosed
 
     def _is_bad_answer(self, fetched: Any) -> bool:
         """Whether the service, by its own rules, too, would object to this response; then the judging is its."""
@@ -156,21 +156,21 @@ class Fetch:
         )
 
 
-def fault_of(error: Exception) -> Fault:
+def fault_of(error: Exception) -> FaultKind:
     """What an error that outlived its retries says of the page."""
     if isinstance(error, MalformedPage | UnicodeDecodeError):
-        return Fault.MALFORMED
+        return FaultKind.MALFORMED
     if isinstance(error, SourceError | CircuitOpen):
-        return Fault.FINAL
+        return FaultKind.FINAL
     verdict, kind = _verdict(error), _kind(error)
     if kind in (Kind.ROW, Kind.DISCARD):
-        return Fault.MISSING if verdict.status == 404 else Fault.REFUSED
+        return FaultKind.MISSING if verdict.status == 404 else FaultKind.REFUSED
     # A ValueError is what a function raises for a page that it fetched and cannot read.
     unread = kind is Kind.AMBIGUOUS or (kind is Kind.PERMANENT and isinstance(error, ValueError))
     if unread and verdict.status is None and classify(error, "row").kind is Kind.ROW:
-        return Fault.MALFORMED
+        return FaultKind.MALFORMED
     # Who is told to come back later is not told that this page is bad: rate limits are nobody's fault.
-    return Fault.DOWN if kind in (Kind.TRANSIENT, Kind.RETRY_NOW, Kind.AMBIGUOUS) else Fault.FINAL
+    return FaultKind.DOWN if kind in (Kind.TRANSIENT, Kind.RETRY_NOW, Kind.AMBIGUOUS) else FaultKind.FINAL
 
 
 def _verdict(error: Exception) -> Verdict:

@@ -19,8 +19,8 @@ from redrive.errors import SourceError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.pages.content import UNSAID, Page
-from redrive.rows.sources.pages.fetch import RETRY_LATER, Failed, Fault, Outcome
-from redrive.rows.sources.pages.plan import Plan, is_json
+from redrive.rows.sources.pages.fetch import RETRY_LATER, FaultKind, Outcome, PageFailed
+from redrive.rows.sources.pages.plan import PagePlan, is_json
 from redrive.rows.sources.pages.prefetch import Fetcher
 
 _MOST_DOWN = 3  # so many pages in a row that the service fails on are no bad pages: it is down
@@ -29,7 +29,7 @@ _MOST_EMPTY = 1_000  # so many pages in a row without any, each of which says th
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PagePart:
     """A page, or what is left of it."""
 
     label: str
@@ -39,7 +39,7 @@ class Piece:
     lost: Unreadable | None = None
 
 
-class Numbered:
+class NumberedPages:
     """Pages that are called by a number, several of them on their way at once.
 
     first     the first page, where it has been fetched already
@@ -48,7 +48,7 @@ class Numbered:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PagePlan,
         name: str,
         fetcher: Fetcher,
         position: Any | None,
@@ -71,7 +71,7 @@ class Numbered:
         self._digest = b""
         self._rows = plan.size or 1
 
-    def next(self) -> Piece | None:
+    def next(self) -> PagePart | None:
         """The next page; None at the end."""
         if self._over or self._plan.is_enough(self._pages):
             return None
@@ -115,14 +115,14 @@ class Numbered:
         for place, under_way in enumerate(self._ahead):
             if under_way is not None and under_way.done():
                 outcome = under_way.result()
-                if isinstance(outcome, Failed) and outcome.fault in RETRY_LATER:
+                if isinstance(outcome, PageFailed) and outcome.fault in RETRY_LATER:
                     self._ahead[place] = None
 
     def _ends(self, under_way: Future[Outcome] | None) -> bool:
         if under_way is None or not under_way.done():
             return False
         outcome = under_way.result()
-        return self._is_last(outcome) if isinstance(outcome, Page) else outcome.fault is Fault.FINAL
+        return self._is_last(outcome) if isinstance(outcome, Page) else outcome.fault is FaultKind.FINAL
 
     def _token(self, place: int = 0) -> int:
         token: int = self._plan.start + (self._pages + place) * self._plan.step
@@ -133,12 +133,12 @@ class Numbered:
 
     # ── a page that came ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _sound(self, page: Page) -> Piece | None:
+    def _sound(self, page: Page) -> PagePart | None:
         if not page.items and not self._plan.asks_next:
             if self._is_empty_end():
                 return None
             self._alike = 0
-            return Piece(self._label(), (), self._plan.position(self._token(1), self._pages + 1))
+            return PagePart(self._label(), (), self._plan.position(self._token(1), self._pages + 1))
         last = self._is_last(page)
         if last and self._pages == 0 and not self._plan.asks_next:
             last = self._is_alone(page)
@@ -147,7 +147,7 @@ class Numbered:
         self._rows = self._plan.size or len(page.items) or self._rows
         pages = self._pages + 1
         behind = self._plan.end(pages) if last else self._plan.position(self._token(1), pages)
-        return Piece(self._label(), page.items, behind)
+        return PagePart(self._label(), page.items, behind)
 
     def _is_last(self, page: Page) -> bool:
         if self._plan.asks_next:
@@ -188,21 +188,21 @@ class Numbered:
 
     # ── a page that did not ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _lost(self, failed: Failed) -> Piece | None:
+    def _lost(self, failed: PageFailed) -> PagePart | None:
         """A lost page is quarantined where that is allowed; None where there is none to lose."""
-        if failed.fault is Fault.MISSING and self._is_the_end(failed):
+        if failed.fault is FaultKind.MISSING and self._is_the_end(failed):
             return None
-        quarantine = self._plan.bad_page == "quarantine" and failed.fault is not Fault.FINAL
-        if not quarantine or (failed.fault is Fault.DOWN and not self._is_up()):
+        quarantine = self._plan.bad_page == "quarantine" and failed.fault is not FaultKind.FINAL
+        if not quarantine or (failed.fault is FaultKind.DOWN and not self._is_up()):
             hint = 'bad_page="quarantine" would set it aside and go on'
             raise _stopping(failed, self._label(), self._name, hint)
         self._alike = 0
         raw = {"page": self._token(), "service": self._name, "body": failed.body}
         context = dict(self._identity)
         lost = Unreadable(raw, failed.error, self._label(), ErrorType.PAGE, rows=self._rows, context=context)
-        return Piece(self._label(), (), self._plan.position(self._token(1), self._pages + 1), lost)
+        return PagePart(self._label(), (), self._plan.position(self._token(1), self._pages + 1), lost)
 
-    def _is_the_end(self, missing: Failed) -> bool:
+    def _is_the_end(self, missing: PageFailed) -> bool:
         """One page that is missing may be one among others; two in a row are the end."""
         stops = self._plan.bad_page == "stop"
         if self._pages == 0 and stops:
@@ -212,7 +212,7 @@ class Numbered:
             if self._pages == 0:
                 raise _stopping(missing, self._label(), self._name, "and there is none after it")
             return True
-        if stops and isinstance(after, Failed) and after.fault in RETRY_LATER:
+        if stops and isinstance(after, PageFailed) and after.fault in RETRY_LATER:
             raise _stopping(after, self._plan.label(self._token(1)), self._name)  # who knows which of the two it is
         return False
 
@@ -224,12 +224,12 @@ class Numbered:
             after = self._outcome(place)
             if _is_answer(after):
                 return True
-            if isinstance(after, Failed) and after.fault is Fault.FINAL:  # the circuit, most likely: who knows
+            if isinstance(after, PageFailed) and after.fault is FaultKind.FINAL:  # the circuit, most likely: who knows
                 return self._answered
         return False
 
 
-def refuse_short(plan: Plan, name: str, token: Any, page: Page) -> None:
+def refuse_short(plan: PagePlan, name: str, token: Any, page: Page) -> None:
     """Raise where the offset of the next page would skip rows: this page is short and says that more follow."""
     count, size = len(page.items), plan.size
     if plan.by != "offset" or size is None or count >= size or not plan.asks_next or not page.following:
@@ -241,17 +241,17 @@ def refuse_short(plan: Plan, name: str, token: Any, page: Page) -> None:
     )
 
 
-class Cursors:
+class CursorPages:
     """Pages of which each tells where the next one is."""
 
-    def __init__(self, plan: Plan, name: str, fetcher: Fetcher, position: Any | None) -> None:
+    def __init__(self, plan: PagePlan, name: str, fetcher: Fetcher, position: Any | None) -> None:
         self._token, self._pages, self._over = plan.place(position)
         self._plan = plan
         self._name = name
         self._fetcher = fetcher
-        self._circle = _Circle(self._token)
+        self._circle = _CursorLoop(self._token)
 
-    def next(self) -> Piece | None:
+    def next(self) -> PagePart | None:
         """The next page; None at the end."""
         if self._over or self._plan.is_enough(self._pages):
             return None
@@ -259,16 +259,16 @@ class Cursors:
         if self._circle.closed:
             raise SourceError(f"{self._name}: {label} came twice: the API goes in circles")
         outcome = self._fetcher.start(self._token).result()
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, PageFailed):
             hint = "behind a cursor nobody can go on without it, since it alone tells where the next page is"
             raise _stopping(outcome, label, self._name, hint)
         following = self._following(outcome)
         self._pages += 1
         self._token, self._over = following, following is None
         if following is None:
-            return Piece(label, outcome.items, self._plan.end(self._pages))
+            return PagePart(label, outcome.items, self._plan.end(self._pages))
         self._circle.meet(following)
-        return Piece(label, outcome.items, self._plan.position(following, self._pages))
+        return PagePart(label, outcome.items, self._plan.position(following, self._pages))
 
     def _following(self, page: Page) -> Any | None:
         if page.following is UNSAID:
@@ -286,7 +286,7 @@ class Cursors:
         return page.following or None
 
 
-class _Circle:
+class _CursorLoop:
     """Tells when cursors come again, with the memory of one: it is compared with the next 1, then with 2, 4, 8 …"""
 
     def __init__(self, first: Any) -> None:
@@ -316,10 +316,10 @@ def _is_answer(outcome: Outcome) -> bool:
 
 
 def _is_no_page(outcome: Outcome) -> bool:
-    return not outcome.items if isinstance(outcome, Page) else outcome.fault is Fault.MISSING
+    return not outcome.items if isinstance(outcome, Page) else outcome.fault is FaultKind.MISSING
 
 
-def _stopping(failed: Failed, label: str, name: str, hint: str = "") -> Exception:
+def _stopping(failed: PageFailed, label: str, name: str, hint: str = "") -> Exception:
     """What to raise for a page that stops the run: what may heal, and what is the key's, as it is."""
     if failed.fault in RETRY_LATER:
         if not isinstance(failed.error, SourceError):

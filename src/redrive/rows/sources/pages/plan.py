@@ -17,7 +17,7 @@ _LONGEST_LABEL = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PagePlan:
     """The options of `pages` that say which page comes when, checked."""
 
     by: By = "page"

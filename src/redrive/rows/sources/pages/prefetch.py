@@ -9,7 +9,7 @@ from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from redrive.rows.sources.pages.fetch import Fetch, Outcome
+from redrive.rows.sources.pages.fetch import Outcome, PageFetcher
 
 PATIENCE = 5.0
 """Seconds that closing waits for what cannot be cancelled."""
@@ -25,10 +25,10 @@ class Fetcher(Protocol):
         """Give up what is under way; may be called twice."""
 
 
-class Inline:
+class InlineFetcher:
     """Fetches in the caller's thread, when it is told to."""
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: PageFetcher) -> None:
         self._fetch = fetch
 
     def start(self, token: Any) -> Future[Outcome]:
@@ -40,7 +40,7 @@ class Inline:
         self._fetch.stop()
 
 
-class Threads:
+class ThreadedFetcher:
     """Fetches by threads, in the order in which pages were asked for.
 
     Threads stay for the whole reading, so that what a fetch keeps per thread, such as a session, is made once for each.
@@ -48,7 +48,7 @@ class Threads:
     attempt. The threads are daemons, so that one that hangs does not hold up the end of the program.
     """
 
-    def __init__(self, fetch: Fetch, most: int) -> None:
+    def __init__(self, fetch: PageFetcher, most: int) -> None:
         self._fetch = fetch
         self._most = most
         self._threads: list[threading.Thread] = []

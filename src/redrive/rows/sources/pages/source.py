@@ -11,11 +11,11 @@ from redrive.calls.function import refuse_generator, refuse_unless_callable
 from redrive.calls.service import Service
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
-from redrive.rows.sources.pages.content import Contents, Finder
-from redrive.rows.sources.pages.fetch import RETRY_LATER, Failed, Fault, Fetch, Outcome
-from redrive.rows.sources.pages.paginate import Cursors, Numbered, Piece, refuse_short
-from redrive.rows.sources.pages.plan import BadPage, By, Plan
-from redrive.rows.sources.pages.prefetch import Fetcher, Inline, Threads
+from redrive.rows.sources.pages.content import Finder, PageReader
+from redrive.rows.sources.pages.fetch import RETRY_LATER, FaultKind, Outcome, PageFailed, PageFetcher
+from redrive.rows.sources.pages.paginate import CursorPages, NumberedPages, PagePart, refuse_short
+from redrive.rows.sources.pages.plan import BadPage, By, PagePlan
+from redrive.rows.sources.pages.prefetch import Fetcher, InlineFetcher, ThreadedFetcher
 from redrive.rows.sources.records.first_items import FirstItems, difference_of, difference_of_declared
 
 _PATIENCE = 10.0  # seconds: what a slow API gave is written then, however little it is
@@ -82,8 +82,10 @@ def pages(
     if identity is not None and (not isinstance(identity, str) or not identity.strip()):
         raise ValueError(f"identity must be a text that is not empty, such as the day of the input, not {identity!r}")
     asks_next = by == "cursor" or following is not None
-    plan = Plan(by=by, start=start, size=size, in_flight=in_flight, bad_page=bad_page, limit=limit, asks_next=asks_next)
-    contents = Contents(items, following, asks_next=asks_next)
+    plan = PagePlan(
+        by=by, start=start, size=size, in_flight=in_flight, bad_page=bad_page, limit=limit, asks_next=asks_next
+    )
+    contents = PageReader(items, following, asks_next=asks_next)
     return Pages(service, fetch, plan, contents, name or service.name, identity=identity)
 
 
@@ -96,8 +98,8 @@ class Pages:
         self,
         service: Service,
         fetch: Callable[..., Any],
-        plan: Plan,
-        contents: Contents,
+        plan: PagePlan,
+        contents: PageReader,
         name: str,
         *,
         identity: str | None = None,
@@ -157,19 +159,19 @@ class Pages:
         self._plan.place(position)  # before anything is started that would have to be closed
         first, self._first = self._first, None
         fetcher = self._fetcher(self._plan.in_flight)
-        walk: Cursors | Numbered
+        walk: CursorPages | NumberedPages
         if self._plan.by == "cursor":
-            walk = Cursors(self._plan, self.name, fetcher, position)
+            walk = CursorPages(self._plan, self.name, fetcher, position)
         else:
-            walk = Numbered(self._plan, self.name, fetcher, position, first, identity=identity)
+            walk = NumberedPages(self._plan, self.name, fetcher, position, first, identity=identity)
         return PagesReading(walk, fetcher, self.name, self._plan.limit)
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
         if not isinstance(raw, Mapping) or raw.keys() != _LETTER:
             return _record(raw)
         outcome = self._fetch_one(raw["page"])
-        if isinstance(outcome, Failed):
-            if outcome.fault is Fault.MALFORMED:
+        if isinstance(outcome, PageFailed):
+            if outcome.fault is FaultKind.MALFORMED:
                 raise ValueError(f"the page is still malformed: {outcome.reason}") from outcome.error
             raise outcome.error
         refuse_short(self._plan, self.name, raw["page"], outcome)
@@ -208,12 +210,12 @@ class Pages:
             fetcher.close()
 
     def _fetcher(self, in_flight: int) -> Fetcher:
-        fetch = Fetch(self._service, self._fetch, self._contents)
+        fetch = PageFetcher(self._service, self._fetch, self._contents)
         if not fetch.is_async:
-            return Inline(fetch) if in_flight == 1 else Threads(fetch, in_flight)
-        from redrive.rows.sources.pages.async_fetch import Tasks  # asyncio, for those who need it
+            return InlineFetcher(fetch) if in_flight == 1 else ThreadedFetcher(fetch, in_flight)
+        from redrive.rows.sources.pages.async_fetch import AsyncFetcher  # asyncio, for those who need it
 
-        return Tasks(fetch)
+        return AsyncFetcher(fetch)
 
 
 class PagesReading:
@@ -221,12 +223,12 @@ class PagesReading:
 
     columns = None
 
-    def __init__(self, walk: Cursors | Numbered, fetcher: Fetcher, name: str, total: int | None) -> None:
+    def __init__(self, walk: CursorPages | NumberedPages, fetcher: Fetcher, name: str, total: int | None) -> None:
         self.total = total
         self._walk = walk
         self._fetcher = fetcher
         self._name = name
-        self._held: Piece | Exception | None = None
+        self._held: PagePart | Exception | None = None
         """What came up while a batch was gathered, and belongs behind it."""
 
     def read(self, most: int) -> Batch | None:
@@ -241,7 +243,7 @@ class PagesReading:
             if piece is None and not gathered.count:
                 return None
             # An error comes up when what came before it is safe; a page is not split.
-            if not isinstance(piece, Piece) or (gathered.count and gathered.count + len(piece.items) > most):
+            if not isinstance(piece, PagePart) or (gathered.count and gathered.count + len(piece.items) > most):
                 break
             self._held = None
             gathered.add(piece)
@@ -249,7 +251,7 @@ class PagesReading:
                 break  # its body may be large, and letters should not wait
         return gathered.batch()
 
-    def _next(self) -> Piece | Exception | None:
+    def _next(self) -> PagePart | Exception | None:
         if self._held is None:
             try:
                 self._held = self._walk.next()
@@ -276,7 +278,7 @@ class _Gathered:
     def count(self) -> int:
         return len(self._rows) + len(self._unreadable)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PagePart) -> None:
         self.next = piece.next
         if piece.lost is not None:
             self._unreadable.append(piece.lost)
@@ -306,7 +308,7 @@ class _Gathered:
 
 def _difference_of_first(identity: Mapping[str, Any], first: Outcome) -> str | None:
     """Return how the first page differs from the one of an identity, as a clause; None where it does not."""
-    if isinstance(first, Failed) and first.fault in RETRY_LATER:
+    if isinstance(first, PageFailed) and first.fault in RETRY_LATER:
         raise first.error  # nothing is known about the pages: that does not make them others
     return difference_of(identity.get("first"), _first_of(first), "items of the first page")
 
@@ -314,7 +316,7 @@ def _difference_of_first(identity: Mapping[str, Any], first: Outcome) -> str | N
 def _first_of(first: Outcome) -> dict[str, Any]:
     """What is compared of the first page: its items, or why there is none."""
     found = FirstItems()
-    if isinstance(first, Failed):
+    if isinstance(first, PageFailed):
         found.add(f"no page: {first.fault.name}")
         return found.document(length=None)
     for item in first.items:

@@ -13,7 +13,7 @@ from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv.header import unique_names
 from redrive.rows.sources.files.files import Files, Paths, at_same_file, names_of
 from redrive.rows.sources.files.identity import content
-from redrive.rows.sources.files.odd_files import FileFit, check_that_one_is_good, is_odd, refuse_file, set_aside
+from redrive.rows.sources.files.odd_files import FileFitCheck, check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.files.partitions import add_partition, partition_in, partitions_of, with_partitions
 from redrive.rows.sources.files.version import FileVersion
 from redrive.rows.sources.parquet.footer import check_names, footer_fault
@@ -85,7 +85,7 @@ class Parquet:
             wanted = self._columns
             partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
         good = {footer.name: footer.columns for footer in footers if not footer.odd}
-        fit = FileFit(misfit, names, partitions, good.get)
+        fit = FileFitCheck(misfit, names, partitions, good.get)
         reading = at_same_file(ParquetReading(footers, position, fit), position, identity["files"])
         return with_partitions(reading, partitions)
 
@@ -110,7 +110,7 @@ class Parquet:
 class ParquetReading:
     """See `Reading`."""
 
-    def __init__(self, footers: Sequence[_Footer], position: Mapping[str, Any] | None, fit: FileFit) -> None:
+    def __init__(self, footers: Sequence[_Footer], position: Mapping[str, Any] | None, fit: FileFitCheck) -> None:
         good = {footer.columns: footer.name for footer in footers if not footer.odd}
         fitting = [columns for columns, name in good.items() if fit.objection(name, columns) is None]
         self.columns: tuple[str, ...] | None = _in_common(fitting or list(good))

@@ -21,7 +21,7 @@ from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.keyset import IS_BEHIND, Keyset
 
 
-class Page(NamedTuple):
+class QueryPage(NamedTuple):
     """Where a page begins, as `Keyset.page` takes it, and how many rows it has at most."""
 
     start: Any
@@ -29,7 +29,7 @@ class Page(NamedTuple):
     most: int
 
 
-class Order:
+class QueryOrder:
     """The order of a query's rows; `select` runs a statement."""
 
     def __init__(self, name: str, keyset: Keyset, select: Callable[[Select[Any]], list[Record]]) -> None:
@@ -37,15 +37,15 @@ class Order:
         self._keyset = keyset
         self._select = select
 
-    def check(self, last: Record, following: Record, page: Page) -> None:
+    def check(self, last: Record, following: Record, page: QueryPage) -> None:
         """Raise where a page that begins behind a row of this one would pass over the following row."""
         self._check(last, following, self._keyset.names, page)
 
-    def check_key(self, last: Record, following: Record, page: Page) -> None:
+    def check_key(self, last: Record, following: Record, page: QueryPage) -> None:
         """Check rows without a watermark, which are in the order of their key."""
         self._check(last, following, self._keyset.names[1:], page)
 
-    def _check(self, last: Record, following: Record, names: Sequence[str], page: Page) -> None:
+    def _check(self, last: Record, following: Record, names: Sequence[str], page: QueryPage) -> None:
         here, there = _place(last, names), _place(following, names)
         if here == there:
             raise SourceError(
@@ -65,7 +65,7 @@ class Order:
                 "columns to text in the SQL"
             )
 
-    def _is_passed_over(self, here: list[Any], there: list[Any], names: Sequence[str], page: Page) -> bool:
+    def _is_passed_over(self, here: list[Any], there: list[Any], names: Sequence[str], page: QueryPage) -> bool:
         """Return whether the place that follows another is not behind it when the two are compared."""
         if [_place(record, names) for record in self._select(self._keyset.following(here))] == [there]:
             return False

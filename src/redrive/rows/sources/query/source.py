@@ -17,8 +17,8 @@ from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.database import Database
 from redrive.rows.sources.query.keyset import Columns, Keyset
-from redrive.rows.sources.query.order import Order, Page, raise_fault, shown
-from redrive.rows.sources.query.text_rows import Rescue, Rescued
+from redrive.rows.sources.query.order import QueryOrder, QueryPage, raise_fault, shown
+from redrive.rows.sources.query.text_rows import TextRow, TextRowReader
 from redrive.rows.sources.query.watermark import given_back, kept, stepped_back
 
 MOST_NULLS = 10_000
@@ -166,7 +166,7 @@ class QueryReading:
         self._late: Any = None if position is None else self._late_of(position)
         self._newest: Any = None
         self.columns: tuple[str, ...] | None = self._look()
-        self._rescue = Rescue(self.columns, databases.is_no_rows_fault)
+        self._rescue = TextRowReader(self.columns, databases.is_no_rows_fault)
 
     def read(self, most: int) -> Batch | None:
         if self._nulls is not None:
@@ -296,7 +296,7 @@ class QueryReading:
                     "cast it to text in the SQL"
                 )
         self._keyset = self._keyset.typed(dict(described))
-        self._order = Order(self._name, self._keyset, self._select)
+        self._order = QueryOrder(self._name, self._keyset, self._select)
         watermark = self._start if self._behind is None else self._behind[0]
         if self._keyset.is_lost(watermark):
             raise SourceError(
@@ -328,7 +328,7 @@ class QueryReading:
     def _cut(self, found: list[Record], most: int) -> list[Record]:
         """As much as was asked for. One more was read: if that is of the same place, no page could begin with it."""
         if len(found) > most:
-            self._order.check(found[most - 1], found[most], Page(self._start, self._behind, most))
+            self._order.check(found[most - 1], found[most], QueryPage(self._start, self._behind, most))
         return found[:most]
 
     def _page_by_halves(self, most: int, error: Exception) -> _Page:
@@ -358,7 +358,7 @@ class QueryReading:
                     page.bad.extend(self._unreadable(found[first], behind, places[first], fault))
                 else:
                     middle = (first + end) // 2
-                    self._order.check(found[middle - 1], found[middle], Page(self._start, self._behind, most))
+                    self._order.check(found[middle - 1], found[middle], QueryPage(self._start, self._behind, most))
                     pieces += [(middle, end), (first, middle)]
         return page
 
@@ -371,7 +371,7 @@ class QueryReading:
         )
         return self._letter_of(rescued, place, fault)
 
-    def _letter_of(self, rescued: Rescued | None, place: Record, fault: Exception) -> list[Unreadable]:
+    def _letter_of(self, rescued: TextRow | None, place: Record, fault: Exception) -> list[Unreadable]:
         if rescued is None:
             return []
         error = databases.first_line(fault)
@@ -406,14 +406,14 @@ class QueryReading:
         else:
             more = len(found) > most
             if more:
-                self._order.check_key(found[most - 1], found[most], Page(None, behind, most))
+                self._order.check_key(found[most - 1], found[most], QueryPage(None, behind, most))
             return found[:most], [], [found[most - 1][name] for name in keys] if more else None
         # The watermark as text, because it may be what cannot be had.
         place_columns = {self._keyset.names[0]: Text(), **dict.fromkeys(keys)}
         places = self._select(self._keyset.without_watermark(behind, most + 1, place_columns))
         rows: list[Record] = []
         bad: list[Unreadable] = []
-        page = Page(None, behind, most)
+        page = QueryPage(None, behind, most)
         for place, following in pairwise(places):
             self._order.check_key(place, following, page)
         for place in places[:most]:

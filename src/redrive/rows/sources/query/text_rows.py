@@ -17,14 +17,14 @@ from redrive.rows.batch import Record
 from redrive.rows.sources.query.keyset import Columns
 
 Fetch = Callable[[Columns], list[Record]]
-"""Selects rows with these columns: one, for `Rescue.row`."""
+"""Selects rows with these columns: one, for `TextRowReader.row`."""
 
 _TEXT = Text()
 _FORMS: tuple[TypeEngine[Any] | None, ...] = (None, _TEXT, LargeBinary())
 
 
 @dataclass(slots=True)
-class Rescued:
+class TextRow:
     """A row, as far as it could be read."""
 
     record: Record
@@ -39,7 +39,7 @@ class Rescued:
         return {"as_text": self.as_text, "missing": self.missing}
 
 
-class Rescue:
+class TextRowReader:
     """Reads rows column by column.
 
     A column that was needed as text is selected so from then on, which makes it one statement for most rows.
@@ -49,13 +49,13 @@ class Rescue:
         self._forms: dict[str, TypeEngine[Any] | None] = dict.fromkeys(columns)
         self._is_nobodys_fault = is_nobodys_fault
 
-    def row(self, fetch: Fetch) -> Rescued | None:
+    def row(self, fetch: Fetch) -> TextRow | None:
         """Return the row that `fetch` selects; None where it is no longer there."""
         found = self._attempt(fetch, self._forms)
         if found is not None:
             as_text = [name for name, form in self._forms.items() if form is not None]
-            return Rescued(found[0], as_text) if found else None
-        rescued = Rescued({})
+            return TextRow(found[0], as_text) if found else None
+        rescued = TextRow({})
         for name in self._forms:
             for form in _FORMS:
                 value = self._attempt(fetch, {name: form})
