@@ -12,7 +12,7 @@ from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
 from redrive.rows.schema_drift import Columns
-from redrive.rows.sinks.mode import Mode
+from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.transform import BadBatch, PerRow, Transform
 from redrive.rows.validation.function import FunctionCheck
 from redrive.rows.validation.validator import Check, Checked, Unchecked
@@ -221,7 +221,7 @@ class Preparation:
         key = tuple(row.values(name)[0] if name in row.columns else None for name in self._key)
         return None if None in key else key
 
-    def sink_keys(self, rows: Outgoing, mode: Mode | None) -> list[str | None]:
+    def sink_keys(self, rows: Outgoing, mode: WriteMode | None) -> list[str | None]:
         """Return the keys of rows that were written, as letters have them; None where others of a key still count."""
         counting = set(range(len(rows)) if mode is None else mode.superseding(rows))
         keyed = rows.keyed

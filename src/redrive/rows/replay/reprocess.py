@@ -18,7 +18,7 @@ from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.prepare import Preparation
 from redrive.rows.replay import portions
 from redrive.rows.schema_drift import unite
-from redrive.rows.sinks.mode import Mode
+from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import Appends, ComparesKeys, Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import BadBatch
@@ -270,7 +270,7 @@ class _Slot(NamedTuple):
 
 
 def _in_order(
-    groups: Sequence[Outgoing], preparation: Preparation, mode: Mode | None, runs: Sequence[UUID | None]
+    groups: Sequence[Outgoing], preparation: Preparation, mode: WriteMode | None, runs: Sequence[UUID | None]
 ) -> list[_Slot]:
     """Return all rows so that of those of one key the last one counts."""
     slots = [_Slot(number, place) for number, group in enumerate(groups) for place in range(len(group))]
@@ -298,7 +298,7 @@ def _contenders(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[_Slot]) 
     return rows
 
 
-def _contest(sink: Sink, rows: Outgoing, mode: Mode | None) -> Contest | Rounds:
+def _contest(sink: Sink, rows: Outgoing, mode: WriteMode | None) -> Contest | Rounds:
     """Return which of several letters of one key is sent. Where the sink refuses it, the one before it is written."""
     if mode is not None and mode.newer:
         return Rounds(rows, sink.key)  # the sink compares all of them

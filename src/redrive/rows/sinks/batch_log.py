@@ -16,7 +16,7 @@ from typing import Any
 from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.sinks.sink import Applied
+from redrive.rows.sinks.sink import WriteResult
 from redrive.rows.sinks.table_schema import TableName
 
 NAME = "redrive_batches"
@@ -55,13 +55,13 @@ class BatchLog:
         statement = "INSERT INTO {} (label, digest, written_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING label"
         return bool(self._run(statement, *values))
 
-    def complete(self, label: str, applied: Applied) -> None:
+    def complete(self, label: str, applied: WriteResult) -> None:
         """Store what became of the rows of a claimed label."""
         if applied or applied.suppressed:
             refused = json.dumps([[one.place, str(one.error)] for one in applied])
             self._run("UPDATE {} SET refused = ?, suppressed = ? WHERE label = ?", refused, applied.suppressed, label)
 
-    def find(self, label: str, digest: str) -> Applied | None:
+    def find(self, label: str, digest: str) -> WriteResult | None:
         """Return what became of the rows of a label; None where it is not there.
 
         Raises:
@@ -77,7 +77,7 @@ class BatchLog:
                 "run it again with the same input, batch size, validate and transform as before, or empty the table "
                 "and run it with restart=True (`redrive run --restart`)"
             )
-        applied = Applied(Refused(place, error, ErrorType.SINK) for place, error in json.loads(refused or "[]"))
+        applied = WriteResult(Refused(place, error, ErrorType.SINK) for place, error in json.loads(refused or "[]"))
         applied.suppressed = suppressed
         return applied
 

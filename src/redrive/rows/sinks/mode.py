@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple, get_args
 from redrive.errors import SinkMismatch
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.deletion_marks import is_yes, marked
-from redrive.rows.sinks.sink import Applied
+from redrive.rows.sinks.sink import WriteResult
 from redrive.rows.sinks.table_schema import TableName, quoted
 
 OnConflict = Literal["update", "ignore"]
 DeleteWhen = str | Mapping[str, Any]
 
 
-class Split(NamedTuple):
+class WritesAndDeletes(NamedTuple):
     """Rows to write and rows to delete, each with their places among all of them."""
 
     kept: Outgoing
@@ -28,7 +28,7 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
+class WriteMode:
     """How rows become the table's own. The default is an upsert: the row that comes replaces the one that is there."""
 
     on_conflict: OnConflict = "update"
@@ -50,7 +50,7 @@ class Mode:
     @property
     def is_plain(self) -> bool:
         """Whether it is an upsert and nothing else."""
-        return self == Mode()
+        return self == WriteMode()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Mode:
                 f"they have {', '.join(columns[:12])}"
             )
 
-    def split(self, rows: Outgoing, bad: Mapping[int, str] | None = None) -> Split:
+    def split(self, rows: Outgoing, bad: Mapping[int, str] | None = None) -> WritesAndDeletes:
         """Tell rows to write from rows to delete; `bad` are rows that can be neither."""
         flags = [_flags(name, wanted, rows) for name, wanted in self._wanted.items()]
         bad = dict(bad or {})
@@ -87,7 +87,7 @@ class Mode:
         gone = {*deleted, *bad}
         kept = [at for at in range(len(rows)) if at not in gone]
         columns = self.written(rows.columns)
-        return Split(rows.take(kept).onto(columns), kept, rows.take(deleted).onto(columns), deleted, bad)
+        return WritesAndDeletes(rows.take(kept).onto(columns), kept, rows.take(deleted).onto(columns), deleted, bad)
 
     def without_deleted(self, rows: Outgoing) -> Outgoing:
         """Return the rows that do not stand for a deletion."""
@@ -97,7 +97,7 @@ class Mode:
         """Return the rows that stand for a deletion."""
         return rows.take(self.split(rows).deleted_places if self._wanted else ())
 
-    def keep(self, applied: Applied, kept: int) -> None:
+    def keep(self, applied: WriteResult, kept: int) -> None:
         """Count deletions that left their row in the table: it is newer, or a trigger keeps it."""
         applied.deleted -= kept
         if self.newer is None:

@@ -11,7 +11,7 @@ from redrive.rows.batch import Outgoing, Refused
 from redrive.store.database import Database
 
 
-class Applied(list[Refused]):
+class WriteResult(list[Refused]):
     """What became of the rows of one write: those that were refused, and how many of the others are not in the sink."""
 
     suppressed: int = 0
@@ -46,7 +46,7 @@ class Sink(Protocol):
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """Write rows, durably. Those that the sink refuses for a fault of their own are given back, the others written.
-        An `Applied` also says how many of the others were left out.
+        An `WriteResult` also says how many of the others were left out.
 
         What heals is repeated in here; any other error is raised, and then it is unknown which rows were written, so
         that all of them will be written again. `label` names this batch of this run: the same again after a crash.
@@ -74,7 +74,7 @@ class SharesTransactions(Protocol):
 
 
 @runtime_checkable
-class RehearsesInOrder(Protocol):
+class ChecksInOrder(Protocol):
     """A sink that can rehearse rows as if others had been written before."""
 
     def rehearse_after(self, earlier: Sequence[Outgoing], rows: Outgoing) -> Sequence[Refused]:
@@ -104,7 +104,7 @@ class Appends(Protocol):
     def append_all(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """Append rows that belong together: all of them, or none where some are refused, which are returned.
 
-        None are appended either where the database leaves some out by a rule of its own; an `Applied` tells. Where rows
+        None are appended either where the database leaves some out by a rule of its own; an `WriteResult` tells. Where rows
         of this label were appended before, nothing is done, and none is refused.
         """
 

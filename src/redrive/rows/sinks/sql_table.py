@@ -20,9 +20,9 @@ from redrive.rows.sinks.batch_log import BatchLog, Execute, digest_of
 from redrive.rows.sinks.exact.text_order import TextOrder
 from redrive.rows.sinks.keys import Ask, KeyKind, compared
 from redrive.rows.sinks.locks import limit_lock_waits
-from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.sink import Applied
-from redrive.rows.sinks.table_schema import Shape, TableName, compare, no_table, quoted
+from redrive.rows.sinks.mode import WriteMode
+from redrive.rows.sinks.sink import WriteResult
+from redrive.rows.sinks.table_schema import TableName, TableSchema, compare, no_table, quoted
 from redrive.store.database import Database
 
 _classifier = Classifier()
@@ -33,7 +33,7 @@ def is_row_fault(error: BaseException) -> bool:
     return isinstance(error, Exception) and _classifier.classify(error, scope="row").kind is Kind.ROW
 
 
-class Faults(dict[int, str]):
+class RowFaults(dict[int, str]):
     """The rows of a write that are bad, by place, and why; and how many others the database left out."""
 
     suppressed: int = 0
@@ -42,10 +42,10 @@ class Faults(dict[int, str]):
     """Rows of the table that were deleted."""
 
 
-def refusals(bad: Mapping[int, str]) -> Applied:
+def refusals(bad: Mapping[int, str]) -> WriteResult:
     """Rows that are refused, in their order, each with its fault as it may be shown."""
-    applied = Applied(Refused(place, shown(bad[place]) or "refused", ErrorType.SINK) for place in sorted(bad))
-    if isinstance(bad, Faults):
+    applied = WriteResult(Refused(place, shown(bad[place]) or "refused", ErrorType.SINK) for place in sorted(bad))
+    if isinstance(bad, RowFaults):
         applied.suppressed, applied.ignored = bad.suppressed, bad.ignored
     return applied
 
@@ -60,7 +60,7 @@ def execute_with(connection: Connection) -> Execute:
     return execute
 
 
-class _Rehearsed(Exception):
+class _RollBack(Exception):
     """Ends a rehearsal, and with it its transaction."""
 
     def __init__(self, refused: Sequence[Refused]) -> None:
@@ -68,23 +68,23 @@ class _Rehearsed(Exception):
         self.refused = refused
 
 
-class TransactedTable(ABC):
+class SqlTable(ABC):
     """See `Sink`."""
 
     fold: Callable[[str], str] = staticmethod(str)
     """Makes names of columns equal that the database takes for the same."""
 
     def __init__(
-        self, database: Database, table: TableName, *, key: tuple[str, ...], create: bool, mode: Mode | None = None
+        self, database: Database, table: TableName, *, key: tuple[str, ...], create: bool, mode: WriteMode | None = None
     ) -> None:
-        self.mode = mode or Mode()
+        self.mode = mode or WriteMode()
         self.name = f"{table} in {database.name}"
         self.key = key
         self.patience = database.patience
         self._database = database
         self._table = table
         self._create = create
-        self._shape: Shape | None = None
+        self._shape: TableSchema | None = None
         self._checked: set[tuple[str, ...]] = set()
         self._removed_old = False
         self._order = TextOrder(table, self.mode.newer or "")
@@ -140,12 +140,12 @@ class TransactedTable(ABC):
             if self._open_log(connection).claim(label, digest_of(rows)):
                 applied = self._write(connection, rows, rehearsing=False)
                 if applied or applied.suppressed:
-                    raise _Rehearsed(applied)
+                    raise _RollBack(applied)
 
         try:
             if len(rows):
                 self._database.write(work)
-        except _Rehearsed as refused:
+        except _RollBack as refused:
             return refused.refused
         return ()
 
@@ -180,12 +180,12 @@ class TransactedTable(ABC):
         def work(connection: Connection) -> None:
             for before in earlier:
                 self._write(connection, before, rehearsing=True)
-            raise _Rehearsed(self._write(connection, rows, rehearsing=True))
+            raise _RollBack(self._write(connection, rows, rehearsing=True))
 
         try:
             if len(rows):
                 self._database.write(work)
-        except _Rehearsed as rehearsed:
+        except _RollBack as rehearsed:
             return rehearsed.refused
         return ()
 
@@ -220,7 +220,7 @@ class TransactedTable(ABC):
             log = self._make_log(connection)
         return log
 
-    def _write(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
+    def _write(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> WriteResult:
         """Write the rows; whatever speaks against them by what was known is looked at again by what is."""
         known = self._shape
         limit_lock_waits(connection, self.patience)
@@ -237,12 +237,12 @@ class TransactedTable(ABC):
             return refused
         places = [one.place for one in refused]
         again = self._attempt(connection, rows.take(places), rehearsing=rehearsing)
-        applied = Applied(replace(one, place=places[one.place]) for one in again)
+        applied = WriteResult(replace(one, place=places[one.place]) for one in again)
         applied.suppressed = refused.suppressed + again.suppressed
         applied.ignored, applied.deleted = refused.ignored + again.ignored, refused.deleted + again.deleted
         return applied
 
-    def _attempt(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
+    def _attempt(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> WriteResult:
         unsortable = self._unsortable(connection, rows) if self.mode.newer else {}
         if self.mode.delete_when is None and not unsortable:
             return self._upsert(connection, rows, rehearsing=rehearsing)
@@ -255,14 +255,14 @@ class TransactedTable(ABC):
             bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
             kept = self._count_kept(connection, shape, split.deleted, faults)
         deleted = len(split.deleted) - (len(bad) - len(split.bad))
-        written = self._upsert(connection, split.kept, rehearsing=rehearsing) if len(split.kept) else Applied()
+        written = self._upsert(connection, split.kept, rehearsing=rehearsing) if len(split.kept) else WriteResult()
         bad |= {split.kept_places[one.place]: str(one.error) for one in written}
         applied = refusals(bad)
         applied.suppressed, applied.ignored, applied.deleted = written.suppressed, written.ignored, deleted
         self.mode.keep(applied, kept)
         return applied
 
-    def _count_kept(self, connection: Connection, shape: Shape, rows: Outgoing, faults: Faults) -> int:
+    def _count_kept(self, connection: Connection, shape: TableSchema, rows: Outgoing, faults: RowFaults) -> int:
         """How many of the deletions left the row of their key in the table."""
         places = [place for place in range(len(rows)) if place not in faults]
         if faults.deleted == len(places):
@@ -293,15 +293,17 @@ class TransactedTable(ABC):
 
         return self._order.faults(rows.values(name), stored, replaced, takes_numbers=order == "numbers")
 
-    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing, column: str) -> Mapping[int, Any]:
+    def _stored_values(
+        self, connection: Connection, shape: TableSchema, keys: Outgoing, column: str
+    ) -> Mapping[int, Any]:
         """The values of a column that the table has for these keys, by place."""
         raise NotImplementedError
 
-    def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
+    def _text_order(self, shape: TableSchema | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
         """Whether a column has texts, or numbers and texts; None where it has neither. Without a shape, when made."""
         return None
 
-    def _upsert(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> Applied:
+    def _upsert(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> WriteResult:
         shape = self._shape or self._read_shape(connection)
         if shape is None:
             shape = self._made(connection, rows)
@@ -313,11 +315,11 @@ class TransactedTable(ABC):
             self._checked.add(rows.columns)
         return refusals(self._load(connection, shape, rows, rehearsing=rehearsing))
 
-    def _look(self, connection: Connection) -> Shape | None:
+    def _look(self, connection: Connection) -> TableSchema | None:
         limit_lock_waits(connection, self.patience)
         return self._read_shape(connection)
 
-    def _is_old(self, connection: Connection, known: Shape | None) -> bool:
+    def _is_old(self, connection: Connection, known: TableSchema | None) -> bool:
         """Whether the table is another than was known; then that is forgotten."""
         if known is None or self._read_shape(connection) == known:
             return False
@@ -328,7 +330,7 @@ class TransactedTable(ABC):
         self._shape = None
         self._checked.clear()
 
-    def _made(self, connection: Connection, rows: Outgoing) -> Shape:
+    def _made(self, connection: Connection, rows: Outgoing) -> TableSchema:
         """The table, made for these rows. It is not remembered: the transaction may yet be undone."""
         if not self._create:
             raise no_table(self._database.name, self._table)
@@ -339,7 +341,7 @@ class TransactedTable(ABC):
         return shape
 
     @abstractmethod
-    def _read_shape(self, connection: Connection) -> Shape | None:
+    def _read_shape(self, connection: Connection) -> TableSchema | None:
         """The table as it is; None where there is none."""
 
     @abstractmethod
@@ -351,10 +353,10 @@ class TransactedTable(ABC):
         """Make the table for such rows."""
 
     @abstractmethod
-    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
         """The kinds of the key's columns, and how to ask about their values; without a shape, as `_make` makes them."""
 
-    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Faults:
+    def _delete(self, connection: Connection, shape: TableSchema, rows: Outgoing) -> RowFaults:
         """Delete the rows of the table that have the keys of these; those that cannot be deleted by place, and why."""
         raise NotImplementedError
 
@@ -367,5 +369,7 @@ class TransactedTable(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
+    def _load(
+        self, connection: Connection, shape: TableSchema, rows: Outgoing, *, rehearsing: bool
+    ) -> Mapping[int, str]:
         """Write the rows that the table takes; the others by place, and why."""

@@ -10,7 +10,7 @@ from sqlalchemy import URL
 
 from redrive._internal.database_url import parse_url
 from redrive._internal.paths import local_path
-from redrive.rows.sinks.mode import DeleteWhen, Mode, OnConflict
+from redrive.rows.sinks.mode import DeleteWhen, OnConflict, WriteMode
 from redrive.rows.sinks.sink import Sink
 from redrive.rows.sinks.table_schema import TableName
 
@@ -50,7 +50,7 @@ def table(
     `append` and the last three are for PostgreSQL, SQLite and DuckDB.
     """
     parsed, where = _read(url), TableName.parse(name)
-    mode = Mode(on_conflict, newer, delete_when)
+    mode = WriteMode(on_conflict, newer, delete_when)
     parts = _appended(key, mode) if _flag("append", append) else _key(key)
     mode.check_key(parts)
     _flag("create", create)
@@ -99,7 +99,7 @@ def _flag(name: str, value: bool) -> bool:
     return value
 
 
-def _appended(key: str | Sequence[str] | None, mode: Mode) -> tuple[str, ...]:
+def _appended(key: str | Sequence[str] | None, mode: WriteMode) -> tuple[str, ...]:
     if key is not None:
         raise ValueError("append=True inserts every row and knows none by a key; leave out key, or append=True")
     if not mode.is_plain:

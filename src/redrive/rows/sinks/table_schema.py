@@ -76,7 +76,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableSchema:
     """What rows must know about a table before they go in."""
 
     columns: tuple[Column, ...]
@@ -103,7 +103,11 @@ def no_table(where: str, table: TableName, others: Iterable[str] = ()) -> SinkMi
 
 
 def compare(
-    table: TableName, shape: Shape | None, columns: Sequence[str], key: Sequence[str], fold: Callable[[str], str] = str
+    table: TableName,
+    shape: TableSchema | None,
+    columns: Sequence[str],
+    key: Sequence[str],
+    fold: Callable[[str], str] = str,
 ) -> None:
     """Raise where rows of these columns cannot go in; a table that is yet to be made only needs the key.
 

@@ -6,24 +6,24 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 
-class Index(NamedTuple):
+class UniqueIndex(NamedTuple):
     """A unique index beside the key."""
 
     name: str
     columns: tuple[str, ...]
 
 
-class Claim(NamedTuple):
+class IndexClaim(NamedTuple):
     """A row of a batch, and the value of an index that it brings."""
 
     row: int
-    on: Index
+    on: UniqueIndex
     values: tuple[Any, ...]
 
 
 def losers(
-    taken: Iterable[tuple[Claim, bool]], contested: Iterable[Claim], *, in_order: bool
-) -> dict[int, tuple[Index, tuple[Any, ...]]]:
+    taken: Iterable[tuple[IndexClaim, bool]], contested: Iterable[IndexClaim], *, in_order: bool
+) -> dict[int, tuple[UniqueIndex, tuple[Any, ...]]]:
     """Return the rows that are refused for certain when a batch is applied row by row, each with the value it lost.
 
     Args:
@@ -32,7 +32,7 @@ def losers(
         in_order: whether the first row of the batch that claims a value gets it, so that the others lose. Not so where
             rows may be refused for reasons that are not known here.
     """
-    refused: dict[int, tuple[Index, tuple[Any, ...]]] = {}
+    refused: dict[int, tuple[UniqueIndex, tuple[Any, ...]]] = {}
     unsure: set[int] = set()
     for claim, may_change in taken:
         if may_change:
@@ -41,10 +41,10 @@ def losers(
             refused.setdefault(claim.row, (claim.on, claim.values))
     if not in_order:
         return refused
-    by_row: dict[int, list[Claim]] = {}
+    by_row: dict[int, list[IndexClaim]] = {}
     for claim in contested:
         by_row.setdefault(claim.row, []).append(claim)
-    holders: dict[tuple[Index, tuple[Any, ...]], int] = {}
+    holders: dict[tuple[UniqueIndex, tuple[Any, ...]], int] = {}
     for row in sorted(by_row):
         if row in refused:
             continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.sinks.sink import Applied, RehearsesInOrder, Sink
+from redrive.rows.sinks.sink import ChecksInOrder, Sink, WriteResult
 
 LEFT_OUT = "the database left the row out by a rule of its own, such as a trigger; nothing was written"
 _UNKNOWN = "the table was changed by others at the same moment, and it is not known whether the row was written"
@@ -46,7 +46,7 @@ def apply(sink: Sink, rows: Outgoing, *, label: str | None, after: Sequence[Outg
     """
     mode = getattr(sink, "mode", None)
     if label is None:
-        if after and isinstance(sink, RehearsesInOrder):
+        if after and isinstance(sink, ChecksInOrder):
             in_order = sink.rehearse_after
             return _by_halves(rows, lambda some: _effect(len(some), in_order(after, some)))
         return _by_halves(rows, lambda some: _effect(len(some), sink.rehearse(some)))
@@ -74,7 +74,7 @@ def left_out(rehearse: Rehearse, rows: Outgoing) -> set[int]:
 
 def _effect(count: int, refused: Sequence[Refused]) -> Effect | None:
     """Return what became of rows; None where some were left out and it is not known which."""
-    if not isinstance(refused, Applied) or not (refused.ignored or refused.suppressed):
+    if not isinstance(refused, WriteResult) or not (refused.ignored or refused.suppressed):
         return Effect(count, list(refused))
     bad = {one.place for one in refused}
     good = {place for place in range(count) if place not in bad}

@@ -28,7 +28,7 @@ from redrive.rows.checkpoint import Begun, Ledger
 from redrive.rows.errors import kind_of
 from redrive.rows.prepare import Preparation, Prepared, reason_of
 from redrive.rows.run_options import Job
-from redrive.rows.sinks.sink import Appends, Applied, ComparesKeys, SharesTransactions
+from redrive.rows.sinks.sink import Appends, ComparesKeys, SharesTransactions, WriteResult
 from redrive.rows.sources.records.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
 from redrive.rows.write.dedup import Contest, Rounds, twice
@@ -345,7 +345,7 @@ class Writer:
                 refused = write(sent)
                 bad = {one.place for one in refused}
                 kept = sent.take([place for place in range(len(sent)) if place not in bad]) if bad else sent
-                if isinstance(refused, Applied):
+                if isinstance(refused, WriteResult):
                     left_out = refused.suppressed + refused.deleted
                     suppressed += left_out
                     ignored += len(kept) - left_out if is_again else refused.ignored
@@ -405,7 +405,7 @@ class Writer:
         letter.
         """
         rows = self._superseding(rows)
-        if self._open_letters is None or not isinstance(refused, Applied) or not len(rows):
+        if self._open_letters is None or not isinstance(refused, WriteResult) or not len(rows):
             return rows
         if not refused.suppressed and not refused.ignored:
             return rows
@@ -423,7 +423,7 @@ class Writer:
         if is_again and self._mode.newer is not None:
             return rows.take(())
         rows = self._mode.deletions(rows) if is_again else self._mode.without_deleted(rows)
-        return _without_left_out(rows, rehearse) if isinstance(refused, Applied) and refused.suppressed else rows
+        return _without_left_out(rows, rehearse) if isinstance(refused, WriteResult) and refused.suppressed else rows
 
     def _parted(
         self, rows: Outgoing, places: Sequence[int], hashes: Sequence[Hashes]

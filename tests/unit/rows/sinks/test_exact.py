@@ -8,7 +8,7 @@ import pytest
 
 from redrive.rows.sinks.exact.capacity import Capacity
 from redrive.rows.sinks.exact.columns import find_changes
-from redrive.rows.sinks.postgres.types import Stored, find_changes_by_type
+from redrive.rows.sinks.postgres.types import StoredType, find_changes_by_type
 
 MOMENT = dt.datetime(2026, 7, 1, 12)
 
@@ -43,7 +43,7 @@ def test_verdict_is_the_same_alone_and_beside_any_other(type_):
 
 @pytest.mark.parametrize("type_", ["character varying(3)", "bit(3)", "money(2)", "bytea", "name"])
 def test_values_of_any_type_are_compared_with_types_of_postgresql(type_):
-    for stored in (Stored(type_), Stored(type_, is_array=True), Stored(type_, is_range=True)):
+    for stored in (StoredType(type_), StoredType(type_, is_array=True), StoredType(type_, is_range=True)):
         for value in VALUES:
             alone = bool(list(find_changes_by_type([value], stored)))
             assert alone == bool(list(find_changes_by_type([value, None], stored)))

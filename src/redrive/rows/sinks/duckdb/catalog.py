@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redrive._internal.optional import needs
-from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.table_schema import Column, Shape, TableName, fold_name, listed, quoted
-from redrive.rows.sinks.unique import Index
+from redrive.rows.sinks.mode import WriteMode
+from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, fold_name, listed, quoted
+from redrive.rows.sinks.unique import UniqueIndex
 
 with needs("rows"):
     import duckdb
@@ -22,7 +22,7 @@ _COLLATED = re.compile(r"""("(?:[^"]|""){1,200}"|(?<!\w)\w{1,200}) VARCHAR COLLA
 _INDEXED = re.compile(r"'((?:[^']|'')*)'|([^,\[\]\s][^,\[\]]*)")
 
 
-class Rule(NamedTuple):
+class QueryableConstraint(NamedTuple):
     """A constraint that a query can ask about."""
 
     kind: str
@@ -35,11 +35,11 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DuckdbShape(Shape):
+class DuckdbSchema(TableSchema):
     """A table of DuckDB."""
 
     not_null: frozenset[str]
-    rules: tuple[Rule, ...]
+    rules: tuple[QueryableConstraint, ...]
     moved: frozenset[str]
     """Columns whose change is made by removing the row and adding it anew: those of indexes, and nested ones."""
     referred_to: bool
@@ -53,7 +53,7 @@ class DuckdbShape(Shape):
         return self.referred_to and any(rule.kind == "FOREIGN KEY" for rule in self.rules)
 
 
-def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> DuckdbShape | None:
+def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> DuckdbSchema | None:
     """What the catalog says; None where there is no such table."""
     schema = _schema(connection, table)
     own = f"{_HERE} AND lower(table_name) = lower(?)"
@@ -69,7 +69,7 @@ def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> Duckd
     ]
     keyed = {name for one in constraints if one["constraint_type"] in _KEYS for name in one["constraint_column_names"]}
     spoken = " ".join(str(index["expressions"]) for index in indexes)
-    return DuckdbShape(
+    return DuckdbSchema(
         columns=tuple(
             Column(
                 one["column_name"],
@@ -158,20 +158,24 @@ def _names(expressions: object) -> list[str]:
     return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts]
 
 
-def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[Rule]:
+def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[QueryableConstraint]:
     rules = []
     for one in constraints:
         kind, said, columns = one["constraint_type"], one["constraint_text"], tuple(one["constraint_column_names"])
         if kind == "CHECK":
-            rules.append(Rule(kind, said, columns, expression=one["expression"]))
+            rules.append(QueryableConstraint(kind, said, columns, expression=one["expression"]))
         elif kind == "FOREIGN KEY":
             other = TableName(one["referenced_table"], schema)
-            rules.append(Rule(kind, said, columns, refers_to=other.sql, found_as=tuple(one["referenced_column_names"])))
+            rules.append(
+                QueryableConstraint(
+                    kind, said, columns, refers_to=other.sql, found_as=tuple(one["referenced_column_names"])
+                )
+            )
     return rules
 
 
 def upserts(
-    table: TableName, shape: DuckdbShape, columns: Mapping[str, str], key: Sequence[str], mode: Mode
+    table: TableName, shape: DuckdbSchema, columns: Mapping[str, str], key: Sequence[str], mode: WriteMode
 ) -> list[str]:
     """The statements that make rows the table's own; `columns` holds the expression that reads each.
 
@@ -203,7 +207,7 @@ def upserts(
 
 
 def _upsert(
-    table: TableName, columns: Mapping[str, str], key: Sequence[str], changed: Sequence[str], mode: Mode
+    table: TableName, columns: Mapping[str, str], key: Sequence[str], changed: Sequence[str], mode: WriteMode
 ) -> str:
     own = quoted(table.table)
     action = "NOTHING"
@@ -221,7 +225,7 @@ def _insert(table: TableName, columns: Mapping[str, str]) -> str:
     return f"INSERT INTO {table.sql} ({listed(columns)}) SELECT {', '.join(columns.values())} FROM redrive_rows"
 
 
-def faults(shape: DuckdbShape, columns: Mapping[str, str], number: str) -> tuple[str, list[str]]:
+def faults(shape: DuckdbSchema, columns: Mapping[str, str], number: str) -> tuple[str, list[str]]:
     """The query for rows that will be refused: the number of each, of its fault, and a value; and the faults in words.
 
     It is about `redrive_rows`, whose column `number` holds the numbers.
@@ -262,18 +266,18 @@ def faults(shape: DuckdbShape, columns: Mapping[str, str], number: str) -> tuple
     return query, [words for _, words, _ in conditions]
 
 
-def secondary(shape: DuckdbShape, columns: Mapping[str, str], key: Sequence[str]) -> list[Index]:
+def secondary(shape: DuckdbSchema, columns: Mapping[str, str], key: Sequence[str]) -> list[UniqueIndex]:
     """The unique indexes beside the key, of columns that the rows have."""
     at_hand, own = {name.lower(): name for name in columns}, {name.lower() for name in key}
     found = [sorted(name.lower() for name in names) for names in shape.unique]
     return [
-        Index(", ".join(at_hand[name] for name in names), tuple(at_hand[name] for name in names))
+        UniqueIndex(", ".join(at_hand[name] for name in names), tuple(at_hand[name] for name in names))
         for names in found
         if {*names} != own and {*names} <= {*at_hand}
     ]
 
 
-def taken(table: TableName, typed: str, key: Sequence[str], index: Index) -> str:
+def taken(table: TableName, typed: str, key: Sequence[str], index: UniqueIndex) -> str:
     """The query for rows whose value another row of the table has, and whether that one is in the batch, too."""
     values = ", ".join(f"CAST(s.{quoted(name)} AS VARCHAR)" for name in index.columns)
     same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
@@ -285,7 +289,7 @@ def taken(table: TableName, typed: str, key: Sequence[str], index: Index) -> str
     )
 
 
-def contested(typed: str, index: Index) -> str:
+def contested(typed: str, index: UniqueIndex) -> str:
     """The query for rows of which several bring the same value."""
     names = listed(index.columns)
     texts = ", ".join(f"CAST({quoted(name)} AS VARCHAR)" for name in index.columns)
@@ -296,7 +300,7 @@ def contested(typed: str, index: Index) -> str:
     )
 
 
-def _orphaned(rule: Rule) -> tuple[str, str, str]:
+def _orphaned(rule: QueryableConstraint) -> tuple[str, str, str]:
     same = " AND ".join(
         f"redrive_other.{quoted(there)} = redrive_typed.{quoted(here)}"
         for here, there in zip(rule.columns, rule.found_as, strict=True)

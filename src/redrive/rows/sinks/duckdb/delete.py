@@ -8,10 +8,10 @@ from functools import partial
 from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
-from redrive.rows.sinks.duckdb.catalog import DuckdbShape, type_of
+from redrive.rows.sinks.duckdb.catalog import DuckdbSchema, type_of
 from redrive.rows.sinks.duckdb.keys import stored_values
 from redrive.rows.sinks.duckdb.values import framed
-from redrive.rows.sinks.mode import Mode
+from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sql_table import is_row_fault
 from redrive.rows.sinks.table_schema import TableName, fold_name, quoted
 
@@ -23,10 +23,10 @@ def delete_rows(
     connection: duckdb.DuckDBPyConnection,
     table: TableName,
     key: Sequence[str],
-    shape: DuckdbShape,
+    shape: DuckdbSchema,
     rows: Outgoing,
     *,
-    mode: Mode,
+    mode: WriteMode,
     keep: bool,
 ) -> tuple[dict[int, str], int]:
     """Delete by key, with `newer` only what is older.

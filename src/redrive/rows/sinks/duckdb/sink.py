@@ -22,7 +22,7 @@ from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog, digest_of
 from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.duckdb.catalog import (
-    DuckdbShape,
+    DuckdbSchema,
     contested,
     faults,
     has_schema,
@@ -41,11 +41,11 @@ from redrive.rows.sinks.exact.decimals import column_digits
 from redrive.rows.sinks.exact.text_order import TextOrder
 from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import compared as compare_keys
-from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.sink import Applied
+from redrive.rows.sinks.mode import WriteMode
+from redrive.rows.sinks.sink import WriteResult
 from redrive.rows.sinks.sql_table import is_row_fault, refusals
 from redrive.rows.sinks.table_schema import TableName, compare, fold_name, listed, no_table, quoted
-from redrive.rows.sinks.unique import Claim, losers, shown_values
+from redrive.rows.sinks.unique import IndexClaim, losers, shown_values
 
 with needs("rows"):
     import duckdb
@@ -87,9 +87,9 @@ class DuckdbTable:
         key: tuple[str, ...],
         create: bool,
         patience: float,
-        mode: Mode | None = None,
+        mode: WriteMode | None = None,
     ) -> None:
-        self.mode = mode or Mode()
+        self.mode = mode or WriteMode()
         self.name = f"{table} in {path}"
         self.key = key
         self._path, self._table = path, table
@@ -184,7 +184,7 @@ class DuckdbTable:
         if connection is not None:
             connection.close()
 
-    def _look(self, connection: duckdb.DuckDBPyConnection) -> DuckdbShape | None:
+    def _look(self, connection: duckdb.DuckDBPyConnection) -> DuckdbSchema | None:
         schema, shape = self._table.schema, read_shape(connection, self._table)
         if shape is None and schema is not None and not has_schema(connection, schema):
             raise SinkMismatch(f"{self._path} has no schema {schema}; make it: CREATE SCHEMA {quoted(schema)}")
@@ -204,7 +204,7 @@ class DuckdbTable:
             faults, kept = delete_rows(connection, self._table, self.key, shape, gone, mode=self.mode, keep=keep)
             bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
         deleted = len(split.deleted) - (len(bad) - len(split.bad))
-        written = self._upsert(connection, shape, split.kept, keep=keep) if len(split.kept) else Applied()
+        written = self._upsert(connection, shape, split.kept, keep=keep) if len(split.kept) else WriteResult()
         bad |= {split.kept_places[one.place]: str(one.error) for one in written}
         applied = refusals(bad)
         applied.ignored, applied.deleted = written.ignored, deleted
@@ -212,7 +212,7 @@ class DuckdbTable:
         return applied
 
     def _unsortable(
-        self, connection: duckdb.DuckDBPyConnection, shape: DuckdbShape | None, rows: Outgoing
+        self, connection: duckdb.DuckDBPyConnection, shape: DuckdbSchema | None, rows: Outgoing
     ) -> dict[int, str]:
         """The rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
         newer = self.mode.newer or ""
@@ -247,7 +247,7 @@ class DuckdbTable:
         digest: str,
         *,
         all_or_none: bool = False,
-    ) -> Applied:
+    ) -> WriteResult:
         """Append rows, unless rows of this label are in the table."""
         shape, log = self._look(connection), _log(connection, self._table)
         connection.execute(log.create)
@@ -255,7 +255,7 @@ class DuckdbTable:
             log.remove_old(label)
             self._removed_old = True
         if all_or_none and log.has_run(label):
-            return Applied()
+            return WriteResult()
         if (found := log.find(label, digest)) is not None:
             return found
 
@@ -268,13 +268,13 @@ class DuckdbTable:
     def _upsert(
         self,
         connection: duckdb.DuckDBPyConnection,
-        shape: DuckdbShape | None,
+        shape: DuckdbSchema | None,
         rows: Outgoing,
         *,
         keep: bool,
         note: Callable[[Mapping[int, str]], None] | None = None,
         all_or_none: bool = False,
-    ) -> Applied:
+    ) -> WriteResult:
         self.mode.check(self._table, rows.columns, fold_name)
         compare(self._table, shape, rows.columns, self.key, fold_name)
         make = None
@@ -372,12 +372,12 @@ class _Load:
         connection: duckdb.DuckDBPyConnection,
         table: TableName,
         key: Sequence[str],
-        shape: DuckdbShape,
+        shape: DuckdbSchema,
         rows: Outgoing,
         *,
         make: str | None,
         keep: bool,
-        mode: Mode,
+        mode: WriteMode,
     ) -> None:
         self._mode, self._changed = mode, 0
         self._connection, self._shape, self._make, self._keep = connection, shape, make, keep
@@ -508,12 +508,12 @@ class _Load:
         others, among = found[: len(indexes)], found[len(indexes) :]
         lost = losers(
             [
-                (Claim(row, index, tuple(values)), bool(may_change))
+                (IndexClaim(row, index, tuple(values)), bool(may_change))
                 for index, rows in zip(indexes, others, strict=True)
                 for row, may_change, *values in rows
             ],
             [
-                Claim(row, index, tuple(values))
+                IndexClaim(row, index, tuple(values))
                 for index, rows in zip(indexes, among, strict=True)
                 for row, *values in rows
             ],

@@ -39,7 +39,7 @@ TypeOf = Callable[[str], Any]
 """A type of DuckDB, by its name: it has an `id`, and `children` where it is made of others."""
 
 
-class Framed(NamedTuple):
+class RowFrame(NamedTuple):
     """Rows on their way."""
 
     frame: pl.DataFrame
@@ -49,7 +49,7 @@ class Framed(NamedTuple):
     """The expression that reads each column."""
 
 
-def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> Framed:
+def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> RowFrame:
     """Rows for columns of these types."""
     framing = _Framing(rows.of_text, type_of)
     if rows.as_frame is not None:
@@ -59,7 +59,7 @@ def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> Framed:
         made = [framing.of_values(*column) for column in zip(rows.columns, columns, types, strict=True)]
     frame = pl.DataFrame(made)
     sources = {name: _source(name, frame, kind, framing) for name, kind in zip(frame.columns, types, strict=True)}
-    return Framed(frame, framing.bad, sources)
+    return RowFrame(frame, framing.bad, sources)
 
 
 class _Framing:

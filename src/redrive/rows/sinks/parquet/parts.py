@@ -25,7 +25,7 @@ Range = tuple[Any, Any]
 _ROW = "number of the row"
 
 
-class Part(NamedTuple):
+class DatasetFile(NamedTuple):
     """One file."""
 
     name: str
@@ -36,7 +36,7 @@ class Part(NamedTuple):
     """The smallest and the largest value of key columns, where the footer tells."""
 
 
-class Keys:
+class BatchKeys:
     """The keys of a batch."""
 
     def __init__(self, table: pa.Table) -> None:
@@ -49,7 +49,7 @@ class Keys:
         """Their columns."""
         return list(self._schema.names)
 
-    def may_be_in(self, part: Part) -> bool:
+    def may_be_in(self, part: DatasetFile) -> bool:
         """Whether the file could hold one of them, by what its footer tells."""
         return all(_overlap(part.ranges.get(name), found) for name, found in self._ranges.items())
 
@@ -60,13 +60,13 @@ class Keys:
         return left.get_column(_ROW).to_arrow()
 
 
-class Parts:
+class DatasetFiles:
     """The files that are there, known since they were last looked at."""
 
     def __init__(self, path: Path, key: tuple[str, ...]) -> None:
         self._path = path
         self._key = key
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, DatasetFile] = {}
         self.schema: pa.Schema | None = None
 
     def look(self) -> None:
@@ -85,21 +85,21 @@ class Parts:
         """Know nothing."""
         self._parts, self.schema = {}, None
 
-    def named(self, name: str) -> Part | None:
+    def named(self, name: str) -> DatasetFile | None:
         """The file of this name."""
         return self._parts.get(name)
 
-    def others(self, name: str) -> list[Part]:
+    def others(self, name: str) -> list[DatasetFile]:
         """All files but the one of this name."""
         return [part for part in self._parts.values() if part.name != name]
 
-    def hold(self, part: Part, keys: Keys) -> bool:
+    def hold(self, part: DatasetFile, keys: BatchKeys) -> bool:
         """Whether a file holds one of these keys."""
         if not keys.may_be_in(part):
             return False
         return any(len(keys.others(piece)) < piece.num_rows for piece in self._read_pieces(part, keys.columns))
 
-    def without(self, part: Part, keys: Keys) -> Iterator[pa.Table]:
+    def without(self, part: DatasetFile, keys: BatchKeys) -> Iterator[pa.Table]:
         """The rows of a file that have none of these keys, piece by piece."""
         for piece in self._read_pieces(part, None):
             yield piece.take(keys.others(piece))
@@ -116,7 +116,7 @@ class Parts:
             return []
         return sorted((name, (stat.st_ino, stat.st_size, stat.st_mtime_ns)) for name, stat in found)
 
-    def _read(self, name: str, stamp: tuple[int, int, int]) -> Part:
+    def _read(self, name: str, stamp: tuple[int, int, int]) -> DatasetFile:
         try:
             with pa.OSFile(str(self._path / name)) as data:
                 file = pq.ParquetFile(data)
@@ -129,9 +129,9 @@ class Parts:
         if missing:
             raise SinkMismatch(f"{self._path / name} has no {', '.join(missing)}, which its rows should be known by")
         ranges = {one: _range(metadata, one, schema.field(one).type) for one in self._key}
-        return Part(name, stamp, schema, {one: found for one, found in ranges.items() if found is not None})
+        return DatasetFile(name, stamp, schema, {one: found for one, found in ranges.items() if found is not None})
 
-    def _schema_of(self, parts: dict[str, Part]) -> pa.Schema | None:
+    def _schema_of(self, parts: dict[str, DatasetFile]) -> pa.Schema | None:
         found: dict[str, Any] = {}
         for part in parts.values():
             for field in part.schema:
@@ -146,7 +146,7 @@ class Parts:
                 found[field.name] = kind
         return pa.schema(list(found.items())) if parts else None
 
-    def _read_pieces(self, part: Part, columns: list[str] | None) -> Iterator[pa.Table]:
+    def _read_pieces(self, part: DatasetFile, columns: list[str] | None) -> Iterator[pa.Table]:
         with closing(pa.OSFile(str(self._path / part.name))) as data:
             file = pq.ParquetFile(data, pre_buffer=False)
             for group in range(file.num_row_groups):
@@ -161,7 +161,7 @@ def see_that_they_are_plain(keys: pa.Schema) -> None:
             raise SinkMismatch(f"column {field.name!r} is {field.type}, and a key is a plain value")
 
 
-def is_vague(part: Part, schema: pa.Schema) -> bool:
+def is_vague(part: DatasetFile, schema: pa.Schema) -> bool:
     """Whether the file was written when some type was not known yet, so that readers take it for another."""
     return any(has_nulls(field.type) and field.type != schema.field(field.name).type for field in part.schema)
 

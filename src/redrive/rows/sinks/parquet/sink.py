@@ -21,7 +21,7 @@ from redrive._internal.private_files import open_new
 from redrive.errors import SinkMismatch, Transient
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.parquet.columns import conformed, table_of
-from redrive.rows.sinks.parquet.parts import Keys, Parts, is_vague, see_that_they_are_plain
+from redrive.rows.sinks.parquet.parts import BatchKeys, DatasetFiles, is_vague, see_that_they_are_plain
 
 with needs("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -64,7 +64,7 @@ class ParquetDataset:
         self.repeats = 0  # there is nothing that would heal by itself
         self._path = path
         self._compression = compression
-        self._parts = Parts(path, key)
+        self._parts = DatasetFiles(path, key)
 
     def __repr__(self) -> str:
         return f"<parquet_dataset {self.name!r}>"
@@ -112,7 +112,7 @@ class ParquetDataset:
         return table, refused
 
     def _upsert(self, table: pa.Table, name: str, directory: int) -> None:
-        keys, schema = Keys(table.select(self.key)), table.schema
+        keys, schema = BatchKeys(table.select(self.key)), table.schema
         before = self._parts.named(name)
         # A batch that is written again may have been cut otherwise the first time: what it had beside stays.
         kept = () if before is None else self._parts.without(before, keys)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.postgres.types import Stored
-from redrive.rows.sinks.table_schema import Column, Shape, TableName, listed, quoted
+from redrive.rows.sinks.mode import WriteMode
+from redrive.rows.sinks.postgres.types import StoredType
+from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, listed, quoted
 
 _TABLE = """
     SELECT c.oid, c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules,
@@ -94,7 +94,7 @@ LOG_SCHEMA = """
                           current_schema())::text AS name) AS found"""
 
 
-class Check(NamedTuple):
+class CheckConstraint(NamedTuple):
     """A CHECK of a table."""
 
     name: str
@@ -116,7 +116,7 @@ class ForeignKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresShape(Shape):
+class PostgresSchema(TableSchema):
     """A table of PostgreSQL."""
 
     oid: int
@@ -130,14 +130,14 @@ class PostgresShape(Shape):
     not_null: frozenset[str]
     base_types: dict[str, str]
     """By column: `json`, `jsonb`, `array`, `timestamptz`, `int8` …"""
-    stored_types: dict[str, Stored]
+    stored_types: dict[str, StoredType]
     collations: dict[str, str]
-    checks: tuple[Check, ...]
+    checks: tuple[CheckConstraint, ...]
     nondeterministic: frozenset[str]
     """Columns in which texts of different characters may be equal."""
 
 
-def read_shape(connection: Connection, table: TableName) -> PostgresShape | None:
+def read_shape(connection: Connection, table: TableName) -> PostgresSchema | None:
     """What the catalog says; None where there is no such table."""
     found = connection.exec_driver_sql(_TABLE, (table.sql,)).one_or_none()
     if found is None:
@@ -147,7 +147,7 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
     has_triggers, rewrites = connection.exec_driver_sql(_TRIGGERS, {"oid": oid}).one()
     deferred, refers_to_itself = connection.exec_driver_sql(_CONSTRAINTS, {"oid": oid}).one()
     checks = connection.exec_driver_sql(_CHECKS, (oid,)).all()
-    return PostgresShape(
+    return PostgresSchema(
         columns=tuple(
             Column(name, type_, required=not_null and not default and not computed, computed=computed)
             for name, type_, not_null, default, computed, *_ in columns
@@ -164,15 +164,17 @@ def read_shape(connection: Connection, table: TableName) -> PostgresShape | None
         collations={name: collation or "" for name, _, _, _, _, collation, *_ in columns},
         stored_types={column.attname: _stored(connection, column) for column in columns},
         # One that is about the row as a whole names no column, and is left to the table.
-        checks=tuple(Check(name, said, frozenset(of)) for name, said, count, of in checks if count == len(of)),
+        checks=tuple(
+            CheckConstraint(name, said, frozenset(of)) for name, said, count, of in checks if count == len(of)
+        ),
         nondeterministic=frozenset(name for name, _, _, _, _, _, nondeterministic, *_ in columns if nondeterministic),
     )
 
 
-def _stored(connection: Connection, column: Any) -> Stored:
+def _stored(connection: Connection, column: Any) -> StoredType:
     *_, is_array, kind, is_range, composite = column
     fields = connection.exec_driver_sql(_COLUMNS, {"oid": composite}).all() if composite else ()
-    return Stored(kind, is_array, is_range, tuple(_stored(connection, field) for field in fields))
+    return StoredType(kind, is_array, is_range, tuple(_stored(connection, field) for field in fields))
 
 
 def other_tables(connection: Connection) -> list[str]:
@@ -190,7 +192,7 @@ def has_schema(connection: Connection, schema: str) -> bool:
     return found.one_or_none() is not None
 
 
-def foreign_key(cursor: Any, shape: PostgresShape, name: str) -> ForeignKey | None:
+def foreign_key(cursor: Any, shape: PostgresSchema, name: str) -> ForeignKey | None:
     """A foreign key of the table, by its name, where a query can tell what it refers to and a NULL in it is let in."""
     found = cursor.execute(_FOREIGN_KEY, (shape.oid, name)).fetchone()
     if found is None:
@@ -213,7 +215,7 @@ class Staging(NamedTuple):
         return f"pg_temp.{self.name}"
 
 
-def staging(shape: PostgresShape, columns: Sequence[str]) -> Staging:
+def staging(shape: PostgresSchema, columns: Sequence[str]) -> Staging:
     """The staging table for rows of these columns; its name tells what it is made of."""
     row = "redrive_row"
     while row in columns:
@@ -235,7 +237,7 @@ def staging(shape: PostgresShape, columns: Sequence[str]) -> Staging:
     return Staging(name, row, f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} ({body}) ON COMMIT DELETE ROWS")
 
 
-def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source: str, mode: Mode) -> str:
+def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source: str, mode: WriteMode) -> str:
     """The statement that makes staged rows the table's own."""
     insert = f"INSERT INTO {table.sql} AS redrive_own ({listed(columns)}) SELECT {listed(columns)} FROM {source}"
     if not key:

@@ -16,7 +16,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.exact.capacity import Capacity
 from redrive.rows.sinks.exact.columns import find_changes, is_no_time
 from redrive.rows.sinks.exact.decimals import number_of
-from redrive.rows.sinks.postgres.types import Stored, find_changes_by_type
+from redrive.rows.sinks.postgres.types import StoredType, find_changes_by_type
 from redrive.rows.sinks.table_schema import listed
 from redrive.rows.sinks.values import (
     NESTED,
@@ -61,7 +61,7 @@ _FRAME_AT_ONCE = 4_096  # rows: the server reads one piece while we write the ne
 _UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, TypeError, ValueError, OverflowError)
 
 
-class Unsendable(Exception):
+class UnsendableRow(Exception):
     """A row that the driver cannot put into words."""
 
     def __init__(self, place: int, error: BaseException) -> None:
@@ -72,7 +72,7 @@ class Unsendable(Exception):
 class CopyText:
     """Rows as COPY takes them into columns of these types, as many at a time as asked for."""
 
-    def __init__(self, rows: Outgoing, base_types: Sequence[str], types: Sequence[Stored]) -> None:
+    def __init__(self, rows: Outgoing, base_types: Sequence[str], types: Sequence[StoredType]) -> None:
         self.bad: dict[int, str] = {}
         """The rows that are not to be sent, by place, and why."""
         self.columns = rows.columns
@@ -179,7 +179,7 @@ class CopyText:
             try:
                 copy.write_row((place, *row) if numbered else row)
             except _UNSENDABLE as error:
-                raise Unsendable(place, error) from error
+                raise UnsendableRow(place, error) from error
 
     def _write_frame(self, copy: psycopg.Copy, frame: pl.DataFrame, start: int, stop: int, number: str | None) -> None:
         for first in range(start, stop, _FRAME_AT_ONCE):
@@ -320,7 +320,7 @@ _UNDECODED = dict.fromkeys(_BYTES, _refusal("the column takes text; decode bytes
 _NO_PARTS = dict.fromkeys(NESTED, _refusal("the column takes no lists and no objects"))
 
 
-def _rules(base: str, stored: Stored, *, of_text: bool) -> Rules:
+def _rules(base: str, stored: StoredType, *, of_text: bool) -> Rules:
     """What the driver would write in another way than the column reads it, or not at all."""
     if base in _JSON:
         return {object: json_text, str: str if of_text else json_of_str, type(None): lambda nothing: nothing}

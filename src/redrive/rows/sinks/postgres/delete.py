@@ -8,8 +8,8 @@ from typing import Any
 from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
-from redrive.rows.sinks.sql_table import Faults, is_row_fault
-from redrive.rows.sinks.table_schema import Shape, TableName, quoted
+from redrive.rows.sinks.sql_table import RowFaults, is_row_fault
+from redrive.rows.sinks.table_schema import TableName, TableSchema, quoted
 
 with needs("postgres"):
     import psycopg
@@ -21,11 +21,11 @@ def delete_rows(
     cursor: psycopg.Cursor[Any],
     table: TableName,
     key: Sequence[str],
-    shape: Shape,
+    shape: TableSchema,
     rows: Outgoing,
     *,
     newer: str | None,
-) -> Faults:
+) -> RowFaults:
     """Delete by key, where `newer` is given only what is older; the rows for which that fails by place, and why."""
     names = [*key, *([newer] if newer else [])]
     types = dict(zip(names, shape.types(names), strict=True))
@@ -33,7 +33,7 @@ def delete_rows(
     if newer:
         conditions.append(f"({quoted(newer)} IS NULL OR {quoted(newer)} < CAST(?? AS {types[newer]}))")
     statement = f"DELETE FROM {table.sql} WHERE {' AND '.join(conditions)}".replace("%", "%%").replace("??", "%s")
-    faults = Faults()
+    faults = RowFaults()
     values = list(zip(*(rows.values(name) for name in names), strict=True))
 
     def attempt(start: int, stop: int) -> Exception | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redrive._internal.optional import needs
-from redrive.rows.sinks.postgres.catalog import PostgresShape, Staging
+from redrive.rows.sinks.postgres.catalog import PostgresSchema, Staging
 from redrive.rows.sinks.table_schema import listed, quoted
 
 with needs("postgres"):
@@ -23,7 +23,7 @@ def can_sift(cursor: psycopg.Cursor[Any]) -> bool:
 
 def sift(
     cursor: psycopg.Cursor[Any],
-    shape: PostgresShape,
+    shape: PostgresSchema,
     staging: Staging,
     columns: Sequence[str],
     *,
@@ -66,7 +66,7 @@ def sift(
     return bad
 
 
-def _rules(shape: PostgresShape, columns: Sequence[str], relation: str) -> list[tuple[str, str]]:
+def _rules(shape: PostgresSchema, columns: Sequence[str], relation: str) -> list[tuple[str, str]]:
     """What makes a row a bad one, in SQL and in the server's words."""
     missing = [
         (

@@ -10,8 +10,8 @@ from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.keys import KeyKind
-from redrive.rows.sinks.postgres.copy import CopyText, Unsendable
-from redrive.rows.sinks.postgres.types import Stored
+from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow
+from redrive.rows.sinks.postgres.types import StoredType
 from redrive.rows.sinks.sql_table import is_row_fault
 from redrive.rows.sinks.table_schema import TableName, quoted
 
@@ -107,7 +107,7 @@ def _stage(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyT
     """Copy keys into a temporary table, as texts; return the name of its column of places."""
     own = [types[name] for name in rows.columns]
     text = CopyText(
-        rows, [one.base for one in own], [Stored(one.name.rstrip("[]"), one.base == "array").as_key for one in own]
+        rows, [one.base for one in own], [StoredType(one.name.rstrip("[]"), one.base == "array").as_key for one in own]
     )
     text.bad.update(text.with_nul())
     number = "redrive_row"
@@ -148,7 +148,7 @@ def _send(cursor: psycopg.Cursor[Any], text: CopyText, count: int, number: str) 
         cursor.execute("SAVEPOINT redrive_keys")
         try:
             text.send(cursor, f"pg_temp.{_TABLE}", 0, count, number)
-        except Unsendable as error:
+        except UnsendableRow as error:
             cursor.execute("ROLLBACK TO redrive_keys; RELEASE redrive_keys")
             text.bad[error.place] = str(error)
         else:

@@ -17,10 +17,10 @@ from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
-from redrive.rows.sinks.mode import Mode
+from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.postgres.catalog import (
     LOG_SCHEMA,
-    PostgresShape,
+    PostgresSchema,
     absent,
     foreign_key,
     has_schema,
@@ -30,13 +30,13 @@ from redrive.rows.sinks.postgres.catalog import (
     staging,
     upsert,
 )
-from redrive.rows.sinks.postgres.copy import CopyText, Unsendable, faulty_line
+from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow, faulty_line
 from redrive.rows.sinks.postgres.delete import delete_rows
 from redrive.rows.sinks.postgres.isolate import can_sift, sift
 from redrive.rows.sinks.postgres.keys import KeyType, ask, stored_values
 from redrive.rows.sinks.postgres.unique import UniqueFaults
-from redrive.rows.sinks.sql_table import Faults, TransactedTable, execute_with, is_row_fault
-from redrive.rows.sinks.table_schema import Shape, TableName, listed, quoted
+from redrive.rows.sinks.sql_table import RowFaults, SqlTable, execute_with, is_row_fault
+from redrive.rows.sinks.table_schema import TableName, TableSchema, listed, quoted
 from redrive.store.database import Database
 from redrive.store.dialects.postgres import PostgresDialect
 
@@ -81,7 +81,7 @@ class _Server(PostgresDialect):
         return super().advice(error, kind)
 
 
-class PostgresTable(TransactedTable):
+class PostgresTable(SqlTable):
     """See `Sink` and `SharesTransactions`.
 
     Rows are copied straight into the table as long as all of them are new, which is twice as fast; after the first one
@@ -96,7 +96,7 @@ class PostgresTable(TransactedTable):
         key: tuple[str, ...],
         create: bool,
         patience: float,
-        mode: Mode | None = None,
+        mode: WriteMode | None = None,
     ) -> None:
         super().__init__(Database(_Server(url), patience=patience), table, key=key, create=create, mode=mode)
         self._straight = True
@@ -115,7 +115,7 @@ class PostgresTable(TransactedTable):
             raise SinkMismatch(f"{self._database.name} has no schema {schema}; make it: CREATE SCHEMA {quoted(schema)}")
         super().check(columns)
 
-    def _read_shape(self, connection: Connection) -> PostgresShape | None:
+    def _read_shape(self, connection: Connection) -> PostgresSchema | None:
         shape = read_shape(connection, self._table)
         if shape is not None and (folded := [name for name in self.key if name in shape.nondeterministic]):
             raise SinkMismatch(
@@ -160,7 +160,7 @@ class PostgresTable(TransactedTable):
                 ) from error
         return log
 
-    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
         if shape is None:
             made = types_of(rows)
             types = {name: KeyType.made(_TYPES[made[name]]) for name in self.key}
@@ -177,29 +177,33 @@ class PostgresTable(TransactedTable):
 
         return {name: one.kind for name, one in types.items()}, ask_server
 
-    def _key_types(self, shape: Shape) -> dict[str, KeyType]:
-        assert isinstance(shape, PostgresShape)
+    def _key_types(self, shape: TableSchema) -> dict[str, KeyType]:
+        assert isinstance(shape, PostgresSchema)
         named = zip(self.key, shape.types(self.key), strict=True)
         return {name: KeyType(kind, shape.base_types[name]) for name, kind in named}
 
-    def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts"] | None:
-        base = shape.base_types.get(name) if isinstance(shape, PostgresShape) else _TYPES[types_of(rows)[name]]
+    def _text_order(self, shape: TableSchema | None, rows: Outgoing, name: str) -> Literal["texts"] | None:
+        base = shape.base_types.get(name) if isinstance(shape, PostgresSchema) else _TYPES[types_of(rows)[name]]
         if base in _UNSORTED:
             self._order.refuse_type(base)
         return "texts" if base in _TEXTS else None
 
-    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing, column: str) -> Mapping[int, Any]:
+    def _stored_values(
+        self, connection: Connection, shape: TableSchema, keys: Outgoing, column: str
+    ) -> Mapping[int, Any]:
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
         with closing(cursor):
             return stored_values(cursor, self._table, keys, self._key_types(shape), column)
 
-    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Faults:
+    def _delete(self, connection: Connection, shape: TableSchema, rows: Outgoing) -> RowFaults:
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
         with closing(cursor):
             return delete_rows(cursor, self._table, self.key, shape, rows, newer=self.mode.newer)
 
-    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
-        assert isinstance(shape, PostgresShape)
+    def _load(
+        self, connection: Connection, shape: TableSchema, rows: Outgoing, *, rehearsing: bool
+    ) -> Mapping[int, str]:
+        assert isinstance(shape, PostgresSchema)
         cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]  # the driver's own
         try:
             with closing(cursor):
@@ -243,10 +247,10 @@ class _Load:
         cursor: psycopg.Cursor[Any],
         table: TableName,
         key: Sequence[str],
-        shape: PostgresShape,
+        shape: PostgresSchema,
         rows: Outgoing,
         *,
-        mode: Mode,
+        mode: WriteMode,
         in_order: bool,
     ) -> None:
         self._mode = mode
@@ -269,13 +273,13 @@ class _Load:
         self._cursor.execute("RELEASE redrive_load")
         return fault is None
 
-    def staged(self) -> Faults:
+    def staged(self) -> RowFaults:
         """Copy what can be copied, insert what can be inserted; the others by place, and why."""
         # The caller's transaction may have loaded something before.
         self._cursor.execute(f"{self._staging.create}; DELETE FROM {self._staging.table}; SAVEPOINT redrive_load")
         self._copy_all()
         self._insert_all()
-        bad = Faults(self._bad)
+        bad = RowFaults(self._bad)
         left_out = self._count - len(self._bad) - self._changed
         if self._mode.is_plain or not self._shape.plain:
             bad.suppressed = self._suppressed(left_out)
@@ -302,8 +306,8 @@ class _Load:
         """Do something as a whole, and keep it; or not at all, and give the fault of the row that is why."""
         try:
             work()
-        except (psycopg.Error, Unsendable) as error:
-            if not isinstance(error, Unsendable | _SAME_ROW_TWICE) and not is_row_fault(error):
+        except (psycopg.Error, UnsendableRow) as error:
+            if not isinstance(error, UnsendableRow | _SAME_ROW_TWICE) and not is_row_fault(error):
                 raise
             self._cursor.execute("ROLLBACK TO redrive_load")
             return error
@@ -360,7 +364,7 @@ class _Load:
                 relation=self._table.table,
                 send=lambda into: self._send(into, start, self._count, self._staging.row),
             )
-        except (*_NOT_ASKED, Unsendable):
+        except (*_NOT_ASKED, UnsendableRow):
             self._cursor.execute("ROLLBACK TO redrive_load")
             return False
         self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
@@ -369,7 +373,7 @@ class _Load:
 
     def _place(self, error: Exception, start: int, stop: int) -> int | None:
         """The row that COPY stumbled over, where it told."""
-        if isinstance(error, Unsendable):
+        if isinstance(error, UnsendableRow):
             return error.place
         assert isinstance(error, psycopg.Error)
         told, sent = faulty_line(error.diag.context, self._staging.name, self._columns), self._text.places(start, stop)
@@ -449,7 +453,7 @@ class _Load:
 
     def _told(self, error: Exception) -> str:
         """The fault in one line, by the names that a person knows."""
-        if isinstance(error, Unsendable):
+        if isinstance(error, UnsendableRow):
             return str(error)
         assert isinstance(error, psycopg.Error)
         said = (error.diag.message_primary or str(error)).replace(self._staging.name, self._table.table)

@@ -31,20 +31,20 @@ _FLOAT = Capacity.of("double precision")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredType:
     """What the values of a column are made of. Domains are seen through."""
 
     type: str
     """As the server writes it: of an array, the type of its elements; of a range, that of its bounds."""
     is_array: bool = False
     is_range: bool = False
-    fields: tuple[Stored, ...] = ()
+    fields: tuple[StoredType, ...] = ()
     """Of a composite type."""
 
     @property
-    def as_key(self) -> Stored:
+    def as_key(self) -> StoredType:
         """The type in a key, where blanks at the end of a `char(n)`, or behind a `varchar(n)`, do not count."""
-        return Stored("text") if self.is_plain and self.type.startswith("character") else self
+        return StoredType("text") if self.is_plain and self.type.startswith("character") else self
 
     @property
     def is_plain(self) -> bool:
@@ -59,7 +59,7 @@ class _Limit(NamedTuple):
     why: str
 
 
-def find_changes_by_type(values: pl.Series | Sequence[Any], stored: Stored) -> Iterator[tuple[int, str]]:
+def find_changes_by_type(values: pl.Series | Sequence[Any], stored: StoredType) -> Iterator[tuple[int, str]]:
     """Yield the place of each value that the server would cut, pad or round by a rule of its own, and why.
 
     The values are those that are sent, before they are escaped.
@@ -85,7 +85,7 @@ def find_changes_by_type(values: pl.Series | Sequence[Any], stored: Stored) -> I
             yield place, change
 
 
-def _changes(value: Any, stored: Stored) -> Iterator[str]:
+def _changes(value: Any, stored: StoredType) -> Iterator[str]:
     if isinstance(value, Enum):
         value = value.value
     if is_foreign(type(value)):
@@ -93,12 +93,12 @@ def _changes(value: Any, stored: Stored) -> Iterator[str]:
     if value is None:
         return
     if stored.is_array:
-        part = Stored(stored.type, is_range=stored.is_range, fields=stored.fields)
+        part = StoredType(stored.type, is_range=stored.is_range, fields=stored.fields)
         for element in _elements(value):
             yield from _changes(element, stored if isinstance(element, list | tuple) else part)
     elif stored.is_range:
         for bound in _bounds(value):
-            yield from _changes(bound, Stored(stored.type))
+            yield from _changes(bound, StoredType(stored.type))
     elif stored.fields:
         fields = _fields(value) if isinstance(value, str) else []
         if fields is None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redrive._internal.optional import needs
-from redrive.rows.sinks.postgres.catalog import PostgresShape, Staging, foreign_key, orphans
+from redrive.rows.sinks.postgres.catalog import PostgresSchema, Staging, foreign_key, orphans
 from redrive.rows.sinks.table_schema import TableName, quoted
-from redrive.rows.sinks.unique import Claim, Index, losers, shown_values
+from redrive.rows.sinks.unique import IndexClaim, UniqueIndex, losers, shown_values
 
 with needs("postgres"):
     import psycopg
@@ -36,7 +36,7 @@ class UniqueFaults:
         cursor: psycopg.Cursor[Any],
         table: TableName,
         key: Sequence[str],
-        shape: PostgresShape,
+        shape: PostgresSchema,
         staged: Staging,
     ) -> None:
         self._cursor, self._table, self._key, self._shape, self._staged = cursor, table, key, shape, staged
@@ -52,7 +52,7 @@ class UniqueFaults:
         if orphaned:
             return orphaned  # whoever would lose against one of them is asked for when they are out of the way
         self._cursor.execute(_INDEXES, (self._shape.oid,))
-        indexes = [Index(name, tuple(names)) for name, names in self._cursor.fetchall()]
+        indexes = [UniqueIndex(name, tuple(names)) for name, names in self._cursor.fetchall()]
         indexes = [one for one in indexes if {*one.columns} != {*self._key} and {*one.columns} <= {*columns}]
         taken = [claim for index in indexes for claim in self._taken(index)]
         contested = [claim for index in indexes for claim in self._contested(index)]
@@ -62,7 +62,7 @@ class UniqueFaults:
             for row, (index, values) in losers(taken, contested, in_order=others_asked).items()
         }
 
-    def _taken(self, index: Index) -> Iterator[tuple[Claim, bool]]:
+    def _taken(self, index: UniqueIndex) -> Iterator[tuple[IndexClaim, bool]]:
         """Values that another row of the table has; that row may be in the batch itself, and change."""
         staged, values = self._staged, ", ".join(f"s.{quoted(name)}::text" for name in index.columns)
         same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
@@ -74,9 +74,9 @@ class UniqueFaults:
             f"FROM {staged.table} s JOIN {self._table.sql} t ON {same_value} WHERE NOT ({same_key})"
         )
         for row, may_change, *found in self._cursor.fetchall():
-            yield Claim(row, index, tuple(found)), may_change
+            yield IndexClaim(row, index, tuple(found)), may_change
 
-    def _contested(self, index: Index) -> Iterator[Claim]:
+    def _contested(self, index: UniqueIndex) -> Iterator[IndexClaim]:
         """Values that several rows of the batch bring."""
         names = ", ".join(map(quoted, index.columns))
         given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in index.columns)
@@ -91,7 +91,7 @@ class UniqueFaults:
         )
         shown: dict[int, tuple[Any, ...]] = {}
         for row, group, *found in self._cursor.fetchall():
-            yield Claim(row, index, shown.setdefault(group, tuple(found)))
+            yield IndexClaim(row, index, shown.setdefault(group, tuple(found)))
 
     def _other_rules(self, columns: set[str]) -> tuple[bool, dict[int, str]]:
         """Return whether all other rules of the table were asked about, and the rows that refer to nothing."""

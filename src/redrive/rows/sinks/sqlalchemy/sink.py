@@ -24,10 +24,10 @@ from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.exact.decimals import column_digits
 from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
-from redrive.rows.sinks.sql_table import TransactedTable, is_row_fault
+from redrive.rows.sinks.sql_table import SqlTable, is_row_fault
 from redrive.rows.sinks.sqlite.numbers import column_type, fit_numbers
 from redrive.rows.sinks.sqlite.sink import rules_of as sqlite_rules
-from redrive.rows.sinks.table_schema import Column, Shape, TableName
+from redrive.rows.sinks.table_schema import Column, TableName, TableSchema
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 from redrive.store.database import Database
 from redrive.store.dialects.dialect import Dialect
@@ -97,14 +97,14 @@ def _leave_transactions_to_us(connection: Any, _: object) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
 
 
-class GenericTable(TransactedTable):
+class GenericTable(SqlTable):
     """See `Sink`."""
 
     def __init__(self, url: URL, table: TableName, *, key: tuple[str, ...], create: bool, patience: float) -> None:
         database = Database(cast(Dialect, _Engine(url)), patience=patience)
         super().__init__(database, table, key=key, create=create)
 
-    def _read_shape(self, connection: Connection) -> Shape | None:
+    def _read_shape(self, connection: Connection) -> TableSchema | None:
         look, name = sa.inspect(connection), (self._table.table, self._table.schema)
         try:
             columns, primary = look.get_columns(*name), look.get_pk_constraint(*name)
@@ -120,7 +120,7 @@ class GenericTable(TransactedTable):
         ]
         found = tuple({frozenset(index) for index in unique if index})
         made = tuple(_column(one, connection.dialect.name) for one in columns)
-        return Shape(made, found, kind="table" if found or not _is_view(look, *name) else "view")
+        return TableSchema(made, found, kind="table" if found or not _is_view(look, *name) else "view")
 
     def _other_tables(self, connection: Connection) -> list[str]:
         schema = self._table.schema
@@ -141,7 +141,9 @@ class GenericTable(TransactedTable):
             return sa.Numeric(*digits) if digits else sa.Text()
         return _TYPES.get(kind) or (sa.String(_LONGEST_KEY) if name in self.key else sa.Text())
 
-    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
+    def _load(
+        self, connection: Connection, shape: TableSchema, rows: Outgoing, *, rehearsing: bool
+    ) -> Mapping[int, str]:
         dialect = connection.dialect.name
         tuples, bad = _adapted(dialect, rows, shape.types(rows.columns))
         if dialect == "postgresql":
@@ -167,7 +169,7 @@ class GenericTable(TransactedTable):
                 return {**bad, **found}
             places = sorted(found)
 
-    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
         """Only integers are known: how another database writes and compares anything else is not."""
         if shape is None:
             made = types_of(rows)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from redrive.rows.sinks.table_schema import Column, Shape, TableName, quoted
+from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, quoted
 
 
 class ForeignKey(NamedTuple):
@@ -46,7 +46,7 @@ class ForeignKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SqliteShape(Shape):
+class SqliteSchema(TableSchema):
     """A table of SQLite."""
 
     foreign_keys: tuple[ForeignKey, ...]
@@ -60,7 +60,7 @@ class SqliteShape(Shape):
     """By the columns of a unique index, in lower case: how it compares each of them."""
 
 
-def read_shape(connection: Connection, table: TableName) -> SqliteShape | None:
+def read_shape(connection: Connection, table: TableName) -> SqliteSchema | None:
     """What the file says; None where there is no such table."""
     schema = table.schema or "main"
     columns = _rows(connection, "table_xinfo", table.table, schema)
@@ -69,7 +69,7 @@ def read_shape(connection: Connection, table: TableName) -> SqliteShape | None:
     primary = [name for _, name, *_, place, _ in sorted(columns, key=lambda column: column[5]) if place]
     said = _definition(connection, table)
     foreign_keys = _foreign_keys(connection, table.table, schema)
-    return SqliteShape(
+    return SqliteSchema(
         columns=tuple(
             Column(
                 name,

@@ -22,13 +22,13 @@ from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
-from redrive.rows.sinks.mode import Mode
-from redrive.rows.sinks.sink import Applied
-from redrive.rows.sinks.sql_table import Faults, TransactedTable, execute_with, is_row_fault, refusals
-from redrive.rows.sinks.sqlite.catalog import SqliteShape, ends_transactions, loses_rows, other_tables, read_shape
+from redrive.rows.sinks.mode import WriteMode
+from redrive.rows.sinks.sink import WriteResult
+from redrive.rows.sinks.sql_table import RowFaults, SqlTable, execute_with, is_row_fault, refusals
+from redrive.rows.sinks.sqlite.catalog import SqliteSchema, ends_transactions, loses_rows, other_tables, read_shape
 from redrive.rows.sinks.sqlite.keys import affinity, ask, kind_of
 from redrive.rows.sinks.sqlite.numbers import column_type, fit_numbers, holds_numbers, number_text
-from redrive.rows.sinks.table_schema import Shape, TableName, fold_name, listed, quoted
+from redrive.rows.sinks.table_schema import TableName, TableSchema, fold_name, listed, quoted
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
 from redrive.store.database import Database
 from redrive.store.dialects.sqlite import SqliteDialect
@@ -112,7 +112,7 @@ class _TransactionGone(Exception):
         self.reason = reason
 
 
-class SqliteTable(TransactedTable):
+class SqliteTable(SqlTable):
     """See `Sink` and `SharesTransactions`."""
 
     fold = staticmethod(fold_name)
@@ -125,7 +125,7 @@ class SqliteTable(TransactedTable):
         key: tuple[str, ...],
         create: bool,
         patience: float,
-        mode: Mode | None = None,
+        mode: WriteMode | None = None,
     ) -> None:
         database = Database(_File(path, create=create, patience=patience), patience=patience)
         super().__init__(database, table, key=key, create=create, mode=mode)
@@ -163,7 +163,7 @@ class SqliteTable(TransactedTable):
         rehearse = super().rehearse_after
         return _without_breakers(rows, lambda some: rehearse(earlier, some))
 
-    def _read_shape(self, connection: Connection) -> SqliteShape | None:
+    def _read_shape(self, connection: Connection) -> SqliteSchema | None:
         if loses_rows(connection, self._table):
             raise SinkMismatch(
                 f"{self._table} is defined with ON CONFLICT IGNORE or REPLACE, by which SQLite leaves out rows and "
@@ -195,18 +195,20 @@ class SqliteTable(TransactedTable):
         connection.exec_driver_sql(log.create)
         return log
 
-    def _load(self, connection: Connection, shape: Shape, rows: Outgoing, *, rehearsing: bool) -> Mapping[int, str]:
-        assert isinstance(shape, SqliteShape)
+    def _load(
+        self, connection: Connection, shape: TableSchema, rows: Outgoing, *, rehearsing: bool
+    ) -> Mapping[int, str]:
+        assert isinstance(shape, SqliteSchema)
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
         with closing(driver.cursor()) as cursor:
             return _Load(cursor, self._table, self.key, shape, rows, mode=self.mode).run()
 
-    def _key_columns(self, shape: Shape | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
         if shape is None:
             made = types_of(rows)
             types, collations = {name: _type(name, made[name], rows) for name in self.key}, dict[str, str]()
         else:
-            assert isinstance(shape, SqliteShape)
+            assert isinstance(shape, SqliteSchema)
             types = dict(zip(self.key, shape.types(self.key, fold_name), strict=True))
             collations = shape.collations.get(frozenset(map(fold_name, self.key)), {})
 
@@ -216,7 +218,7 @@ class SqliteTable(TransactedTable):
 
         return {name: kind_of(kind, collations.get(name.lower(), "BINARY")) for name, kind in types.items()}, ask_sqlite
 
-    def _text_order(self, shape: Shape | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
+    def _text_order(self, shape: TableSchema | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
         made = _type(name, types_of(rows)[name], rows) if shape is None else shape.type_of(name, fold_name)
         if made is not None and affinity(made) == "TEXT":
             return "texts"
@@ -224,7 +226,9 @@ class SqliteTable(TransactedTable):
             None if made is None or holds_numbers(made) else "numbers"
         )  # a DATE of SQLite holds texts, and numbers as such
 
-    def _stored_values(self, connection: Connection, shape: Shape, keys: Outgoing, column: str) -> Mapping[int, Any]:
+    def _stored_values(
+        self, connection: Connection, shape: TableSchema, keys: Outgoing, column: str
+    ) -> Mapping[int, Any]:
         columns: list[Sequence[Any]] = [keys.values(name) for name in keys.columns]
         bad = adapt_columns(columns, [rules_of(kind) for kind in shape.types(keys.columns, fold_name)])
         same = " AND ".join(f"{quoted(name)} = ?" for name in keys.columns)
@@ -238,7 +242,7 @@ class SqliteTable(TransactedTable):
                         found[place] = row[0]
         return found
 
-    def _delete(self, connection: Connection, shape: Shape, rows: Outgoing) -> Faults:
+    def _delete(self, connection: Connection, shape: TableSchema, rows: Outgoing) -> RowFaults:
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
         with closing(driver.cursor()) as cursor:
             return _delete_rows(cursor, self._table, self.key, shape, rows, newer=self.mode.newer)
@@ -271,21 +275,27 @@ def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Ref
         except _TransactionGone as gone:
             broke[places[gone.place]] = gone.reason
         else:
-            bad = Faults({**broke, **{places[one.place]: str(one.error) for one in refused}})
+            bad = RowFaults({**broke, **{places[one.place]: str(one.error) for one in refused}})
             applied = refusals(bad)
-            if isinstance(refused, Applied):
+            if isinstance(refused, WriteResult):
                 applied.suppressed, applied.ignored = refused.suppressed, refused.ignored
                 applied.deleted = refused.deleted
             return applied
 
 
 def _delete_rows(
-    cursor: sqlite3.Cursor, table: TableName, key: Sequence[str], shape: Shape, rows: Outgoing, *, newer: str | None
-) -> Faults:
+    cursor: sqlite3.Cursor,
+    table: TableName,
+    key: Sequence[str],
+    shape: TableSchema,
+    rows: Outgoing,
+    *,
+    newer: str | None,
+) -> RowFaults:
     """Delete by key, where `newer` is given only what is older; the rows for which that fails by place, and why."""
     names = [*key, *([newer] if newer else [])]
     columns: list[Sequence[Any]] = [rows.values(name) for name in names]
-    bad = Faults(adapt_columns(columns, [rules_of(kind) for kind in shape.types(names, fold_name)]))
+    bad = RowFaults(adapt_columns(columns, [rules_of(kind) for kind in shape.types(names, fold_name)]))
     conditions = [f"{quoted(name)} = ?" for name in key]
     if newer:
         conditions.append(f"({quoted(newer)} IS NULL OR {quoted(newer)} < ?)")
@@ -311,10 +321,10 @@ class _Load:
         cursor: sqlite3.Cursor,
         table: TableName,
         key: Sequence[str],
-        shape: SqliteShape,
+        shape: SqliteSchema,
         rows: Outgoing,
         *,
-        mode: Mode,
+        mode: WriteMode,
     ) -> None:
         self._mode = mode
         self._cursor, self._table, self._key, self._shape = cursor, table, key, shape
@@ -333,7 +343,7 @@ class _Load:
             self._upsert += f" ON CONFLICT ({listed(key)}) DO {mode.action('redrive_own', others)}"
         self._changed = 0
 
-    def run(self) -> Faults:
+    def run(self) -> RowFaults:
         """Write the rows that the table takes; the others by place, and why."""
         late = bool(self._shape.foreign_keys) and (self._shape.checks_late or not self._enforces())
         if late:
@@ -348,7 +358,7 @@ class _Load:
             self._bad.update(orphans)  # and what is wrong with the others is seen when these are out of the way
             self._cursor.execute("ROLLBACK TO redrive_load")
         self._cursor.execute("RELEASE redrive_load")
-        bad = Faults({**self._bad, **refused})
+        bad = RowFaults({**self._bad, **refused})
         good = [place for place in places if place not in refused]
         if self._shape.suppresses:
             bad.suppressed = self._absent(good) if self._key else len(good) - self._changed
