@@ -20,7 +20,7 @@ from sqlalchemy import Engine, event
 import redrive
 from redrive.model.runs import RunStarted
 from redrive.rows import pipeline as pipelines
-from redrive.rows.checkpoint import Ledger
+from redrive.rows.checkpoint import RunHandle
 from tests.support.killable import Doomed, serve, trace
 
 PIPELINE = "vendor"
@@ -190,10 +190,10 @@ def wait(mouth, *, variant, file, url, store, batch):
 def perform(mouth, *, operation, lease=None, **arguments):
     """Do one job. Claims last for the usual time, or for `lease`."""
     if lease is not None:
-        pipelines.Ledger = functools.partial(Ledger, lease=timedelta(seconds=lease))
+        pipelines.Ledger = functools.partial(RunHandle, lease=timedelta(seconds=lease))
     if arguments.get("stop_at"):
         # Who is stopped in the middle of a renewal keeps SQLite's lock with him, and nobody can take over.
-        Ledger.kept_alive = lambda self: contextlib.nullcontext()
+        RunHandle.kept_alive = lambda self: contextlib.nullcontext()
     {"run": run, "wait": wait}[operation](mouth, **arguments)
 
 

@@ -26,7 +26,7 @@ from redrive.errors import PipelineError, RunStopped
 from redrive.model.calls import Kind, in_words
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.time_of_day import TimeOfDay, due_at
-from redrive.rows.errors import Fault
+from redrive.rows.errors import RunFault
 from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
 from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.files.files import with_new_files
@@ -44,7 +44,7 @@ _OVER = {RunStatus.COMPLETE, RunStatus.ABANDONED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StartedRun:
     """A run that was begun, or is gone on with."""
 
     run_id: uuid.UUID
@@ -70,7 +70,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RunRefused:
     """A run that could not begin."""
 
     run_id: uuid.UUID
@@ -78,7 +78,7 @@ class Refusal:
     sla: datetime | None
 
 
-class Ledger:
+class RunHandle:
     """One process's claim on one pipeline."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Ledger:
         override_gate: bool = False,
         appending: Appends | None = None,
         sink_exists: Callable[[], bool] = lambda: True,
-    ) -> Begun:
+    ) -> StartedRun:
         """Claim the pipeline: resume the run that was not finished, or begin a new one.
 
         Args:
@@ -129,7 +129,7 @@ class Ledger:
         identity = source.identity()
         is_gone = not restart and self._is_gone(source, sink_exists)
 
-        def work(connection: Connection) -> Begun:
+        def work(connection: Connection) -> StartedRun:
             now = self._database.dialect.now(connection)
             standing = self._claim(connection, identity, now)
             note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
@@ -179,15 +179,15 @@ class Ledger:
         return begun
 
     def refuse(
-        self, source: Source, *, sink: str, sla: TimeOfDay | float | None, reason: str, fault: Fault
-    ) -> Refusal | None:
+        self, source: Source, *, sink: str, sla: TimeOfDay | float | None, reason: str, fault: RunFault
+    ) -> RunRefused | None:
         """Note a run that could not begin, beside one that is not finished; None where others are at the pipeline.
 
         It is nobody's checkpoint: what is to be gone on with is so as before.
         """
         run_id = uuid.uuid4()
 
-        def work(connection: Connection) -> Refusal | None:
+        def work(connection: Connection) -> RunRefused | None:
             now = self._database.dialect.now(connection)
             mine = checkpoints.c.pipeline_name == self._pipeline
             standing = connection.execute(select(checkpoints).where(mine)).first()
@@ -197,7 +197,7 @@ class Ledger:
             row = self._new(run_id, source, sink=sink, sla=sla, now=now)
             ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **_fault(fault)}
             connection.execute(runs.insert(), {**row, **ended})
-            return Refusal(run_id=run_id, at=now, sla=row["sla"])
+            return RunRefused(run_id=run_id, at=now, sla=row["sla"])
 
         return self._database.write(work, done=lambda connection, _: _run(connection, run_id) is not None)
 
@@ -270,7 +270,7 @@ class Ledger:
         status: RunStatus,
         *,
         reason: str | None,
-        fault: Fault | None,
+        fault: RunFault | None,
         counts: Counts,
         seconds: float,
         tier: Tier,
@@ -372,7 +372,7 @@ class Ledger:
         found: Mapping[str, Any],
         sink: str,
         is_gone: bool,
-    ) -> Begun:
+    ) -> StartedRun:
         self._same(source, standing.identity, f"has an unfinished run over {last.source}", "finish it with that source")
         self._same_sink(last, sink, is_gone=is_gone)
         identity = with_new_files(standing.identity, found)
@@ -395,7 +395,7 @@ class Ledger:
                 **({} if self._target is None else {"target": self._target}),
             )
         )
-        return Begun(
+        return StartedRun(
             run_id=last.run_id,
             started_at=last.started_at,
             identity=identity,
@@ -482,14 +482,14 @@ class Ledger:
         sla: TimeOfDay | float | None,
         now: datetime,
         failures: int,
-    ) -> Begun:
+    ) -> StartedRun:
         """A new run: behind the last one where the source goes on from there, else at its start."""
         row = self._new(self.run_id, source, sink=sink, sla=sla, now=now)
         connection.execute(runs.insert(), {**row, "failures": failures})
         # Where it really begins may be earlier, for rows that come late; that is no reason to move the checkpoint back.
         self._move(connection, run_id=self.run_id, identity=identity, position=kept, fields=None, updated_at=now)
         position = source.start_of_next_run(kept) if isinstance(source, Incremental) and kept is not None else None
-        return Begun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
+        return StartedRun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
 
     def _new(
         self, run_id: uuid.UUID, source: Source, *, sink: str, sla: TimeOfDay | float | None, now: datetime
@@ -541,7 +541,7 @@ def _failures(last: Row[Any]) -> int:
     return int(last.failures) + int(last.status in (RunStatus.FAILED, RunStatus.RUNNING))
 
 
-def _fault(fault: Fault | None) -> dict[str, Any]:
+def _fault(fault: RunFault | None) -> dict[str, Any]:
     return {
         "error_kind": None if fault is None else fault.kind,
         "error_type": None if fault is None else fault.name,

@@ -21,7 +21,7 @@ _classifier = Classifier()
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RunFault:
     """The error that ended a run, for who judges it later."""
 
     kind: Kind
@@ -33,7 +33,7 @@ class Fault:
     """More than the first line of what it says, masked; None where there is no more."""
 
     @classmethod
-    def of(cls, error: BaseException) -> Fault:
+    def of(cls, error: BaseException) -> RunFault:
         """What this error was."""
         stated = getattr(error, "kind", None) if isinstance(error, RedriveError) else None
         story = story_of(error)

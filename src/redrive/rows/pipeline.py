@@ -17,20 +17,20 @@ from redrive.model.letters import Letter
 from redrive.model.runs import Progress, Report
 from redrive.policy import option_checks
 from redrive.policy.time_of_day import checked_sla
-from redrive.rows.checkpoint import Begun, Ledger
+from redrive.rows.checkpoint import RunHandle, StartedRun
 from redrive.rows.errors import kind_of, sentence
 from redrive.rows.gate import Gate
 from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.replay.reprocess import reprocess
 from redrive.rows.retries import PATIENCE
 from redrive.rows.run import Run, tell_of_refusal
-from redrive.rows.run_options import Job
+from redrive.rows.run_options import RunOptions
 from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Replaceable, Source
 from redrive.rows.transform import transform_of
 from redrive.rows.validation.validator import check_of
 from redrive.rows.write.superseded import compared_texts
-from redrive.rows.write.writer import Writer
+from redrive.rows.write.writer import BatchWriter
 from redrive.store.store import Store, connect
 
 BATCH = 40_000
@@ -101,7 +101,7 @@ class Pipeline:
         named = (key,) if isinstance(key, str) else tuple(key or ())
         self._sla = checked_sla(sla)
         self._deadline = None if deadline is None else option_checks.seconds("deadline", deadline, above=0)
-        self._job = Job(
+        self._job = RunOptions(
             pipeline=self.name,
             source=self.source,
             sink=self.sink,
@@ -164,7 +164,7 @@ class Pipeline:
         limit = self._deadline if deadline is None else option_checks.seconds("deadline", deadline, above=0)
         job = replace(self._job, announcer=self._job.announcer.heard_by(opened.listeners), target=self.target)
         kept = opened.alerts.settings.environment
-        ledger = Ledger(
+        ledger = RunHandle(
             opened.database,
             self.name,
             target=self.target,
@@ -175,7 +175,7 @@ class Pipeline:
         try:
             with stopping.heeding_signals():
                 begun = self._begun(job, ledger, restart=restart, override_gate=override_gate)
-                writer = Writer(job, opened, ledger, begun)
+                writer = BatchWriter(job, opened, ledger, begun)
                 return Run(job, begun, ledger, writer, stopping=stopping, watch=watch).go()
         finally:
             ledger.release()
@@ -184,7 +184,7 @@ class Pipeline:
                 self.source.forget()
             self.sink.close()
 
-    def _begun(self, job: Job, ledger: Ledger, **options: bool) -> Begun:
+    def _begun(self, job: RunOptions, ledger: RunHandle, **options: bool) -> StartedRun:
         try:
             appending = self.sink if not self.sink.key and isinstance(self.sink, Appends) else None
             return ledger.begin(

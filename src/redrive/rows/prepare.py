@@ -11,11 +11,11 @@ from redrive.dlq.insert.row_builder import error_text, key_text
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts
 from redrive.rows.batch import Batch, Outgoing, Received, Refused
-from redrive.rows.schema_drift import Columns
+from redrive.rows.schema_drift import KnownColumns
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.transform import BadBatch, PerRow, Transform
-from redrive.rows.validation.function import FunctionCheck
-from redrive.rows.validation.validator import Check, Checked, Unchecked
+from redrive.rows.validation.function import FunctionValidator
+from redrive.rows.validation.validator import NoValidator, ValidatedRows, Validator
 from redrive.rows.write import dedup
 
 OnDuplicate = dedup.Rule
@@ -46,7 +46,7 @@ class Preparation:
 
     def __init__(
         self,
-        check: Check,
+        check: Validator,
         transform: Transform | None,
         *,
         key: Sequence[str],
@@ -71,7 +71,7 @@ class Preparation:
     @property
     def names_columns(self) -> bool:
         """Whether the check says which columns it reads: a model or a schema does."""
-        return not isinstance(self._check, Unchecked | FunctionCheck)
+        return not isinstance(self._check, NoValidator | FunctionValidator)
 
     def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return those of the source's columns that the check does not read."""
@@ -80,16 +80,16 @@ class Preparation:
     @property
     def keeps_columns(self) -> bool:
         """Whether rows reach the sink with the columns that the source has."""
-        return self._transform is None and isinstance(self._check, Unchecked)
+        return self._transform is None and isinstance(self._check, NoValidator)
 
     @property
     def is_by_record(self) -> bool:
         """Whether nothing but functions of one record is called, each of which may give it other fields."""
-        if not isinstance(self._check, Unchecked | FunctionCheck):
+        if not isinstance(self._check, NoValidator | FunctionValidator):
             return False
         return not self.keeps_columns and (self._transform is None or isinstance(self._transform, PerRow))
 
-    def sift(self, rows: Received) -> Checked:
+    def sift(self, rows: Received) -> ValidatedRows:
         """Check and transform rows; those without a key are rejected, too."""
         checked = self._check(rows)
         good, rejected, discarded = checked.good, checked.rejected, checked.discarded
@@ -104,7 +104,7 @@ class Preparation:
             good = kept
         good.of_text = self._of_text
         good.maps = rows.maps
-        return Checked(good, rejected, discarded)
+        return ValidatedRows(good, rejected, discarded)
 
     def prepare(self, batch: Batch) -> Prepared:
         """Return a batch that is ready for the sink. One that cannot be transformed at all becomes one letter."""
@@ -163,7 +163,7 @@ class Preparation:
                 return False
         return True
 
-    def fit(self, prepared: Prepared, columns: Columns) -> None:
+    def fit(self, prepared: Prepared, columns: KnownColumns) -> None:
         """Give the rows the columns that the sink is to have; those that have others are rejected."""
         before = prepared.rows
         prepared.rows, misfits = columns.fit(before)

@@ -36,16 +36,16 @@ from redrive.model.runs import (
 )
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.rows.batch import Batch
-from redrive.rows.checkpoint import Begun, Ledger
-from redrive.rows.errors import Fault, kind_of, sentence, stop_reason
+from redrive.rows.checkpoint import RunHandle, StartedRun
+from redrive.rows.errors import RunFault, kind_of, sentence, stop_reason
 from redrive.rows.prepare import Prepared, reason_of
 from redrive.rows.retries import Retries
-from redrive.rows.run_options import Job
-from redrive.rows.schema_drift import Columns
+from redrive.rows.run_options import RunOptions
+from redrive.rows.schema_drift import KnownColumns
 from redrive.rows.sources.source import Reading, SetsFilesAside
 from redrive.rows.validation.validator import unmet
 from redrive.rows.write.thread import WriteThread
-from redrive.rows.write.writer import Writer, Written
+from redrive.rows.write.writer import BatchResult, BatchWriter
 
 T = TypeVar("T")
 
@@ -58,10 +58,10 @@ class Run:
 
     def __init__(
         self,
-        job: Job,
-        begun: Begun,
-        ledger: Ledger,
-        writer: Writer,
+        job: RunOptions,
+        begun: StartedRun,
+        ledger: RunHandle,
+        writer: BatchWriter,
         *,
         stopping: Stopping,
         watch: Callable[[Progress], None] | None,
@@ -80,7 +80,7 @@ class Run:
         self._waiting: deque[Batch] = deque()
         self._done = 0
         self._tier = Tier.LOG
-        self._columns = Columns(job.sink, begun.fields)
+        self._columns = KnownColumns(job.sink, begun.fields)
         self._ignored: dict[str, None] = {}
 
     def go(self) -> Report:
@@ -119,7 +119,7 @@ class Run:
 
     def _all(self) -> None:
         self._open()
-        under_way: tuple[Prepared, Future[Written]] | None = None
+        under_way: tuple[Prepared, Future[BatchResult]] | None = None
         try:
             while True:
                 try:
@@ -148,12 +148,12 @@ class Run:
         except BaseException as error:
             if _is_interrupt(error):
                 written = self._beside.interrupt()
-                if isinstance(written, Written):
+                if isinstance(written, BatchResult):
                     self._note(written)
             raise
         self._judge(final=True)
 
-    def _submit(self, prepared: Prepared) -> Future[Written]:
+    def _submit(self, prepared: Prepared) -> Future[BatchResult]:
         return self._beside.submit(lambda: self._writer.write(prepared))
 
     def _open(self) -> None:
@@ -262,7 +262,7 @@ class Run:
         self._size = min(self._size, size)
         self._announce(BatchShrunk, rows=size, reason=reason_of(error))
 
-    def _written(self, prepared: Prepared, under_way: Future[Written]) -> None:
+    def _written(self, prepared: Prepared, under_way: Future[BatchResult]) -> None:
         try:
             written = self._beside.result(under_way)
         except Exception as error:
@@ -288,7 +288,7 @@ class Run:
 
     # ── what it means ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _note(self, written: Written) -> None:
+    def _note(self, written: BatchResult) -> None:
         writer = self._writer
         if written.bad_batch is not None:
             self._announce(BatchQuarantined, rows=written.counts.read, reason=written.bad_batch)
@@ -337,7 +337,7 @@ class Run:
     def _end(self, status: RunStatus, reason: str | None, error: BaseException | None) -> Report:
         writer, ended = self._writer, None
         writer.counts += Counts(retries=self._retries.uncounted)
-        fault = None if error is None else Fault.of(error)
+        fault = None if error is None else RunFault.of(error)
         try:
             ended = self._ledger.end(
                 status,
@@ -362,7 +362,7 @@ class Run:
         return RunStopped(f"{self._job.pipeline}: {sentence(lost)}", kind=lost.kind, report=report)
 
     def _report(
-        self, status: RunStatus, reason: str | None, ended: datetime | None, fault: Fault | None = None
+        self, status: RunStatus, reason: str | None, ended: datetime | None, fault: RunFault | None = None
     ) -> Report:
         writer = self._writer
         return Report(
@@ -407,12 +407,12 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | SystemExit)
 
 
-def tell_of_refusal(job: Job, ledger: Ledger, *, sla: TimeOfDay | float | None, error: BaseException) -> None:
+def tell_of_refusal(job: RunOptions, ledger: RunHandle, *, sla: TimeOfDay | float | None, error: BaseException) -> None:
     """Note and announce that a run could not begin: its file is not there, its checkpoint is of another source.
 
     Nobody would hear of it otherwise but who has started it, which may be a scheduler.
     """
-    fault = Fault.of(error)
+    fault = RunFault.of(error)
     reason = stop_reason(error) if isinstance(error, SystemExit) else sentence(error)
     try:
         refusal = ledger.refuse(job.source, sink=job.sink.name, sla=sla, reason=reason, fault=fault)
@@ -434,7 +434,7 @@ def tell_of_refusal(job: Job, ledger: Ledger, *, sla: TimeOfDay | float | None, 
         job.announcer.event(_ending(report, fault))
 
 
-def _ending(report: Report, fault: Fault | None) -> RunEnded:
+def _ending(report: Report, fault: RunFault | None) -> RunEnded:
     if fault is None:
         return RunEnded(report=report)
     return RunEnded(report=report, error=fault.name, kind=fault.kind, service=fault.service)

@@ -14,7 +14,7 @@ from redrive.rows.sources.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class RunOptions:
     """A pipeline's parts."""
 
     pipeline: str

@@ -17,7 +17,7 @@ from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.sink import Sink
 
 
-class Columns:
+class KnownColumns:
     """What the sink is known to take."""
 
     def __init__(self, sink: Sink, seen: Sequence[str] = ()) -> None:

@@ -37,7 +37,7 @@ _KINDS: dict[type, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class UnframeableValue:
     """A value that no frame can hold, not even as a text.
 
     place, column  where it stands
@@ -59,13 +59,13 @@ def of_records(records: Sequence[Record]) -> pl.DataFrame:
 
 def framed(
     records: Sequence[Record], columns: Iterable[str] | None = None, *, one_kind: bool = False
-) -> tuple[pl.DataFrame, list[Misfit]]:
+) -> tuple[pl.DataFrame, list[UnframeableValue]]:
     """A frame of records, or of some columns of them, and the values that have no place in it: they are null there.
 
     one_kind  values of another kind than most of their column have no place; otherwise all become text
     """
     names = dict.fromkeys(name for record in records for name in record) if columns is None else columns
-    misfits: list[Misfit] = []
+    misfits: list[UnframeableValue] = []
     series = []
     for name in names:
         values = [record.get(name) for record in records]
@@ -143,7 +143,7 @@ def has_nanoseconds(kind: Any) -> bool:
     return kind == pl.Time or (isinstance(kind, pl.Datetime | pl.Duration) and kind.time_unit == "ns")
 
 
-def _remove_other_kinds(name: str, values: list[object], misfits: list[Misfit]) -> None:
+def _remove_other_kinds(name: str, values: list[object], misfits: list[UnframeableValue]) -> None:
     """Set values to None that are of another kind than most, or than the first where no kind has most."""
     types = set(map(type, values)) - {type(None)}
     kinds = {one: _kind(next(value for value in values if type(value) is one)) for one in types}
@@ -157,7 +157,7 @@ def _remove_other_kinds(name: str, values: list[object], misfits: list[Misfit]) 
         return
     for place, kind in enumerate(own):
         if kind is not None and kind != main:
-            misfits.append(Misfit(place, name, f"{name}: {kind}, where most rows of the batch have {main}"))
+            misfits.append(UnframeableValue(place, name, f"{name}: {kind}, where most rows of the batch have {main}"))
             values[place] = None
 
 
@@ -179,16 +179,16 @@ def _kind(value: object) -> str:
     return plain or ("a time without a zone" if dtype == pl.Datetime else "a text")
 
 
-def _remove_deep(name: str, values: list[object], misfits: list[Misfit]) -> None:
+def _remove_deep(name: str, values: list[object], misfits: list[UnframeableValue]) -> None:
     """Set values to None that polars cannot nest."""
     if any(issubclass(kind, _CONTAINERS) for kind in set(map(type, values))):
         for place, value in enumerate(values):
             if isinstance(value, _CONTAINERS) and _is_deep(value):
-                misfits.append(Misfit(place, name, f"{name}: nested too deep, or within itself"))
+                misfits.append(UnframeableValue(place, name, f"{name}: nested too deep, or within itself"))
                 values[place] = None
 
 
-def _series(name: str, values: list[object], misfits: list[Misfit]) -> pl.Series:
+def _series(name: str, values: list[object], misfits: list[UnframeableValue]) -> pl.Series:
     typed = _typed(name, values)
     if typed is not None:
         return typed
@@ -198,7 +198,7 @@ def _series(name: str, values: list[object], misfits: list[Misfit]) -> pl.Series
         try:
             texts.append(_text(value))
         except (TypeError, ValueError, RecursionError) as error:
-            misfits.append(Misfit(place, name, f"{name}: {_why(value, error)}"))
+            misfits.append(UnframeableValue(place, name, f"{name}: {_why(value, error)}"))
             texts.append(None)
             values[place] = None
     # The other values need not become text for those that cannot be any.

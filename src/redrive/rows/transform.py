@@ -11,7 +11,7 @@ from redrive.dlq.insert.row_builder import error_text
 from redrive.errors import PipelineError, RedriveError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
-from redrive.rows.validation.validator import Checked, Sieve, blocking, copies, fault, owned, unusable
+from redrive.rows.validation.validator import RowSorter, ValidatedRows, blocking, copies, fault, owned, unusable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,7 +32,7 @@ class BadBatch(RedriveError):
 class Transform(Protocol):
     """A transformation of rows that passed their check."""
 
-    def __call__(self, good: Outgoing) -> Checked:
+    def __call__(self, good: Outgoing) -> ValidatedRows:
         """The rows as they became; those that failed, by their place in the `Received`; how many were dropped."""
 
 
@@ -72,8 +72,8 @@ class PerRow:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = blocking("transform", function)
 
-    def __call__(self, good: Outgoing) -> Checked:
-        sieve = Sieve(ErrorType.TRANSFORM)
+    def __call__(self, good: Outgoing) -> ValidatedRows:
+        sieve = RowSorter(ErrorType.TRANSFORM)
         for place, record in _owned(good, sieve):
             try:
                 answer = self._function(record)
@@ -87,7 +87,7 @@ class PerRow:
                 sieve.origin.append(place)
             else:
                 raise unusable("transform", self._function, answer, "a record, or None to drop it")
-        return Checked(sieve.outgoing(), sieve.rejected, sieve.discarded)
+        return ValidatedRows(sieve.outgoing(), sieve.rejected, sieve.discarded)
 
 
 class PerFrame:
@@ -97,15 +97,15 @@ class PerFrame:
         self._function = blocking("transform", function)
         self._row = row
 
-    def __call__(self, good: Outgoing) -> Checked:
+    def __call__(self, good: Outgoing) -> ValidatedRows:
         frame, good, unfit = _frame_of(good)
         if not len(good):
-            return Checked(good, unfit)
+            return ValidatedRows(good, unfit)
         checked = self._checked(frame, good)
         rejected = sorted(unfit + checked.rejected, key=lambda refused: refused.place)
-        return Checked(checked.good, rejected, checked.discarded)
+        return ValidatedRows(checked.good, rejected, checked.discarded)
 
-    def _checked(self, frame: pl.DataFrame, good: Outgoing) -> Checked:
+    def _checked(self, frame: pl.DataFrame, good: Outgoing) -> ValidatedRows:
         if self._row is not None and self._row in frame.columns:
             raise PipelineError(f"the rows have a column {self._row!r} already: per_frame needs another name in row=…")
         try:
@@ -208,7 +208,7 @@ class _Failure:
         return cls(place, error.with_traceback(None), why)
 
 
-def _owned(rows: Outgoing, sieve: Sieve) -> Iterator[tuple[int, Record]]:
+def _owned(rows: Outgoing, sieve: RowSorter) -> Iterator[tuple[int, Record]]:
     """Each row as a record that may be changed, with its place as it was received."""
     if rows.as_frame is not None:
         return ((rows.origin[place], record) for place, record in owned(Received(rows.as_frame), sieve))
@@ -266,7 +266,7 @@ def _by_number(found: pl.DataFrame, row: str, places: set[int]) -> _Piece:
     return found.drop(row), numbers
 
 
-def _checked(good: Outgoing, pieces: list[_Piece], failures: list[_Failure]) -> Checked:
+def _checked(good: Outgoing, pieces: list[_Piece], failures: list[_Failure]) -> ValidatedRows:
     """The outcome, by the places of the rows as they were received."""
     rejected = [failure for failure in failures if failure.why is not None]
     if len(rejected) == len(good) > 1 and len({type(failure.error) for failure in rejected}) == 1:
@@ -284,4 +284,4 @@ def _checked(good: Outgoing, pieces: list[_Piece], failures: list[_Failure]) -> 
         for failure in rejected
         if failure.why is not None
     ]
-    return Checked(kept, refused, len(good) - len(set(places)) - len(rejected))
+    return ValidatedRows(kept, refused, len(good) - len(set(places)) - len(rejected))

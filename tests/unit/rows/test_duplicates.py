@@ -11,7 +11,7 @@ from redrive.dlq.fingerprint import template
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing
-from redrive.rows.write.dedup import Contest, keyless, reduce, twice
+from redrive.rows.write.dedup import KeyContest, keyless, reduce, twice
 
 COLUMNS = ("id", "day", "value")
 
@@ -101,7 +101,7 @@ def test_the_first_row_of_a_key_is_kept(made):
 
 def test_second_row_of_a_key_is_left_and_has_a_reason(made):
     rows = made(TWICE)
-    contest = Contest(rows, ("id", "day"), "quarantine")
+    contest = KeyContest(rows, ("id", "day"), "quarantine")
     assert list(contest.first()) == [0, 1, 2, 3]
     assert list(contest.left()) == [4]
     rejected = twice(rows, 4, ("id", "day"))
@@ -110,12 +110,12 @@ def test_second_row_of_a_key_is_left_and_has_a_reason(made):
 
 class TestContest:
     def test_all_rows_are_sent_where_no_key_comes_twice(self, made):
-        contest = Contest(made(TWICE[:2]), ("id",), "last")
+        contest = KeyContest(made(TWICE[:2]), ("id",), "last")
         assert (list(contest.first()), list(contest.next([0])), list(contest.left())) == ([0, 1], [], [])
 
     @pytest.mark.parametrize(("rule", "order"), [("last", [4, 2, 0]), ("first", [0, 2, 4]), ("quarantine", [0, 2, 4])])
     def test_refused_row_gives_way_to_the_next_of_its_key(self, made, rule, order):
-        contest = Contest(made(TWICE), ("id",), rule)
+        contest = KeyContest(made(TWICE), ("id",), rule)
         assert sorted(contest.first()) == sorted([order[0], 1, 3])
         assert list(contest.next([order[0]])) == [order[1]]
         assert list(contest.left()) == [order[2]]
@@ -124,7 +124,7 @@ class TestContest:
         assert list(contest.next([order[2]])) == []
 
     def test_rows_of_a_known_key_are_never_sent(self, made):
-        contest = Contest(made(TWICE), ("id",), "first", frozenset({0, 2, 4}))
+        contest = KeyContest(made(TWICE), ("id",), "first", frozenset({0, 2, 4}))
         assert list(contest.first()) == [1, 3]
         assert list(contest.next([1])) == []
         assert list(contest.left()) == [0, 2, 4]
@@ -151,6 +151,6 @@ def test_what_is_kept_is_what_a_dict_would_keep(rows, key, rule):
         assert [one.place for one in refused] == [place for place in range(len(rows)) if place not in keyed]
         reduced = reduce(good, key, rule)
         assert [origin - 10 for origin in reduced.origin] == sorted(kept.values())
-        contest = Contest(good, key, rule)
+        contest = KeyContest(good, key, rule)
         assert {keyed[place] for place in contest.first()} == set(kept.values())
         assert {keyed[place] for place in contest.left()} == set(keyed) - set(kept.values())

@@ -22,8 +22,8 @@ from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import Appends, ComparesKeys, Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import BadBatch
-from redrive.rows.write.dedup import Contest, Rounds
-from redrive.rows.write.effect import LEFT_OUT, Effect, apply
+from redrive.rows.write.dedup import KeyContest, WriteRounds
+from redrive.rows.write.effect import LEFT_OUT, WriteEffect, apply
 from redrive.store.encoding import encode
 
 _classifier = Classifier()
@@ -63,7 +63,7 @@ def _write(
     letters: Sequence[Letter],
 ) -> Outcomes:
     """Write the rows of records to a sink that has a key, and add those that were read to `rows`."""
-    fates = [_Fate() for _ in records]
+    fates = [_RecordOutcome() for _ in records]
     owners: list[int] = []  # whose each row is: the letter of a page or a batch holds many
     for place, raw in enumerate(records):
         found = _read(source, raw, letters[place] if letters else None)
@@ -74,7 +74,7 @@ def _write(
         rows += found
         owners += [place] * len(found)
     runs = [letters[owner].run_id for owner in owners] if letters else []
-    sent = _send(sink, preparation, rows, runs, dry_run=dry_run) if rows else _Sent()
+    sent = _send(sink, preparation, rows, runs, dry_run=dry_run) if rows else _SentRows()
     for refused in sent.refused:
         fates[owners[refused.place]].refuse(refused)
     for place, reason in sent.superseded:
@@ -91,7 +91,7 @@ def _write(
 
 
 @dataclass(slots=True)
-class _Fate:
+class _RecordOutcome:
     """What became of the rows of one record."""
 
     error: str | BaseException | None = None
@@ -122,7 +122,7 @@ class _Fate:
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentRows:
     """Rows that were sent to the sink, by their place. What is in none of these lists, the pipeline dropped."""
 
     refused: list[Refused] = field(default_factory=list)
@@ -218,14 +218,14 @@ def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:
 
 def _send(
     sink: Sink, preparation: Preparation, rows: list[Record], runs: Sequence[UUID | None], *, dry_run: bool
-) -> _Sent:
+) -> _SentRows:
     """Send rows to the sink.
 
     Args:
         runs: the run that rejected each row; empty where that is not known.
     """
     found, refused = portions.sift(preparation, rows)
-    sent, groups = _Sent(refused), list[Outgoing]()
+    sent, groups = _SentRows(refused), list[Outgoing]()
     for group in found:
         good, unfit = _fitted(sink, group)
         sent.refused += unfit
@@ -251,7 +251,7 @@ def _send(
                 continue
             rows_of_group = group.take([slots[place].place for place in own])
             effect = _to_sink(sink, rows_of_group, dry_run=dry_run, after=rehearsed)
-            if dry_run and isinstance(contest, Rounds):
+            if dry_run and isinstance(contest, WriteRounds):
                 rehearsed.append(rows_of_group.take(effect.written))
             sent.refused += [replace(one, place=origins[own[one.place]]) for one in effect.refused]
             sent.superseded += [(origins[own[at]], _KEPT) for at in sorted(effect.ignored)]
@@ -262,7 +262,7 @@ def _send(
     return sent
 
 
-class _Slot(NamedTuple):
+class _RowPlace(NamedTuple):
     """Where a row is: its group, and its place there."""
 
     group: int
@@ -271,9 +271,9 @@ class _Slot(NamedTuple):
 
 def _in_order(
     groups: Sequence[Outgoing], preparation: Preparation, mode: WriteMode | None, runs: Sequence[UUID | None]
-) -> list[_Slot]:
+) -> list[_RowPlace]:
     """Return all rows so that of those of one key the last one counts."""
-    slots = [_Slot(number, place) for number, group in enumerate(groups) for place in range(len(group))]
+    slots = [_RowPlace(number, place) for number, group in enumerate(groups) for place in range(len(group))]
     slots.sort(key=lambda slot: groups[slot.group].origin[slot.place])
     if preparation.rule == "last" or not runs or (mode is not None and mode.compares):
         return slots
@@ -284,7 +284,7 @@ def _in_order(
     return [slots[at] for at in sorted(range(len(slots)), key=lambda at: (ranks[at], -at))]
 
 
-def _contenders(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[_Slot]) -> Outgoing:
+def _contenders(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[_RowPlace]) -> Outgoing:
     """Return the rows of all groups in their order, with the key at least."""
     if len(groups) == 1:
         rows = groups[0].take([slot.place for slot in slots])
@@ -298,13 +298,13 @@ def _contenders(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[_Slot]) 
     return rows
 
 
-def _contest(sink: Sink, rows: Outgoing, mode: WriteMode | None) -> Contest | Rounds:
+def _contest(sink: Sink, rows: Outgoing, mode: WriteMode | None) -> KeyContest | WriteRounds:
     """Return which of several letters of one key is sent. Where the sink refuses it, the one before it is written."""
     if mode is not None and mode.newer:
-        return Rounds(rows, sink.key)  # the sink compares all of them
+        return WriteRounds(rows, sink.key)  # the sink compares all of them
     if mode is not None and mode.on_conflict == "ignore":
-        return Contest(rows, sink.key, "first")  # as between runs, where the row that is there stays
-    return Contest(rows, sink.key, "last")
+        return KeyContest(rows, sink.key, "first")  # as between runs, where the row that is there stays
+    return KeyContest(rows, sink.key, "last")
 
 
 def _fitted(sink: Sink, rows: Outgoing) -> tuple[Outgoing, list[Refused]]:
@@ -349,7 +349,7 @@ def _reason(error: SinkMismatch, values: Mapping[str, Sequence[Any]], place: int
     return f"the sink computes {listed} itself and takes no value"
 
 
-def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool, after: Sequence[Outgoing]) -> Effect:
+def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool, after: Sequence[Outgoing]) -> WriteEffect:
     """Write rows, or rehearse that, after others.
 
     The columns fit. What the sink finds in the values that does not fit as a whole is looked for by halving.
@@ -358,7 +358,7 @@ def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool, after: Sequence[Outgo
         return apply(sink, rows, label=None if dry_run else _label(rows, sink.key), after=after)
     except SinkMismatch as error:
         if len(rows) == 1:
-            return Effect(1, [Refused(0, error, ErrorType.SCHEMA)])
+            return WriteEffect(1, [Refused(0, error, ErrorType.SCHEMA)])
     middle = len(rows) // 2
     effect = _to_sink(sink, rows.slice(0, middle), dry_run=dry_run, after=after)
     effect.add(_to_sink(sink, rows.slice(middle, len(rows) - middle), dry_run=dry_run, after=after))

@@ -7,10 +7,10 @@ from typing import Any
 
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Received, Record
-from redrive.rows.validation.validator import Checked, Sieve, blocking, own_key, owned, unusable
+from redrive.rows.validation.validator import RowSorter, ValidatedRows, blocking, own_key, owned, unusable
 
 
-class FunctionCheck:
+class FunctionValidator:
     """Calls the function with a copy of each record. None and True let the copy pass as the function left it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -31,8 +31,8 @@ class FunctionCheck:
         """The record's own: most functions leave it as it is."""
         return own_key(record, key)
 
-    def __call__(self, rows: Received) -> Checked:
-        sieve = Sieve(ErrorType.VALIDATION)
+    def __call__(self, rows: Received) -> ValidatedRows:
+        sieve = RowSorter(ErrorType.VALIDATION)
         for place, record in owned(rows, sieve):
             try:
                 answer = self._function(record)
@@ -46,4 +46,4 @@ class FunctionCheck:
                 sieve.origin.append(place)
             else:
                 raise unusable("validate", self._function, answer, "a record, None, True or False")
-        return Checked(sieve.outgoing(), sieve.rejected, sieve.discarded)
+        return ValidatedRows(sieve.outgoing(), sieve.rejected, sieve.discarded)

@@ -25,7 +25,7 @@ from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record
 from redrive.rows.validation.serializers import dump_with, has_serializers
-from redrive.rows.validation.validator import Checked, Sieve, joined, listed, own_key, owned, shown, unmet
+from redrive.rows.validation.validator import RowSorter, ValidatedRows, joined, listed, own_key, owned, shown, unmet
 
 with needs("rows"):
     import pydantic
@@ -38,7 +38,7 @@ _LONGEST = 38  # digits of a DECIMAL column
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
-class ModelCheck:
+class ModelValidator:
     """What pydantic makes of each record; the columns are the fields by their names, then the computed ones.
 
     A field that is excluded when the model is dumped is not written either. A model with serializers is dumped, which
@@ -122,17 +122,17 @@ class ModelCheck:
         values = tuple(_field_value(model, name, record, dumps=self._dump is not None) for name in key)
         return None if None in values else values
 
-    def __call__(self, rows: Received) -> Checked:
-        sieve = Sieve(ErrorType.VALIDATION)
+    def __call__(self, rows: Received) -> ValidatedRows:
+        sieve = RowSorter(ErrorType.VALIDATION)
         with without_collection():
             self._sift(rows, sieve)
         if self._columns is None:
             good = sieve.outgoing()
         else:
             good = Outgoing(self._columns, sieve.origin, tuples=sieve.kept, digits=self._digits)
-        return Checked(good, sieve.rejected, sieve.discarded)
+        return ValidatedRows(good, sieve.rejected, sieve.discarded)
 
-    def _sift(self, rows: Received, sieve: Sieve) -> None:
+    def _sift(self, rows: Received, sieve: RowSorter) -> None:
         validate, row = self._validate, self._row
         kept, origin = sieve.kept.append, sieve.origin.append
         for place, record in owned(rows, sieve):

@@ -11,10 +11,10 @@ from redrive._internal.optional import needs
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
-from redrive.rows.to_polars import Misfit, framed
+from redrive.rows.to_polars import UnframeableValue, framed
 from redrive.rows.validation.casts import fitted, of_values, type_name
 from redrive.rows.validation.row_rules import looks_at_other_rows
-from redrive.rows.validation.validator import Checked, joined, listed, own_key, shown, unmet
+from redrive.rows.validation.validator import ValidatedRows, joined, listed, own_key, shown, unmet
 
 with needs("rows"):
     import dataframely as dy
@@ -31,7 +31,7 @@ class _Faults:
     """Places and columns whose value could not be cast. It is null by now, and what rules say of that is no news."""
 
 
-class SchemaCheck:
+class SchemaValidator:
     """Casts each column to the type the schema wants, then asks the schema's own rules.
 
     A key that comes twice is no fault here, though the schema would reject every copy: the pipeline keeps one of them.
@@ -94,9 +94,9 @@ class SchemaCheck:
         """The record's own; the sink casts it as the schema would."""
         return own_key(record, key)
 
-    def __call__(self, rows: Received) -> Checked:
+    def __call__(self, rows: Received) -> ValidatedRows:
         if not len(rows):
-            return Checked(Outgoing(tuple(self._columns), (), tuples=()), [])
+            return ValidatedRows(Outgoing(tuple(self._columns), (), tuples=()), [])
         faults = _Faults()
         columns = self._cast(rows, faults)
         number = pl.int_range(len(rows), dtype=pl.UInt32, eager=True).alias(self._number)
@@ -111,7 +111,7 @@ class SchemaCheck:
     def _cast(self, rows: Received, faults: _Faults) -> dict[str, pl.Series]:
         """The schema's columns in the schema's types; a value that has no place in one is a fault of its row."""
         of_frame = rows.is_frame
-        misfits: list[Misfit] = []
+        misfits: list[UnframeableValue] = []
         if of_frame:
             self.fits(rows.columns)
             frame = rows.frame
@@ -233,11 +233,11 @@ def _a(dtype: pl.DataType) -> str:
     return f"an {name}" if name[0] in "AEIO" else f"a {name}"
 
 
-def _sorted(frame: pl.DataFrame, faults: _Faults) -> Checked:
+def _sorted(frame: pl.DataFrame, faults: _Faults) -> ValidatedRows:
     """The rows, good and bad."""
     if not faults.said:
-        return Checked(Outgoing.of_frame(frame, range(frame.height)), [])
+        return ValidatedRows(Outgoing.of_frame(frame, range(frame.height)), [])
     bad = sorted(faults.said)
     rejected = [Refused(place, "; ".join(faults.said[place]), ErrorType.VALIDATION) for place in bad]
     good = pl.repeat(True, frame.height, eager=True).scatter(bad, False)
-    return Checked(Outgoing.of_frame(frame.filter(good), good.arg_true().to_list()), rejected)
+    return ValidatedRows(Outgoing.of_frame(frame.filter(good), good.arg_true().to_list()), rejected)

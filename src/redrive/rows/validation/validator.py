@@ -31,7 +31,7 @@ _classifier = Classifier()
 
 
 @dataclass(slots=True)
-class Checked:
+class ValidatedRows:
     """Rows that were judged: what goes on, what does not, and why."""
 
     good: Outgoing
@@ -42,7 +42,7 @@ class Checked:
     """Rows that were dropped on purpose: no letter."""
 
 
-class Check(Protocol):
+class Validator(Protocol):
     """Tells good rows from bad ones, and makes of the good ones what is to be written."""
 
     def fits(self, columns: Sequence[str]) -> None:
@@ -57,21 +57,21 @@ class Check(Protocol):
     def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
         """Return the key that the row of a rejected record would have; None where that is not known."""
 
-    def __call__(self, rows: Received) -> Checked:
+    def __call__(self, rows: Received) -> ValidatedRows:
         """Judge rows. Each is good, rejected or discarded; an error that is no row's own is raised."""
 
 
-def check_of(validate: object) -> Check:
+def check_of(validate: object) -> Validator:
     """The check that a pipeline's `validate` asks for."""
     if validate is None:
-        return Unchecked()
+        return NoValidator()
     names = type_names(validate if isinstance(validate, type) else type(validate))
     if isinstance(validate, type):
         # Known by their names: a library that the user's program does not use is not imported.
         if "dataframely.Schema" in names:
-            from redrive.rows.validation.schema import SchemaCheck
+            from redrive.rows.validation.schema import SchemaValidator
 
-            return SchemaCheck(validate)
+            return SchemaValidator(validate)
         modelled = "pydantic.BaseModel" in names and hasattr(validate, "model_fields")
         # The second is a TypedDict, whichever module it comes from.
         if not (modelled or hasattr(validate, "__required_keys__") or is_dataclass(validate)):
@@ -79,18 +79,18 @@ def check_of(validate: object) -> Check:
     elif "pydantic.TypeAdapter" not in names:
         if not callable(validate) or "pydantic.BaseModel" in names:
             raise TypeError(f"{_WANTED}, not {shown(validate) or 'a ' + type(validate).__name__}")
-        from redrive.rows.validation.function import FunctionCheck
+        from redrive.rows.validation.function import FunctionValidator
 
-        return FunctionCheck(validate)
-    from redrive.rows.validation.model import ModelCheck
+        return FunctionValidator(validate)
+    from redrive.rows.validation.model import ModelValidator
 
-    return ModelCheck(validate)
+    return ModelValidator(validate)
 
 
 _WANTED = "validate takes a pydantic model, a dataclass, a dataframely schema or a function of a record"
 
 
-class Unchecked:
+class NoValidator:
     """Lets everything pass as it is: a frame stays one."""
 
     def fits(self, columns: Sequence[str]) -> None:
@@ -108,11 +108,11 @@ class Unchecked:
         """The record's own."""
         return own_key(record, key)
 
-    def __call__(self, rows: Received) -> Checked:
+    def __call__(self, rows: Received) -> ValidatedRows:
         places = range(len(rows))
         if rows.is_frame:
-            return Checked(Outgoing.of_frame(rows.frame, places), [])
-        return Checked(Outgoing.of_records(rows.records, places), [])
+            return ValidatedRows(Outgoing.of_frame(rows.frame, places), [])
+        return ValidatedRows(Outgoing.of_records(rows.records, places), [])
 
 
 def own_key(record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
@@ -122,7 +122,7 @@ def own_key(record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
 
 
 @dataclass(slots=True)
-class Sieve:
+class RowSorter:
     """Rows that are judged one by one, sorted as they come."""
 
     error_type: ErrorType
@@ -188,7 +188,7 @@ def _faults(group: ExceptionGroup[Exception]) -> str | None:
     return "; ".join(why for why in said if why is not None) or None
 
 
-def owned(rows: Received, sieve: Sieve) -> Iterator[tuple[int, Record]]:
+def owned(rows: Received, sieve: RowSorter) -> Iterator[tuple[int, Record]]:
     """Each row with its place, as a record of its own: what is done to it leaves the row as it was received."""
     if rows.is_frame:
         from redrive.rows.to_polars import values_of
@@ -202,7 +202,7 @@ def owned(rows: Received, sieve: Sieve) -> Iterator[tuple[int, Record]]:
         yield from copies(enumerate(rows.records), sieve)
 
 
-def copies(records: Iterable[tuple[int, Record]], sieve: Sieve) -> Iterator[tuple[int, Record]]:
+def copies(records: Iterable[tuple[int, Record]], sieve: RowSorter) -> Iterator[tuple[int, Record]]:
     """A copy of each record; one that is nested too deep to be copied is refused."""
     for place, record in records:
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Rule = Literal["last", "first", "quarantine"]
 
 
-class Contest:
+class KeyContest:
     """The rows of a batch of which the sink takes one per key: who is sent, and who is next if that one is refused.
 
     A row that the sink refuses gives way to the next of its key, so that the outcome does not depend on which rows
@@ -72,7 +72,7 @@ class Contest:
         return [place for place in range(len(self._rows)) if place not in self._sent]
 
 
-class Rounds:
+class WriteRounds:
     """The rows of a batch of which all are sent, because the sink compares them: the first of each key, the second …"""
 
     def __init__(self, rows: Outgoing, key: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ Rehearse = Callable[[Outgoing], Sequence[Refused]]
 
 
 @dataclass(slots=True)
-class Effect:
+class WriteEffect:
     """What became of rows, by their place."""
 
     count: int
@@ -31,14 +31,14 @@ class Effect:
         others = self.ignored.union(one.place for one in self.refused)
         return [place for place in range(self.count) if place not in others]
 
-    def add(self, other: Effect) -> None:
+    def add(self, other: WriteEffect) -> None:
         """Add rows that stand behind these."""
         self.refused += [replace(one, place=self.count + one.place) for one in other.refused]
         self.ignored.update(self.count + place for place in other.ignored)
         self.count += other.count
 
 
-def apply(sink: Sink, rows: Outgoing, *, label: str | None, after: Sequence[Outgoing] = ()) -> Effect:
+def apply(sink: Sink, rows: Outgoing, *, label: str | None, after: Sequence[Outgoing] = ()) -> WriteEffect:
     """Write rows of different keys, or rehearse that where there is no label.
 
     Args:
@@ -54,7 +54,7 @@ def apply(sink: Sink, rows: Outgoing, *, label: str | None, after: Sequence[Outg
         refused = sink.write(rows, label=label)
         return _effect(len(rows), refused) or _without_left_out(sink, rows, refused)
 
-    def write(some: Outgoing) -> Effect | None:
+    def write(some: Outgoing) -> WriteEffect | None:
         # What was written cannot be asked again, so it is rehearsed first; a row alone tells by itself.
         if len(some) > 1 and _effect(len(some), sink.rehearse(some)) is None:
             return None
@@ -72,20 +72,20 @@ def left_out(rehearse: Rehearse, rows: Outgoing) -> set[int]:
     return effect.ignored.union(one.place for one in effect.refused)
 
 
-def _effect(count: int, refused: Sequence[Refused]) -> Effect | None:
+def _effect(count: int, refused: Sequence[Refused]) -> WriteEffect | None:
     """Return what became of rows; None where some were left out and it is not known which."""
     if not isinstance(refused, WriteResult) or not (refused.ignored or refused.suppressed):
-        return Effect(count, list(refused))
+        return WriteEffect(count, list(refused))
     bad = {one.place for one in refused}
     good = {place for place in range(count) if place not in bad}
     if refused.ignored == len(good):
-        return Effect(count, list(refused), good)
+        return WriteEffect(count, list(refused), good)
     if refused.suppressed == len(good):
-        return Effect(count, [*refused, *_refused(good, LEFT_OUT)])
+        return WriteEffect(count, [*refused, *_refused(good, LEFT_OUT)])
     return None
 
 
-def _by_halves(rows: Outgoing, attempt: Callable[[Outgoing], Effect | None]) -> Effect:
+def _by_halves(rows: Outgoing, attempt: Callable[[Outgoing], WriteEffect | None]) -> WriteEffect:
     effect = attempt(rows)
     if effect is not None:
         return effect
@@ -95,17 +95,17 @@ def _by_halves(rows: Outgoing, attempt: Callable[[Outgoing], Effect | None]) -> 
     return effect
 
 
-def _without_left_out(sink: Sink, rows: Outgoing, refused: Sequence[Refused]) -> Effect:
+def _without_left_out(sink: Sink, rows: Outgoing, refused: Sequence[Refused]) -> WriteEffect:
     """Return what became of rows of which a trigger left out some."""
     bad = {one.place for one in refused}
     good = [place for place in range(len(rows)) if place not in bad]
     absent = {good[at] for at in left_out(sink.rehearse, rows.take(good))}
-    return Effect(len(rows), [*refused, *_refused(absent, LEFT_OUT)])
+    return WriteEffect(len(rows), [*refused, *_refused(absent, LEFT_OUT)])
 
 
-def _unknown(count: int, refused: Sequence[Refused]) -> Effect:
+def _unknown(count: int, refused: Sequence[Refused]) -> WriteEffect:
     bad = {one.place for one in refused}
-    return Effect(count, [*refused, *_refused({place for place in range(count) if place not in bad}, _UNKNOWN)])
+    return WriteEffect(count, [*refused, *_refused({place for place in range(count) if place not in bad}, _UNKNOWN)])
 
 
 def _refused(places: set[int], why: str) -> list[Refused]:

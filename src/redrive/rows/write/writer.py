@@ -24,14 +24,14 @@ from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts, Tier
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.checkpoint import Begun, Ledger
+from redrive.rows.checkpoint import RunHandle, StartedRun
 from redrive.rows.errors import kind_of
 from redrive.rows.prepare import Preparation, Prepared, reason_of
-from redrive.rows.run_options import Job
+from redrive.rows.run_options import RunOptions
 from redrive.rows.sinks.sink import Appends, ComparesKeys, SharesTransactions, WriteResult
 from redrive.rows.sources.records.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
-from redrive.rows.write.dedup import Contest, Rounds, twice
+from redrive.rows.write.dedup import KeyContest, WriteRounds, twice
 from redrive.rows.write.dedup_store import KeysSeen
 from redrive.rows.write.dedup_store import digest_of as digest_of_key
 from redrive.rows.write.distinct_keys import DistinctKeys, Hashes
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BatchResult:
     """What became of a batch."""
 
     counts: Counts
@@ -135,10 +135,10 @@ class _Letters:
         return tuple(self._letters)
 
 
-class Writer:
+class BatchWriter:
     """Writes the batches of one run, one after the other; used by one thread at a time."""
 
-    def __init__(self, job: Job, store: Store, ledger: Ledger, begun: Begun) -> None:
+    def __init__(self, job: RunOptions, store: Store, ledger: RunHandle, begun: StartedRun) -> None:
         sink = job.sink
         self._job = job
         self._store = store
@@ -198,7 +198,7 @@ class Writer:
         is_fine = not self._begun.judged_before.rejected and not self._lacks_files
         return Tier.P3 if tier is Tier.LOG and not is_fine else tier
 
-    def write(self, prepared: Prepared) -> Written:
+    def write(self, prepared: Prepared) -> BatchResult:
         """Write one batch."""
         began, repeats = time.monotonic(), self._repeats()
         bad_batch = prepared.bad_batch
@@ -227,7 +227,7 @@ class Writer:
                 self._open_letters.add(outcome.letters)
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
             self.source_done = prepared.batch.done
-        return Written(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
+        return BatchResult(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
 
     def _compare_keys(self, prepared: Prepared) -> None:
         """Let the sink say which keys are the same: those of the rows, and those of the rows that were rejected."""
@@ -331,7 +331,7 @@ class Writer:
             rule = "first"  # as between batches, where the row that is there stays
         # Where the newer row counts, all rows are sent in their order, and the sink compares them.
         by_age = self._mode is not None and self._mode.newer and len(rows)
-        contest = Rounds(rows, key) if by_age else Contest(rows, key, rule, known.rows)
+        contest = WriteRounds(rows, key) if by_age else KeyContest(rows, key, rule, known.rows)
         letters = _Letters(self._job.preparation, prepared)
         written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
         superseding = list[Outgoing]()

@@ -16,10 +16,10 @@ import redrive
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Received
-from redrive.rows.validation.function import FunctionCheck
-from redrive.rows.validation.model import ModelCheck
-from redrive.rows.validation.schema import SchemaCheck
-from redrive.rows.validation.validator import Check, check_of, copied, fault, shown
+from redrive.rows.validation.function import FunctionValidator
+from redrive.rows.validation.model import ModelValidator
+from redrive.rows.validation.schema import SchemaValidator
+from redrive.rows.validation.validator import Validator, check_of, copied, fault, shown
 
 
 class Delivery(pydantic.BaseModel):
@@ -70,7 +70,7 @@ def test_every_check_takes_a_batch_without_rows(validate):
 
 def test_without_a_check_everything_passes_and_a_frame_stays_that_frame():
     frame = pl.DataFrame(ROWS)
-    check: Check = check_of(None)
+    check: Validator = check_of(None)
     check.fits(["whatever"])
     assert check(Received(frame)).good.as_frame is frame
     records = check(Received([{"a": 1}, {"b": 2}])).good
@@ -80,12 +80,12 @@ def test_without_a_check_everything_passes_and_a_frame_stays_that_frame():
 @pytest.mark.parametrize(
     ("validate", "check"),
     [
-        (Delivery, ModelCheck),
-        (Plain, ModelCheck),
-        (pydantic.TypeAdapter(Delivery | Plain), ModelCheck),
-        (DeliverySchema, SchemaCheck),
-        (convert, FunctionCheck),
-        (functools.partial(convert), FunctionCheck),
+        (Delivery, ModelValidator),
+        (Plain, ModelValidator),
+        (pydantic.TypeAdapter(Delivery | Plain), ModelValidator),
+        (DeliverySchema, SchemaValidator),
+        (convert, FunctionValidator),
+        (functools.partial(convert), FunctionValidator),
     ],
 )
 def test_the_check_is_chosen_by_what_validate_is(validate, check):
