@@ -31,7 +31,7 @@ from redrive.store.repositories.tasks import AttemptRow, ChangeRow, TaskCause, T
 from redrive.store.retention.finished import StorePurged
 from redrive.store.store import StoreInfo
 from redrive.tasks.flow import Task
-from redrive.tasks.operator.actions import Decided
+from redrive.tasks.operator.actions import OperatorAction
 from redrive.tasks.operator.cancel import TasksCancelled
 
 
@@ -171,7 +171,7 @@ def pages() -> list[Page]:
             "[`FlowError`](errors.md#redriveflowerror).",
             [
                 *public("Flow", "Branch"),
-                *given(redrive.FlowReport, tasks.FlowStatus, tasks.State, Task, Decided, TasksCancelled),
+                *given(redrive.FlowReport, tasks.FlowStatus, tasks.State, Task, OperatorAction, TasksCancelled),
                 *given(tasks.FlowProgress, tasks.RunningTask),
             ],
         ),

@@ -18,7 +18,7 @@ from redrive.model.tasks import FlowStatus, State
 from redrive.store.dialects import postgres
 from redrive.store.schema import task_executors, tasks
 from redrive.tasks.executor.executor import Executor
-from redrive.tasks.state.executor_lease import Ledger, Start
+from redrive.tasks.state.executor_lease import EarlierRun, ExecutorLease
 from tests.support.flows import PATIENCE, Beside, attempts_made, eventually
 
 SUSPENDED = """
@@ -149,8 +149,8 @@ def test_an_executor_whose_row_is_locked_is_left_for_the_next_time(store, on_pos
 def test_a_lease_is_counted_from_when_its_time_was_read_not_from_the_end_of_the_transaction(store):
     flow = redrive.Flow("shared", store=store)
     flow.task(name="a", in_thread=True)(lambda: 1)
-    ledger = Ledger(store, "shared", flow.graph.shape())
-    ledger.begin(params={}, run_id=None, start=Start.RESUME, sla=None)
+    ledger = ExecutorLease(store, "shared", flow.graph.shape())
+    ledger.begin(params={}, run_id=None, start=EarlierRun.RESUME, sla=None)
     moments = []
     ledger.write(lambda connection, now: moments.append(time.monotonic()))
     assert ledger.confirmed <= moments[0]
@@ -166,7 +166,7 @@ def test_who_cannot_be_sure_of_its_lease_stops_and_says_why(store, monkeypatch):
         assert go_on.wait(PATIENCE)
 
     flow.task(name="work", in_thread=True)(work)
-    late = functools.partial(Ledger, lease=timedelta(seconds=0.5))
+    late = functools.partial(ExecutorLease, lease=timedelta(seconds=0.5))
     monkeypatch.setattr("redrive.tasks.executor.Ledger", late)
     beside = Beside(flow.run)
     assert begun.wait(PATIENCE)

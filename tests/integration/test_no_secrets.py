@@ -10,7 +10,7 @@ import pytest
 
 import redrive
 from redrive.store import schema
-from redrive.tasks.workers.output import KEPT, Output
+from redrive.tasks.workers.output import KEPT, OutputCollector
 from redrive.testing import FaultyServer
 from tests.support import planted_secrets as planted
 from tests.support.planted_secrets import found_in, marker
@@ -343,7 +343,7 @@ def test_no_secret_is_cut_in_half_where_the_output_of_a_task_is():
     line = planted.line("stdout").encode() + b"\n"
     found = set()
     for shift in range(0, len(line), 10):
-        output = Output()
+        output = OutputCollector()
         output.add(b"." * shift + b"\n" + line * (3 * KEPT // len(line)))
         shown = output.text()
         assert "bytes left out" in shown

@@ -20,7 +20,7 @@ import redrive
 from redrive.model.tasks import FlowStatus, State
 from redrive.tasks.executor import executor
 from redrive.tasks.operator import actions
-from redrive.tasks.state.executor_lease import Ledger
+from redrive.tasks.state.executor_lease import ExecutorLease
 from tests.oracles.effects import EffectLedger
 from tests.support.worker_pool import importable
 
@@ -359,7 +359,7 @@ def test_a_module_that_closes_what_is_not_its_own_is_not_taken_for_one_that_was_
 
 def test_37_a_run_that_is_told_to_end_while_nothing_runs_ends_at_once(tmp_path, monkeypatch):
     """Not when it would next have looked around, nor when the time is over that running tasks would have had."""
-    monkeypatch.setattr(executor, "Ledger", partial(Ledger, lease=timedelta(hours=10)))
+    monkeypatch.setattr(executor, "ExecutorLease", partial(ExecutorLease, lease=timedelta(hours=10)))
     source = "@flow.sensor(every=3_600, timeout=86_400, in_thread=True)\ndef never():\n    return False\n"
     flow = importable(tmp_path, source, stop_within=3_600).flow
     ended = []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from redrive.model.calls import Kind
-from redrive.tasks.workers.messages import Ended
+from redrive.tasks.workers.messages import AttemptEnd
 from tests.support.worker_pool import HEAD, Workshop, is_alive, wait_until
 
 HANGS = """
@@ -223,7 +223,7 @@ def workshop(tmp_path_factory):
 def test_a_task_that_hangs_is_dead_after_its_timeout_and_its_place_is_free(workshop, tmp_path, task):
     limit = 3 if task == "waits_for_a_child" else 0.5  # a child of its own has to start within it
     outcome = workshop.run(task, timeout=limit, directory=str(tmp_path))
-    assert outcome.ended is Ended.TIMED_OUT
+    assert outcome.ended is AttemptEnd.TIMED_OUT
     assert outcome.verdict.kind is Kind.TRANSIENT
     assert (outcome.error, outcome.fingerprint) == (f"ran longer than its limit of {limit} s", "timeout")
     assert not is_alive(written(tmp_path, "pid"))
@@ -239,13 +239,13 @@ def test_36_no_process_of_a_killed_task_survives_it(tmp_path, task):
         assert len(pids) == {"grandchildren": 5, "daemon": 2}[task]
         assert all(map(is_alive, pids))
         workshop.pool.stop()
-        assert workshop.wait(ticket).ended is Ended.STOPPED
+        assert workshop.wait(ticket).ended is AttemptEnd.STOPPED
         assert not any(map(is_alive, pids))
 
 
 def test_36_what_a_worker_that_died_has_started_dies_too(workshop, tmp_path):
     outcome = workshop.run("dies_with_children", directory=str(tmp_path))
-    assert outcome.ended is Ended.DIED
+    assert outcome.ended is AttemptEnd.DIED
     assert not any(is_alive(written(tmp_path, name)) for name in ("deaf", "away"))
     assert workshop.value("fine") > 0
 
@@ -268,7 +268,7 @@ def test_what_a_task_leaves_behind_goes_on_for_as_long_as_its_worker_does(tmp_pa
 )
 def test_a_worker_that_dies_is_an_attempt_with_a_clear_cause(workshop, tmp_path, task, error, cause):
     outcome = workshop.run(task, directory=str(tmp_path))
-    assert outcome.ended is Ended.DIED
+    assert outcome.ended is AttemptEnd.DIED
     assert (outcome.error, outcome.fingerprint, outcome.verdict.kind) == (error, cause, Kind.AMBIGUOUS)
     if task == "segfault":
         assert "Fatal Python error: Segmentation fault" in outcome.output
@@ -282,20 +282,20 @@ def test_a_worker_killed_from_outside_is_told_from_one_that_was_asked_to_end(wor
     ticket = workshop.give("dead_socket", directory=str(tmp_path))
     os.kill(workshop.until(lambda: told(tmp_path)).pop(), signal.SIGTERM)
     outcome = workshop.wait(ticket)
-    assert (outcome.ended, outcome.error) == (Ended.DIED, "ended from outside (SIGTERM)")
+    assert (outcome.ended, outcome.error) == (AttemptEnd.DIED, "ended from outside (SIGTERM)")
     assert outcome.verdict.kind is Kind.TRANSIENT
 
 
 def test_memory_that_is_refused_is_an_error_like_any_other(workshop):
     outcome = workshop.run("memory")
-    assert outcome.ended is Ended.RAISED
+    assert outcome.ended is AttemptEnd.RAISED
     assert outcome.error.startswith("MemoryError")
     assert outcome.fingerprint.startswith("MemoryError@workshop_")
 
 
 def test_a_task_that_is_told_to_end_shows_where_it_was_and_may_tidy_up(workshop, tmp_path):
     outcome = workshop.run("tidies_up", timeout=0.3, grace=30.0, directory=str(tmp_path))
-    assert outcome.ended is Ended.TIMED_OUT
+    assert outcome.ended is AttemptEnd.TIMED_OUT
     assert written(tmp_path, "tidied") == 1
     assert "in tidies_up" in outcome.output
 
@@ -307,11 +307,11 @@ def test_where_it_hung_is_shown_even_from_within_a_call_that_holds_the_gil(works
 
 def test_35_a_result_that_comes_after_the_decision_to_kill_is_dropped(workshop):
     outcome = workshop.run("too_late", timeout=0.3, grace=30.0)
-    assert (outcome.ended, outcome.result) == (Ended.TIMED_OUT, None)
+    assert (outcome.ended, outcome.result) == (AttemptEnd.TIMED_OUT, None)
 
 
 def test_35_a_worker_that_was_told_to_end_is_never_used_again(workshop, tmp_path):
-    assert workshop.run("too_late", timeout=0.3, grace=30.0, directory=str(tmp_path)).ended is Ended.TIMED_OUT
+    assert workshop.run("too_late", timeout=0.3, grace=30.0, directory=str(tmp_path)).ended is AttemptEnd.TIMED_OUT
     condemned = written(tmp_path, "pid")
     assert not is_alive(condemned)
     assert condemned not in {workshop.value("fine") for _ in range(5)}
@@ -321,7 +321,7 @@ def test_35_others_are_not_touched_by_a_kill(tmp_path):
     with Workshop(tmp_path, HANGS, workers=2) as workshop:
         bystander = workshop.give("dead_socket", timeout=None, directory=str(tmp_path))
         pid = workshop.until(lambda: told(tmp_path)).pop()
-        assert workshop.run("spin", timeout=0.3, directory=str(tmp_path.parent)).ended is Ended.TIMED_OUT
+        assert workshop.run("spin", timeout=0.3, directory=str(tmp_path.parent)).ended is AttemptEnd.TIMED_OUT
         assert workshop.value("fine") != pid
         assert is_alive(pid)
         assert bystander not in workshop.outcomes
@@ -329,7 +329,7 @@ def test_35_others_are_not_touched_by_a_kill(tmp_path):
 
 def test_a_task_that_closes_everything_is_ended_and_told_why(workshop):
     outcome = workshop.run("closes_everything")
-    assert outcome.ended is Ended.DIED
+    assert outcome.ended is AttemptEnd.DIED
     assert outcome.error.startswith("it closed the connection to its executor")
     assert workshop.value("fine") > 0
 
@@ -397,7 +397,7 @@ def test_36_no_process_survives_when_it_is_the_fork_server_that_is_killed(tmp_pa
         workshop.until((tmp_path / "pid").exists)
         pids = told(tmp_path)
         os.kill(parent_of(written(tmp_path, "pid")), signal.SIGKILL)
-        assert workshop.wait(ticket).ended is Ended.LOST
+        assert workshop.wait(ticket).ended is AttemptEnd.LOST
         wait_until(lambda: not any(map(is_alive, pids)))
         assert workshop.value("fine") > 0
 

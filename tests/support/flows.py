@@ -14,7 +14,7 @@ import redrive
 from redrive.errors import FlowStopped
 from redrive.model.tasks import TaskRetried
 from redrive.store.schema import task_attempts
-from redrive.tasks.workers.messages import Ended
+from redrive.tasks.workers.messages import AttemptEnd
 
 PATIENCE = 90.0
 """Seconds after which a test gives up hope."""
@@ -42,7 +42,7 @@ def states(store: redrive.Store, run: str = "settlement") -> dict[str, str]:
 
 def attempts_made(store: redrive.Store) -> int:
     """Attempts that came to something: on a busy machine, some are given back before anybody has begun them."""
-    made = select(func.count()).where(task_attempts.c.ended != Ended.STOPPED)
+    made = select(func.count()).where(task_attempts.c.ended != AttemptEnd.STOPPED)
     return store.database.read(lambda connection: connection.execute(made).scalar_one())
 
 

@@ -12,7 +12,7 @@ import redrive
 from redrive.model.tasks import FlowStarted
 from redrive.tasks.executor import decide
 from redrive.tasks.executor import executor as executors
-from redrive.tasks.state.executor_lease import Ledger
+from redrive.tasks.state.executor_lease import ExecutorLease
 from tests.support import tasks_flow, tasks_targets
 from tests.support.killable import Doomed, serve, trace
 
@@ -30,7 +30,7 @@ def run(mouth, *, flow, params, directory, store, run_id, mark, stop_within=0.2,
     logging.disable()  # what happens is in the books
     os.environ[MARK] = mark  # all that come from here have it, however far down
     if lease is not None:
-        executors.Ledger = functools.partial(Ledger, lease=timedelta(seconds=lease))
+        executors.Ledger = functools.partial(ExecutorLease, lease=timedelta(seconds=lease))
     if blame is not None:
         decide.LOST_IN_A_ROW = blame
     event.listen(Engine, "commit", lambda connection: mouth.say("committing"))

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from redrive.store.encoding import decode, encode
-from redrive.tasks.workers.messages import Job, Outcome
-from redrive.tasks.workers.pool import Pool
+from redrive.tasks.workers.messages import TaskJob, TaskOutcome
+from redrive.tasks.workers.pool import WorkerPool
 
 PATIENCE = 60.0
 """Seconds after which a test gives up hope; nothing here takes a tenth of it."""
@@ -50,8 +50,8 @@ class Workshop:
         self.directory = directory
         self.module = importable(directory, source, **options)
         self.selector = selectors.DefaultSelector()
-        self.pool = Pool(self.module.flow, self.selector, workers=workers, spares=spares)
-        self.outcomes: dict[int, Outcome] = {}
+        self.pool = WorkerPool(self.module.flow, self.selector, workers=workers, spares=spares)
+        self.outcomes: dict[int, TaskOutcome] = {}
         self._tickets = itertools.count(1)
 
     def __enter__(self) -> Workshop:
@@ -98,7 +98,7 @@ class Workshop:
         self.until(lambda: self.pool.idle)
         ticket = next(self._tickets)
         self.pool.give(
-            Job(
+            TaskJob(
                 ticket=ticket,
                 task=task,
                 arguments={name: encode(value) for name, value in arguments.items()},
@@ -110,11 +110,11 @@ class Workshop:
         )
         return ticket
 
-    def wait(self, ticket: int) -> Outcome:
+    def wait(self, ticket: int) -> TaskOutcome:
         """What became of a job."""
         return self.until(lambda: self.outcomes.get(ticket))
 
-    def run(self, task: str, **given: Any) -> Outcome:
+    def run(self, task: str, **given: Any) -> TaskOutcome:
         """Have a job done."""
         return self.wait(self.give(task, **given))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redrive._internal.masking import mask
-from redrive.tasks.workers.output import Output
+from redrive.tasks.workers.output import OutputCollector
 
 PASSWORD = "Tr0ub4dor-Correct-91"
 
@@ -50,6 +50,6 @@ def test_text_without_sequences_is_unchanged(text):
 
 
 def test_task_output_has_no_colours():
-    output = Output()
+    output = OutputCollector()
     output.add(f"\x1b[32mlogin\x1b[0m \x1b[36mpassword\x1b[0m=\x1b[35m{PASSWORD}\x1b[0m\n".encode())
     assert output.text() == "login password=***\n"

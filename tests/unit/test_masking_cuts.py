@@ -9,7 +9,7 @@ from redrive.alerts.delivery.safe_text import safe, safe_line
 from redrive.rows.validation.validator import shown as shown_value
 from redrive.tasks.workers.fingerprint import TRACE_LENGTH, trace_of
 from redrive.tasks.workers.live_output import LiveOutput
-from redrive.tasks.workers.output import KEPT, Output
+from redrive.tasks.workers.output import KEPT, OutputCollector
 
 PASSWORD = "Tr0ub4dor-Correct-Horse-91"
 LONG = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dE3fG5hJ7k"
@@ -118,14 +118,14 @@ class TestTaskOutput:
     def test_first_16_kb_show_nothing_of_a_cut_secret(self, planted):
         text, secret = planted
         for at in range(0, len(text) + 1, 5):
-            output = Output()
+            output = OutputCollector()
             output.add(f"{'.' * (KEPT - at - 1)} {text} {'z' * 79}\n".encode() + b"line\n" * 20_000)
             assert part_of(secret, output.text()) is None, at
 
     def test_last_16_kb_show_nothing_of_a_cut_secret(self, planted):
         text, secret = planted
         for at in range(0, len(text) + 1, 5):
-            output = Output()
+            output = OutputCollector()
             for _ in range(20):
                 output.add(b"line\n" * 2_000)
             output.add(f" {text} {'z' * (KEPT - at - 1)}".encode())
@@ -144,7 +144,7 @@ class TestTaskOutput:
         live.close()
 
     def test_output_says_how_much_is_left_out(self):
-        output = Output()
+        output = OutputCollector()
         output.add(b"a line\n" * 10_000)
         beginning, _, end = output.text().partition("\n… ")
         left_out = int(end.partition(" ")[0].replace(",", ""))

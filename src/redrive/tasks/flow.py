@@ -19,8 +19,8 @@ from redrive.policy import option_checks
 from redrive.policy.retry import Retry
 from redrive.policy.time_of_day import checked_sla
 from redrive.tasks.binding import bind
-from redrive.tasks.executor.concurrency import Group, WhenOpen
-from redrive.tasks.graph import Graph, Node, Sensing
+from redrive.tasks.executor.concurrency import ServiceGroup, WhenOpen
+from redrive.tasks.graph import Graph, Node, SensorOptions
 from redrive.tasks.operator.decisions import Decisions
 from redrive.tasks.options import (
     TIMEOUT,
@@ -103,7 +103,7 @@ class Flow(Decisions):
         self.max_rss = None if max_rss is None else option_checks.count("max_rss", max_rss, least=1)
         self.announcer = EventBus(on_event)
         self.graph = Graph()
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ServiceGroup] = {}
         self.line = sys._getframe(1).f_lineno
         """Where it was made, in its file: a program may have two flows of one name."""
         made_in = sys._getframe(1).f_globals
@@ -269,7 +269,7 @@ class Flow(Decisions):
                 function=function,
                 binding=bind(function, task=own, upstream=upstream, each=None, params=self.param_names),
                 after=upstream,
-                sensing=Sensing(every=every, timeout=timeout),
+                sensing=SensorOptions(every=every, timeout=timeout),
                 timeout=None if in_thread else every + _BEYOND_THE_INTERVAL,
                 grace=GRACE,
                 retry=checked_retry(retry),
@@ -339,7 +339,7 @@ class Flow(Decisions):
         if name is None:
             raise TypeError("a group is of a redrive.Service, or of the name of one, not of None")
         known = self.groups[name].service
-        self.groups[name] = Group(
+        self.groups[name] = ServiceGroup(
             name, known, concurrency=concurrency, rate=rate, when_open=when_open, across_runs=across_runs
         )
 
@@ -351,7 +351,7 @@ class Flow(Decisions):
         name = service if isinstance(service, str) else service.name
         known = self.groups.get(name)
         if known is None:
-            self.groups[name] = Group(name, service if isinstance(service, Service) else None)
+            self.groups[name] = ServiceGroup(name, service if isinstance(service, Service) else None)
         elif isinstance(service, Service) and known.service is None:
             self.groups[name] = known.of(service)
         return name
@@ -396,9 +396,9 @@ class Flow(Decisions):
         with launched(self):
             # SQLAlchemy comes with these imports, and takes as long as the fork server does to import the flow.
             from redrive.tasks.executor.executor import Executor
-            from redrive.tasks.state.executor_lease import Start
+            from redrive.tasks.state.executor_lease import EarlierRun
 
-            start = Start.RESTART if restart else Start.NEW if new_run else Start.RESUME
+            start = EarlierRun.RESTART if restart else EarlierRun.NEW if new_run else EarlierRun.RESUME
             executor = Executor(self, store, params=values, run_id=wanted, start=start, deadline=limit, watch=watch)
             self._executors.append(executor)
             try:

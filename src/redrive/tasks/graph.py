@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sensing:
+class SensorOptions:
     """How often a sensor is asked, and for how long in all."""
 
     every: float
@@ -34,7 +34,7 @@ class Node:
     after: tuple[str, ...] = ()
     """Everything it waits for, the source of its fan-out included."""
     each: str | None = None
-    sensing: Sensing | None = None
+    sensing: SensorOptions | None = None
     timeout: float | None = None
     """Seconds of one attempt; None for a task in a thread, which nothing can end."""
     grace: float = 5.0
@@ -103,18 +103,18 @@ class Graph:
         if not self.nodes:
             raise FlowError("the flow has no tasks; add them with @flow.task")
 
-    def shape(self) -> Shape:
+    def shape(self) -> GraphShape:
         """What is stored of it."""
-        return Shape(
+        return GraphShape(
             tuple(
-                Shape.Place(node.name, node.kind, tuple(self.numbers[name] for name in node.after), node.run_when)
+                GraphShape.Place(node.name, node.kind, tuple(self.numbers[name] for name in node.after), node.run_when)
                 for node in self.nodes.values()
             )
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GraphShape:
     """A graph without its functions, as it is stored with a run: what people change it by, and resume it by."""
 
     @dataclass(frozen=True, slots=True)
@@ -137,13 +137,13 @@ class Shape:
         ]
 
     @classmethod
-    def of(cls, document: Iterable[Any]) -> Shape:
+    def of(cls, document: Iterable[Any]) -> GraphShape:
         """From JSON."""
         return cls(
             tuple(cls.Place(name, kind, tuple(after), *map(RunWhen, rule)) for name, kind, after, *rule in document)
         )
 
-    def difference(self, other: Shape) -> str | None:
+    def difference(self, other: GraphShape) -> str | None:
         """What has changed from the other one to this one, in words; None where nothing has but the order of tasks."""
         now, before = _by_name(self), _by_name(other)
         gone, new = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
@@ -224,7 +224,7 @@ def listed(names: list[str], most: int = 3) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _by_name(shape: Shape) -> dict[str, tuple[str, str | None, frozenset[str], RunWhen]]:
+def _by_name(shape: GraphShape) -> dict[str, tuple[str, str | None, frozenset[str], RunWhen]]:
     names = [place.name for place in shape.places]
     return {
         place.name: (

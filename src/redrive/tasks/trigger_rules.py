@@ -26,7 +26,7 @@ HEEDS_FAILURE = (RunWhen.ALL_DONE, RunWhen.ANY_FAILED)
 """Rules of tasks that run after a failure."""
 
 
-class Placed(Protocol):
+class TaskContext(Protocol):
     """What the rules need to know of a task of the graph."""
 
     @property
@@ -59,7 +59,7 @@ Branches = Mapping[int, Collection[str]]
 """By the number of a task that chose among its followers: the names of those it chose."""
 
 
-def consequences(places: Sequence[Placed], states: Sequence[State], branches: Branches) -> dict[int, State]:
+def consequences(places: Sequence[TaskContext], states: Sequence[State], branches: Branches) -> dict[int, State]:
     """Return what pending tasks become: READY, SKIPPED or UPSTREAM_FAILED. The others go on waiting."""
     seen: dict[int, str] = {}
     found: dict[int, State] = {}
@@ -99,7 +99,7 @@ def _decide(rule: RunWhen, above: Sequence[str]) -> State | None:
     return State.READY if _SUCCEEDED in above or not above else State.SKIPPED
 
 
-def in_order(places: Sequence[Placed]) -> list[int]:
+def in_order(places: Sequence[TaskContext]) -> list[int]:
     """Return the numbers of all tasks, each behind those that it comes after."""
     waiting = [len(set(place.after)) for place in places]
     below: list[list[int]] = [[] for _ in places]

@@ -12,21 +12,21 @@ from redrive.explain.consequences import HEALS, ROWS, TASKS, people
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.rows.run import SMALLEST
-from redrive.tasks.executor.decide import Past, decide
-from redrive.tasks.workers.messages import Ended, Outcome
+from redrive.tasks.executor.decide import AttemptHistory, decide
+from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 
 
 def after(kind, failures):
     """The states of a task that fails again and again, always at the same place."""
     flow = redrive.Flow("words")
     flow.task(name="one")(lambda: None)
-    node, past, states = flow.graph.nodes["one"], Past(), []
+    node, past, states = flow.graph.nodes["one"], AttemptHistory(), []
     for _ in range(failures):
         verdict = Verdict(kind, "it broke", "test")
-        outcome = Outcome(ticket=1, ended=Ended.RAISED, seconds=0.1, verdict=verdict, fingerprint="here")
+        outcome = TaskOutcome(ticket=1, ended=AttemptEnd.RAISED, seconds=0.1, verdict=verdict, fingerprint="here")
         found = decide(node, past, outcome, random.Random(1))
         states.append(found.state)
-        past = Past(found.failures, found.same, found.fingerprint, found.wait)
+        past = AttemptHistory(found.failures, found.same, found.fingerprint, found.wait)
         if found.state not in (State.RETRYING, State.READY):
             break
     return states

@@ -11,9 +11,9 @@ from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.policy.retry import FLOOR_JITTER, Retry
 from redrive.tasks.binding import Binding
-from redrive.tasks.executor.decide import Past, decide
-from redrive.tasks.graph import Node, Sensing
-from redrive.tasks.workers.messages import Ended, Outcome
+from redrive.tasks.executor.decide import AttemptHistory, decide
+from redrive.tasks.graph import Node, SensorOptions
+from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 
 HEALS = [Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED]
 SUSPECT = [Kind.AMBIGUOUS, Kind.RESOURCE]
@@ -26,27 +26,29 @@ def node(*, attempts=3, poison=2, sensing=None, **retry):
     return Node(name="settle", function=len, binding=Binding(), retry=policy, poison=poison, sensing=sensing)
 
 
-def failed(kind=Kind.AMBIGUOUS, cause="ValueError@a:1", *, retry_after=None, ended=Ended.RAISED):
+def failed(kind=Kind.AMBIGUOUS, cause="ValueError@a:1", *, retry_after=None, ended=AttemptEnd.RAISED):
     verdict = Verdict(kind, "why", "test", retry_after=retry_after)
-    return Outcome(ticket=1, ended=ended, seconds=0.1, verdict=verdict, error=f"{cause} said", fingerprint=cause)
+    return TaskOutcome(ticket=1, ended=ended, seconds=0.1, verdict=verdict, error=f"{cause} said", fingerprint=cause)
 
 
 def returned(truth=True):
-    return Outcome(ticket=1, ended=Ended.RETURNED, seconds=0.1, result="1", truth=truth)
+    return TaskOutcome(ticket=1, ended=AttemptEnd.RETURNED, seconds=0.1, result="1", truth=truth)
 
 
-STOPPED = Outcome(ticket=1, ended=Ended.STOPPED, seconds=0.1)
+STOPPED = TaskOutcome(ticket=1, ended=AttemptEnd.STOPPED, seconds=0.1)
 
 
 def fate(task, outcomes, *, elapsed=0.0):
     """The decisions one after another, until it is over."""
-    past, found = Past(elapsed=elapsed), []
+    past, found = AttemptHistory(elapsed=elapsed), []
     for outcome in outcomes:
         following = decide(task, past, outcome, random.Random(1))
         found.append(following)
         if following.wait is None:
             break
-        past = Past(following.failures, following.same, following.fingerprint, following.wait, elapsed, following.lost)
+        past = AttemptHistory(
+            following.failures, following.same, following.fingerprint, following.wait, elapsed, following.lost
+        )
     return found
 
 
@@ -75,12 +77,12 @@ def test_what_alternates_to_the_end_is_left_to_a_person():
 
 
 def test_a_timeout_in_between_makes_two_failures_no_row():
-    between = [failed(cause="a"), failed(Kind.TRANSIENT, "timeout", ended=Ended.TIMED_OUT), failed(cause="a")]
+    between = [failed(cause="a"), failed(Kind.TRANSIENT, "timeout", ended=AttemptEnd.TIMED_OUT), failed(cause="a")]
     assert states(node(attempts=9), between) == [State.RETRYING] * 3
 
 
 def test_a_death_by_signal_is_poison_when_it_repeats():
-    died = failed(Kind.AMBIGUOUS, "SIGSEGV", ended=Ended.DIED)
+    died = failed(Kind.AMBIGUOUS, "SIGSEGV", ended=AttemptEnd.DIED)
     last = fate(node(), [died, died])[-1]
     assert last.state is State.DEAD_LETTER
     assert last.cause == "poison, 2 times in a row at the same place: SIGSEGV said"
@@ -143,7 +145,7 @@ def test_waits_grow_and_are_kept():
 
 def test_how_long_a_task_has_tried_matters_only_where_somebody_set_a_limit():
     def at(elapsed, **retry):
-        return decide(node(**retry), Past(elapsed=elapsed), failed(Kind.TRANSIENT), random.Random(1)).state
+        return decide(node(**retry), AttemptHistory(elapsed=elapsed), failed(Kind.TRANSIENT), random.Random(1)).state
 
     assert at(1e6) is State.RETRYING
     assert at(30.0, within=60.0) is State.RETRYING
@@ -152,9 +154,13 @@ def test_how_long_a_task_has_tried_matters_only_where_somebody_set_a_limit():
 
 
 def test_waits_and_attempts_are_capped_while_testing():
-    once = decide(node(base=60.0), Past(), failed(Kind.TRANSIENT), random.Random(1), TestMode(longest_wait=0.0))
+    once = decide(
+        node(base=60.0), AttemptHistory(), failed(Kind.TRANSIENT), random.Random(1), TestMode(longest_wait=0.0)
+    )
     assert (once.state, once.wait) == (State.RETRYING, 0.0)
-    most = decide(node(attempts=9), Past(failures=1), failed(Kind.TRANSIENT), random.Random(1), TestMode(attempts=2))
+    most = decide(
+        node(attempts=9), AttemptHistory(failures=1), failed(Kind.TRANSIENT), random.Random(1), TestMode(attempts=2)
+    )
     assert most.state is State.FAILED
 
 
@@ -162,11 +168,13 @@ def test_waits_and_attempts_are_capped_while_testing():
 
 
 def test_37_being_stopped_is_not_held_against_a_task():
-    past = Past(failures=2, same=1, fingerprint="a", wait=4.0)
+    past = AttemptHistory(failures=2, same=1, fingerprint="a", wait=4.0)
     after = decide(node(), past, STOPPED, random.Random(1))
     assert (after.state, after.wait) == (State.READY, 0.0)
     assert (after.failures, after.same, after.fingerprint) == (2, 1, "a")
-    assert decide(node(sensing=Sensing(every=1, timeout=9)), past, STOPPED, random.Random(1)).state is State.SENSING
+    assert (
+        decide(node(sensing=SensorOptions(every=1, timeout=9)), past, STOPPED, random.Random(1)).state is State.SENSING
+    )
 
 
 def test_two_failures_with_a_stop_between_them_are_still_in_a_row():
@@ -175,7 +183,7 @@ def test_two_failures_with_a_stop_between_them_are_still_in_a_row():
 
 # ── sensors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SENSOR = node(sensing=Sensing(every=30, timeout=100))
+SENSOR = node(sensing=SensorOptions(every=30, timeout=100))
 
 
 def test_a_sensor_is_asked_again_until_it_says_yes():
@@ -217,7 +225,7 @@ anything = st.one_of(
 
 @given(st.lists(anything, max_size=30), st.integers(1, 6), st.integers(1, 4), st.booleans())
 def test_every_task_comes_to_an_end_that_its_failures_explain(outcomes, attempts, poison, senses):
-    sensing = Sensing(every=1, timeout=1e6) if senses else None
+    sensing = SensorOptions(every=1, timeout=1e6) if senses else None
     found = fate(node(attempts=attempts, poison=poison, sensing=sensing), outcomes)
     waiting = {State.SENSING} if senses else {State.RETRYING, State.READY}
     for number, following in enumerate(found):
@@ -237,7 +245,9 @@ def test_every_task_comes_to_an_end_that_its_failures_explain(outcomes, attempts
 
 # ── executors that die ────────────────────────────────────────────────────────────────────────────────────────────────
 
-LOST = Outcome(ticket=1, ended=Ended.LOST, seconds=0.1, verdict=Verdict(Kind.TRANSIENT, "died", "test"), error="died")
+LOST = TaskOutcome(
+    ticket=1, ended=AttemptEnd.LOST, seconds=0.1, verdict=Verdict(Kind.TRANSIENT, "died", "test"), error="died"
+)
 
 
 def test_an_attempt_lost_with_its_executor_costs_no_retry():
@@ -260,7 +270,9 @@ def test_only_executors_lost_in_a_row_count():
 
 
 def test_a_sensor_that_raises_fails_when_its_time_is_over():
-    sensor = node(attempts=10, sensing=Sensing(every=1, timeout=60), jitter="none", base=20.0, multiplier=1, cap=20.0)
+    sensor = node(
+        attempts=10, sensing=SensorOptions(every=1, timeout=60), jitter="none", base=20.0, multiplier=1, cap=20.0
+    )
     away = failed(Kind.TRANSIENT)
     assert fate(sensor, [away], elapsed=50)[0].wait == pytest.approx(9.9)
     (last,) = fate(sensor, [away], elapsed=60)

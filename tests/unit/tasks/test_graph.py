@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from redrive.errors import FlowError
 from redrive.policy.retry import Retry
 from redrive.tasks.binding import Binding
-from redrive.tasks.graph import Graph, Node, Sensing, Shape, longest_way, reach, worst_case
+from redrive.tasks.graph import Graph, GraphShape, Node, SensorOptions, longest_way, reach, worst_case
 
 
 def node(name, *after, each=None, **options):
@@ -88,15 +88,15 @@ def shape_of(*nodes):
 DIAMOND = (
     node("a"),
     node("b", "a", each="a"),
-    node("c", "a", sensing=Sensing(every=1, timeout=9)),
+    node("c", "a", sensing=SensorOptions(every=1, timeout=9)),
     node("d", "b", "c"),
 )
 
 
 def test_a_shape_comes_back_as_it_was_stored():
     shape = shape_of(*DIAMOND)
-    assert Shape.of(shape.document()) == shape
-    assert shape.difference(Shape.of(shape.document())) is None
+    assert GraphShape.of(shape.document()) == shape
+    assert shape.difference(GraphShape.of(shape.document())) is None
     assert shape.below() == [[1, 2], [3], [3], []]
 
 
@@ -147,4 +147,4 @@ def test_the_worst_case_of_a_task_is_all_its_attempts_and_waits():
         name="a", function=len, binding=Binding(), timeout=10.0, retry=Retry(attempts=3, base=2.0, jitter="none")
     )
     assert worst_case(patient) == 3 * 10 + 2 + 4
-    assert worst_case(node("b", sensing=Sensing(every=1, timeout=9))) == 9
+    assert worst_case(node("b", sensing=SensorOptions(every=1, timeout=9))) == 9

@@ -7,15 +7,15 @@ import pytest
 import redrive
 from redrive.model.calls import Kind, Verdict
 from redrive.policy.breaker import Breaker
-from redrive.tasks.executor.concurrency import Group, Turnstile
-from redrive.tasks.workers.messages import Ended, Outcome
+from redrive.tasks.executor.concurrency import ServiceGroup, ServiceLimiter
+from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 from redrive.testing import FakeClock
 
-GOOD = Outcome(ticket=1, ended=Ended.RETURNED, seconds=0.1)
+GOOD = TaskOutcome(ticket=1, ended=AttemptEnd.RETURNED, seconds=0.1)
 
 
-def failed(kind, ended=Ended.RAISED):
-    return Outcome(ticket=1, ended=ended, seconds=0.1, verdict=Verdict(kind, "why", "test"))
+def failed(kind, ended=AttemptEnd.RAISED):
+    return TaskOutcome(ticket=1, ended=ended, seconds=0.1, verdict=Verdict(kind, "why", "test"))
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def clock():
 def turnstile_of(clock, **options):
     breaker = Breaker(failures=2, cooldown=30, probes=1, jitter=0)
     service = redrive.Service("bank", breaker=breaker, clock=clock)
-    return Turnstile(Group("bank", service, **options), clock)
+    return ServiceLimiter(ServiceGroup("bank", service, **options), clock)
 
 
 def broken(clock, **options):
@@ -39,7 +39,7 @@ def broken(clock, **options):
 
 def test_without_limits_there_is_room_for_all(clock):
     assert turnstile_of(clock).room().tasks == math.inf
-    assert Turnstile(Group("bank", None), clock).room().tasks == math.inf
+    assert ServiceLimiter(ServiceGroup("bank", None), clock).room().tasks == math.inf
 
 
 def test_no_more_run_at_once_than_the_limit(clock):

@@ -14,7 +14,7 @@ from redrive.cli.targets import load
 from redrive.errors import FlowError, PolicyWarning
 from redrive.tasks.flow import Flow
 from redrive.tasks.workers.import_flow import refuse_within_import
-from redrive.tasks.workers.pool import Pool
+from redrive.tasks.workers.pool import WorkerPool
 from tests.support.worker_pool import Workshop, importable, is_alive, wait_until
 
 pytestmark = pytest.mark.process
@@ -175,7 +175,7 @@ def checked(monkeypatch):
 
     def check(flow):
         with selectors.DefaultSelector() as selector:
-            pool = Pool(flow, selector, workers=1)
+            pool = WorkerPool(flow, selector, workers=1)
             try:
                 pool.start()
                 pool.check()

@@ -25,14 +25,14 @@ from redrive.model.tasks import FlowStatus, State
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_changes, tasks
-from redrive.tasks.executor.db_thread import Bell
+from redrive.tasks.executor.db_thread import Waker
 from redrive.tasks.executor.executor import Executor
 from redrive.tasks.operator import actions
 from redrive.tasks.operator.cancel import cancel_tasks
 from redrive.tasks.operator.rerun import rerun
-from redrive.tasks.state.executor_lease import Start
+from redrive.tasks.state.executor_lease import EarlierRun
 from redrive.tasks.state.states import TRANSITIONS
-from redrive.tasks.workers.messages import Ended, Outcome
+from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 from redrive.testing import set_testing
 from tests.oracles.flow_states import ACCEPTED_ITEMS, CAUSES, Drawn, Model
 from tests.support.stores import StoreSlots
@@ -40,14 +40,14 @@ from tests.support.stores import StoreSlots
 # ── what may happen to an attempt ─────────────────────────────────────────────────────────────────────────────────────
 
 FAILURES = {
-    "transient": (Ended.RAISED, Kind.TRANSIENT),
-    "timed out": (Ended.TIMED_OUT, Kind.TRANSIENT),
-    "one bug": (Ended.RAISED, Kind.AMBIGUOUS),
-    "other bug": (Ended.RAISED, Kind.AMBIGUOUS),
-    "died": (Ended.DIED, Kind.AMBIGUOUS),
-    "permanent": (Ended.RAISED, Kind.PERMANENT),
-    "discard": (Ended.RAISED, Kind.DISCARD),
-    "skip": (Ended.RAISED, Kind.DISCARD),
+    "transient": (AttemptEnd.RAISED, Kind.TRANSIENT),
+    "timed out": (AttemptEnd.TIMED_OUT, Kind.TRANSIENT),
+    "one bug": (AttemptEnd.RAISED, Kind.AMBIGUOUS),
+    "other bug": (AttemptEnd.RAISED, Kind.AMBIGUOUS),
+    "died": (AttemptEnd.DIED, Kind.AMBIGUOUS),
+    "permanent": (AttemptEnd.RAISED, Kind.PERMANENT),
+    "discard": (AttemptEnd.RAISED, Kind.DISCARD),
+    "skip": (AttemptEnd.RAISED, Kind.DISCARD),
 }
 outcomes = st.sampled_from(["returns", "not yet", *FAILURES])
 rules = st.one_of(st.just("all_succeeded"), st.sampled_from(["all_done", "any_failed", "none_failed"]))
@@ -94,9 +94,9 @@ class ScriptedPool:
 
     def __init__(self, stage: Stage, selector: Any) -> None:
         self._stage = stage
-        self._bell = Bell()
+        self._bell = Waker()
         selector.register(self._bell.hears, 1, self._bell.hush)
-        self._ended: list[Outcome] = []
+        self._ended: list[TaskOutcome] = []
 
     def give(self, job: Any) -> None:
         place, _, attempt = Path(job.result_file).stem.rpartition("-")
@@ -108,7 +108,7 @@ class ScriptedPool:
         self._ended.append(outcome_of(job.ticket, drawn, drawn.outcome(child, int(attempt))))
         self._bell.ring()
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[TaskOutcome]:
         found, self._ended = self._ended, []
         return found
 
@@ -124,14 +124,14 @@ class ScriptedPool:
         self._bell.close()
 
 
-def outcome_of(ticket: int, drawn: Drawn, said: str) -> Outcome:
+def outcome_of(ticket: int, drawn: Drawn, said: str) -> TaskOutcome:
     if said in ("returns", "not yet"):
         truth = said == "returns"
         result = encode(list(range(drawn.items)) if truth else None)
-        return Outcome(ticket=ticket, ended=Ended.RETURNED, seconds=0.0, result=result, truth=truth)
+        return TaskOutcome(ticket=ticket, ended=AttemptEnd.RETURNED, seconds=0.0, result=result, truth=truth)
     ended, kind = FAILURES[said]
     verdict = Verdict(kind, said, SKIP if said == "skip" else "test")
-    return Outcome(ticket=ticket, ended=ended, seconds=0.0, verdict=verdict, error=said, fingerprint=CAUSES[said])
+    return TaskOutcome(ticket=ticket, ended=ended, seconds=0.0, verdict=verdict, error=said, fingerprint=CAUSES[said])
 
 
 class Stage:
@@ -165,7 +165,7 @@ class Stage:
             self.store,
             params={},
             run_id=run_id,
-            start=Start.RESUME,
+            start=EarlierRun.RESUME,
             deadline=None,
             watch=None,
             make_pool=lambda flow, selector, workers: ScriptedPool(self, selector),

@@ -15,7 +15,7 @@ import redrive
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
 from redrive.tasks.flow import Flow
-from redrive.tasks.workers.messages import LARGEST, Ended, Job
+from redrive.tasks.workers.messages import LARGEST, AttemptEnd, TaskJob
 from redrive.tasks.workers.run_task import perform
 
 
@@ -23,13 +23,13 @@ def attempt(function, *, fans_out=False, arguments=(), params=(), result_file=""
     flow = Flow("attempts", params=params)
     flow.task(name="work", key=key, **options)(function)
     given = {name: encode(value) for name, value in dict(arguments).items()}
-    job = Job(ticket=7, task="work", arguments=given, files=dict(files), identity="same", result_file=result_file)
+    job = TaskJob(ticket=7, task="work", arguments=given, files=dict(files), identity="same", result_file=result_file)
     return perform(flow.graph.nodes["work"], job, fans_out=fans_out)
 
 
 def result(function, **options):
     outcome = attempt(function, **options)
-    assert outcome.ended is Ended.RETURNED, outcome
+    assert outcome.ended is AttemptEnd.RETURNED, outcome
     assert outcome.verdict is None
     return None if outcome.result is None else decode(outcome.result)
 
@@ -48,7 +48,7 @@ def test_an_outcome_has_the_ticket_of_its_job_and_its_time():
 
 def test_a_task_that_returns_nothing_has_no_result():
     outcome = attempt(lambda: None)
-    assert (outcome.ended, outcome.result, outcome.truth) == (Ended.RETURNED, None, False)
+    assert (outcome.ended, outcome.result, outcome.truth) == (AttemptEnd.RETURNED, None, False)
 
 
 @pytest.mark.parametrize("value", [0, "", [], {}, False, None])
@@ -83,7 +83,7 @@ def test_a_result_is_measured_in_bytes(tmp_path):
 def test_a_result_file_that_cannot_be_written_is_a_failure(tmp_path):
     (tmp_path / "taken").write_text("no directory")
     outcome = attempt(lambda: "x" * LARGEST * 2, result_file=str(tmp_path / "taken" / "result.json"))
-    assert outcome.ended is Ended.RAISED
+    assert outcome.ended is AttemptEnd.RAISED
     assert outcome.error.startswith("FileExistsError")
 
 
@@ -203,7 +203,7 @@ def cycle():
 
 def test_an_error_is_classified_as_that_of_a_task():
     assert attempt(lambda: int("x")).verdict.kind is Kind.AMBIGUOUS
-    assert attempt(lambda: Path("/nowhere/at/all").read_text()).ended is Ended.RAISED
+    assert attempt(lambda: Path("/nowhere/at/all").read_text()).ended is AttemptEnd.RAISED
 
 
 def test_what_a_task_states_is_its_verdict():
@@ -228,7 +228,7 @@ def test_an_error_has_its_line_its_cause_and_its_traceback():
         raise ValueError("could not convert")
 
     outcome = attempt(work)
-    assert outcome.ended is Ended.RAISED
+    assert outcome.ended is AttemptEnd.RAISED
     assert outcome.error == "ValueError: could not convert"
     assert outcome.fingerprint.startswith(f"ValueError@{__name__}:")
     assert outcome.trace.count('File "') == 1
@@ -259,7 +259,7 @@ def test_own_task_timeout_is_an_error_of_the_task():
         raise redrive.TaskTimeout("no answer in an hour")
 
     outcome = attempt(work)
-    assert (outcome.ended, outcome.verdict.kind) == (Ended.RAISED, Kind.TRANSIENT)
+    assert (outcome.ended, outcome.verdict.kind) == (AttemptEnd.RAISED, Kind.TRANSIENT)
     assert outcome.error == "the task itself raised TaskTimeout: no answer in an hour"
     assert outcome.fingerprint.startswith("redrive.errors.TaskTimeout@")
 
@@ -273,7 +273,7 @@ def test_an_error_that_cannot_be_looked_at_is_still_one():
         raise Hostile
 
     outcome = attempt(work)
-    assert outcome.ended is Ended.RAISED
+    assert outcome.ended is AttemptEnd.RAISED
     assert outcome.error == "Hostile"
 
 

@@ -15,8 +15,8 @@ from redrive.errors import FlowError, FlowStopped
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode
 from redrive.tasks.workers import pool as pools
-from redrive.tasks.workers.messages import Ended, Job
-from redrive.tasks.workers.pool import Pool
+from redrive.tasks.workers.messages import AttemptEnd, TaskJob
+from redrive.tasks.workers.pool import WorkerPool
 from tests.support.worker_pool import Workshop, importable, is_alive, wait_until
 
 pytestmark = pytest.mark.process
@@ -90,7 +90,7 @@ def test_no_more_than_its_workers_are_at_work_however_many_there_are(workshop):
 def test_a_place_is_free_again_when_its_job_has_ended(workshop):
     tickets = [workshop.give("pid") for _ in range(50)]
     for ticket in tickets:
-        assert workshop.wait(ticket).ended is Ended.RETURNED
+        assert workshop.wait(ticket).ended is AttemptEnd.RETURNED
     workshop.until(lambda: workshop.pool.idle == 2)
 
 
@@ -129,13 +129,13 @@ def test_a_task_may_have_no_deadline(workshop):
 
 def test_without_grace_a_task_is_killed_at_once(workshop):
     outcome = workshop.run("sleeps", timeout=0.2, grace=0.0)
-    assert (outcome.ended, outcome.output) == (Ended.TIMED_OUT, "")
+    assert (outcome.ended, outcome.output) == (AttemptEnd.TIMED_OUT, "")
 
 
 def test_many_timeouts_at_once_are_all_enforced(tmp_path):
     with Workshop(tmp_path, TASKS, workers=8) as workshop:
         tickets = [workshop.give("sleeps", timeout=0.3) for _ in range(16)]
-        assert {workshop.wait(ticket).ended for ticket in tickets} == {Ended.TIMED_OUT}
+        assert {workshop.wait(ticket).ended for ticket in tickets} == {AttemptEnd.TIMED_OUT}
         workshop.until(lambda: workshop.pool.idle == 8)
 
 
@@ -163,7 +163,7 @@ def test_stopping_ends_what_is_running_and_says_so(workshop, tmp_path):
     workshop.pool.stop()
     for ticket in tickets:
         outcome = workshop.wait(ticket)
-        assert (outcome.ended, outcome.verdict.kind) == (Ended.STOPPED, Kind.TRANSIENT)
+        assert (outcome.ended, outcome.verdict.kind) == (AttemptEnd.STOPPED, Kind.TRANSIENT)
         assert outcome.error == "ended with its executor"
     assert workshop.pool.idle == 0
     assert workshop.pool.running() == []
@@ -172,7 +172,7 @@ def test_stopping_ends_what_is_running_and_says_so(workshop, tmp_path):
 def test_killing_does_not_ask(workshop):
     tickets = [workshop.give("sleeps", grace=600.0) for _ in range(2)]
     workshop.pool.kill()
-    assert {workshop.wait(ticket).ended for ticket in tickets} == {Ended.STOPPED}
+    assert {workshop.wait(ticket).ended for ticket in tickets} == {AttemptEnd.STOPPED}
     workshop.until(lambda: not workshop.pool._links)
 
 
@@ -191,7 +191,7 @@ def test_closing_leaves_nothing_behind(tmp_path):
 def test_closing_before_anything_was_imported_is_quick_and_clean(tmp_path):
     module = importable(tmp_path, "time.sleep(0 if __name__ != 'never' else 1)\n@flow.task\ndef one(): pass")
     with selectors.DefaultSelector() as selector:
-        pool = Pool(module.flow, selector, workers=1)
+        pool = WorkerPool(module.flow, selector, workers=1)
         pool.start()
         pool.close()
         assert not selector.get_map()
@@ -200,7 +200,7 @@ def test_closing_before_anything_was_imported_is_quick_and_clean(tmp_path):
 def test_a_pool_that_was_never_started_can_be_closed(tmp_path):
     module = importable(tmp_path, "@flow.task\ndef one(): pass")
     with selectors.DefaultSelector() as selector:
-        Pool(module.flow, selector, workers=1).close()
+        WorkerPool(module.flow, selector, workers=1).close()
 
 
 def test_endless_output_neither_fills_the_memory_nor_holds_others_up(workshop):
@@ -208,7 +208,7 @@ def test_endless_output_neither_fills_the_memory_nor_holds_others_up(workshop):
     while chatter not in workshop.outcomes:
         assert workshop.value("pid") > 0
     outcome = workshop.outcomes[chatter]
-    assert outcome.ended is Ended.TIMED_OUT
+    assert outcome.ended is AttemptEnd.TIMED_OUT
     assert "bytes left out" in outcome.output
     assert len(outcome.output) < 40_000
 
@@ -232,15 +232,15 @@ def test_a_job_that_is_given_to_the_dead_finds_another_worker(tmp_path):
             workshop.until(lambda: workshop.pool.idle)
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
-            workshop.pool.give(Job(ticket=pid + 1_000_000, task="pid"))
+            workshop.pool.give(TaskJob(ticket=pid + 1_000_000, task="pid"))
             assert workshop.pool.idle == 0
             outcome = workshop.wait(pid + 1_000_000)
-            assert outcome.ended is Ended.RETURNED
+            assert outcome.ended is AttemptEnd.RETURNED
 
 
 def test_an_answer_counts_that_came_just_before_the_worker_died(workshop):
     outcome = workshop.run("answers_and_dies")
-    assert outcome.ended is Ended.RETURNED
+    assert outcome.ended is AttemptEnd.RETURNED
 
 
 def test_workers_killed_at_random_lose_no_job_and_end_none_twice(tmp_path):
@@ -253,8 +253,8 @@ def test_workers_killed_at_random_lose_no_job_and_end_none_twice(tmp_path):
                 with contextlib.suppress(ProcessLookupError):  # the last one is not buried yet
                     os.kill(victims[number % len(victims)], signal.SIGKILL)
         ended = [workshop.wait(ticket) for ticket in tickets]
-        assert {outcome.ended for outcome in ended} <= {Ended.RETURNED, Ended.DIED}
-        assert sum(outcome.ended is Ended.DIED for outcome in ended) <= 20
+        assert {outcome.ended for outcome in ended} <= {AttemptEnd.RETURNED, AttemptEnd.DIED}
+        assert sum(outcome.ended is AttemptEnd.DIED for outcome in ended) <= 20
         workshop.until(lambda: workshop.pool.idle == 2)
 
 
@@ -308,7 +308,7 @@ def test_when_the_fork_server_dies_its_workers_do_and_a_new_one_takes_over(works
     worker, server = told(path)
     os.kill(server, signal.SIGKILL)
     outcome = workshop.wait(ticket)
-    assert (outcome.ended, outcome.verdict.kind) == (Ended.LOST, Kind.TRANSIENT)
+    assert (outcome.ended, outcome.verdict.kind) == (AttemptEnd.LOST, Kind.TRANSIENT)
     assert outcome.error == "the process that workers are forked from died, and its workers with it"
     assert not is_alive(worker)
     assert workshop.value("parent") != server

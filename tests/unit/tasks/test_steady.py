@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.tasks.state.database_time import SteadyTime
+from redrive.tasks.state.database_time import DatabaseClock
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -17,7 +17,7 @@ class Clocks:
 
     def __init__(self):
         self.wall, self.steady = NOON, 1_000.0
-        self.time = SteadyTime(lambda: self.steady)
+        self.time = DatabaseClock(lambda: self.steady)
 
     def read(self):
         return self.time.read(lambda: self.wall)

@@ -7,31 +7,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.tasks.executor.sibling_limiter import PATIENCE, Counted, Siblings
+from redrive.tasks.executor.sibling_limiter import PATIENCE, CauseCount, SiblingLimiter
 
 BAD = "ValueError@parse:7"
 
 
 def test_it_begins_with_as_many_children_as_may_die():
-    assert Siblings(5).may_run() == 5
+    assert SiblingLimiter(5).may_run() == 5
 
 
 def test_a_permanent_cause_is_a_storm_when_the_first_few_have_died():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     assert [siblings.died(child, BAD) for child in range(5)] == [False] * 4 + [True]
     assert (siblings.may_run(), siblings.dead_of(BAD)) == (0, 5)
 
 
 def test_bad_input_of_one_child_says_nothing_about_the_others():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     assert not any(siblings.died(child, "redrive.Reject@parse:7", alone=True) for child in range(50))
     assert siblings.may_run() == 5
     assert siblings.to_announce(final=True) == ["redrive.Reject@parse:7"]
-    assert siblings.recount(0, {BAD: Counted(dead=9, alone=True)}) == []
+    assert siblings.recount(0, {BAD: CauseCount(dead=9, alone=True)}) == []
 
 
 def test_what_may_yet_die_counts_as_if_it_had():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     for child in range(4):
         siblings.retries(child, BAD, suspect=True)
     assert siblings.may_run() == 1
@@ -43,21 +43,21 @@ def test_what_may_yet_die_counts_as_if_it_had():
 
 
 def test_what_will_heal_says_nothing_about_the_others():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     for child in range(20):
         siblings.retries(child, "timeout@fetch:3", suspect=False)
     assert siblings.may_run() == 5
 
 
 def test_the_more_succeed_the_more_may_run():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     for child in range(1_000):
         siblings.succeeded(child)
     assert siblings.may_run() > 900
 
 
 def test_one_that_fails_and_then_succeeds_is_not_held_against_the_rest():
-    siblings = Siblings(2)
+    siblings = SiblingLimiter(2)
     siblings.retries(0, BAD, suspect=True)
     siblings.succeeded(0)
     assert siblings.may_run() == 2
@@ -65,7 +65,7 @@ def test_one_that_fails_and_then_succeeds_is_not_held_against_the_rest():
 
 
 def test_a_storm_that_begins_late_is_one_all_the_same():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     for child in range(1_000):
         siblings.succeeded(child)
     deaths = [siblings.died(child, BAD) for child in range(55)]
@@ -73,7 +73,7 @@ def test_a_storm_that_begins_late_is_one_all_the_same():
 
 
 def test_a_cluster_of_bad_ones_among_many_that_succeeded_is_no_storm():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     for child in range(1_000):
         siblings.succeeded(child)
     for child in range(6):
@@ -83,7 +83,7 @@ def test_a_cluster_of_bad_ones_among_many_that_succeeded_is_no_storm():
 
 
 def test_those_that_are_long_in_coming_back_do_not_hold_their_siblings_for_ever():
-    siblings = Siblings(2)
+    siblings = SiblingLimiter(2)
     for child in range(2):
         siblings.retries(child, BAD, suspect=True)
     assert siblings.may_run(1_000.0) == 0
@@ -104,7 +104,7 @@ def test_a_fan_out_with_one_bad_child_in_ten_is_not_stopped(seed):
             ten = bad[start : start + 10]
             chance.shuffle(ten)
             bad[start : start + 10] = ten
-    siblings, ended = Siblings(5), 0
+    siblings, ended = SiblingLimiter(5), 0
     while ended < len(bad):
         window = siblings.may_run()
         assert window > 0
@@ -127,7 +127,7 @@ scripts = st.lists(st.sampled_from(["a", "b", "success", "dies of a", "dies of b
 
 @given(st.lists(scripts, max_size=60), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_whatever_the_order_no_more_die_of_one_cause_than_may_while_fewer_succeed(children, limit, chance):
-    siblings = Siblings(limit)
+    siblings = SiblingLimiter(limit)
     fresh, under_way, waiting = list(range(len(children)))[::-1], [], []
     tried, successes, dead = Counter(), 0, Counter()
     for _ in range(10_000):
@@ -172,7 +172,7 @@ def test_whatever_the_order_no_more_die_of_one_cause_than_may_while_fewer_succee
 
 
 def test_a_cause_is_told_once_and_not_before_it_is_known_whether_it_is_a_storm():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     siblings.died(0, BAD)
     assert siblings.to_announce() == []  # four more may follow
     siblings.succeeded(1)
@@ -182,14 +182,14 @@ def test_a_cause_is_told_once_and_not_before_it_is_known_whether_it_is_a_storm()
 
 
 def test_what_is_left_is_told_at_the_end():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     siblings.died(0, BAD)
     siblings.retries(1, "other", suspect=True)
     assert siblings.to_announce(final=True) == [BAD]
 
 
 def test_a_storm_is_news_once():
-    siblings = Siblings(1)
+    siblings = SiblingLimiter(1)
     assert siblings.died(0, BAD)
     assert (siblings.stormed(BAD), siblings.stormed(BAD)) == (True, False)
     assert siblings.to_announce(final=True) == []
@@ -199,16 +199,16 @@ def test_a_storm_is_news_once():
 
 
 def test_what_others_saw_counts_as_if_it_had_been_seen_here():
-    siblings = Siblings(5)
-    assert siblings.recount(0, {BAD: Counted(dead=2, failing={7}, survived=0)}) == []
+    siblings = SiblingLimiter(5)
+    assert siblings.recount(0, {BAD: CauseCount(dead=2, failing={7}, survived=0)}) == []
     assert siblings.may_run() == 2
-    assert siblings.recount(100, {BAD: Counted(dead=2, survived=90)}) == []
+    assert siblings.recount(100, {BAD: CauseCount(dead=2, survived=90)}) == []
     assert siblings.may_run() > 50
 
 
 def test_a_storm_that_two_executors_saw_half_of_each_is_noticed():
-    siblings = Siblings(5)
+    siblings = SiblingLimiter(5)
     for child in range(3):
         siblings.died(child, BAD)
-    assert siblings.recount(1, {BAD: Counted(dead=6, survived=1)}) == [BAD]
+    assert siblings.recount(1, {BAD: CauseCount(dead=6, survived=1)}) == [BAD]
     assert siblings.dead_of(BAD) == 6

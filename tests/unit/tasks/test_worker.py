@@ -11,7 +11,7 @@ import pytest
 
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
-from redrive.tasks.workers.messages import LARGEST, Ended, Job
+from redrive.tasks.workers.messages import LARGEST, AttemptEnd, TaskJob
 from redrive.tasks.workers.output import KEPT
 from tests.support.worker_pool import Workshop
 
@@ -281,13 +281,13 @@ def test_a_fan_out_over_no_list_is_refused_in_the_worker(workshop):
 
 def test_a_result_that_json_cannot_hold_is_refused_in_the_worker(workshop):
     outcome = workshop.run("unencodable")
-    assert (outcome.ended, outcome.verdict.kind) == (Ended.RAISED, Kind.PERMANENT)
+    assert (outcome.ended, outcome.verdict.kind) == (AttemptEnd.RAISED, Kind.PERMANENT)
     assert outcome.error.startswith("task 'unencodable' returned a socket, which JSON cannot hold")
 
 
 def test_an_error_comes_back_with_all_that_is_known_of_it(workshop):
     outcome = workshop.run("fails", message="order 17: \0 \udc80 café")
-    assert outcome.ended is Ended.RAISED
+    assert outcome.ended is AttemptEnd.RAISED
     assert outcome.verdict.kind is Kind.AMBIGUOUS
     assert outcome.error == r"ValueError: order 17: \x00 \udc80 café"
     assert outcome.fingerprint.startswith(f"ValueError@{workshop.module.__name__}:")
@@ -322,7 +322,7 @@ def test_arguments_arrive_from_files(workshop, tmp_path):
     path = tmp_path / "argument.json"
     path.write_text(encode("x" * (1 << 20)))
     workshop.until(lambda: workshop.pool.idle)
-    workshop.pool.give(Job(ticket=1_000_000, task="length", files={"text": str(path)}))
+    workshop.pool.give(TaskJob(ticket=1_000_000, task="length", files={"text": str(path)}))
     assert decode(workshop.wait(1_000_000).result) == 1 << 20
 
 
@@ -397,7 +397,7 @@ def test_of_much_output_the_beginning_and_the_end_are_kept(workshop):
 
 def test_the_last_words_of_a_worker_that_dies_are_kept(workshop):
     outcome = workshop.run("says_and_dies")
-    assert (outcome.ended, outcome.output) == (Ended.DIED, "last words")
+    assert (outcome.ended, outcome.output) == (AttemptEnd.DIED, "last words")
 
 
 # ── what the next task finds ──────────────────────────────────────────────────────────────────────────────────────────
@@ -415,7 +415,7 @@ def test_signals_timers_and_streams_are_put_back(workshop):
     assert workshop.run("says", text="heard").output == "heard"
     workshop.run("meddles")
     outcome = workshop.run("sleeps", seconds=600.0, timeout=0.3, grace=30.0)
-    assert outcome.ended is Ended.TIMED_OUT
+    assert outcome.ended is AttemptEnd.TIMED_OUT
     assert "in sleeps" in outcome.output
 
 

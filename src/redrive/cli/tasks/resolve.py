@@ -20,7 +20,7 @@ from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport
-    from redrive.tasks.operator.actions import Decided
+    from redrive.tasks.operator.actions import OperatorAction
 
 _Names = Annotated[
     list[str] | None,
@@ -151,7 +151,7 @@ def fail(
     _decide(session, "fail", _Which.of(tasks, cause, run), yes=yes, note=note)
 
 
-def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: Any) -> Decided:
+def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: Any) -> OperatorAction:
     from redrive.tasks.operator import actions
 
     if not which.names and which.cause is None:
@@ -161,7 +161,7 @@ def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: An
         if not yes:
             states = actions.CAN_RETRY if verb == "retry" else actions.WRONG
             _ask(session, verb, which, actions.concerned(store, run_id, which.names, cause=which.cause, states=states))
-        decided: Decided = getattr(actions, verb)(store, run_id, which.names, cause=which.cause, **said)
+        decided: OperatorAction = getattr(actions, verb)(store, run_id, which.names, cause=which.cause, **said)
         report = store.tasks.run(run_id)
     _report(session, decided, verb)
     say_how_to_go_on(session, report)
@@ -176,7 +176,7 @@ def say_how_to_go_on(session: Session, report: FlowReport) -> None:
         session.out.say(f"to go on from there: {in_words_again(report)}")
 
 
-def _report(session: Session, decided: Decided, verb: str) -> None:
+def _report(session: Session, decided: OperatorAction, verb: str) -> None:
     out = session.out
     if out.json:
         changed = {"tasks": decided.tasks, "freed": decided.freed, "upstream_failed": decided.upstream_failed}
@@ -184,7 +184,7 @@ def _report(session: Session, decided: Decided, verb: str) -> None:
     out.say("; ".join(_changed(decided, verb)))
 
 
-def _changed(decided: Decided, verb: str) -> list[str]:
+def _changed(decided: OperatorAction, verb: str) -> list[str]:
     which = decided.tasks[0] if len(decided.tasks) == 1 else counted(len(decided.tasks), "task")
     said = [f"{_DONE[verb]} {which} of {decided.flow}, run {str(decided.run_id)[:8]}"]
     if decided.freed:

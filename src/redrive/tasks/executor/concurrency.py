@@ -11,7 +11,7 @@ from redrive.clock import Clock
 from redrive.model.calls import Kind, in_words
 from redrive.policy import option_checks
 from redrive.policy.breaker import CircuitState, Permit
-from redrive.tasks.workers.messages import Ended, Outcome
+from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 
 if TYPE_CHECKING:
     from redrive.calls.circuit import Circuit
@@ -20,7 +20,7 @@ WhenOpen = Literal["hold", "fail"]
 _BLAMED = {Kind.TRANSIENT, Kind.RATE_LIMITED}
 
 
-class Group:
+class ServiceGroup:
     """How the tasks that depend on a service are treated."""
 
     def __init__(
@@ -46,9 +46,9 @@ class Group:
         self.when_open: WhenOpen = when_open
         self.across_runs = across_runs
 
-    def of(self, service: Service) -> Group:
+    def of(self, service: Service) -> ServiceGroup:
         """The same, of a service that was known by its name alone."""
-        return Group(
+        return ServiceGroup(
             self.name,
             service,
             concurrency=self.concurrency,
@@ -59,7 +59,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """How many tasks of a group may begin now; where it is held, why, and when to ask again."""
 
     tasks: float
@@ -69,10 +69,10 @@ class Room:
     """Where one task is to find out whether the service is back."""
 
 
-class Turnstile:
+class ServiceLimiter:
     """One executor's way into a group: asks its circuit, counts what runs, paces what begins."""
 
-    def __init__(self, group: Group, clock: Clock) -> None:
+    def __init__(self, group: ServiceGroup, clock: Clock) -> None:
         self.group = group
         self.running = 0
         self._clock = clock
@@ -86,7 +86,7 @@ class Turnstile:
         """Whether the service is known to be down."""
         return self._circuit is not None and self._circuit.state is not CircuitState.CLOSED
 
-    def room(self) -> Room:
+    def room(self) -> Capacity:
         """How many may begin now. A permit for a probe must be used or given back."""
         circuit = self._circuit
         if circuit is None or circuit.state is CircuitState.CLOSED:
@@ -96,20 +96,20 @@ class Turnstile:
         if paced.tasks <= 0 or (self.group.when_open == "fail" and wait > 0):
             return replace(paced, why=f"{self.group.name} is down")
         if self._probe is not None:  # however long it takes: a second one would make its answer void
-            return Room(0, f"{self.group.name} is down, one task finds out whether it is back")
+            return Capacity(0, f"{self.group.name} is down, one task finds out whether it is back")
         permit = circuit.admit() if wait <= 0 else None
         if permit is None:
             wait = circuit.retry_in()
-            return Room(0, f"{self.group.name} is down, next try in {in_words(wait)}", max(wait, 0.01))
-        return Room(1, f"{self.group.name} is down, one task finds out whether it is back", probe=permit)
+            return Capacity(0, f"{self.group.name} is down, next try in {in_words(wait)}", max(wait, 0.01))
+        return Capacity(1, f"{self.group.name} is down, one task finds out whether it is back", probe=permit)
 
-    def _paced(self) -> Room:
+    def _paced(self) -> Capacity:
         """How many its limits leave room for."""
         tasks = math.inf if self.group.concurrency is None else self.group.concurrency - self.running
         if self.group.rate is None or tasks <= 0:  # where there is no room, it is asked again when a task ends
-            return Room(max(0, tasks))
+            return Capacity(max(0, tasks))
         early = self._next_start - self._clock.monotonic()
-        return Room(0, ask_in=early) if early > 0 else Room(1)
+        return Capacity(0, ask_in=early) if early > 0 else Capacity(1)
 
     def begin(self, probe: Permit | None = None) -> Permit | None:
         """A task begins; what it is given is reported back with its end."""
@@ -124,14 +124,14 @@ class Turnstile:
         if self._circuit is not None:
             self._circuit.released(probe)
 
-    def end(self, permit: Permit | None, outcome: Outcome | None) -> None:
+    def end(self, permit: Permit | None, outcome: TaskOutcome | None) -> None:
         """A task has ended; None where it did not even run."""
         self.running -= 1
         if permit is self._probe:
             self._probe = None
         if self._circuit is None or permit is None:
             return
-        if outcome is not None and outcome.ended is Ended.RETURNED:
+        if outcome is not None and outcome.ended is AttemptEnd.RETURNED:
             self._circuit.succeeded(permit, outcome.seconds)
         elif outcome is not None and outcome.verdict is not None and outcome.verdict.kind in _BLAMED:
             self._circuit.failed(permit)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Bell:
+class Waker:
     """Wakes a selector from another thread, or from a signal handler."""
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class Bell:
         self._rings.close()
 
 
-class Scribe(Generic[T]):
+class DbThread(Generic[T]):
     """Does one thing at a time beside the loop that asks for it."""
 
-    def __init__(self, bell: Bell) -> None:
+    def __init__(self, bell: Waker) -> None:
         self.busy = False
         self._bell = bell
         self._orders: SimpleQueue[Callable[[], T] | None] = SimpleQueue()

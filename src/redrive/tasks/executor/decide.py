@@ -12,7 +12,7 @@ from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, in_words
 from redrive.model.tasks import State
 from redrive.policy.retry import DEFAULT_WITHIN, CallProgress, all_used
 from redrive.tasks.graph import Node
-from redrive.tasks.workers.messages import Ended, Outcome
+from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 
 RECOVERS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
 """Kinds that pass by themselves: a task that failed so is tried again by the next start of its run."""
@@ -28,7 +28,7 @@ _EARNEST = TestMode()
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class AttemptHistory:
     """What a task has behind it when an attempt begins."""
 
     failures: int = 0
@@ -44,7 +44,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Next:
+class Transition:
     """What a task is to be, and what is kept of the attempt."""
 
     state: State
@@ -61,7 +61,9 @@ class Next:
     """Seconds that the server asked to wait, where that was more than `LONGEST_WAIT`."""
 
 
-def decide(node: Node, past: Past, outcome: Outcome, random: Random, testing: TestMode = _EARNEST) -> Next:
+def decide(
+    node: Node, past: AttemptHistory, outcome: TaskOutcome, random: Random, testing: TestMode = _EARNEST
+) -> Transition:
     """The next state of a task; where waits are capped for a test, with a wait no longer than that."""
     following = _decide(node, past, outcome, random, testing.attempts)
     if following.wait is None or testing.longest_wait is None:
@@ -69,10 +71,12 @@ def decide(node: Node, past: Past, outcome: Outcome, random: Random, testing: Te
     return replace(following, wait=min(following.wait, testing.longest_wait))
 
 
-def _decide(node: Node, past: Past, outcome: Outcome, random: Random, most_attempts: int | None) -> Next:
-    if outcome.ended is Ended.STOPPED:  # the executor's doing, and not held against the task
+def _decide(
+    node: Node, past: AttemptHistory, outcome: TaskOutcome, random: Random, most_attempts: int | None
+) -> Transition:
+    if outcome.ended is AttemptEnd.STOPPED:  # the executor's doing, and not held against the task
         state = State.SENSING if node.sensing else State.READY
-        return Next(
+        return Transition(
             state=state,
             cause="its executor stopped",
             wait=0.0,
@@ -81,21 +85,23 @@ def _decide(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
             fingerprint=past.fingerprint,
             lost=past.lost,
         )
-    if outcome.ended is Ended.LOST:
+    if outcome.ended is AttemptEnd.LOST:
         return _lost(node, past, outcome)
     if outcome.verdict is None or outcome.verdict.kind is Kind.DISCARD:
         return _returned(node, past, outcome)
     return _failed(node, past, outcome, random, most_attempts)
 
 
-def _lost(node: Node, past: Past, outcome: Outcome) -> Next:
+def _lost(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transition:
     """Its executor died. That costs it no retry, since it may not even have begun; but it may be what kills them."""
     lost = past.lost + 1
     if lost >= LOST_IN_A_ROW:
         cause = f"{lost} executors in a row died while they had it"
-        failed = Next(state=State.DEAD_LETTER, cause=cause, fingerprint=LOST, error=outcome.error, kind=Kind.AMBIGUOUS)
+        failed = Transition(
+            state=State.DEAD_LETTER, cause=cause, fingerprint=LOST, error=outcome.error, kind=Kind.AMBIGUOUS
+        )
         return replace(failed, failures=past.failures, same=1, lost=lost)
-    return Next(
+    return Transition(
         state=State.SENSING if node.sensing else State.READY,
         cause=outcome.error,
         wait=0.0,
@@ -108,24 +114,26 @@ def _lost(node: Node, past: Past, outcome: Outcome) -> Next:
     )
 
 
-def _returned(node: Node, past: Past, outcome: Outcome) -> Next:
+def _returned(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transition:
     if outcome.verdict is not None and outcome.verdict.rule == SKIP:
         cause = f"skipped itself: {outcome.error}"
         if node.each is not None:  # as where an operator skips it: the list of results is without it
-            return Next(state=State.SUCCESS, cause=cause, kind=Kind.DISCARD)
-        return Next(state=State.SKIPPED, cause=cause)
+            return Transition(state=State.SUCCESS, cause=cause, kind=Kind.DISCARD)
+        return Transition(state=State.SKIPPED, cause=cause)
     if outcome.verdict is not None:
-        return Next(state=State.SUCCESS, cause=f"discarded on purpose: {outcome.error}")
+        return Transition(state=State.SUCCESS, cause=f"discarded on purpose: {outcome.error}")
     if node.sensing is None or outcome.truth:
-        return Next(state=State.SUCCESS)
+        return Transition(state=State.SUCCESS)
     left = node.sensing.timeout - past.elapsed - outcome.seconds
     if left <= 0:
         error = f"was not true within {in_words(node.sensing.timeout)}"
-        return Next(state=State.FAILED, cause=error, error=error, fingerprint="sensor", kind=Kind.TRANSIENT)
-    return Next(state=State.SENSING, wait=min(node.sensing.every, left))  # the last time when its time is over
+        return Transition(state=State.FAILED, cause=error, error=error, fingerprint="sensor", kind=Kind.TRANSIENT)
+    return Transition(state=State.SENSING, wait=min(node.sensing.every, left))  # the last time when its time is over
 
 
-def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attempts: int | None) -> Next:
+def _failed(
+    node: Node, past: AttemptHistory, outcome: TaskOutcome, random: Random, most_attempts: int | None
+) -> Transition:
     verdict = outcome.verdict
     assert verdict is not None
     fingerprint = outcome.fingerprint or outcome.ended
@@ -133,8 +141,8 @@ def _failed(node: Node, past: Past, outcome: Outcome, random: Random, most_attem
     failures = past.failures + 1
     error = outcome.error or verdict.reason
 
-    def becomes(state: State, cause: str, wait: float | None = None, capped: float | None = None) -> Next:
-        return Next(
+    def becomes(state: State, cause: str, wait: float | None = None, capped: float | None = None) -> Transition:
+        return Transition(
             state=state,
             cause=cause,
             wait=wait,
@@ -185,7 +193,7 @@ def _bounded(verdict: Verdict) -> Verdict:
     return replace(verdict, retry_after=LONGEST_WAIT)
 
 
-def _progress(node: Node, past: Past, failures: int) -> CallProgress:
+def _progress(node: Node, past: AttemptHistory, failures: int) -> CallProgress:
     """As the policy sees it.
 
     Its `within` is meant for calls that somebody waits for, and is heeded here only where it is not the default: the

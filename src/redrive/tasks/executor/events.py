@@ -22,17 +22,17 @@ from redrive.model.tasks import (
     TasksDead,
 )
 from redrive.store.repositories.tasks import shown_name
-from redrive.tasks.executor.plan import Planner
-from redrive.tasks.state.apply_results import Settlement, Storm
-from redrive.tasks.state.executor_lease import Begun, Ledger
-from redrive.tasks.state.progression import Settled
-from redrive.tasks.workers.messages import Outcome
+from redrive.tasks.executor.plan import ClaimPlanner
+from redrive.tasks.state.apply_results import SiblingStop, TaskResult
+from redrive.tasks.state.executor_lease import ExecutorLease, StartedRun
+from redrive.tasks.state.progression import Progress
+from redrive.tasks.workers.messages import TaskOutcome
 
 
-class News:
+class FlowEvents:
     """Announces what was written, after it was written."""
 
-    def __init__(self, announcer: EventBus, ledger: Ledger, planner: Planner) -> None:
+    def __init__(self, announcer: EventBus, ledger: ExecutorLease, planner: ClaimPlanner) -> None:
         self._announcer = announcer
         self._ledger = ledger
         self._planner = planner
@@ -40,7 +40,7 @@ class News:
         self._failures: defaultdict[int, dict[str, list[str]]] = defaultdict(dict)  # of children, by their causes
         self._held: set[str] = set()
 
-    def began(self, begun: Begun) -> None:
+    def began(self, begun: StartedRun) -> None:
         """The run has begun, or goes on."""
         self._tell(FlowStarted(flow=self._ledger.flow, run_id=begun.run_id, resumed=begun.resumed, sla=begun.sla))
 
@@ -61,10 +61,10 @@ class News:
 
     def written(
         self,
-        settlements: Iterable[Settlement],
-        storms: Sequence[Storm],
-        settled: Settled,
-        unwritten: Iterable[Settlement] = (),
+        settlements: Iterable[TaskResult],
+        storms: Sequence[SiblingStop],
+        settled: Progress,
+        unwritten: Iterable[TaskResult] = (),
     ) -> None:
         """Attempts have ended, and the graph has moved on; what is not written yet is not told of yet."""
         waiting = {one.claim.node for one in unwritten}
@@ -98,7 +98,7 @@ class News:
             self._of_failures(node, settled.upstream_failed.get(node, 0))
         self._groups()
 
-    def _attempt(self, name: str, one: Settlement, outcome: Outcome) -> TaskEnded:
+    def _attempt(self, name: str, one: TaskResult, outcome: TaskOutcome) -> TaskEnded:
         return TaskEnded(
             flow=self._ledger.flow,
             run_id=self._ledger.run_id,
@@ -112,7 +112,7 @@ class News:
             kind=one.next.kind,
         )
 
-    def _retried(self, name: str, one: Settlement, reason: str) -> None:
+    def _retried(self, name: str, one: TaskResult, reason: str) -> None:
         flow, wait = self._ledger.flow, one.next.wait or 0.0
         if one.next.capped is not None:
             asked, then = in_words(one.next.capped), in_words(wait)

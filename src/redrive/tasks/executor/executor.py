@@ -19,24 +19,24 @@ from redrive.clock import SystemClock
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowProgress, FlowReport, FlowStatus, State
 from redrive.store.store import Store
-from redrive.tasks.executor.concurrency import Turnstile
-from redrive.tasks.executor.db_thread import Bell, Scribe
-from redrive.tasks.executor.decide import Next, decide
-from redrive.tasks.executor.events import News
-from redrive.tasks.executor.in_thread import Threads
-from redrive.tasks.executor.plan import Planner
-from redrive.tasks.executor.progress import View
-from redrive.tasks.executor.slas import WHOLE_RUN, Slas
+from redrive.tasks.executor.concurrency import ServiceLimiter
+from redrive.tasks.executor.db_thread import DbThread, Waker
+from redrive.tasks.executor.decide import Transition, decide
+from redrive.tasks.executor.events import FlowEvents
+from redrive.tasks.executor.in_thread import TaskThreads
+from redrive.tasks.executor.plan import ClaimPlanner
+from redrive.tasks.executor.progress import ProgressCollector
+from redrive.tasks.executor.slas import WHOLE_RUN, SlaTracker
 from redrive.tasks.executor.start_warnings import warn_of_known_keys, warn_of_sla
 from redrive.tasks.executor.stop_reason import stopped
-from redrive.tasks.executor.store_cycle import InHand, Leaving, Order, Turn, Turned
+from redrive.tasks.executor.store_cycle import ClaimedJob, CycleRequest, CycleResult, RunExit, StoreCycle
 from redrive.tasks.operator.cancel import cancelled
-from redrive.tasks.state.apply_results import Settlement, Settler, Storm
-from redrive.tasks.state.executor_lease import Begun, Ledger, Start
+from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
+from redrive.tasks.state.executor_lease import EarlierRun, ExecutorLease, StartedRun
 from redrive.tasks.state.results import Results
 from redrive.tasks.workers.import_flow import refuse_within_import
-from redrive.tasks.workers.messages import Ended, Outcome
-from redrive.tasks.workers.pool import Pool
+from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
+from redrive.tasks.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from redrive.tasks.flow import Flow
@@ -58,10 +58,10 @@ class Executor:
         *,
         params: Mapping[str, Any],
         run_id: UUID | None,
-        start: Start,
+        start: EarlierRun,
         deadline: float | None,
         watch: Callable[[FlowProgress], None] | None,
-        make_pool: Callable[..., Pool] = Pool,
+        make_pool: Callable[..., WorkerPool] = WorkerPool,
     ) -> None:
         refuse_within_import()
         flow.graph.check()
@@ -69,7 +69,7 @@ class Executor:
         self._params, self._run_id, self._start = params, run_id, start
         self.begun: tuple[Store, UUID] | None = None
         """The run that it began or resumed, and where."""
-        self._bell = Bell()
+        self._bell = Waker()
         self._stopping = Stopping(deadline, told=self._bell.ring)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell.hears, selectors.EVENT_READ, self._bell.hush)
@@ -79,24 +79,26 @@ class Executor:
         self._pool = make_pool(flow, self._selector, workers=flow.workers) if in_processes else None
         opened = self._opened(store)
         self._threads = (
-            Threads(flow.graph.nodes, self._bell, threads=flow.workers, store=opened) if in_threads else None
+            TaskThreads(flow.graph.nodes, self._bell, threads=flow.workers, store=opened) if in_threads else None
         )
         takes = {node.name: node.binding.params for node in nodes}
-        self._ledger = Ledger(opened, flow.name, flow.graph.shape(), defaults=flow.params, takes=takes)
+        self._ledger = ExecutorLease(opened, flow.name, flow.graph.shape(), defaults=flow.params, takes=takes)
         self._results = Results(self._ledger, flow.files)
-        self._turn = Turn(self._ledger, Settler(self._ledger, self._results), self._results, list(nodes), params)
+        self._turn = StoreCycle(
+            self._ledger, ResultWriter(self._ledger, self._results), self._results, list(nodes), params
+        )
         clock = SystemClock()
-        turnstiles = {name: Turnstile(group, clock) for name, group in flow.groups.items()}
-        self._planner = Planner(list(nodes), turnstiles, clock)
-        self._news = News(flow.announcer.heard_by(opened.listeners), self._ledger, self._planner)
-        self._scribe: Scribe[Turned] = Scribe(self._bell)
+        turnstiles = {name: ServiceLimiter(group, clock) for name, group in flow.groups.items()}
+        self._planner = ClaimPlanner(list(nodes), turnstiles, clock)
+        self._news = FlowEvents(flow.announcer.heard_by(opened.listeners), self._ledger, self._planner)
+        self._scribe: DbThread[CycleResult] = DbThread(self._bell)
 
-        self._hands: dict[int, InHand] = {}  # by ticket
-        self._ready: deque[InHand] = deque()  # claimed, and waiting for a worker to be free
-        self._settlements: list[Settlement] = []
-        self._storms: list[Storm] = []
+        self._hands: dict[int, ClaimedJob] = {}  # by ticket
+        self._ready: deque[ClaimedJob] = deque()  # claimed, and waiting for a worker to be free
+        self._settlements: list[TaskResult] = []
+        self._storms: list[SiblingStop] = []
         self._cancelled: dict[int, str] = {}  # by the ids of tasks in hand: why
-        self._order = Order(start=True, recover=True)
+        self._order = CycleRequest(start=True, recover=True)
         self._look_at = 0.0
         self._survey_at = 0.0
         self._recover_at = 0.0
@@ -107,7 +109,7 @@ class Executor:
         self._stop_by: float | None = None
         self._ending = False
         self._over = False
-        self._view = View(watch)
+        self._view = ProgressCollector(watch)
 
     def _opened(self, store: Store | None) -> Store:
         """The store, opened while the first worker imports the flow."""
@@ -162,12 +164,12 @@ class Executor:
         finally:
             self._close()
 
-    def _watch_slas(self, begun: Begun) -> None:
+    def _watch_slas(self, begun: StartedRun) -> None:
         due = dict(begun.task_slas)
         if begun.sla is not None:
             due[WHOLE_RUN] = begun.sla
         since = None if begun.resumed else begun.started_at
-        self._turn.slas = Slas(begun.started_at, due, since) if due else None
+        self._turn.slas = SlaTracker(begun.started_at, due, since) if due else None
 
     def _work(self) -> None:
         while not self._finished():
@@ -175,7 +177,7 @@ class Executor:
 
     def _leave(self) -> bool:
         """Leave the run, unless a person has sent something back at the last moment."""
-        turned = self._turn.take(Order(leave=Leaving(None if self._over else self._stopping.reason() or "")))
+        turned = self._turn.take(CycleRequest(leave=RunExit(None if self._over else self._stopping.reason() or "")))
         self._news.late(turned.late)  # what was missed since the store was last looked at
         if turned.left:
             return True
@@ -228,16 +230,18 @@ class Executor:
                 self._ended(hand, outcome)
         self._hand_out()  # a worker that is free now need not wait for the database
 
-    def _ended(self, hand: InHand, outcome: Outcome, following: Next | None = None, *, begun: bool = True) -> None:
+    def _ended(
+        self, hand: ClaimedJob, outcome: TaskOutcome, following: Transition | None = None, *, begun: bool = True
+    ) -> None:
         claim, node = hand.claim, hand.node
-        if outcome.ended is Ended.RETURNED:
+        if outcome.ended is AttemptEnd.RETURNED:
             known = self._job_took < math.inf
             self._job_took = self._job_took * 15 / 16 + outcome.seconds / 16 if known else outcome.seconds
         why = self._cancelled.pop(claim.id, None)
-        if why is not None and outcome.ended is not Ended.RETURNED:
+        if why is not None and outcome.ended is not AttemptEnd.RETURNED:
             following = cancelled(why)
         following = following or decide(node, claim.past, outcome, random, testmode.active())
-        settlement = Settlement(claim, following, outcome, begun=begun and not outcome.never_begun)
+        settlement = TaskResult(claim, following, outcome, begun=begun and not outcome.never_begun)
         if outcome.in_file:
             settlement.result_file = self._results.stored_name(claim.id, claim.attempt)
         if hand.item_aside:
@@ -272,7 +276,7 @@ class Executor:
             self._recover_at = now + self._ledger.lease.total_seconds() / 6
         if order.survey:
             self._survey_at = now + _POLL
-        self._order = Order()
+        self._order = CycleRequest()
         self._written, self._asked_at = order, now
         self._scribe.begin(lambda: self._turn.take(order))
 
@@ -288,7 +292,7 @@ class Executor:
         threads = 0 if self._threads is None else self._threads.size + ahead - self._threads.given
         return max(0, processes), max(0, threads)
 
-    def _go_on(self, turned: Turned) -> None:
+    def _go_on(self, turned: CycleResult) -> None:
         """Something was written: what was claimed with it may begin."""
         order, planner = self._written, self._planner
         now = time.monotonic()
@@ -326,7 +330,7 @@ class Executor:
         self._over = turned.idle and not self._hands and not self._settlements
         self._look_again(order, turned, now)
 
-    def _look_again(self, order: Order, turned: Turned, now: float) -> None:
+    def _look_again(self, order: CycleRequest, turned: CycleResult, now: float) -> None:
         """When to ask for more."""
         if turned.due_in < math.inf:
             heappush(self._due, now + turned.due_in)
@@ -340,7 +344,7 @@ class Executor:
         else:
             self._look_at = min(self._survey_at, now + order.plan.ask_in, *self._due[:1])
 
-    def _begin(self, hand: InHand, probes: dict[str, Any]) -> None:
+    def _begin(self, hand: ClaimedJob, probes: dict[str, Any]) -> None:
         node = hand.node
         self._planner.began(hand.claim)
         if self._stop_by is not None:  # told to stop while it was being claimed
@@ -361,12 +365,14 @@ class Executor:
         else:
             self._ready.append(hand)
 
-    def _refuse(self, hand: InHand) -> None:
+    def _refuse(self, hand: ClaimedJob) -> None:
         """Its service is down, and it is to fail for that."""
         del self._hands[hand.job.ticket]
         error = f"service {hand.node.service!r} is down, and its tasks are to fail while it is"
-        outcome = Outcome(ticket=hand.job.ticket, ended=Ended.STOPPED, seconds=0.0, error=error, fingerprint="circuit")
-        following = Next(state=State.FAILED, cause=error, error=error, fingerprint="circuit", kind=Kind.TRANSIENT)
+        outcome = TaskOutcome(
+            ticket=hand.job.ticket, ended=AttemptEnd.STOPPED, seconds=0.0, error=error, fingerprint="circuit"
+        )
+        following = Transition(state=State.FAILED, cause=error, error=error, fingerprint="circuit", kind=Kind.TRANSIENT)
         self._ended(hand, outcome, following, begun=False)
 
     def _patience(self) -> float | None:
@@ -424,8 +430,8 @@ class Executor:
             del self._hands[hand.job.ticket]
             self._return(hand, why)
 
-    def _return(self, hand: InHand, why: str) -> None:
-        outcome = Outcome(ticket=hand.job.ticket, ended=Ended.STOPPED, seconds=0.0)
+    def _return(self, hand: ClaimedJob, why: str) -> None:
+        outcome = TaskOutcome(ticket=hand.job.ticket, ended=AttemptEnd.STOPPED, seconds=0.0)
         following = decide(hand.node, hand.claim.past, outcome, random)
         self._ended(hand, outcome, replace(following, cause=why), begun=False)
 
@@ -434,7 +440,7 @@ class Executor:
         if self._ending:
             for ticket, seconds in [] if self._threads is None else self._threads.running():
                 if hand := self._hands.pop(ticket, None):
-                    self._ended(hand, Outcome(ticket=ticket, ended=Ended.STOPPED, seconds=seconds))
+                    self._ended(hand, TaskOutcome(ticket=ticket, ended=AttemptEnd.STOPPED, seconds=seconds))
             self._stop_by = math.inf
             return
         self._ending = True

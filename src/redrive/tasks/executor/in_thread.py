@@ -11,24 +11,24 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from redrive.store.store import Store
-from redrive.tasks.executor.db_thread import Bell
+from redrive.tasks.executor.db_thread import Waker
 from redrive.tasks.executor.run_sensor import ASKING
 from redrive.tasks.graph import Node, followers_of
-from redrive.tasks.workers.messages import Job, Outcome
+from redrive.tasks.workers.messages import TaskJob, TaskOutcome
 from redrive.tasks.workers.run_task import perform
 
 
-class Threads:
+class TaskThreads:
     """A few threads that take jobs from one queue."""
 
-    def __init__(self, nodes: Mapping[str, Node], bell: Bell, *, threads: int, store: Store | None = None) -> None:
+    def __init__(self, nodes: Mapping[str, Node], bell: Waker, *, threads: int, store: Store | None = None) -> None:
         self._store = store
         self._nodes = nodes
         self._fanned_out = {node.each for node in nodes.values()}
         self._followers = followers_of(nodes)
         self._bell = bell
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._ended: deque[Outcome] = deque()
+        self._jobs: SimpleQueue[TaskJob | None] = SimpleQueue()
+        self._ended: deque[TaskOutcome] = deque()
         self._began: dict[int, float] = {}
         self.size = threads
         self._given_at: deque[float] = deque()  # of jobs that nobody has begun
@@ -48,13 +48,13 @@ class Threads:
         except IndexError:
             return math.inf
 
-    def give(self, job: Job) -> None:
+    def give(self, job: TaskJob) -> None:
         """Have a job done."""
         self.given += 1
         self._given_at.append(time.monotonic())
         self._jobs.put(job)
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[TaskOutcome]:
         """What has ended since the last time."""
         found = []
         while self._ended:

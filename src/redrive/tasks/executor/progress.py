@@ -13,16 +13,16 @@ from redrive.events.bus import EVENTS
 from redrive.model.tasks import FlowProgress, RunningTask, State
 
 if TYPE_CHECKING:
-    from redrive.tasks.executor.in_thread import Threads
-    from redrive.tasks.executor.store_cycle import InHand
-    from redrive.tasks.workers.pool import Pool
+    from redrive.tasks.executor.in_thread import TaskThreads
+    from redrive.tasks.executor.store_cycle import ClaimedJob
+    from redrive.tasks.workers.pool import WorkerPool
 
 _EVERY = 0.25
 _SHOWN = 20
 _COUNT_EVERY = 0.5
 
 
-class View:
+class ProgressCollector:
     """Gathers how far a run has come, where somebody watches."""
 
     def __init__(self, watch: Callable[[FlowProgress], None] | None) -> None:
@@ -46,7 +46,11 @@ class View:
         self._count_at = time.monotonic() + max(_COUNT_EVERY, 20 * took)
 
     def show(
-        self, hands: Mapping[int, InHand], pool: Pool | None, threads: Threads | None, held: Mapping[str, str]
+        self,
+        hands: Mapping[int, ClaimedJob],
+        pool: WorkerPool | None,
+        threads: TaskThreads | None,
+        held: Mapping[str, str],
     ) -> None:
         """Show it, where it is time to."""
         now = time.monotonic()

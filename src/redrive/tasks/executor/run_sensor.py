@@ -20,11 +20,11 @@ _LOOKED_AT = 1_000  # runs of the other flow, the newest first
 _ENDED_BADLY = (FlowStatus.FAILED, FlowStatus.HELD, FlowStatus.ABANDONED)
 
 
-class _Asking(threading.local):
+class _PendingQuestion(threading.local):
     store: Store | None = None
 
 
-ASKING = _Asking()
+ASKING = _PendingQuestion()
 """The store of the executor that a thread belongs to."""
 
 

@@ -30,7 +30,7 @@ class _Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CauseCount:
     """What the store knows of one cause."""
 
     dead: int = 0
@@ -39,7 +39,7 @@ class Counted:
     alone: bool = False
 
 
-class Siblings:
+class SiblingLimiter:
     """What one executor knows of a fan-out's children.
 
     It begins with as many children as may die of one cause, and lets as many run as have succeeded. Where children fail
@@ -130,12 +130,12 @@ class Siblings:
         news, cause.announced = not cause.announced, True
         return news
 
-    def recount(self, successes: int, counted: Mapping[str, Counted]) -> list[str]:
+    def recount(self, successes: int, counted: Mapping[str, CauseCount]) -> list[str]:
         """Know what the store knows, children of other executors included; causes that are a storm by now."""
         self._successes = successes
         for fingerprint in counted.keys() | self._causes.keys():
             cause = self._causes.setdefault(fingerprint, _Cause())
-            found = counted.get(fingerprint, Counted())
+            found = counted.get(fingerprint, CauseCount())
             cause.failing, cause.dead, cause.survived = set(found.failing), found.dead, found.survived
             cause.alone = found.alone
         return [fingerprint for fingerprint, cause in self._causes.items() if self._is_storm(cause)]

@@ -13,7 +13,7 @@ WHOLE_RUN = ""
 
 
 @dataclass(slots=True)
-class Slas:
+class SlaTracker:
     """What is to be done by when, from the start of the run on. Each risk and each miss is told once."""
 
     started_at: datetime

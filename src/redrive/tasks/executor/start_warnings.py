@@ -9,7 +9,7 @@ from redrive.model.calls import in_words
 from redrive.policy.option_checks import warn
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.tasks.graph import listed, longest_way, worst_case
-from redrive.tasks.state.executor_lease import Begun
+from redrive.tasks.state.executor_lease import StartedRun
 
 if TYPE_CHECKING:
     from redrive.tasks.flow import Flow
@@ -29,7 +29,7 @@ def warn_of_sla(flow: Flow) -> None:
         )
 
 
-def warn_of_known_keys(flow: Flow, begun: Begun) -> None:
+def warn_of_known_keys(flow: Flow, begun: StartedRun) -> None:
     """Say so where services may take the work of this run for that of a complete one."""
     known = [node.name for node in flow.graph.nodes.values() if node.binding.wants_key and node.key is None]
     if known and begun.done_before is not None:

@@ -20,20 +20,20 @@ from redrive.model.tasks import FlowStatus, State
 from redrive.store.encoding import encode
 from redrive.store.repositories.tasks import counts_of, shown_name
 from redrive.store.schema import task_attempts, task_runs, tasks
-from redrive.tasks.executor.decide import LOST, Next, Past, decide
-from redrive.tasks.executor.plan import Plan
-from redrive.tasks.executor.slas import Slas
+from redrive.tasks.executor.decide import LOST, AttemptHistory, Transition, decide
+from redrive.tasks.executor.plan import ClaimPlan
+from redrive.tasks.executor.slas import SlaTracker
 from redrive.tasks.graph import Node
 from redrive.tasks.operator.actions import retry_failed
 from redrive.tasks.operator.cancel import cancelled
-from redrive.tasks.state.apply_results import Settlement, Settler, Storm
-from redrive.tasks.state.claims import Claim, Wanted, active, claim, is_idle, next_due
-from redrive.tasks.state.executor_lease import ANEW, Ledger
+from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
+from redrive.tasks.state.claims import ClaimedTask, ClaimRequest, active, claim, is_idle, next_due
+from redrive.tasks.state.executor_lease import ANEW, ExecutorLease
 from redrive.tasks.state.idempotency_keys import key_of
-from redrive.tasks.state.progression import Settled
+from redrive.tasks.state.progression import Progress
 from redrive.tasks.state.results import Results
-from redrive.tasks.state.sibling_counts import Census, census
-from redrive.tasks.workers.messages import Ended, Job, Outcome
+from redrive.tasks.state.sibling_counts import SiblingCounts, census
+from redrive.tasks.workers.messages import AttemptEnd, TaskJob, TaskOutcome
 from redrive.tasks.workers.output import read_left_behind
 
 _SHOWN = 5  # retries to come
@@ -44,19 +44,19 @@ _LOST = Verdict(Kind.TRANSIENT, "its executor died", "executor_lost")
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class RunExit:
     """An executor leaves the run: because it is over, or because it was told to stop."""
 
     stopped: str | None = None
 
 
 @dataclass(slots=True)
-class Order:
+class CycleRequest:
     """What is to be done in a turn."""
 
-    settlements: Sequence[Settlement] = ()
-    storms: Sequence[Storm] = ()
-    plan: Plan = field(default_factory=Plan)
+    settlements: Sequence[TaskResult] = ()
+    storms: Sequence[SiblingStop] = ()
+    plan: ClaimPlan = field(default_factory=ClaimPlan)
     processes: int = 0
     threads: int = 0
     start: bool = False
@@ -66,16 +66,16 @@ class Order:
     survey: bool = False
     """See what others, and people, have done to the run."""
     count: bool = False
-    leave: Leaving | None = None
+    leave: RunExit | None = None
 
 
 @dataclass(slots=True)
-class InHand:
+class ClaimedJob:
     """A claim with its job."""
 
-    claim: Claim
+    claim: ClaimedTask
     node: Node
-    job: Job
+    job: TaskJob
     name: str
     permit: Any = None
     since: float = field(default_factory=time.monotonic)
@@ -84,11 +84,11 @@ class InHand:
 
 
 @dataclass(slots=True)
-class Turned:
+class CycleResult:
     """What came of it."""
 
-    settled: Settled
-    claimed: list[InHand] = field(default_factory=list)
+    settled: Progress
+    claimed: list[ClaimedJob] = field(default_factory=list)
     exhausted: set[int] = field(default_factory=set)
     """Nodes of which all was claimed that could be: what is due beyond that is in other hands, or waits for them."""
     full: bool = False
@@ -98,7 +98,7 @@ class Turned:
     idle: bool = False
     """Nothing is claimed by anybody, or to be claimed."""
     active: set[int] | None = None
-    census: dict[int, Census] = field(default_factory=dict)
+    census: dict[int, SiblingCounts] = field(default_factory=dict)
     """Fan-outs whose children were counted, because others work on them, too, or did."""
     decided_at: datetime | None = None
     changed: bool = False
@@ -111,17 +111,22 @@ class Turned:
     """Why the run was abandoned, where it was."""
     left: bool = False
     """This executor has left the run; False where there was something left to do for it."""
-    recovered: list[Settlement] = field(default_factory=list)
+    recovered: list[TaskResult] = field(default_factory=list)
     counts: tuple[Mapping[State, int], tuple[tuple[str, float], ...], float] | None = None
     """Tasks by state, the next retries, and how long it took to find that out."""
     took: float = 0.0
 
 
-class Turn:
+class StoreCycle:
     """Takes turns at the store, for one executor."""
 
     def __init__(
-        self, ledger: Ledger, settler: Settler, results: Results, nodes: Sequence[Node], params: Mapping[str, Any]
+        self,
+        ledger: ExecutorLease,
+        settler: ResultWriter,
+        results: Results,
+        nodes: Sequence[Node],
+        params: Mapping[str, Any],
     ) -> None:
         self._ledger = ledger
         self._settler = settler
@@ -131,10 +136,10 @@ class Turn:
         self._params = {name: encode(value) for name, value in params.items()}
         self._tickets = itertools.count(1)
         self._decided_at: datetime | None = None
-        self.slas: Slas | None = None
+        self.slas: SlaTracker | None = None
         self._results_of: datetime | None = None  # the last decision at the time when they were read
 
-    def take(self, order: Order) -> Turned:
+    def take(self, order: CycleRequest) -> CycleResult:
         """Do it all in one transaction."""
         began = time.monotonic()
         turned = self._ledger.write(lambda connection, now: self._within(order, connection, now))
@@ -146,8 +151,8 @@ class Turn:
                 self._results.remove_item(one.claim.id, one.claim.attempt)
         return turned
 
-    def _within(self, order: Order, connection: Connection, now: datetime) -> Turned:
-        turned = Turned(Settled())
+    def _within(self, order: CycleRequest, connection: Connection, now: datetime) -> CycleResult:
+        turned = CycleResult(Progress())
         if order.start:
             turned.settled = self._settler.graph.start(connection, now)
         settlements = list(order.settlements)
@@ -157,7 +162,7 @@ class Turn:
         if order.start:
             self._ledger.bring_back(connection, now)
         for one in settlements:
-            if one.outcome is not None and one.outcome.ended is Ended.TIMED_OUT:
+            if one.outcome is not None and one.outcome.ended is AttemptEnd.TIMED_OUT:
                 one.next = self._compared(connection, one)
         if settlements or order.storms:
             settled = self._settler.settle(connection, now, settlements, order.storms)
@@ -198,7 +203,7 @@ class Turn:
 
     # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _claim(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
+    def _claim(self, order: CycleRequest, connection: Connection, now: datetime, turned: CycleResult) -> None:
         room = {False: order.processes, True: order.threads}
         of_service: dict[str, float] = {}
         wanted = [*order.plan.wanted, *self._just_freed(order, turned)]
@@ -226,7 +231,7 @@ class Turn:
             self._results.forget()
             self._results_of = decided_at
 
-    def _survey(self, order: Order, connection: Connection, now: datetime, turned: Turned) -> None:
+    def _survey(self, order: CycleRequest, connection: Connection, now: datetime, turned: CycleResult) -> None:
         turned.active = active(self._ledger, connection)
         run = select(task_runs.c.status, task_runs.c.updated_at, task_runs.c.reason).where(
             task_runs.c.run_id == self._ledger.run_id
@@ -260,7 +265,7 @@ class Turn:
         done = {row.name: row.ended_at or now for row in ended}
         return [(name, self.slas.due[name], missed) for name, missed in self.slas.late(now, done)]
 
-    def _due_in(self, plan: Plan, connection: Connection, now: datetime, exhausted: Collection[int]) -> float:
+    def _due_in(self, plan: ClaimPlan, connection: Connection, now: datetime, exhausted: Collection[int]) -> float:
         """Seconds until the next task is due; what is due and could not be had is asked for with the next survey."""
 
         def due_in(*, of_exhausted: bool) -> float:
@@ -274,11 +279,11 @@ class Turn:
         later = due_in(of_exhausted=True)
         return min(max(0.0, due_in(of_exhausted=False)), later if later > 0 else math.inf)
 
-    def _census(self, connection: Connection, nodes: Sequence[int]) -> dict[int, Census]:
+    def _census(self, connection: Connection, nodes: Sequence[int]) -> dict[int, SiblingCounts]:
         fan_outs = [node for node in nodes if self.nodes[node].each is not None]
         return {node: census(self._ledger, connection, node) for node in fan_outs}
 
-    def _just_freed(self, order: Order, turned: Turned) -> list[Wanted]:
+    def _just_freed(self, order: CycleRequest, turned: CycleResult) -> list[ClaimRequest]:
         """What this very transaction made ready, where nothing restricts it."""
         found = []
         known = set(order.plan.waiting) | set(order.plan.waiting_retries)
@@ -292,10 +297,10 @@ class Turn:
                 and self.nodes[node].each is None
             ]
             if free and room > 0:
-                found.append(Wanted(free, room, in_thread))
+                found.append(ClaimRequest(free, room, in_thread))
         return found
 
-    def _in_hand(self, connection: Connection, found: Claim) -> InHand:
+    def _in_hand(self, connection: Connection, found: ClaimedTask) -> ClaimedJob:
         node = self.nodes[found.node]
         arguments: dict[str, str] = {name: self._params[name] for name in node.binding.params}
         shared = {name: f"param-{name}" for name in node.binding.params}
@@ -316,7 +321,7 @@ class Turn:
                 arguments[node.binding.item] = found.input or "null"
         files |= self._results.put_aside(arguments, shared)
         name = shown_name(node.name, found.child)
-        job = Job(
+        job = TaskJob(
             ticket=next(self._tickets),
             task=node.name,
             arguments=arguments,
@@ -327,31 +332,31 @@ class Turn:
             result_file=self._results.file_of(found.id, found.attempt),
             output_file=str(self._results.output_of(found.id, found.attempt)),
         )
-        return InHand(found, node, job, name, item_aside=item_aside)
+        return ClaimedJob(found, node, job, name, item_aside=item_aside)
 
-    def _key(self, node: Node, found: Claim) -> str:
+    def _key(self, node: Node, found: ClaimedTask) -> str:
         if self._ledger.key_prefix == str(self._ledger.run_id):  # of a run that an older version began
             return f"{self._ledger.run_id}/{shown_name(node.name, found.child)}"
         item = None if found.child < 0 else found.input or "null"
         return key_of(self._ledger.key_prefix, node.name, item, found.twin)
 
-    def _is_large(self, claim: Claim) -> bool:
+    def _is_large(self, claim: ClaimedTask) -> bool:
         return len(claim.input or "") > self._results.largest
 
     # ── what others left ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _recovered(self, connection: Connection, now: datetime) -> list[Settlement]:
+    def _recovered(self, connection: Connection, now: datetime) -> list[TaskResult]:
         """The tasks of executors that are dead: each lost an attempt, which was counted when it was claimed."""
         found = []
         for row in self._ledger.left_behind(connection, now):
             elapsed = max(0.0, (now - row.since).total_seconds())
-            past = Past(row.failures, row.same, row.fingerprint, row.wait, elapsed, row.lost)
-            lost = Claim(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
+            past = AttemptHistory(row.failures, row.same, row.fingerprint, row.wait, elapsed, row.lost)
+            lost = ClaimedTask(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
             error = "its executor was killed, or could not be heard of any more"
             seconds = max(0.0, (now - row.started_at).total_seconds())
-            outcome = Outcome(
+            outcome = TaskOutcome(
                 ticket=0,
-                ended=Ended.LOST,
+                ended=AttemptEnd.LOST,
                 seconds=seconds,
                 verdict=_LOST,
                 error=error,
@@ -361,10 +366,10 @@ class Turn:
             following = decide(self.nodes[row.node], past, outcome, random, testmode.active())
             if row.cancelled is not None:
                 following = cancelled(row.cancelled)
-            found.append(Settlement(lost, following, outcome, owner=row.owner))
+            found.append(TaskResult(lost, following, outcome, owner=row.owner))
         return found
 
-    def _compared(self, connection: Connection, one: Settlement) -> Next:
+    def _compared(self, connection: Connection, one: TaskResult) -> Transition:
         """A timeout beside how long the task usually takes: the limit may be what is wrong."""
         node = self.nodes[one.claim.node]
         usual = (
@@ -372,7 +377,7 @@ class Turn:
             .join(tasks, tasks.c.id == task_attempts.c.task_id)
             .join(task_runs, task_runs.c.run_id == tasks.c.run_id)
             .where(task_runs.c.flow_name == self._ledger.flow, tasks.c.name == node.name)
-            .where(task_attempts.c.ended == Ended.RETURNED)
+            .where(task_attempts.c.ended == AttemptEnd.RETURNED)
             .order_by(task_runs.c.started_at.desc())
             .limit(_COMPARED)
         )
@@ -389,7 +394,7 @@ class Turn:
             said = f"99 % of its last {len(past):,} runs took at most {in_words(p99)}: {advice}"
         return replace(one.next, error=f"{one.outcome.error}; {said}")
 
-    def _leave(self, connection: Connection, now: datetime, leaving: Leaving) -> bool:
+    def _leave(self, connection: Connection, now: datetime, leaving: RunExit) -> bool:
         """Whether it could be left: a person may have sent something back at the last moment."""
         self._ledger.lock_run(connection)
         if leaving.stopped is None:
@@ -424,7 +429,7 @@ class Turn:
             )
 
 
-def _time_for(node: Node, past: Past) -> float | None:
+def _time_for(node: Node, past: AttemptHistory) -> float | None:
     """Seconds for one attempt; a sensor's question may not outlast the sensor by more than a moment."""
     if node.sensing is None or node.timeout is None:
         return node.timeout

@@ -20,7 +20,7 @@ from redrive.calls.context import innermost
 from redrive.calls.effects.in_flight import KnownRequest, carry
 from redrive.calls.function import endpoint_of
 from redrive.policy import option_checks
-from redrive.tasks.workers.protocol import UNFORKED, Frames
+from redrive.tasks.workers.protocol import UNFORKED, FrameReader
 from redrive.tasks.workers.supervisor import Supervisor
 
 P = ParamSpec("P")
@@ -68,10 +68,10 @@ def run_with_timeout(function: Callable[..., Any], timeout: float, /, *args: Any
         raise RuntimeError(
             "run_with_timeout is called when the program is imported: put that under `if __name__ == '__main__':`"
         )
-    return _Call(function, args, kwargs, timeout).make()
+    return _KillableCall(function, args, kwargs, timeout).make()
 
 
-class _Call:
+class _KillableCall:
     """One call, from here to its answer."""
 
     def __init__(
@@ -109,7 +109,7 @@ class _Call:
         """Send the call, and wait until its answer is there."""
         self._ours.setblocking(False)
         unsent = memoryview(LENGTH.pack(len(self._job)) + self._job)
-        events = Frames()
+        events = FrameReader()
         poll = select.poll()
         poll.register(self._supervisor.control, select.POLLIN)
         poll.register(self._ours, select.POLLIN | select.POLLOUT)
@@ -166,7 +166,7 @@ class _Call:
             pass
         return self._is_answered()
 
-    def _raise_death(self, events: Frames) -> None:
+    def _raise_death(self, events: FrameReader) -> None:
         """Raise for a worker that has died without an answer."""
         from redrive.tasks.workers import exit_status
 
@@ -227,9 +227,9 @@ def _pickled(name: str, call: tuple[Any, ...]) -> bytes:
 
 
 def _program_of(name: str) -> dict[str, Any]:
-    from redrive.tasks.workers.import_flow import Home
+    from redrive.tasks.workers.import_flow import FlowLocation
 
-    home = Home.of_program()
+    home = FlowLocation.of_program()
     if home is None:
         raise TypeError(
             f"{name} is defined in a program without a file (a notebook, python -c, standard input), and its process "

@@ -87,7 +87,7 @@ def _load(home: dict[str, Any] | None, job: bytes) -> Any:
 
         import_flow.becomes("import")
         killable_call.is_importing = True
-        import_flow.Home(**home).load()
+        import_flow.FlowLocation(**home).load()
         killable_call.is_importing = False
         import_flow.becomes("call")
     name, call = pickle.loads(job)

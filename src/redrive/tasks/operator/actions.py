@@ -28,8 +28,8 @@ from redrive.tasks.graph import reach
 from redrive.tasks.operator.reset import NOT_YET, Reset, StillRunning, state_to_run
 from redrive.tasks.operator.transaction import change_run
 from redrive.tasks.state.letters import settle_named
-from redrive.tasks.state.progression import Progression, Settled
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.progression import Progress, Progression
+from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.state.states import checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
@@ -43,7 +43,7 @@ _SETTLES_LETTERS = {State.SUCCESS: Status.DISCARDED, State.FAILED: Status.DISCAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class OperatorAction:
     """What a decision changed."""
 
     flow: str
@@ -58,7 +58,7 @@ class Decided:
 
 def retry(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str | None = None
-) -> Decided:
+) -> OperatorAction:
     """Send tasks back: they are tried again with all their attempts, and the graph goes on from there."""
     note = checked_note(note or "sent back", "send back")
     return _decide(store, run, names, cause=cause, target=State.READY, note=note)
@@ -72,7 +72,7 @@ def accept(
     cause: str | None = None,
     note: str,
     result: Any = None,
-) -> Decided:
+) -> OperatorAction:
     """Take tasks as done, with the result given here: what comes after them runs."""
     note = checked_note(note, "accept")
     lost: list[str] = []
@@ -82,13 +82,17 @@ def accept(
     return _decide(store, run, names, cause=cause, target=State.SUCCESS, note=note, result=result)
 
 
-def skip(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str) -> Decided:
+def skip(
+    store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str
+) -> OperatorAction:
     """Leave children of a fan-out out: what comes after it runs, and is given the results of the others."""
     note = checked_note(note, "skip")
     return _decide(store, run, names, cause=cause, target=State.SUCCESS, note=note, result=_SKIPPED)
 
 
-def fail(store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str) -> Decided:
+def fail(
+    store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str
+) -> OperatorAction:
     """Give tasks up: what comes after them does not run."""
     return _decide(store, run, names, cause=cause, target=State.FAILED, note=checked_note(note, "fail"))
 
@@ -97,7 +101,7 @@ def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
     """End a run for good: executors that are at work on it stop, and the next start begins a new run."""
     why = f"{checked_note(note, 'cancel')} ({actor()})"
 
-    def work(place: Place, connection: Connection, now: datetime) -> UUID:
+    def work(place: RunHandle, connection: Connection, now: datetime) -> UUID:
         ours = task_runs.c.run_id == place.run_id
         status = connection.execute(select(task_runs.c.status).where(ours).with_for_update()).scalar_one()
         if status in (FlowStatus.COMPLETE, FlowStatus.ABANDONED):
@@ -111,7 +115,7 @@ def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
     return change_run(store, run, work)
 
 
-def retry_failed(place: Place, connection: Connection, now: datetime) -> None:
+def retry_failed(place: RunHandle, connection: Connection, now: datetime) -> None:
     """Send back what failed of something that passes by itself, in the transaction that resumes the run.
 
     What an operator has failed stays failed, and a dead letter waits for a decision.
@@ -120,7 +124,9 @@ def retry_failed(place: Place, connection: Connection, now: datetime) -> None:
     failed = select(tasks).where(tasks.c.run_id == place.run_id, tasks.c.state == State.FAILED, passing)
     rows = connection.execute(failed.order_by(tasks.c.node, tasks.c.child).with_for_update()).all()
     if rows:
-        decision = _Decision(place, connection, State.READY, "tried again by the next start of the run", None, now)
+        decision = _ActionTransaction(
+            place, connection, State.READY, "tried again by the next start of the run", None, now
+        )
         with suppress(StillRunning):  # of an executor whose end is not known yet: left to the next start
             decision.apply(rows)
 
@@ -137,7 +143,7 @@ def concerned(
     must_say_which(names, cause)
 
     def work(connection: Connection) -> dict[State, int]:
-        place = Place.of(store, connection, find_run(connection, run))
+        place = RunHandle.of(store, connection, find_run(connection, run))
         wanted = select(tasks.c.id, tasks.c.state, tasks.c.fingerprint)
         found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause, states))
         return {state: found[state] for state in states if found[state]}
@@ -171,20 +177,20 @@ def _decide(
     target: State,
     note: str,
     result: Any = None,
-) -> Decided:
+) -> OperatorAction:
     must_say_which(names, cause)
 
-    def work(place: Place, connection: Connection, now: datetime) -> Decided:
-        return _Decision(place, connection, target, f"{note} ({actor()})", result, now).take(names, cause)
+    def work(place: RunHandle, connection: Connection, now: datetime) -> OperatorAction:
+        return _ActionTransaction(place, connection, target, f"{note} ({actor()})", result, now).take(names, cause)
 
     return change_run(store, run, work)
 
 
-class _Decision:
+class _ActionTransaction:
     """One decision of a person about tasks of one run, in one transaction."""
 
     def __init__(  # noqa: PLR0917 - all of it is what a decision is
-        self, place: Place, connection: Connection, target: State, note: str, result: Any, now: datetime
+        self, place: RunHandle, connection: Connection, target: State, note: str, result: Any, now: datetime
     ) -> None:
         self._place = place
         self._connection = connection
@@ -196,7 +202,7 @@ class _Decision:
         self._reset = Reset(place, connection, now, note)
         self._without_dead: set[int] = set()  # fan-outs none of whose children is a dead letter any more
 
-    def take(self, names: Sequence[str], cause: str | None) -> Decided:
+    def take(self, names: Sequence[str], cause: str | None) -> OperatorAction:
         """Make it so."""
         self._place.lock_graph(self._connection)
         states = CAN_RETRY if self._target is State.READY else WRONG
@@ -208,14 +214,14 @@ class _Decision:
         self._refuse_what_makes_no_sense(chosen)
         return self.apply(chosen)
 
-    def apply(self, chosen: Sequence[Row[Any]]) -> Decided:
+    def apply(self, chosen: Sequence[Row[Any]]) -> OperatorAction:
         """Make it so for these tasks, and for what depends on them."""
         self._place.lock_graph(self._connection)
         nodes = {row.node for row in chosen}
         if self._target is not State.FAILED:
             self._reset.check(nodes)
         self._move(chosen)
-        settled = Settled()
+        settled = Progress()
         closed = self._regroup(chosen)
         closed += [(row.node, self._target) for row in chosen if row.child < 0 and self._target is not State.READY]
         # What ran because the tasks had failed runs again, unless they have failed for good.
@@ -227,7 +233,7 @@ class _Decision:
             self._graph.decide_waiting(self._connection, self._now)
         self._letters(chosen)
         wake_run(self._place, self._connection, self._now)
-        return Decided(
+        return OperatorAction(
             flow=self._place.flow,
             run_id=self._place.run_id,
             tasks=tuple(shown_name(row.name, row.child) for row in chosen),
@@ -327,7 +333,7 @@ class _Decision:
             settle_named(self._connection, self._place.run_id, sorted(known), self._now, target=status, note=self._note)
 
 
-def wake_run(place: Place, connection: Connection, now: datetime) -> None:
+def wake_run(place: RunHandle, connection: Connection, now: datetime) -> None:
     """Let the next run of the flow resume this one; an executor that is at work on it sees that it changed."""
     ours = task_runs.c.run_id == place.run_id
     run = connection.execute(update(task_runs).where(ours).values(updated_at=now).returning(task_runs.c.status)).one()
@@ -340,7 +346,7 @@ def wake_run(place: Place, connection: Connection, now: datetime) -> None:
 
 
 def _chosen(  # noqa: PLR0917 - what is looked for, and where
-    place: Place,
+    place: RunHandle,
     connection: Connection,
     wanted: Select[Any],
     names: Sequence[str],
@@ -365,7 +371,7 @@ def _chosen(  # noqa: PLR0917 - what is looked for, and where
     return list(found.values())
 
 
-def _nothing_wrong_with(place: Place, connection: Connection, name: str) -> FlowError:
+def _nothing_wrong_with(place: RunHandle, connection: Connection, name: str) -> FlowError:
     own = select(tasks.c.node, tasks.c.state).where(tasks.c.run_id == place.run_id)
     row = connection.execute(own.where(exactly(name))).first()
     if row is None:

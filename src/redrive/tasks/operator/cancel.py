@@ -21,12 +21,12 @@ from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import task_runs, tasks
 from redrive.store.sql import among
 from redrive.store.store import Store
-from redrive.tasks.executor.decide import Next
+from redrive.tasks.executor.decide import Transition
 from redrive.tasks.operator.actions import CANCELLED, checked_note, must_say_which, wake_run
 from redrive.tasks.operator.transaction import change_run, rows_named
 from redrive.tasks.state.claims import CHANGE
-from redrive.tasks.state.progression import OVER, Progression, Settled, change_row
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.progression import OVER, Progress, Progression, change_row
+from redrive.tasks.state.run_handle import RunHandle
 
 _ENDED = [*OVER, State.UPSTREAM_FAILED]
 
@@ -45,10 +45,10 @@ class TasksCancelled:
     """Tasks further down that will not run."""
 
 
-def cancelled(why: str) -> Next:
+def cancelled(why: str) -> Transition:
     """What becomes of a task that was cancelled."""
     error = f"{CANCELLED}: {why}"
-    return Next(state=State.FAILED, cause=error, error=error, fingerprint=CANCELLED, kind=Kind.PERMANENT)
+    return Transition(state=State.FAILED, cause=error, error=error, fingerprint=CANCELLED, kind=Kind.PERMANENT)
 
 
 def cancel_tasks(store: Store, run: UUID | str, names: Sequence[str], *, note: str) -> TasksCancelled:
@@ -62,7 +62,7 @@ def cancel_tasks(store: Store, run: UUID | str, names: Sequence[str], *, note: s
 class _Cancelling:
     """One decision, in one transaction."""
 
-    def __init__(self, place: Place, connection: Connection, now: datetime, why: str) -> None:
+    def __init__(self, place: RunHandle, connection: Connection, now: datetime, why: str) -> None:
         self._place, self._connection, self._now, self._why = place, connection, now, why
         self._ours = tasks.c.run_id == place.run_id
         self._graph = Progression(place, None)
@@ -78,7 +78,7 @@ class _Cancelling:
         done = [(row.node, State.FAILED) for row in waiting if row.child < 0]
         for node in sorted({row.node for row in waiting if row.child >= 0}):
             done += self._count(node, sum(row.node == node for row in waiting))
-        settled = Settled()
+        settled = Progress()
         self._graph.advance(self._connection, self._now, done, settled)
         wake_run(self._place, self._connection, self._now)
         return TasksCancelled(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
     from pathlib import Path
 
     from redrive.store.store import Store
-    from redrive.tasks.operator.actions import Decided
+    from redrive.tasks.operator.actions import OperatorAction
     from redrive.tasks.operator.cancel import TasksCancelled
 
 
@@ -32,7 +32,7 @@ class Decisions:
 
     def retry(
         self, *tasks: Upstream, cause: str | None = None, note: str | None = None, run: UUID | str | None = None
-    ) -> Decided:
+    ) -> OperatorAction:
         """Send tasks back that went wrong, by name or by cause. The next `run()` tries them, and goes on from there.
 
         One that waits for its next attempt makes it now.
@@ -48,7 +48,7 @@ class Decisions:
         result: Any = None,
         cause: str | None = None,
         run: UUID | str | None = None,
-    ) -> Decided:
+    ) -> OperatorAction:
         """Take tasks that went wrong as done, with this result. The next `run()` goes on with what comes after them.
 
         result  what the tasks after it are given
@@ -58,19 +58,21 @@ class Decisions:
         names = [shown(task) for task in tasks]
         return actions.accept(*self._run(run), names, cause=cause, note=note, result=result)
 
-    def skip(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
+    def skip(
+        self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None
+    ) -> OperatorAction:
         """Leave children of a fan-out that went wrong out. What comes after it is given the results of the others."""
         from redrive.tasks.operator import actions
 
         return actions.skip(*self._run(run), [shown(task) for task in tasks], cause=cause, note=note)
 
-    def reopen(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> Decided:
+    def reopen(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> OperatorAction:
         """Take back what was decided about tasks, while nothing after them is done: they are dead letters again."""
         from redrive.tasks.operator import reopen
 
         return reopen.reopen(*self._run(run), [shown(task) for task in tasks], note=note)
 
-    def rerun(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> Decided:
+    def rerun(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> OperatorAction:
         """Have tasks that succeeded run again, and everything that comes after them, by the next `run()`."""
         from redrive.tasks.operator import rerun
 
@@ -82,7 +84,9 @@ class Decisions:
 
         return cancel.cancel_tasks(*self._run(run), [shown(task) for task in tasks], note=note)
 
-    def fail(self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None) -> Decided:
+    def fail(
+        self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None
+    ) -> OperatorAction:
         """Give tasks up that went wrong. What comes after them will not run."""
         from redrive.tasks.operator import actions
 

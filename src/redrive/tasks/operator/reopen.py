@@ -20,15 +20,15 @@ from redrive.store.schema import letters, task_changes, tasks
 from redrive.store.sql import among
 from redrive.store.store import Store
 from redrive.tasks.graph import reach
-from redrive.tasks.operator.actions import WRONG, Decided, must_say_which, wake_run
+from redrive.tasks.operator.actions import WRONG, OperatorAction, must_say_which, wake_run
 from redrive.tasks.operator.reset import NOT_YET, Reset, may_wait
 from redrive.tasks.operator.transaction import change_run, rows_named
 from redrive.tasks.state.letters import settle_named
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.trigger_rules import HEEDS_FAILURE
 
 
-def reopen(store: Store, run: UUID | str, names: Sequence[str], *, note: str | None = None) -> Decided:
+def reopen(store: Store, run: UUID | str, names: Sequence[str], *, note: str | None = None) -> OperatorAction:
     """Take decisions about tasks back; FlowError where what comes after them has been done since."""
     must_say_which(names, None)
     why = as_note(f"{note or 'decision taken back'} ({actor()})")
@@ -38,11 +38,11 @@ def reopen(store: Store, run: UUID | str, names: Sequence[str], *, note: str | N
 class _Reopening:
     """One decision that is taken back, in one transaction."""
 
-    def __init__(self, place: Place, connection: Connection, now: datetime, note: str) -> None:
+    def __init__(self, place: RunHandle, connection: Connection, now: datetime, note: str) -> None:
         self._place, self._connection, self._now, self._note = place, connection, now, note
         self._ours = tasks.c.run_id == place.run_id
 
-    def take(self, names: Sequence[str]) -> Decided:
+    def take(self, names: Sequence[str]) -> OperatorAction:
         """Make it so."""
         self._place.lock_graph(self._connection)
         chosen = self._decided_about(names)
@@ -59,7 +59,9 @@ class _Reopening:
         theirs = (letters.c.run_id == self._place.run_id) & letters.c.source_key.in_(shown)
         reopen_within(self._connection, theirs, note=self._note, now=self._now)
         wake_run(self._place, self._connection, self._now)
-        return Decided(flow=self._place.flow, run_id=self._place.run_id, tasks=shown, freed=held, upstream_failed=0)
+        return OperatorAction(
+            flow=self._place.flow, run_id=self._place.run_id, tasks=shown, freed=held, upstream_failed=0
+        )
 
     def _decided_about(self, names: Sequence[str]) -> list[Row[Any]]:
         found: dict[int, Row[Any]] = {}

@@ -16,16 +16,16 @@ from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import tasks
 from redrive.store.store import Store
 from redrive.tasks.graph import reach
-from redrive.tasks.operator.actions import WRONG, Decided, must_say_which, wake_run
+from redrive.tasks.operator.actions import WRONG, OperatorAction, must_say_which, wake_run
 from redrive.tasks.operator.reset import NO_RESULT, NOT_YET, Reset, state_to_run
 from redrive.tasks.operator.transaction import change_run, rows_named
 from redrive.tasks.state.progression import Progression
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.run_handle import RunHandle
 
 
 def rerun(
     store: Store, run: UUID | str, names: Sequence[str], *, note: str | None = None, dry_run: bool = False
-) -> Decided:
+) -> OperatorAction:
     """Have tasks that succeeded run again, and what comes after them; with `dry_run`, only say what that would be.
 
     Raises `FlowError` where something that comes after them is running.
@@ -33,7 +33,7 @@ def rerun(
     must_say_which(names, None)
     why = as_note(f"{note or 'rerun'} ({actor()})")
 
-    def work(place: Place, connection: Connection, now: datetime) -> Decided:
+    def work(place: RunHandle, connection: Connection, now: datetime) -> OperatorAction:
         rerunning = _Rerun(place, connection, now, why)
         return rerunning.foresee(names) if dry_run else rerunning.take(names)
 
@@ -43,19 +43,19 @@ def rerun(
 class _Rerun:
     """One rerun, in one transaction."""
 
-    def __init__(self, place: Place, connection: Connection, now: datetime, note: str) -> None:
+    def __init__(self, place: RunHandle, connection: Connection, now: datetime, note: str) -> None:
         self._place, self._connection, self._now, self._note = place, connection, now, note
         self._ours = tasks.c.run_id == place.run_id
         self._reset = Reset(place, connection, now, note)
 
-    def foresee(self, names: Sequence[str]) -> Decided:
+    def foresee(self, names: Sequence[str]) -> OperatorAction:
         """What would run again."""
         chosen = self._succeeded(names)
         below = reach({row.node for row in chosen}, self._place.below)
         states, _ = self._place.states(self._connection)
         return self._decided(chosen, sum(states[node] is not State.PENDING for node in below))
 
-    def take(self, names: Sequence[str]) -> Decided:
+    def take(self, names: Sequence[str]) -> OperatorAction:
         """Make it so."""
         self._place.lock_graph(self._connection)
         chosen = self._succeeded(names)
@@ -100,8 +100,8 @@ class _Rerun:
         else:
             self._reset.change(row, State.RUNNING, ended_at=None, **more)
 
-    def _decided(self, chosen: Sequence[Row[Any]], freed: int) -> Decided:
-        return Decided(
+    def _decided(self, chosen: Sequence[Row[Any]], freed: int) -> OperatorAction:
+        return OperatorAction(
             flow=self._place.flow,
             run_id=self._place.run_id,
             tasks=tuple(shown_name(row.name, row.child) for row in chosen),

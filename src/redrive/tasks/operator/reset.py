@@ -23,7 +23,7 @@ from redrive.store.sql import among
 from redrive.tasks.graph import reach
 from redrive.tasks.state.letters import settle_named
 from redrive.tasks.state.progression import Progression
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.state.states import checked
 from redrive.tasks.trigger_rules import consequences
 
@@ -41,7 +41,7 @@ def may_wait(row: Row[Any]) -> bool:
     return row.state != State.PENDING and not (row.state == State.FAILED and row.kind == Kind.PERMANENT)
 
 
-def state_to_run(place: Place, row: Row[Any]) -> State:
+def state_to_run(place: RunHandle, row: Row[Any]) -> State:
     """Return what a task becomes that is to run again.
 
     A task that was decided about while it waited has to wait for the rest, and a fan-out that has no children is to be
@@ -60,7 +60,7 @@ class StillRunning(FlowError):
 class Reset:
     """What comes after some tasks of one run, in one transaction that holds the lock of the graph."""
 
-    def __init__(self, place: Place, connection: Connection, now: datetime, note: str) -> None:
+    def __init__(self, place: RunHandle, connection: Connection, now: datetime, note: str) -> None:
         self._place, self._connection, self._now, self._note = place, connection, now, note
         self._ours = tasks.c.run_id == place.run_id
 

@@ -13,23 +13,23 @@ from redrive.store.corrupt_rows import making_sense
 from redrive.store.repositories.tasks import find_run, named, no_such_task
 from redrive.store.schema import tasks
 from redrive.store.store import Store
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.run_handle import RunHandle
 
 T = TypeVar("T")
 
 
-def change_run(store: Store, run: UUID | str, work: Callable[[Place, Connection, datetime], T]) -> T:
+def change_run(store: Store, run: UUID | str, work: Callable[[RunHandle, Connection, datetime], T]) -> T:
     """Do something about a run in one transaction, given its place in the store and the time there."""
 
     def within(connection: Connection) -> T:
-        place = Place.of(store, connection, find_run(connection, run))
+        place = RunHandle.of(store, connection, find_run(connection, run))
         return work(place, connection, place.database.dialect.begin_bounded(connection))
 
     with making_sense("flows"):
         return store.database.write(within)
 
 
-def rows_named(place: Place, connection: Connection, name: str) -> list[Row[Any]]:
+def rows_named(place: RunHandle, connection: Connection, name: str) -> list[Row[Any]]:
     """Lock and return the tasks of that name, of a fan-out its children; FlowError where there is none."""
     theirs = select(tasks).where(tasks.c.run_id == place.run_id, named(name), tasks.c.children.is_(None))
     rows = list(connection.execute(theirs.order_by(tasks.c.node, tasks.c.child).with_for_update()))

@@ -14,24 +14,24 @@ from sqlalchemy import Connection, bindparam, delete, true, update
 from redrive.model.tasks import State
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, tasks
-from redrive.tasks.executor.decide import Next
-from redrive.tasks.state.claims import CHANGE, Claim
+from redrive.tasks.executor.decide import Transition
+from redrive.tasks.state.claims import CHANGE, ClaimedTask
 from redrive.tasks.state.letters import put_letters, settle_as_done, settle_letters
-from redrive.tasks.state.progression import OVER, Progression, Settled, change_row
+from redrive.tasks.state.progression import OVER, Progress, Progression, change_row
 from redrive.tasks.state.results import Results
-from redrive.tasks.state.run_handle import Place
-from redrive.tasks.workers.messages import Outcome
+from redrive.tasks.state.run_handle import RunHandle
+from redrive.tasks.workers.messages import TaskOutcome
 
 _HEALED = (State.SUCCESS, State.SKIPPED)
 
 
 @dataclass(slots=True)
-class Settlement:
+class TaskResult:
     """What is to be written of an attempt that has ended; of a task that was not tried, without an attempt."""
 
-    claim: Claim
-    next: Next
-    outcome: Outcome | None = None
+    claim: ClaimedTask
+    next: Transition
+    outcome: TaskOutcome | None = None
     result_file: str | None = None
     begun: bool = True
     """Whether somebody began it; otherwise it was no attempt, and is not counted as one."""
@@ -42,26 +42,26 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class Storm:
+class SiblingStop:
     """A fan-out whose children die of one cause: those not tried yet share their fate."""
 
     node: int
-    like: Settlement
+    like: TaskResult
     dead: int
 
 
-class Settler:
+class ResultWriter:
     """Writes settlements, and has the graph moved on."""
 
-    def __init__(self, place: Place, results: Results) -> None:
+    def __init__(self, place: RunHandle, results: Results) -> None:
         self._place = place
         self.graph = Progression(place, results)
 
     def settle(
-        self, connection: Connection, now: datetime, settlements: Sequence[Settlement], storms: Sequence[Storm]
-    ) -> Settled:
+        self, connection: Connection, now: datetime, settlements: Sequence[TaskResult], storms: Sequence[SiblingStop]
+    ) -> Progress:
         """Write them all."""
-        settled = Settled()
+        settled = Progress()
         if settlements:
             self._write(connection, now, settlements)
         over = [one for one in settlements if one.next.state in OVER]
@@ -89,7 +89,7 @@ class Settler:
 
     # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, connection: Connection, now: datetime, settlements: Sequence[Settlement]) -> None:
+    def _write(self, connection: Connection, now: datetime, settlements: Sequence[TaskResult]) -> None:
         connection.execute(_SETTLE, [self._task_values(one, now) for one in settlements])
         attempts = [_attempt_values(one, one.outcome, now) for one in settlements if one.outcome and one.begun]
         if attempts:
@@ -105,12 +105,12 @@ class Settler:
         if changes:
             connection.execute(CHANGE, changes)
 
-    def _before(self, one: Settlement) -> State:
+    def _before(self, one: TaskResult) -> State:
         if self._place.shape.places[one.claim.node].kind == "sensor":
             return State.SENSING
         return State.RUNNING
 
-    def _task_values(self, one: Settlement, now: datetime) -> dict[str, Any]:
+    def _task_values(self, one: TaskResult, now: datetime) -> dict[str, Any]:
         following, outcome = one.next, one.outcome
         over = following.state in OVER
         return {
@@ -149,7 +149,7 @@ class Settler:
         self.graph.change(connection, now, row.id, (State.RUNNING, state), what.get(state))
         return [(node, state)]
 
-    def _strike(self, connection: Connection, now: datetime, storm: Storm) -> int:
+    def _strike(self, connection: Connection, now: datetime, storm: SiblingStop) -> int:
         """Make dead letters of the children that were not tried, and of those that failed of the same cause."""
         following = storm.like.next
         why = f"not tried: {storm.dead} of its siblings died of one cause: {following.error}"
@@ -180,9 +180,9 @@ class Settler:
         self,
         connection: Connection,
         now: datetime,
-        over: Iterable[Settlement],
-        storms: Sequence[Storm],
-        settled: Settled,
+        over: Iterable[TaskResult],
+        storms: Sequence[SiblingStop],
+        settled: Progress,
     ) -> None:
         dead = [one for one in over if one.next.state is State.DEAD_LETTER]
         if dead or storms:
@@ -241,7 +241,7 @@ _END_ATTEMPT = (
 )
 
 
-def _attempt_values(one: Settlement, outcome: Outcome, now: datetime) -> dict[str, Any]:
+def _attempt_values(one: TaskResult, outcome: TaskOutcome, now: datetime) -> dict[str, Any]:
     return {
         "b_id": one.claim.id,
         "b_attempt": one.claim.attempt,

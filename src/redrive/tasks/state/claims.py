@@ -28,13 +28,13 @@ from redrive.model.tasks import State
 from redrive.store.process_identity import is_dead
 from redrive.store.schema import task_attempts, task_changes, task_executors, tasks
 from redrive.store.sql import among, as_list
-from redrive.tasks.executor.decide import Past
-from redrive.tasks.state.executor_lease import Ledger
+from redrive.tasks.executor.decide import AttemptHistory
+from redrive.tasks.state.executor_lease import ExecutorLease
 from redrive.tasks.state.states import checked
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClaimRequest:
     """Tasks that somebody has room for: of these nodes, so many."""
 
     nodes: Sequence[int]
@@ -56,14 +56,14 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Claim:
+class ClaimedTask:
     """A task in this executor's hands."""
 
     id: int
     node: int
     child: int
     attempt: int
-    past: Past
+    past: AttemptHistory
     input: str | None
     revived: bool
     """A person has sent it back."""
@@ -128,7 +128,7 @@ _ATTEMPT = insert(task_attempts)
 CHANGE = insert(task_changes)
 
 
-def claim(ledger: Ledger, connection: Connection, now: datetime, wanted: Wanted) -> list[Claim]:
+def claim(ledger: ExecutorLease, connection: Connection, now: datetime, wanted: ClaimRequest) -> list[ClaimedTask]:
     """Take tasks that are due, the longest due first."""
     limit = wanted.limit
     if wanted.concurrency is not None:
@@ -144,14 +144,18 @@ def claim(ledger: Ledger, connection: Connection, now: datetime, wanted: Wanted)
     return [_claimed(row, now) for row in found]
 
 
-def _due(ledger: Ledger, connection: Connection, now: datetime, limit: int, wanted: Wanted) -> list[Row[Any]]:
+def _due(
+    ledger: ExecutorLease, connection: Connection, now: datetime, limit: int, wanted: ClaimRequest
+) -> list[Row[Any]]:
     one = len(wanted.nodes) == 1
     nodes = wanted.nodes[0] if one else as_list(wanted.nodes)
     given = {"run": ledger.run_id, "nodes": nodes, "now": now, "most": limit}
     return list(connection.execute(_DUE[one, wanted.only_retries], given))
 
 
-def _take(ledger: Ledger, connection: Connection, now: datetime, found: Sequence[Row[Any]], pool: str | None) -> None:
+def _take(
+    ledger: ExecutorLease, connection: Connection, now: datetime, found: Sequence[Row[Any]], pool: str | None
+) -> None:
     ids = as_list(row.id for row in found)
     connection.execute(_TAKE, {"ids": ids, "by": ledger.executor, "now": now, "in_pool": pool})
     attempts = [
@@ -173,28 +177,28 @@ def _take(ledger: Ledger, connection: Connection, now: datetime, found: Sequence
         connection.execute(CHANGE, changes)
 
 
-def _claimed(row: Row[Any], now: datetime) -> Claim:
+def _claimed(row: Row[Any], now: datetime) -> ClaimedTask:
     elapsed = 0.0 if row.since is None else max(0.0, (now - row.since).total_seconds())
-    return Claim(
+    return ClaimedTask(
         id=row.id,
         node=row.node,
         child=row.child,
         attempt=row.attempt + 1,
-        past=Past(row.failures, row.same, row.fingerprint, row.wait, elapsed, row.lost),
+        past=AttemptHistory(row.failures, row.same, row.fingerprint, row.wait, elapsed, row.lost),
         input=row.input,
         revived=row.note is not None,
         twin=row.twin,
     )
 
 
-def _running(ledger: Ledger, connection: Connection, wanted: Wanted) -> int:
+def _running(ledger: ExecutorLease, connection: Connection, wanted: ClaimRequest) -> int:
     count = select(func.count()).where(
         tasks.c.run_id == ledger.run_id, tasks.c.owner.is_not(None), among(tasks.c.node, wanted.sharing)
     )
     return connection.execute(count).scalar_one()
 
 
-def _in_pool(ledger: Ledger, connection: Connection, wanted: Wanted) -> int:
+def _in_pool(ledger: ExecutorLease, connection: Connection, wanted: ClaimRequest) -> int:
     """How many tasks of the service run in all runs and flows.
 
     What a killed executor had does not count: its workers died with it. That is known at once on its own machine, and
@@ -217,7 +221,7 @@ def _of(nodes: Sequence[int]) -> ColumnElement[bool]:
 
 
 def next_due(
-    ledger: Ledger, connection: Connection, *, nodes: Sequence[int], retries_of: Sequence[int]
+    ledger: ExecutorLease, connection: Connection, *, nodes: Sequence[int], retries_of: Sequence[int]
 ) -> datetime | None:
     """When the next task of these nodes is due; of some of them, only those that were tried before."""
     moments = []
@@ -232,13 +236,13 @@ def next_due(
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def active(ledger: Ledger, connection: Connection) -> set[int]:
+def active(ledger: ExecutorLease, connection: Connection) -> set[int]:
     """The nodes that have tasks to claim, now or later."""
     due = select(tasks.c.node).where(tasks.c.run_id == ledger.run_id, tasks.c.due_at.is_not(None)).distinct()
     return set(connection.execute(due).scalars())
 
 
-def is_idle(ledger: Ledger, connection: Connection) -> bool:
+def is_idle(ledger: ExecutorLease, connection: Connection) -> bool:
     """Whether nothing of the run is claimed by anybody, or to be claimed."""
     mine = select(tasks.c.id).where(tasks.c.run_id == ledger.run_id)
     # In one statement: between two, a task may go from somebody's hands to those that are due.

@@ -11,7 +11,7 @@ _log = logging.getLogger("redrive.events")
 _JUMP = timedelta(seconds=1)
 
 
-class SteadyTime:
+class DatabaseClock:
     """Goes with the wall clock while that goes as time does, and by the monotonic clock alone once it has jumped."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -31,11 +31,11 @@ from redrive.store.repositories.known_runs import note_start
 from redrive.store.repositories.tasks import anybody_at, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.store import Store
-from redrive.tasks.graph import Shape
+from redrive.tasks.graph import GraphShape
 from redrive.tasks.parameters import spellings
-from redrive.tasks.state.database_time import SteadyTime
-from redrive.tasks.state.idempotency_keys import Before, new_prefix
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.database_time import DatabaseClock
+from redrive.tasks.state.idempotency_keys import PreviousRun, new_prefix
+from redrive.tasks.state.run_handle import RunHandle
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ _UNDER_WAY = (FlowStatus.RUNNING, FlowStatus.STOPPED)
 _ENDED_BADLY = (FlowStatus.FAILED, FlowStatus.HELD)
 
 
-class Start(Enum):
+class EarlierRun(Enum):
     """What to do about an earlier run of the same parameters that is not complete."""
 
     RESUME = "resume"
@@ -65,7 +65,7 @@ class Start(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StartedRun:
     """A run that was begun, gone on with, or joined."""
 
     run_id: uuid.UUID
@@ -78,14 +78,14 @@ class Begun:
     """When an earlier run of the same parameters was complete, so that this one has the same idempotency keys."""
 
 
-class Ledger(Place):
+class ExecutorLease(RunHandle):
     """One executor's place: with its right to change it."""
 
     def __init__(
         self,
         store: Store,
         flow: str,
-        shape: Shape,
+        shape: GraphShape,
         *,
         defaults: Mapping[str, Any] | None = None,
         takes: Mapping[str, Sequence[str]] | None = None,
@@ -97,7 +97,7 @@ class Ledger(Place):
         self.lease = lease
         self._owner = ourselves()
         self._beat = 0
-        self._time = SteadyTime()
+        self._time = DatabaseClock()
         self.confirmed = time.monotonic()
         """When the lease was last known to be ours."""
         self.key_prefix = ""
@@ -111,29 +111,29 @@ class Ledger(Place):
         *,
         params: Mapping[str, Any],
         run_id: uuid.UUID | None,
-        start: Start,
+        start: EarlierRun,
         sla: TimeOfDay | float | None,
         task_slas: Mapping[str, float] | None = None,
-    ) -> Begun:
+    ) -> StartedRun:
         """Begin a run, or resume the one that is not complete, beside others that work on it."""
         same = spellings(params, self.defaults)
         asked = 0.0
 
-        def work(connection: Connection) -> Begun:
+        def work(connection: Connection) -> StartedRun:
             nonlocal asked
             now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
             note_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
             standing = self._standing(connection, run_id, same)
-            if start is not Start.RESUME:
+            if start is not EarlierRun.RESUME:
                 if standing is not None and run_id is not None:
                     option = start.value
                     raise FlowError(f"run {run_id} cannot begin anew under its own id: leave run_id out, or {option}")
-                if start is Start.RESTART:
+                if start is EarlierRun.RESTART:
                     self._abandon(connection, same, now)
                 standing = None
             if standing is None:
-                begun = self._anew(connection, run_id or uuid.uuid4(), same, sla, now, new_keys=start is Start.NEW)
+                begun = self._anew(connection, run_id or uuid.uuid4(), same, sla, now, new_keys=start is EarlierRun.NEW)
                 begun = replace(begun, task_slas=self._set_slas(connection, begun, task_slas or {}))
             else:
                 begun = self._again(connection, standing, same)
@@ -168,7 +168,7 @@ class Ledger(Place):
     def _same_work(self, same: Sequence[str]) -> ColumnElement[bool]:
         return (task_runs.c.flow_name == self.flow) & task_runs.c.params.in_(same)
 
-    def _again(self, connection: Connection, standing: Row[Any], same: Sequence[str]) -> Begun:
+    def _again(self, connection: Connection, standing: Row[Any], same: Sequence[str]) -> StartedRun:
         if standing.flow_name != self.flow:
             raise FlowError(f"run {standing.run_id} is of flow {standing.flow_name!r}, not of {self.flow!r}")
         if standing.params not in same:
@@ -178,7 +178,7 @@ class Ledger(Place):
             )
         if standing.status == FlowStatus.ABANDONED:
             raise FlowError(f"run {standing.run_id} was given up; begin another one")
-        stored = Shape.of(decode(standing.shape))
+        stored = GraphShape.of(decode(standing.shape))
         if difference := self.shape.difference(stored):
             raise FlowError(
                 f"flow {self.flow!r} has changed since run {str(standing.run_id)[:8]} began: {difference}; finish that "
@@ -202,7 +202,7 @@ class Ledger(Place):
         self.adopt(stored)  # tasks may stand in another order in the source by now
         self.key_prefix = standing.key_prefix or str(standing.run_id)
         with_sla = (tasks.c.run_id == standing.run_id) & tasks.c.sla.is_not(None)
-        return Begun(
+        return StartedRun(
             run_id=standing.run_id,
             started_at=standing.started_at,
             resumed=True,
@@ -233,11 +233,11 @@ class Ledger(Place):
         now: datetime,
         *,
         new_keys: bool,
-    ) -> Begun:
+    ) -> StartedRun:
         due = due_at(sla, now)
         last = self._last_of(connection, same)
         done = last is not None and last.status == FlowStatus.COMPLETE
-        before = None if last is None else Before(last.run_id, last.key_prefix, last.params, is_complete=done)
+        before = None if last is None else PreviousRun(last.run_id, last.key_prefix, last.params, is_complete=done)
         self.key_prefix = new_prefix(self.flow, same[0], run_id, before, on_purpose=new_keys)
         connection.execute(
             insert(task_runs),
@@ -263,7 +263,7 @@ class Ledger(Place):
             connection.execute(insert(tasks), rows)
         same_keys = last is not None and done and last.key_prefix == self.key_prefix
         done_before = last.ended_at if last is not None and same_keys else None
-        return Begun(run_id=run_id, started_at=now, resumed=False, sla=due, done_before=done_before)
+        return StartedRun(run_id=run_id, started_at=now, resumed=False, sla=due, done_before=done_before)
 
     def _last_of(self, connection: Connection, same: Sequence[str]) -> Row[Any] | None:
         """Return the last run of the same work, one of exactly these parameters first."""
@@ -280,7 +280,9 @@ class Ledger(Place):
         )
         return last if connection.execute(taken.limit(1)).first() is None else None
 
-    def _set_slas(self, connection: Connection, begun: Begun, seconds: Mapping[str, float]) -> Mapping[str, datetime]:
+    def _set_slas(
+        self, connection: Connection, begun: StartedRun, seconds: Mapping[str, float]
+    ) -> Mapping[str, datetime]:
         due = {name: begun.started_at + timedelta(seconds=after) for name, after in seconds.items()}
         for name, moment in due.items():
             of_task = (tasks.c.run_id == begun.run_id) & (tasks.c.name == name)

@@ -11,7 +11,7 @@ from redrive.tasks.parameters import NO_PARAMS
 _LENGTH = 8  # bytes of a digest, which is written in twice as many characters
 
 
-class Before(NamedTuple):
+class PreviousRun(NamedTuple):
     """The last run of the same work."""
 
     run_id: UUID
@@ -20,7 +20,7 @@ class Before(NamedTuple):
     is_complete: bool
 
 
-def new_prefix(flow: str, params: str, run_id: UUID, before: Before | None, *, on_purpose: bool = False) -> str:
+def new_prefix(flow: str, params: str, run_id: UUID, before: PreviousRun | None, *, on_purpose: bool = False) -> str:
     """Return what the keys of a new run begin with: the flow and its parameters.
 
     Where an earlier run of the same work lacked some parameter, the new run keeps that one's keys.

@@ -14,16 +14,16 @@ from redrive.model.letters import ErrorType, NewLetter, Status
 from redrive.store.encoding import decode
 from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import letters
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.run_handle import RunHandle
 
 if TYPE_CHECKING:
-    from redrive.tasks.state.apply_results import Settlement, Storm
+    from redrive.tasks.state.apply_results import SiblingStop, TaskResult
 
 _AT_ONCE = 10_000  # names in one statement: a database takes no more than some ten thousand parameters
 
 
 def put_letters(
-    place: Place, connection: Connection, dead: Iterable[Settlement], storms: Sequence[tuple[Storm, int]]
+    place: RunHandle, connection: Connection, dead: Iterable[TaskResult], storms: Sequence[tuple[SiblingStop, int]]
 ) -> None:
     """A letter for each task that died, and one for all those that a storm kept from being tried."""
     new = [_letter(place, one) for one in dead]
@@ -31,12 +31,12 @@ def put_letters(
     place.store.dlq.put_within(connection, new, pipeline=place.flow, run_id=place.run_id)
 
 
-def settle_letters(place: Place, connection: Connection, now: datetime, healed: Iterable[Settlement]) -> None:
+def settle_letters(place: RunHandle, connection: Connection, now: datetime, healed: Iterable[TaskResult]) -> None:
     """The letters of tasks that have succeeded after all."""
     settle_as_done(place, connection, now, [_name(place, one) for one in healed])
 
 
-def settle_as_done(place: Place, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
+def settle_as_done(place: RunHandle, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
     """The same, by the tasks' names."""
     note = "the task succeeded when it was tried again"
     settle_named(connection, place.run_id, keys, now, target=Status.REPROCESSED, note=note)
@@ -51,7 +51,7 @@ def settle_named(
         settle_within(connection, theirs, target=target, note=note, now=now)
 
 
-def _letter(place: Place, one: Settlement) -> NewLetter:
+def _letter(place: RunHandle, one: TaskResult) -> NewLetter:
     claim = one.claim
     return NewLetter(
         record={
@@ -67,7 +67,7 @@ def _letter(place: Place, one: Settlement) -> NewLetter:
     )
 
 
-def _of_many(place: Place, storm: Storm, untried: int) -> NewLetter:
+def _of_many(place: RunHandle, storm: SiblingStop, untried: int) -> NewLetter:
     name = place.shape.places[storm.node].name
     return NewLetter(
         record={"task": name, "untried": untried, "like": _name(place, storm.like), "params": place.params_of(name)},
@@ -79,10 +79,10 @@ def _of_many(place: Place, storm: Storm, untried: int) -> NewLetter:
     )
 
 
-def _source(place: Place) -> str:
+def _source(place: RunHandle) -> str:
     """Where it comes from: a task that died in two runs is two letters, which are decided about one by one."""
     return f"run {place.run_id}"
 
 
-def _name(place: Place, one: Settlement) -> str:
+def _name(place: RunHandle, one: TaskResult) -> str:
     return shown_name(place.shape.places[one.claim.node].name, one.claim.child)

@@ -23,7 +23,7 @@ from redrive.store.sql import among, as_list
 from redrive.tasks.graph import reach
 from redrive.tasks.state.claims import CHANGE
 from redrive.tasks.state.results import Results
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.state.states import checked
 from redrive.tasks.trigger_rules import RunWhen, consequences
 
@@ -33,7 +33,7 @@ _INSERTED_AT_ONCE = 5_000
 
 
 @dataclass(slots=True)
-class Settled:
+class Progress:
     """What followed."""
 
     ready: set[int] = field(default_factory=set)
@@ -51,13 +51,13 @@ class Settled:
 class Progression:
     """Moves the graph of one run on; without results, fan-outs are left to an executor, which has them."""
 
-    def __init__(self, place: Place, results: Results | None) -> None:
+    def __init__(self, place: RunHandle, results: Results | None) -> None:
         self._place = place
         self._results = results
 
-    def start(self, connection: Connection, now: datetime) -> Settled:
+    def start(self, connection: Connection, now: datetime) -> Progress:
         """Make ready what waits for nothing: at the start of a run, after a resume, after an operator's decision."""
-        settled = Settled()
+        settled = Progress()
         if self._place.has_rules:
             self._place.lock_graph(connection)
         free = (
@@ -74,7 +74,7 @@ class Progression:
         self.advance(connection, now, done, settled)
         return settled
 
-    def advance(self, connection: Connection, now: datetime, done: list[tuple[int, State]], settled: Settled) -> None:
+    def advance(self, connection: Connection, now: datetime, done: list[tuple[int, State]], settled: Progress) -> None:
         """From every task that is over to those that come after it."""
         if any(self._place.has_rules or state is not State.SUCCESS or node in settled.branches for node, state in done):
             self._place.lock_graph(connection)
@@ -124,7 +124,7 @@ class Progression:
 
     def decide_waiting(self, connection: Connection, now: datetime) -> None:
         """Decide about pending tasks after an operator let some of them wait again."""
-        self.advance(connection, now, self._follow(connection, now, Settled()), Settled())
+        self.advance(connection, now, self._follow(connection, now, Progress()), Progress())
 
     def freed_by(self, node: int, branch: Collection[str] | None) -> list[int]:
         """The tasks that wait for one task less when this one succeeds."""
@@ -135,7 +135,7 @@ class Progression:
         return self._place.shape.places[node].run_when is RunWhen.ALL_SUCCEEDED
 
     def _follow(
-        self, connection: Connection, now: datetime, settled: Settled, failed: Sequence[int] = ()
+        self, connection: Connection, now: datetime, settled: Progress, failed: Sequence[int] = ()
     ) -> list[tuple[int, State]]:
         """Decide about pending tasks by the states of the whole graph; the fan-outs that are done with it."""
         self._place.lock_graph(connection)
@@ -173,7 +173,7 @@ class Progression:
         connection: Connection,
         now: datetime,
         nodes: Sequence[int],
-        settled: Settled,
+        settled: Progress,
         done: list[tuple[int, State]],
     ) -> None:
         """Nothing is above them any more that they wait for."""

@@ -21,7 +21,7 @@ from redrive.store.encoding import decode
 from redrive.store.repositories.tasks import exactly, find_run, shown_name
 from redrive.store.schema import tasks
 from redrive.store.store import Store
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.workers.live_output import live_file
 from redrive.tasks.workers.messages import LARGEST
 
@@ -39,7 +39,7 @@ class Value:
 class Results:
     """The results of a run."""
 
-    def __init__(self, place: Place, directory: Path | None) -> None:
+    def __init__(self, place: RunHandle, directory: Path | None) -> None:
         self._place = place
         self._directory = (place.store.results if directory is None else directory).absolute()
         self._known: OrderedDict[int, Value] = OrderedDict()
@@ -188,7 +188,7 @@ def result_of(store: Store, run: UUID | str, name: str, directory: Path | None) 
             raise FlowError(f"run {str(run_id)[:8]} has no task {name!r}")
         if row.state != State.SUCCESS:
             raise FlowError(f"task {name!r} of run {str(run_id)[:8]} is {row.state}: it has no result")
-        return Results(Place.of(store, connection, run_id), directory).text(connection, row)
+        return Results(RunHandle.of(store, connection, run_id), directory).text(connection, row)
 
     return decode(store.database.read(work))
 

@@ -12,19 +12,19 @@ from redrive.model.tasks import State
 from redrive.store.encoding import decode
 from redrive.store.schema import task_runs, tasks
 from redrive.store.store import Store
-from redrive.tasks.graph import Shape
+from redrive.tasks.graph import GraphShape
 from redrive.tasks.trigger_rules import RunWhen
 
 _NONE = UUID(int=0)
 
 
-class Place:
+class RunHandle:
     """A run: its id, its parameters, and the shape of its graph."""
 
     executor = 0
     """Whose claims are meant; nobody's, where it is not an executor's place."""
 
-    def __init__(self, store: Store, flow: str, shape: Shape, run_id: UUID = _NONE) -> None:
+    def __init__(self, store: Store, flow: str, shape: GraphShape, run_id: UUID = _NONE) -> None:
         self.store = store
         self.database = store.database
         self.flow = flow
@@ -34,7 +34,7 @@ class Place:
         """Which parameters tasks take, by their names; only an executor, which has their functions, knows."""
         self.adopt(shape)
 
-    def adopt(self, shape: Shape) -> None:
+    def adopt(self, shape: GraphShape) -> None:
         """Number tasks as this shape does."""
         self.shape = shape
         self.below = shape.below()
@@ -59,9 +59,9 @@ class Place:
         return [State(row.state) for row in rows], {row.node: decode(row.branch) for row in rows if row.branch}
 
     @classmethod
-    def of(cls, store: Store, connection: Connection, run_id: UUID) -> Place:
+    def of(cls, store: Store, connection: Connection, run_id: UUID) -> RunHandle:
         """A run as it was stored."""
         run = connection.execute(select(task_runs).where(task_runs.c.run_id == run_id)).one()
-        place = Place(store, run.flow_name, Shape.of(decode(run.shape)), run_id)
+        place = RunHandle(store, run.flow_name, GraphShape.of(decode(run.shape)), run_id)
         place.params = decode(run.params)
         return place

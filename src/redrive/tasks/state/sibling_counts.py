@@ -10,27 +10,27 @@ from sqlalchemy import ColumnElement, Connection, Row, func, select
 from redrive.model.calls import Kind
 from redrive.model.tasks import State
 from redrive.store.schema import task_runs, tasks
-from redrive.tasks.executor.decide import LOST, SUSPECT, Next, Past
-from redrive.tasks.executor.sibling_limiter import Counted
-from redrive.tasks.state.apply_results import Settlement
-from redrive.tasks.state.claims import Claim
-from redrive.tasks.state.run_handle import Place
+from redrive.tasks.executor.decide import LOST, SUSPECT, AttemptHistory, Transition
+from redrive.tasks.executor.sibling_limiter import CauseCount
+from redrive.tasks.state.apply_results import TaskResult
+from redrive.tasks.state.claims import ClaimedTask
+from redrive.tasks.state.run_handle import RunHandle
 
 
 @dataclass(slots=True)
-class Census:
+class SiblingCounts:
     """How the children of one fan-out have fared since a person last decided about any of them."""
 
     successes: int = 0
-    causes: dict[str, Counted] = field(default_factory=dict)
-    died: dict[str, Settlement] = field(default_factory=dict)
+    causes: dict[str, CauseCount] = field(default_factory=dict)
+    died: dict[str, TaskResult] = field(default_factory=dict)
     """For each cause, one child that died of it."""
 
 
-def census(place: Place, connection: Connection, node: int) -> Census:
+def census(place: RunHandle, connection: Connection, node: int) -> SiblingCounts:
     """Count the children of a fan-out."""
     children = (tasks.c.run_id == place.run_id) & (tasks.c.node == node) & (tasks.c.child >= 0)
-    found = Census(_count(connection, children & (tasks.c.state == State.SUCCESS)))
+    found = SiblingCounts(_count(connection, children & (tasks.c.state == State.SUCCESS)))
     decided_at = select(task_runs.c.updated_at).where(task_runs.c.run_id == place.run_id).scalar_subquery()
     died = (tasks.c.state == State.DEAD_LETTER) & (tasks.c.attempt > 0) & (tasks.c.ended_at > decided_at)
     died &= tasks.c.fingerprint != LOST  # that executors die says nothing about siblings
@@ -46,7 +46,7 @@ def census(place: Place, connection: Connection, node: int) -> Census:
         survived = _count(connection, children & (tasks.c.state == State.SUCCESS) & (tasks.c.ended_at > first))
         failing_ids = {row.id for row in rows if row.state != State.DEAD_LETTER}
         alone = all(row.kind == Kind.ROW for row in dead) and bool(dead)
-        found.causes[cause] = Counted(len(dead), failing_ids, survived, alone)
+        found.causes[cause] = CauseCount(len(dead), failing_ids, survived, alone)
         if dead:
             found.died[cause] = _as_settled(dead[-1])
     return found
@@ -56,9 +56,9 @@ def _count(connection: Connection, which: ColumnElement[bool]) -> int:
     return connection.execute(select(func.count()).select_from(tasks).where(which)).scalar_one()
 
 
-def _as_settled(row: Row[Any]) -> Settlement:
-    past = Past(row.failures, row.same, row.fingerprint, row.wait)
-    claim = Claim(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
+def _as_settled(row: Row[Any]) -> TaskResult:
+    past = AttemptHistory(row.failures, row.same, row.fingerprint, row.wait)
+    claim = ClaimedTask(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
     kind = None if row.kind is None else Kind(row.kind)
-    following = Next(state=State.DEAD_LETTER, fingerprint=row.fingerprint, error=row.error, kind=kind)
-    return Settlement(claim, following)
+    following = Transition(state=State.DEAD_LETTER, fingerprint=row.fingerprint, error=row.error, kind=kind)
+    return TaskResult(claim, following)

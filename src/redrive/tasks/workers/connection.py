@@ -10,14 +10,14 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from redrive.tasks.workers.messages import Ended, Job
-from redrive.tasks.workers.output import Output, drain
-from redrive.tasks.workers.protocol import Frames, Garbled
+from redrive.tasks.workers.messages import AttemptEnd, TaskJob
+from redrive.tasks.workers.output import OutputCollector, drain
+from redrive.tasks.workers.protocol import FrameReader, ProtocolError
 
 _CHUNK = 1 << 18
 
 
-class Link:
+class WorkerConnection:
     """One worker, from the order to fork it until it is dead."""
 
     __slots__ = (
@@ -40,25 +40,25 @@ class Link:
         "since",
     )
 
-    def __init__(self, number: int, selector: selectors.BaseSelector, hear: Callable[[Link], None]) -> None:
+    def __init__(self, number: int, selector: selectors.BaseSelector, hear: Callable[[WorkerConnection], None]) -> None:
         self.number = number
         self.pid: int | None = None
         """Known from its first word on."""
-        self.job: Job | None = None
+        self.job: TaskJob | None = None
         self.given = 0
         """How many jobs it has had."""
         self.since = 0.0
         self.deadline = inf
         """The moment at which something is to be done about it."""
-        self.ending: Ended | None = None
+        self.ending: AttemptEnd | None = None
         """Why its job is being ended, once that is decided: whatever it still says is not heard any more."""
         self.doomed = False
         """It gets no more jobs."""
         self.is_lost = False
         """It will never say anything again."""
         self.is_closed = False
-        self.output: Output | None = Output()
-        self._frames = Frames()
+        self.output: OutputCollector | None = OutputCollector()
+        self._frames = FrameReader()
         self._unsent = b""
         self._selector = selector
         self._hear = hear
@@ -108,7 +108,7 @@ class Link:
                     return found
         except BlockingIOError:
             return []
-        except (OSError, Garbled):
+        except (OSError, ProtocolError):
             pass
         self.lose()
         return []

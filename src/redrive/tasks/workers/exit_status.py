@@ -9,8 +9,8 @@ from functools import partial
 
 from redrive.model.calls import Kind, Verdict
 from redrive.tasks.executor.decide import LOST
-from redrive.tasks.workers.connection import Link
-from redrive.tasks.workers.messages import Ended, Job, Outcome
+from redrive.tasks.workers.connection import WorkerConnection
+from redrive.tasks.workers.messages import AttemptEnd, TaskJob, TaskOutcome
 from redrive.tasks.workers.thread_dump import tidy
 
 _WORDS: dict[int, str] = {
@@ -27,7 +27,7 @@ _WORDS: dict[int, str] = {
 # Somebody's wish, not the work of the task.
 _FROM_OUTSIDE: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
 
-_STOPPED = (Ended.STOPPED, Kind.TRANSIENT, "ended with its executor", "stopped")
+_STOPPED = (AttemptEnd.STOPPED, Kind.TRANSIENT, "ended with its executor", "stopped")
 
 
 def how(status: int) -> str:
@@ -56,35 +56,37 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def outcome(link: Link, status: int | None, seconds: float) -> Outcome:
+def outcome(link: WorkerConnection, status: int | None, seconds: float) -> TaskOutcome:
     """Of the attempt that the dead worker was making; without a status, it died with the fork server."""
     job, output = link.job, tidy(link.last_output())
     assert job is not None
     ended = partial(_outcome, job, seconds, output)
-    if link.ending is Ended.STOPPED:
+    if link.ending is AttemptEnd.STOPPED:
         return ended(*_STOPPED)
-    if link.ending is Ended.TIMED_OUT:
+    if link.ending is AttemptEnd.TIMED_OUT:
         error = f"ran longer than its limit of {job.timeout:g} s"
-        return ended(Ended.TIMED_OUT, Kind.TRANSIENT, error, "timeout")
+        return ended(AttemptEnd.TIMED_OUT, Kind.TRANSIENT, error, "timeout")
     if status is None:
         error = "the process that workers are forked from died, and its workers with it"
-        return ended(Ended.LOST, Kind.TRANSIENT, error, LOST)  # as if its executor had: not the task's doing
+        return ended(AttemptEnd.LOST, Kind.TRANSIENT, error, LOST)  # as if its executor had: not the task's doing
     code = os.waitstatus_to_exitcode(status)
-    if link.ending is Ended.DIED and code == -signal.SIGKILL:  # by us, since nothing more could be heard of it
+    if link.ending is AttemptEnd.DIED and code == -signal.SIGKILL:  # by us, since nothing more could be heard of it
         error = "it closed the connection to its executor, or wrote into it: let tasks close only what they opened"
-        return ended(Ended.DIED, Kind.AMBIGUOUS, error, "connection")
+        return ended(AttemptEnd.DIED, Kind.AMBIGUOUS, error, "connection")
     cause = f"exit:{code}" if code >= 0 else f"signal:{_name(-code)}"
     kind = Kind.TRANSIENT if code < 0 and -code in _FROM_OUTSIDE else Kind.AMBIGUOUS
-    return ended(Ended.DIED, kind, how(status), cause)
+    return ended(AttemptEnd.DIED, kind, how(status), cause)
 
 
-def never_begun(job: Job) -> Outcome:
+def never_begun(job: TaskJob) -> TaskOutcome:
     """Of a job that no worker had when its executor was to end."""
     return replace(_outcome(job, 0.0, "", *_STOPPED), never_begun=True)
 
 
-def _outcome(job: Job, seconds: float, output: str, ended: Ended, kind: Kind, error: str, cause: str) -> Outcome:  # noqa: PLR0917 - it is the outcome's own fields
-    return Outcome(
+def _outcome(
+    job: TaskJob, seconds: float, output: str, ended: AttemptEnd, kind: Kind, error: str, cause: str
+) -> TaskOutcome:
+    return TaskOutcome(
         ticket=job.ticket,
         ended=ended,
         seconds=seconds,

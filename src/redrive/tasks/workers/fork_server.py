@@ -53,7 +53,7 @@ def main(descriptor: int) -> None:
     processes.die_with_parent(executor)  # while the import goes on, nothing is listened to
     import_flow.becomes("import")
     try:
-        flow = import_flow.Home(**launch["home"]).visit()
+        flow = import_flow.FlowLocation(**launch["home"]).visit()
     except FlowError as error:
         _tell(control, BROKEN, storable(str(error)))
         os._exit(0)

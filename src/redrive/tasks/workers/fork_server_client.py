@@ -15,19 +15,19 @@ from typing import Any
 
 from redrive.errors import FlowError
 from redrive.tasks.flow import Flow
-from redrive.tasks.workers.import_flow import Home, refuse_within_import
-from redrive.tasks.workers.protocol import END, FORK, ORDER, SIGNAL, Frames
+from redrive.tasks.workers.import_flow import FlowLocation, refuse_within_import
+from redrive.tasks.workers.protocol import END, FORK, ORDER, SIGNAL, FrameReader
 from redrive.tasks.workers.supervisor import Supervisor
 
 _CHUNK = 1 << 16
 
 
-class _Ahead(threading.local):
+class _StartedAhead(threading.local):
     def __init__(self) -> None:
         self.supervisors: dict[Flow, Supervisor] = {}
 
 
-_ahead = _Ahead()
+_ahead = _StartedAhead()
 
 
 @contextmanager
@@ -48,21 +48,21 @@ def launched(flow: Flow) -> Iterator[None]:
 
 
 def _supervisor_of(flow: Flow) -> Supervisor:
-    launch = {"home": Home.of(flow).document(), "max_rss": flow.max_rss}
+    launch = {"home": FlowLocation.of(flow).document(), "max_rss": flow.max_rss}
     try:
         return Supervisor("forkserver", f"workers of flow {flow.name}", launch, is_quiet=True)
     except OSError as error:
         raise FlowError(f"no process can be started for workers: {error.strerror}") from None
 
 
-class Server:
+class ForkServerClient:
     """A fork server, from its start to its end."""
 
     def __init__(self, flow: Flow, selector: selectors.BaseSelector, heard: Callable[[], None]) -> None:
-        self.home = Home.of(flow)
+        self.home = FlowLocation.of(flow)
         self._selector = selector
         self._heard = heard
-        self._frames = Frames()
+        self._frames = FrameReader()
         self._unsent: deque[tuple[bytes, Sequence[int]]] = deque()
         ahead = _ahead.supervisors.pop(flow, None)
         self._supervisor = _supervisor_of(flow) if ahead is None else ahead

@@ -44,7 +44,7 @@ def refuse_within_import() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class FlowLocation:
     """Where a flow lives."""
 
     flow: str
@@ -57,7 +57,7 @@ class Home:
     """For `python -m jobs.settle`, the name behind the -m."""
 
     @classmethod
-    def of(cls, flow: Flow) -> Home:
+    def of(cls, flow: Flow) -> FlowLocation:
         """Where this flow lives; FlowError where nobody else can come."""
         file = None if flow.file is None else os.path.abspath(flow.file)
         if flow.module not in _MAIN:
@@ -74,7 +74,7 @@ class Home:
         return cls(flow.name, flow.line, "__main__", file)
 
     @classmethod
-    def of_program(cls) -> Home | None:
+    def of_program(cls) -> FlowLocation | None:
         """Return where the program itself lives; None where it has no file (a notebook, python -c)."""
         main = sys.modules.get("__main__")
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)

@@ -13,7 +13,7 @@ LARGEST = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TaskJob:
     """One attempt of one task."""
 
     ticket: int
@@ -36,7 +36,7 @@ class Job:
     """Where its output goes while it runs."""
 
 
-class Ended(StrEnum):
+class AttemptEnd(StrEnum):
     """How an attempt ended."""
 
     RETURNED = "returned"
@@ -51,11 +51,11 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TaskOutcome:
     """What became of a job."""
 
     ticket: int
-    ended: Ended
+    ended: AttemptEnd
     seconds: float
     result: str | None = None
     """What was returned, as JSON text; None where it is in the job's `result_file`, or where nothing was returned."""

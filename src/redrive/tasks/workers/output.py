@@ -18,7 +18,7 @@ _CHUNK = 1 << 16
 _AT_ONCE = 1 << 18  # bytes read before it is somebody else's turn
 
 
-class Output:
+class OutputCollector:
     """Collects what comes out of a pipe."""
 
     __slots__ = ("_head", "_live", "_tail", "_total")
@@ -68,14 +68,14 @@ def _readable(data: bytearray) -> str:
 
 def read_left_behind(path: Path) -> str:
     """Return what is kept of the output of an attempt whose executor was killed."""
-    output = Output()
+    output = OutputCollector()
     with contextlib.suppress(OSError), path.open("rb") as file:
         while data := file.read(_CHUNK):
             output.add(data)
     return output.text()
 
 
-def drain(pipe: int, output: Output | None) -> bool:
+def drain(pipe: int, output: OutputCollector | None) -> bool:
     """Read what is there, up to a limit; whether there may be more to come."""
     read = 0
     while read < _AT_ONCE:

@@ -20,17 +20,17 @@ from redrive.policy.option_checks import warn
 from redrive.tasks.flow import Flow
 from redrive.tasks.graph import listed
 from redrive.tasks.workers import exit_status, processes
-from redrive.tasks.workers.connection import Link
-from redrive.tasks.workers.fork_server_client import Server
-from redrive.tasks.workers.messages import Ended, Job, Outcome
-from redrive.tasks.workers.output import Output
+from redrive.tasks.workers.connection import WorkerConnection
+from redrive.tasks.workers.fork_server_client import ForkServerClient
+from redrive.tasks.workers.messages import AttemptEnd, TaskJob, TaskOutcome
+from redrive.tasks.workers.output import OutputCollector
 from redrive.tasks.workers.protocol import (
     BROKEN,
     DEAD,
     READY,
     UNFORKED,
-    Answer,
-    Garbled,
+    ProtocolError,
+    WorkerAnswer,
     job_frame,
     outcome_of,
     read_answer,
@@ -45,7 +45,7 @@ _STILLBORN = 10  # workers that end before their first word, while there are no 
 _BREATH = 1.0  # seconds after such a death, before there are new ones
 
 
-class Running(NamedTuple):
+class RunningJob(NamedTuple):
     """A job in a worker's hands."""
 
     ticket: int
@@ -53,7 +53,7 @@ class Running(NamedTuple):
     dying: bool
 
 
-class Pool:
+class WorkerPool:
     """`workers` processes at work at most, and a few in reserve, so that a killed one is replaced at once."""
 
     def __init__(self, flow: Flow, selector: selectors.BaseSelector, *, workers: int, spares: int = 1) -> None:
@@ -62,11 +62,11 @@ class Pool:
         self._workers = workers
         self._size = workers + spares
         self._recycle_after = inf if flow.recycle_after is None else flow.recycle_after
-        self._server: Server | None = None
-        self._links: dict[int, Link] = {}
-        self._ready: list[Link] = []
-        self._waiting: list[Job] = []  # given to a worker that was found dead, and to nobody since
-        self._outcomes: list[Outcome] = []
+        self._server: ForkServerClient | None = None
+        self._links: dict[int, WorkerConnection] = {}
+        self._ready: list[WorkerConnection] = []
+        self._waiting: list[TaskJob] = []  # given to a worker that was found dead, and to nobody since
+        self._outcomes: list[TaskOutcome] = []
         self._busy = 0
         self._numbers = 0
         self._soonest = inf  # no deadline is before this
@@ -80,7 +80,7 @@ class Pool:
 
     def start(self) -> None:
         """Launch the fork server, and do not wait for it."""
-        self._server = Server(self._flow, self._selector, self._heard_server)
+        self._server = ForkServerClient(self._flow, self._selector, self._heard_server)
         self._import_until = time.monotonic() + _TO_IMPORT
         self._soonest = min(self._soonest, self._import_until)
 
@@ -94,11 +94,11 @@ class Pool:
             if poll.poll(1_000 * max(0.0, self._import_until - time.monotonic())):
                 self._heard_server()
 
-    def _check_import(self, server: Server) -> None:
+    def _check_import(self, server: ForkServerClient) -> None:
         if time.monotonic() >= self._import_until:
             raise FlowError(f"no worker could import {server.home.shown} within {_TO_IMPORT / 60:.0f} minutes")
 
-    def _met(self, server: Server, tasks: list[str] | None, threads: list[str]) -> None:
+    def _met(self, server: ForkServerClient, tasks: list[str] | None, threads: list[str]) -> None:
         """The fork server has imported what it was told to: is everything there?"""
         server.has_imported = True
         if threads and not self._threads:
@@ -126,7 +126,7 @@ class Pool:
             return
         for _ in range(self._size - sum(not link.doomed for link in self._links.values())):
             self._numbers += 1
-            link = Link(self._numbers, self._selector, self._hear)
+            link = WorkerConnection(self._numbers, self._selector, self._hear)
             try:
                 ends = link.open()
             except OSError as error:
@@ -142,12 +142,12 @@ class Pool:
         """How many jobs can be given right now."""
         return 0 if self._stopping else max(0, min(len(self._ready), self._workers - self._busy))
 
-    def give(self, job: Job) -> None:
+    def give(self, job: TaskJob) -> None:
         """Hand a job to an idle worker. Its time begins."""
         self._busy += 1
         self._hand_over(job)
 
-    def _hand_over(self, job: Job) -> None:
+    def _hand_over(self, job: TaskJob) -> None:
         message = job_frame(job)
         while self._ready:
             link = self._ready.pop()
@@ -156,7 +156,7 @@ class Pool:
                 link.job = job
                 link.since = now
                 link.given += 1
-                link.output = Output(job.output_file)
+                link.output = OutputCollector(job.output_file)
                 if job.timeout is not None:
                     link.deadline = now + job.timeout
                     self._soonest = min(self._soonest, link.deadline)
@@ -164,42 +164,42 @@ class Pool:
             self._doom(link)  # it died while it had nothing to do
         self._waiting.append(job)
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[TaskOutcome]:
         """What has ended since the last call."""
         found, self._outcomes = self._outcomes, []
         return found
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningJob]:
         """What is under way."""
         now = time.monotonic()
         return [
-            Running(link.job.ticket, now - link.since, link.ending is not None)
+            RunningJob(link.job.ticket, now - link.since, link.ending is not None)
             for link in self._links.values()
             if link.job is not None
         ]
 
     # ── what workers say ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _hear(self, link: Link) -> None:
+    def _hear(self, link: WorkerConnection) -> None:
         for document in link.receive():
             if isinstance(document, int):
                 self._greeted(link, document)
             else:
                 try:
                     self._answered(link, read_answer(document))
-                except Garbled:
+                except ProtocolError:
                     link.lose()
         if link.is_lost:
             self._lost(link)
 
-    def _greeted(self, link: Link, pid: int) -> None:
+    def _greeted(self, link: WorkerConnection, pid: int) -> None:
         link.pid = pid
         link.deadline = inf
         self._stillborn = 0
         if not link.doomed:
             self._rest(link)
 
-    def _answered(self, link: Link, answer: Answer) -> None:
+    def _answered(self, link: WorkerConnection, answer: WorkerAnswer) -> None:
         job = link.job
         if job is None or answer.ticket != job.ticket:
             return
@@ -214,12 +214,12 @@ class Pool:
         elif not link.doomed:
             self._rest(link)
 
-    def _rest(self, link: Link) -> None:
+    def _rest(self, link: WorkerConnection) -> None:
         self._ready.append(link)
         if self._waiting:
             self._hand_over(self._waiting.pop(0))
 
-    def _end(self, link: Link, outcome: Outcome) -> None:
+    def _end(self, link: WorkerConnection, outcome: TaskOutcome) -> None:
         self._outcomes.append(outcome)
         self._busy -= 1
         link.job = None
@@ -249,7 +249,7 @@ class Pool:
                 self._overdue(link)
             self._soonest = min(self._soonest, link.deadline)
 
-    def _overdue(self, link: Link) -> None:
+    def _overdue(self, link: WorkerConnection) -> None:
         if not link.is_lost:
             self._hear(link)  # an answer that waits to be heard is in time
             if link.deadline > time.monotonic():
@@ -262,12 +262,12 @@ class Pool:
         if link.job is None or link.ending is not None:
             self._kill(link)
         elif link.is_lost:
-            link.ending = Ended.DIED
+            link.ending = AttemptEnd.DIED
             self._kill(link)
         else:
-            self._ask_to_end(link, Ended.TIMED_OUT)
+            self._ask_to_end(link, AttemptEnd.TIMED_OUT)
 
-    def _ask_to_end(self, link: Link, ending: Ended) -> None:
+    def _ask_to_end(self, link: WorkerConnection, ending: AttemptEnd) -> None:
         assert link.job is not None
         link.ending = ending
         if link.job.grace <= 0:
@@ -276,15 +276,15 @@ class Pool:
             self._doom(link, signal.SIGTERM)
             self._remind(link, link.job.grace)
 
-    def _remind(self, link: Link, seconds: float) -> None:
+    def _remind(self, link: WorkerConnection, seconds: float) -> None:
         link.deadline = time.monotonic() + seconds
         self._soonest = min(self._soonest, link.deadline)
 
-    def _kill(self, link: Link) -> None:
+    def _kill(self, link: WorkerConnection) -> None:
         link.deadline = inf
         self._doom(link, signal.SIGKILL)
 
-    def _doom(self, link: Link, by: signal.Signals = signal.SIGKILL) -> None:
+    def _doom(self, link: WorkerConnection, by: signal.Signals = signal.SIGKILL) -> None:
         """Decide that a worker is to end. It is never used again, and replaced at once."""
         link.doomed = True
         if link in self._ready:
@@ -293,7 +293,7 @@ class Pool:
             self._server.signal(link.number, by)
         self._refill()
 
-    def _dismiss(self, link: Link) -> None:
+    def _dismiss(self, link: WorkerConnection) -> None:
         """Let a worker that has nothing to do end by itself: it may have something to write down still."""
         link.doomed = True
         link.dismiss()
@@ -304,7 +304,7 @@ class Pool:
         """End one attempt, by SIGTERM, grace and SIGKILL."""
         for link in list(self._links.values()):
             if link.job is not None and link.job.ticket == ticket and link.ending is None:
-                self._ask_to_end(link, Ended.STOPPED)
+                self._ask_to_end(link, AttemptEnd.STOPPED)
         for job in [job for job in self._waiting if job.ticket == ticket]:
             self._waiting.remove(job)
             self._busy -= 1
@@ -315,7 +315,7 @@ class Pool:
         self._stopping = True
         for link in list(self._links.values()):
             if link.job is not None and link.ending is None:
-                self._ask_to_end(link, Ended.STOPPED)
+                self._ask_to_end(link, AttemptEnd.STOPPED)
         self._drop_waiting()
 
     def kill(self) -> None:
@@ -323,7 +323,7 @@ class Pool:
         self._stopping = True
         for link in list(self._links.values()):
             if link.job is not None and link.ending is None:
-                link.ending = Ended.STOPPED
+                link.ending = AttemptEnd.STOPPED
             self._kill(link)
         self._drop_waiting()
 
@@ -335,7 +335,7 @@ class Pool:
 
     # ── deaths ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _lost(self, link: Link) -> None:
+    def _lost(self, link: WorkerConnection) -> None:
         """Its socket is closed. Most likely it is dead, which the fork server will say in a moment."""
         if not link.doomed:
             link.doomed = True
@@ -357,14 +357,14 @@ class Pool:
             self._count_stillborn(": ".join([exit_status.how(status), *last_words]))
         self._refill()
 
-    def _conclude(self, link: Link, status: int | None) -> None:
+    def _conclude(self, link: WorkerConnection, status: int | None) -> None:
         """A worker is dead, and so the attempt it was making."""
         link.doomed = True
         if link in self._ready:
             self._ready.remove(link)
         if link.job is not None:
             outcome = exit_status.outcome(link, status, time.monotonic() - link.since)
-            hint = _may_wait_for(self._threads) if self._threads and outcome.ended is Ended.TIMED_OUT else ""
+            hint = _may_wait_for(self._threads) if self._threads and outcome.ended is AttemptEnd.TIMED_OUT else ""
             self._end(link, replace(outcome, hint=hint))
         link.close()
 
@@ -383,7 +383,7 @@ class Pool:
         assert server is not None
         try:
             reports = server.reports()
-        except Garbled:
+        except ProtocolError:
             reports = None
         if reports is None:
             self._server_died(server)
@@ -400,7 +400,7 @@ class Pool:
                 self._links.pop(number).close()
                 self._count_stillborn(why)
 
-    def _server_died(self, server: Server) -> None:
+    def _server_died(self, server: ForkServerClient) -> None:
         """All workers die with it; what they were doing is lost, and a new one is started."""
         self._server = None
         code = server.end()
@@ -425,7 +425,7 @@ class Pool:
         if not self._stopping:
             self.start()
 
-    def _wait_for_end(self, link: Link) -> None:
+    def _wait_for_end(self, link: WorkerConnection) -> None:
         """Nobody reports the deaths of these workers any more, but the end of a process closes its socket."""
         until = time.monotonic() + _TO_BE_BURIED
         poll = select.poll()

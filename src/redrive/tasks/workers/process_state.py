@@ -26,7 +26,7 @@ _LIMITS = tuple(
 _SETTABLE = tuple(map(int, sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})))
 
 
-class Surroundings:
+class ProcessState:
     """The state of this process that code in it changes for everybody: taken once, put back after each task.
 
     Module variables are not part of it: they are how a task keeps something for the next one.

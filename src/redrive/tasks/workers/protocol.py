@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from redrive.model.calls import Kind, Verdict
-from redrive.tasks.workers.messages import Ended, Job, Outcome
+from redrive.tasks.workers.messages import AttemptEnd, TaskJob, TaskOutcome
 
 ORDER = struct.Struct("!BQi")
 """From the executor to the fork server: what to do, the worker's number, a signal."""
@@ -21,7 +21,7 @@ _LENGTH = struct.Struct("!I")
 _LONGEST = 256 << 20  # what claims to be longer is no frame
 
 
-class Garbled(Exception):
+class ProtocolError(Exception):
     """What arrived is not of this language."""
 
 
@@ -31,7 +31,7 @@ def frame(document: Any) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Frames:
+class FrameReader:
     """Puts frames together from what arrives, in whatever pieces."""
 
     __slots__ = ("_rest",)
@@ -51,7 +51,7 @@ class Frames:
         while len(rest) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(rest, start)
             if length > _LONGEST:
-                raise Garbled(f"a frame of {length} bytes")
+                raise ProtocolError(f"a frame of {length} bytes")
             end = start + _LENGTH.size + length
             if end > len(rest):
                 break
@@ -65,21 +65,23 @@ def _read(body: bytes | memoryview) -> Any:
     try:
         return orjson.loads(body)
     except ValueError as error:
-        raise Garbled(str(error)) from None
+        raise ProtocolError(str(error)) from None
 
 
-def job_frame(job: Job) -> bytes:
+def job_frame(job: TaskJob) -> bytes:
     """A job on its way to a worker, which need not know about its time."""
     return frame((job.ticket, job.task, dict(job.arguments), dict(job.files), job.identity, job.result_file))
 
 
-def read_job(document: Any) -> Job:
+def read_job(document: Any) -> TaskJob:
     """The job that arrived."""
     ticket, task, arguments, files, identity, result_file = document
-    return Job(ticket=ticket, task=task, arguments=arguments, files=files, identity=identity, result_file=result_file)
+    return TaskJob(
+        ticket=ticket, task=task, arguments=arguments, files=files, identity=identity, result_file=result_file
+    )
 
 
-class Answer(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """What a worker says of an attempt."""
 
     ticket: int
@@ -92,7 +94,7 @@ class Answer(NamedTuple):
     """The verdict, the error, its fingerprint and its traceback."""
 
 
-def answer_frame(outcome: Outcome, *, retire: bool) -> bytes:
+def answer_frame(outcome: TaskOutcome, *, retire: bool) -> bytes:
     """What became of a job, on its way to the executor."""
     if outcome.verdict is None:
         returned, raised = (outcome.result, outcome.in_file, outcome.truth, outcome.branch), None
@@ -103,21 +105,21 @@ def answer_frame(outcome: Outcome, *, retire: bool) -> bytes:
     return frame((outcome.ticket, outcome.seconds, retire, returned, raised))
 
 
-def read_answer(document: Any) -> Answer:
+def read_answer(document: Any) -> WorkerAnswer:
     """The answer that arrived."""
     try:
-        return Answer(*document)
+        return WorkerAnswer(*document)
     except TypeError as error:
-        raise Garbled(str(error)) from None
+        raise ProtocolError(str(error)) from None
 
 
-def outcome_of(answer: Answer, output: str) -> Outcome:
+def outcome_of(answer: WorkerAnswer, output: str) -> TaskOutcome:
     """What became of a job, as its executor has it."""
     if answer.returned is not None:
         result, in_file, truth, branch = answer.returned
-        return Outcome(
+        return TaskOutcome(
             ticket=answer.ticket,
-            ended=Ended.RETURNED,
+            ended=AttemptEnd.RETURNED,
             seconds=answer.seconds,
             result=result,
             in_file=in_file,
@@ -126,11 +128,11 @@ def outcome_of(answer: Answer, output: str) -> Outcome:
             output=output,
         )
     if answer.raised is None:
-        raise Garbled("an answer that says nothing")
+        raise ProtocolError("an answer that says nothing")
     (kind, *parts), error, fingerprint, trace = answer.raised
-    return Outcome(
+    return TaskOutcome(
         ticket=answer.ticket,
-        ended=Ended.RAISED,
+        ended=AttemptEnd.RAISED,
         seconds=answer.seconds,
         verdict=Verdict(Kind(kind), *parts),
         error=error,

@@ -31,7 +31,7 @@ from redrive.tasks.workers.fingerprint import (
     trace_of,
     with_status,
 )
-from redrive.tasks.workers.messages import LARGEST, Ended, Job, Outcome
+from redrive.tasks.workers.messages import LARGEST, AttemptEnd, TaskJob, TaskOutcome
 
 _HERE = __file__
 _CLASSIFIER = Classifier()
@@ -39,24 +39,24 @@ _SIMPLE = frozenset({str, int, float, bool, list, dict, NoneType})
 _LISTED = (tuple, Set, range, deque, Iterator, KeysView, ValuesView, ItemsView)
 
 
-class Refused(Exception):
+class ResultRejected(Exception):
     """What a task returned cannot be its result."""
 
 
-class Unreadable(Exception):
+class InputUnreadable(Exception):
     """What a task is to be given is not there any more, or is broken."""
 
 
-class Ending:
+class TerminationFlag:
     """Whether this process was told to end: then a `TaskTimeout` is no error of the task's own."""
 
     is_told = False
 
 
-ENDING = Ending()
+ENDING = TerminationFlag()
 
 
-def perform(node: Node, job: Job, *, fans_out: bool = False, followers: Collection[str] = ()) -> Outcome:
+def perform(node: Node, job: TaskJob, *, fans_out: bool = False, followers: Collection[str] = ()) -> TaskOutcome:
     """Attempt the task once. Whatever it raises is part of the outcome, but for being told to end.
 
     `fans_out` says that other tasks run for each item of the result: it has to be a list. Where it is a fan-out itself,
@@ -78,9 +78,9 @@ def perform(node: Node, job: Job, *, fans_out: bool = False, followers: Collecti
         if ENDING.is_told and isinstance(error, TaskTimeout):
             raise
         return _failed(node, job, error, time.monotonic() - began)
-    return Outcome(
+    return TaskOutcome(
         ticket=job.ticket,
-        ended=Ended.RETURNED,
+        ended=AttemptEnd.RETURNED,
         seconds=time.monotonic() - began,
         result=None if in_file else text,
         in_file=in_file,
@@ -89,14 +89,14 @@ def perform(node: Node, job: Job, *, fans_out: bool = False, followers: Collecti
     )
 
 
-def _arguments(node: Node, job: Job) -> dict[str, Any]:
+def _arguments(node: Node, job: TaskJob) -> dict[str, Any]:
     arguments = {name: decode(text) for name, text in job.arguments.items()}
     for name, path in job.files.items():
         try:
             arguments[name] = decode(Path(path).read_bytes())
         except (ValueError, FileNotFoundError, IsADirectoryError) as error:
             why = getattr(error, "strerror", None) or error
-            raise Unreadable(
+            raise InputUnreadable(
                 f"the argument {name!r} of task {node.name!r} is in {path}, which cannot be read: {why}"
             ) from None
     if node.binding.wants_key:
@@ -131,10 +131,14 @@ async def _collected(values: AsyncIterator[Any]) -> list[Any]:
 def _chosen(node: Node, branch: Branch, followers: Collection[str]) -> tuple[str, ...]:
     if node.each is not None or node.sensing is not None:
         what = "a child of a fan-out" if node.each else "a sensor"
-        raise Refused(f"task {node.name!r} returned a Branch, and {what} cannot choose what runs: let a task after it")
+        raise ResultRejected(
+            f"task {node.name!r} returned a Branch, and {what} cannot choose what runs: let a task after it"
+        )
     for name in branch.followers:
         if name not in followers:
-            raise Refused(f"task {node.name!r} returned Branch({name!r}), and no task {name!r} comes directly after it")
+            raise ResultRejected(
+                f"task {node.name!r} returned Branch({name!r}), and no task {name!r} comes directly after it"
+            )
     return branch.followers
 
 
@@ -143,7 +147,7 @@ def _as_list(node: Node, value: Any) -> list[Any]:
         return value
     if isinstance(value, _LISTED):
         return list(value)
-    raise Refused(
+    raise ResultRejected(
         f"task {node.name!r} returned {_named(value)}, and other tasks run for each item of its result: return a list"
     )
 
@@ -154,7 +158,7 @@ def _text(node: Node, value: Any) -> str:
     if not lost:
         return text
     what = lost[0] if lost[0] == _named(value) else f"{_named(value)} that holds {lost[0]}"
-    raise Refused(
+    raise ResultRejected(
         f"task {node.name!r} returned {what}, which JSON cannot hold: return plain data, or write it to a file and "
         "return its path"
     )
@@ -192,7 +196,7 @@ def _put_into(path: str, text: str) -> bool:
     return True
 
 
-def _failed(node: Node, job: Job, error: BaseException, seconds: float) -> Outcome:
+def _failed(node: Node, job: TaskJob, error: BaseException, seconds: float) -> TaskOutcome:
     try:
         return _described(node, job, error, seconds)
     except BaseException as raised:  # no memory even for this, or an error that cannot be looked at
@@ -202,20 +206,20 @@ def _failed(node: Node, job: Job, error: BaseException, seconds: float) -> Outco
             traceback.clear_frames(error.__traceback__)
         kind = type(error).__name__
         verdict = Verdict(Kind.AMBIGUOUS, f"{kind}, which could not be looked into", "task")
-        return Outcome(
-            ticket=job.ticket, ended=Ended.RAISED, seconds=seconds, verdict=verdict, error=kind, fingerprint=kind
+        return TaskOutcome(
+            ticket=job.ticket, ended=AttemptEnd.RAISED, seconds=seconds, verdict=verdict, error=kind, fingerprint=kind
         )
 
 
-def _described(node: Node, job: Job, error: BaseException, seconds: float) -> Outcome:
+def _described(node: Node, job: TaskJob, error: BaseException, seconds: float) -> TaskOutcome:
     cause = fingerprint(error, skip=_HERE, home=getattr(node.function, "__module__", None))
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # what filled the memory hangs there
     trace: str | None = None
-    if isinstance(error, Refused):
+    if isinstance(error, ResultRejected):
         said, cause = str(error), f"result@{node.name}"
         verdict = Verdict(Kind.PERMANENT, "its result cannot be kept", "task result")
-    elif isinstance(error, Unreadable):
+    elif isinstance(error, InputUnreadable):
         said, cause = str(error), f"argument@{node.name}"
         verdict = Verdict(Kind.PERMANENT, "what it needs cannot be read", "task argument")
     elif isinstance(error, TaskTimeout):
@@ -228,9 +232,9 @@ def _described(node: Node, job: Job, error: BaseException, seconds: float) -> Ou
         said, trace = one_line(error), trace_of(error, skip=_HERE)
         verdict = _storable((node.classifier or _CLASSIFIER).classify(error, "task"))
         cause = with_status(cause, verdict.status)
-    return Outcome(
+    return TaskOutcome(
         ticket=job.ticket,
-        ended=Ended.RAISED,
+        ended=AttemptEnd.RAISED,
         seconds=seconds,
         verdict=verdict,
         error=storable(cut(said, ERROR_LENGTH)),

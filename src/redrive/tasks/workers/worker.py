@@ -15,8 +15,8 @@ from redrive.errors import TaskTimeout
 from redrive.tasks.flow import Flow
 from redrive.tasks.graph import followers_of
 from redrive.tasks.workers import processes
-from redrive.tasks.workers.process_state import Surroundings, disown_exit_functions
-from redrive.tasks.workers.protocol import Frames, answer_frame, frame, read_job
+from redrive.tasks.workers.process_state import ProcessState, disown_exit_functions
+from redrive.tasks.workers.protocol import FrameReader, answer_frame, frame, read_job
 from redrive.tasks.workers.run_task import ENDING, perform
 
 _CHUNK = 1 << 18
@@ -76,14 +76,14 @@ class Worker:
         faulthandler.enable(self._output)
         self._take_signals()
         _fork_ordinary_processes()
-        self._surroundings = Surroundings(self._output)
+        self._surroundings = ProcessState(self._output)
         numpy: Any = sys.modules.get("numpy.random")
         if numpy is not None:
             numpy.seed()  # or all workers would draw the same numbers; Python's own see to that themselves
 
     def serve(self) -> None:
         """Attempt what is sent, until nothing more is."""
-        frames = Frames()
+        frames = FrameReader()
         self._connection.sendall(frame(os.getpid()))
         while data := self._connection.recv(_CHUNK):
             for document in frames.feed(data):
