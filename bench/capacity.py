@@ -24,7 +24,7 @@ from rejects import given, new_letters
 from sqlalchemy import Table, insert, make_url
 
 import redrive
-from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.watch.watch import Watch
 from redrive.observe.prometheus import render
 from redrive.store.schema import pipelines, runs
@@ -101,7 +101,7 @@ def time_looks(store: redrive.Store, count: int, repeat: int) -> dict[str, float
     for number in range(count):
         start = OPEN_LETTERS * number
         put_letters(store, f"pipeline_{number:04d}", start, start + OPEN_LETTERS)
-    watch = Watch(store.database, store.alerts, Levels(store.database, store.alerts.settings))
+    watch = Watch(store.database, store.alerts, LevelCollector(store.database, store.alerts.settings))
     first = milliseconds(watch.look, 1)
     if watch.failed:
         raise RuntimeError(f"the watch cannot {', '.join(map(str, watch.failed))}")

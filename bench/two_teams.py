@@ -22,9 +22,9 @@ from incidents import Message, hours, messages_of
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings, Thresholds
-from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.days_off import DaysOff
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped
@@ -172,10 +172,10 @@ class World:
             },
         )
 
-    def _watch(self, settings: AlertSettings) -> tuple[Watch, Desk]:
-        desk = Desk(self.store.database, settings, clock=self.clock)
+    def _watch(self, settings: AlertSettings) -> tuple[Watch, Alerts]:
+        desk = Alerts(self.store.database, settings, clock=self.clock)
         desk.sender.ring = lambda: None  # what is due goes out when the watch looks
-        watch = Watch(self.store.database, desk, Levels(self.store.database, settings), clock=self.clock)
+        watch = Watch(self.store.database, desk, LevelCollector(self.store.database, settings), clock=self.clock)
         return watch, desk
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────────

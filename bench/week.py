@@ -31,8 +31,8 @@ from record import Figure, Table, record
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings, Quiet
-from redrive.alerts.facts.collector import Levels
-from redrive.alerts.service import Desk
+from redrive.alerts.facts.collector import LevelCollector
+from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped, StoreError
@@ -107,9 +107,9 @@ class World:
             quiet=Quiet(time(22), time(7), ZoneInfo("Europe/Berlin")),
             pipelines={"vendor": PipelineSettings(runbook=("ask the vendor for a corrected file",))},
         )
-        self.store.__dict__["alerts"] = self.desk = Desk(self.store.database, self.settings)
+        self.store.__dict__["alerts"] = self.desk = Alerts(self.store.database, self.settings)
         self.desk.sender.ring = lambda: None  # what is due goes out when the watch looks, and at no other time
-        self.watch = Watch(self.store.database, self.desk, Levels(self.store.database, self.settings))
+        self.watch = Watch(self.store.database, self.desk, LevelCollector(self.store.database, self.settings))
         self._table = here / "warehouse.db"
         self._ids = count()
         self.shipfast, self.bank, self.crm_api = (self._service(name) for name in ("shipfast", "bank", "crm"))

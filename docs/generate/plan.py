@@ -15,7 +15,7 @@ from docstrings import parse
 
 import redrive
 from redrive import errors
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.calls.attempts import AttemptBlock, Attempts
 from redrive.calls.metrics.counters import ServiceStats
 from redrive.dlq.filters import Filter
@@ -202,7 +202,7 @@ def pages() -> list[Page]:
             "are set in [`redrive.toml`](../configuration.md). An alert that is not there is an `AlertError`.",
             [
                 Entry(
-                    Desk,
+                    Alerts,
                     "store.alerts",
                     only=("find", "get", "sends", "unsent", "acknowledge", "resolve", "test", "purge", "send_due"),
                 ),

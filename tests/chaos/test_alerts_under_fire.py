@@ -17,7 +17,7 @@ import pytest
 
 import redrive
 from redrive.alerts.delivery.sender import Sender
-from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.model.alerts import AlertStatus, SendStatus, What
 from tests.support.alerts_worker import CHANNELS, SETTINGS, is_over
 from tests.support.killable_workers import workers_of
@@ -60,7 +60,7 @@ class Books:
     def check(self):
         """How many alerts there are, and how many messages came twice."""
         with redrive.connect(self.url) as store:
-            ledger = AlertLedger(store.database, SETTINGS)
+            ledger = AlertRepository(store.database, SETTINGS)
             alerts = ledger.find(limit=100_000)
             sends = {alert.key: ledger.sends(alert.id) for alert in alerts}
             assert ledger.unsent() == []

@@ -10,7 +10,7 @@ from sqlalchemy import insert, select, update
 import redrive
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.alerts.lifecycle import open_alerts
-from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.lifecycle.rows import case_of
 from redrive.errors import AlertError
 from redrive.model.alerts import AlertStatus, Facts, SendStatus, Subject, Urgency, What
@@ -37,7 +37,7 @@ SLACK = settings()
 
 @pytest.fixture
 def ledger(store):
-    return AlertLedger(store.database, SLACK)
+    return AlertRepository(store.database, SLACK)
 
 
 def told(ledger, alert_id=None):
@@ -249,7 +249,7 @@ def test_many_who_find_the_same_at_once_open_one_alert(store_url):
     def find():
         try:
             with redrive.connect(store_url) as store:
-                ledger = AlertLedger(store.database, SLACK)
+                ledger = AlertRepository(store.database, SLACK)
                 gate.wait()
                 for _ in range(5):
                     ledger.apply(found)
@@ -263,7 +263,7 @@ def test_many_who_find_the_same_at_once_open_one_alert(store_url):
         thread.join()
     assert errors == []
     with redrive.connect(store_url) as store:
-        ledger = AlertLedger(store.database, SLACK)
+        ledger = AlertRepository(store.database, SLACK)
         assert sorted((alert.key, alert.seen) for alert in ledger.find()) == [
             (key, 30) for key in ("run:vendor", "slot:0", "slot:1", "slot:2")
         ]
@@ -298,7 +298,7 @@ def test_where_a_lost_answer_cannot_be_told_from_the_work_of_another_nobody_is_t
 
     def meanwhile():
         with redrive.connect(store_url) as other:
-            AlertLedger(other.database, SLACK).apply(judgement(finding()), now=after(1))
+            AlertRepository(other.database, SLACK).apply(judgement(finding()), now=after(1))
         return broken()
 
     monkeypatch.setattr(answers, "_broken", meanwhile)
@@ -313,7 +313,7 @@ def test_time_passes_without_holding_up_others_where_nothing_comes_of_it(ledger,
 
         def meanwhile(connection):
             store.database.dialect.lock(connection, "alerts")
-            return AlertLedger(other.database, SLACK).pass_time(now=after(60))
+            return AlertRepository(other.database, SLACK).pass_time(now=after(60))
 
         assert store.database.write(meanwhile) == []
     ledger.pass_time(now=after(3_600))
@@ -425,7 +425,7 @@ def test_what_no_database_can_hold_is_stored_as_what_can_be_shown(ledger):
 
 def test_a_test_goes_where_a_real_alert_would_and_is_over_at_once(store):
     own = {"vendor": PipelineSettings(routes={P1: ("pager",)})}
-    ledger = AlertLedger(store.database, settings("slack", "pager", routes={P1: ("slack",)}, pipelines=own))
+    ledger = AlertRepository(store.database, settings("slack", "pager", routes={P1: ("slack",)}, pipelines=own))
     for pipeline, channel in ((None, "slack"), ("vendor", "pager")):
         alert = ledger.put_test(P1, pipeline=pipeline, now=NOON)
         assert alert.is_over
@@ -449,7 +449,7 @@ def test_old_alerts_are_forgotten_with_their_messages_and_open_ones_stay(ledger)
 
 def test_each_urgency_has_its_channels_and_who_was_told_hears_the_end(store):
     routes = {P1: ("pager", "slack"), P2: ("slack",), P3: ("mail",)}
-    ledger = AlertLedger(store.database, settings("pager:pagerduty", "slack", "mail", routes=routes))
+    ledger = AlertRepository(store.database, settings("pager:pagerduty", "slack", "mail", routes=routes))
     ledger.apply(judgement(finding(urgency=P3)), now=NOON)
     ledger.apply(judgement(finding(urgency=P1)), now=after(60))
     ledger.acknowledge(1, by="ann", now=after(70))
@@ -493,13 +493,13 @@ def test_who_has_not_heard_of_it_yet_hears_at_first_how_urgent_it_is_now(ledger)
 
 
 def test_what_is_over_when_it_is_told_is_closed_again_where_it_would_stay_open(store):
-    ledger = AlertLedger(store.database, settings("pager:pagerduty", "slack"))
+    ledger = AlertRepository(store.database, settings("pager:pagerduty", "slack"))
     ledger.apply(judgement(finding(momentary=True)), now=NOON)
     assert told(ledger) == [("pager", What.OPENED), ("pager", What.RESOLVED), ("slack", What.OPENED)]
 
 
 def test_where_no_channel_is_named_it_is_the_log(store):
-    ledger = AlertLedger(store.database, AlertSettings())
+    ledger = AlertRepository(store.database, AlertSettings())
     ledger.apply(judgement(finding()), now=NOON)
     assert told(ledger) == [("log", What.OPENED)]
 

@@ -16,7 +16,7 @@ from redrive.alerts.delivery import outbox as outboxes
 from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.outbox import Outbox
 from redrive.alerts.delivery.sender import Sender
-from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.model.alerts import SendStatus, Urgency, What
 from redrive.store.schema import alert_sends
 from tests.support.alerts import (
@@ -52,7 +52,7 @@ class Longest:
 
 @pytest.fixture
 def ledger(store):
-    return AlertLedger(store.database, SLACK)
+    return AlertRepository(store.database, SLACK)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_nothing_is_claimed_before_it_is_due(ledger, outbox):
 
 
 def test_what_goes_to_a_channel_that_is_not_known_here_is_left_for_others(store, sender, recorder):
-    ledger = AlertLedger(store.database, settings("slack", "elsewhere"))
+    ledger = AlertRepository(store.database, settings("slack", "elsewhere"))
     ledger.apply(judgement(finding()), now=NOON)
     assert sender.send_due(now=NOON) == 1
     assert recorder.said() == [("opened", "run:vendor")]
@@ -149,7 +149,7 @@ def test_what_goes_to_a_channel_that_is_not_known_here_is_left_for_others(store,
 def test_several_processes_that_send_at_once_send_each_message_once(store_url, recorder):
     keys = {one.key for one in many(30)}
     with redrive.connect(store_url) as store:
-        AlertLedger(store.database, SLACK).apply(judgement(*many(30)))
+        AlertRepository(store.database, SLACK).apply(judgement(*many(30)))
     gate, sent, errors = threading.Barrier(4), [], []
 
     def send():
@@ -224,7 +224,7 @@ class TestReopenedKey:
     @pytest.fixture(params=["hub:webhook", "pd:pagerduty"])
     def world(self, request, store, recorder):
         chosen = settings(request.param, storm=99, quiet=NIGHT)
-        ledger = AlertLedger(store.database, chosen)
+        ledger = AlertRepository(store.database, chosen)
         return (
             ledger,
             Outbox(store.database, chosen, chance=Longest()),
@@ -372,7 +372,7 @@ def test_no_secret_is_in_why_it_failed(ledger, sender, recorder):
 
 def test_a_storm_is_summed_up_and_what_comes_after_waits_for_the_window(store, recorder):
     five = settings("slack", storm=5, storm_window=300)
-    ledger, sender = AlertLedger(store.database, five), Sender(store.database, five, deliver=recorder)
+    ledger, sender = AlertRepository(store.database, five), Sender(store.database, five, deliver=recorder)
     ledger.apply(judgement(*many(60)), now=NOON)
     assert sender.send_due(now=NOON) == 6
     assert [what for what, _ in recorder.said()] == ["opened"] * 5 + ["summary"]
@@ -386,7 +386,7 @@ def test_a_storm_is_summed_up_and_what_comes_after_waits_for_the_window(store, r
 
 def test_alerts_that_come_one_after_the_other_are_a_storm_as_well(store, recorder):
     three = settings("slack", storm=3, storm_window=300)
-    ledger, sender = AlertLedger(store.database, three), Sender(store.database, three, deliver=recorder)
+    ledger, sender = AlertRepository(store.database, three), Sender(store.database, three, deliver=recorder)
     for number in range(12):
         ledger.apply(judgement(*many(1, start=number)), now=after(10 * number))
         sender.send_due(now=after(10 * number))
@@ -397,7 +397,7 @@ def test_alerts_that_come_one_after_the_other_are_a_storm_as_well(store, recorde
 
 def test_every_channel_has_a_storm_of_its_own_and_pagerduty_has_none(store, recorder):
     both = settings("pager:pagerduty", "slack", storm=2)
-    ledger, sender = AlertLedger(store.database, both), Sender(store.database, both, deliver=recorder)
+    ledger, sender = AlertRepository(store.database, both), Sender(store.database, both, deliver=recorder)
     ledger.apply(judgement(*many(9)), now=NOON)
     sender.send_due(now=NOON)
     assert [what for what, _ in recorder.said("slack")] == ["opened", "opened", "summary"]
@@ -406,7 +406,7 @@ def test_every_channel_has_a_storm_of_its_own_and_pagerduty_has_none(store, reco
 
 def test_a_summary_that_could_not_be_delivered_is_one_once_more(store, recorder):
     none = settings("slack", storm=0)
-    ledger, sender = AlertLedger(store.database, none), Sender(store.database, none, deliver=recorder)
+    ledger, sender = AlertRepository(store.database, none), Sender(store.database, none, deliver=recorder)
     ledger.apply(judgement(*many(4)), now=NOON)
     recorder.failing["slack"] = raising(DeliveryFailed("503"))
     sender.send_due(now=NOON)
@@ -423,7 +423,7 @@ QUIET = settings("slack", quiet=NIGHT)
 
 @pytest.fixture
 def night(store, recorder):
-    return AlertLedger(store.database, QUIET), Sender(store.database, QUIET, deliver=recorder)
+    return AlertRepository(store.database, QUIET), Sender(store.database, QUIET, deliver=recorder)
 
 
 def test_at_night_what_can_wait_waits_and_is_one_message_in_the_morning(night, recorder):

@@ -8,7 +8,7 @@ import pytest
 from redrive.alerts.config.settings import PipelineSettings, Quiet
 from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.sender import Sender
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.model.alerts import Urgency
 from tests.support.alerts import NOON, P1, P2, P3, Recorder, after, finding, judgement, raising, settings, watched
 
@@ -31,7 +31,7 @@ class Site:
         watched(store)
 
     def configure(self, *channels, **options):
-        self.desk = Desk(self.store.database, settings(*channels, **options), clock=self.clock)
+        self.desk = Alerts(self.store.database, settings(*channels, **options), clock=self.clock)
         self.desk.sender = Sender(self.store.database, self.desk.settings, deliver=self.recorder)
         self.desk.sender.ring = lambda: None  # the test decides when messages are sent
         return self.desk

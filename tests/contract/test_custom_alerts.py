@@ -10,7 +10,7 @@ from redrive._internal.masking import mask
 from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings
 from redrive.alerts.delivery.message import compose
 from redrive.alerts.lifecycle.keys import StoredKeys
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.model.alerts import AlertStatus, Facts, Urgency, What
 from redrive.store.schema import alert_sends, alert_silences, alerts
 
@@ -26,7 +26,7 @@ def make(store):
     desks = []
 
     def make(**options):
-        desks.append(Desk(store.database, AlertSettings(channels=TEAM, **options)))
+        desks.append(Alerts(store.database, AlertSettings(channels=TEAM, **options)))
         return desks[-1]
 
     yield make

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from redrive.alerts.config.settings import AlertSettings, Channel, ConditionSettings
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.model.alerts import AlertStatus, Urgency
 from tests.support.alerts import NOON
 from tests.support.run_history import levels_of
@@ -48,7 +48,7 @@ def watch(store):
         clock = Clock()
         channels = {"team": Channel(name="team", kind="log")}
         settings = AlertSettings(conditions=conditions, channels=channels, persist=60.0)
-        desk = Desk(store.database, settings, clock=clock)
+        desk = Alerts(store.database, settings, clock=clock)
         desks.append(desk)
         levels = levels_of(store, conditions=conditions, figure_probes=probes)
 

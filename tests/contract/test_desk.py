@@ -13,9 +13,9 @@ from sqlalchemy import select, update
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings, Channel
-from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.runs import RunName, picture_of
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, SendStatus, Urgency
 from redrive.rows.checkpoint import RunHandle
@@ -313,7 +313,7 @@ def test_a_run_that_was_told_to_stop_is_no_news(store, vendor):
 
 def test_a_run_whose_process_died_before_it_could_tell_is_judged_by_the_next_who_looks(store, vendor, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(Desk, "hear", lambda self, event: None)  # killed between its end and its alert
+        patched.setattr(Alerts, "hear", lambda self, event: None)  # killed between its end and its alert
         vendor(rows(bad=14)).run()
     assert alerts(store) == []
     assert [one.condition for one in store.alerts.judge_ended()] == ["rejected"]
@@ -323,7 +323,7 @@ def test_a_run_whose_process_died_before_it_could_tell_is_judged_by_the_next_who
 
 def test_two_who_judge_the_same_run_tell_it_once(store, store_url, vendor, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(Desk, "hear", lambda self, event: None)
+        patched.setattr(Alerts, "hear", lambda self, event: None)
         vendor(rows(bad=14)).run()
     with redrive.connect(store_url) as other:
         told = []
@@ -492,7 +492,7 @@ def test_slas_are_watched_while_a_run_is_held(store):
     for ago, found in ((0, []), (100, ["sla_at_risk"] * 2), (119, ["sla_at_risk", "task_sla_missed"])):
         began = run.started_at - timedelta(minutes=ago)
         set_back(store, began, sla=began + timedelta(minutes=120), task_sla=began + timedelta(minutes=110))
-        store.alerts.look(Levels(store.database, store.alerts.settings).picture())
+        store.alerts.look(LevelCollector(store.database, store.alerts.settings).picture())
         assert sorted(one for _, one, _ in alerts(store) if one != "dead_task") == found
 
     mended = True
@@ -545,7 +545,7 @@ def test_40_a_channel_that_does_not_answer_holds_up_no_run_and_loses_no_alert(st
         settings = AlertSettings(
             channels={"silent": channel}, routes=dict.fromkeys(Urgency, ("silent",)), exit_wait=0.1
         )
-        store.__dict__["alerts"] = desk = Desk(store.database, settings)
+        store.__dict__["alerts"] = desk = Alerts(store.database, settings)
         vendor(rows(bad=14)).run()  # over, while the channel has not answered
         connection, _ = silent.accept()
         with connection:
@@ -585,7 +585,7 @@ def unheard(monkeypatch):
 
     def run(pipeline):
         with monkeypatch.context() as patched:
-            patched.setattr(Desk, "hear", lambda self, event: None)
+            patched.setattr(Alerts, "hear", lambda self, event: None)
             with suppress(RunStopped):
                 pipeline.run()
 
@@ -695,7 +695,7 @@ def test_what_is_stopped_with_a_dead_task_stays_told(store, settlement):
         settlement.run()
     run = stopped.value.report.run_id
     settlement.retry("first", run=run)  # the run waits to be gone on with, and `second` for a person
-    store.alerts.look(Levels(store.database, store.alerts.settings).picture())
+    store.alerts.look(LevelCollector(store.database, store.alerts.settings).picture())
     assert ("P1", "dead_task", "open") in alerts(store)
     (still,) = [one for one in store.alerts.find(status="open") if one.condition == "dead_task"]
     assert "second" in still.title
@@ -720,7 +720,7 @@ class TestLookThatTakesTime:
     def test_does_not_reopen_an_alert_that_is_over(self, store, flow, fixed):
         with pytest.raises(FlowStopped):
             flow.run()
-        read = Levels(store.database, store.alerts.settings).picture()
+        read = LevelCollector(store.database, store.alerts.settings).picture()
         fixed.append(True)
         flow.retry("settle")
         flow.run()
@@ -729,12 +729,12 @@ class TestLookThatTakesTime:
         assert alerts(store) == [("P1", "dead_task", "resolved")]
 
     def test_does_not_resolve_an_alert_that_is_newer(self, store, flow):
-        read = Levels(store.database, store.alerts.settings).picture()
+        read = LevelCollector(store.database, store.alerts.settings).picture()
         with pytest.raises(FlowStopped):
             flow.run()
         store.alerts.look(read)
         assert alerts(store) == [("P1", "dead_task", "open")]
-        store.alerts.look(Levels(store.database, store.alerts.settings).picture())
+        store.alerts.look(LevelCollector(store.database, store.alerts.settings).picture())
         assert alerts(store) == [("P1", "dead_task", "open")]
 
 
@@ -772,8 +772,8 @@ def test_a_flow_that_waited_for_a_person_has_not_worked_all_that_time(store, set
 
 def test_a_thousand_tasks_that_fail_one_by_one_are_not_judged_one_by_one(store, settlement, monkeypatch):
     judged = []
-    judge = Desk.judge
-    monkeypatch.setattr(Desk, "judge", lambda self, run: judged.append(run) or judge(self, run))
+    judge = Alerts.judge
+    monkeypatch.setattr(Alerts, "judge", lambda self, run: judged.append(run) or judge(self, run))
     for number in range(200):
 
         @settlement.task(name=f"settle_{number}", in_thread=True, retry=redrive.Retry(attempts=1))

@@ -9,9 +9,9 @@ from sqlalchemy.schema import DropTable
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
-from redrive.alerts.facts.sla import Promises
+from redrive.alerts.facts.sla import SlaMonitor
 from redrive.alerts.facts.snapshot import Window
-from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.rules.watch import freshness
 from redrive.model.alerts import Subject
 from redrive.policy.time_of_day import TimeOfDay
@@ -210,7 +210,7 @@ def test_a_time_zone_that_is_not_known_here_hides_its_own_promise_alone(store, b
     picture = levels().picture(MONDAY)
     assert [one.subject.name for one in picture.due] == ["vendor"]
     assert picture.given_up == ()
-    promises = Promises(store.database, AlertSettings())
+    promises = SlaMonitor(store.database, AlertSettings())
     promises.due(MONDAY)
     assert list(promises.unknown) == ["due:other"]
     assert "Europe/Kyjiw" in promises.unknown["due:other"]
@@ -373,7 +373,7 @@ class TestWhatIsUsual:
         return [(one.successes, one.retries) for one in found.usual]
 
     def alert(self, store, since, until, *, by=None, key="service:shipfast:down"):
-        ledger = AlertLedger(store.database, AlertSettings(persist=0))
+        ledger = AlertRepository(store.database, AlertSettings(persist=0))
         subject = Subject(kind="service", name="shipfast")
         level = finding("level:down:shipfast", key=key, subject=subject)
         (alert,) = ledger.apply(judgement(level), now=since)

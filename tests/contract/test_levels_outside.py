@@ -10,8 +10,8 @@ from sqlalchemy import create_engine, select, text
 
 from redrive.alerts.config.settings import AlertSettings, WatchedTable
 from redrive.alerts.facts.lag import BadProbe, Lag, probes
-from redrive.alerts.facts.probes import Errands
-from redrive.alerts.service import Desk
+from redrive.alerts.facts.probes import ProbeRunner
+from redrive.alerts.service import Alerts
 from redrive.store.schema import gauges
 from redrive.testing import FakeClock
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, QUICK, Books, levels_of, statements
@@ -234,7 +234,7 @@ def test_a_probe_that_hangs_is_not_waited_for_nor_asked_again_and_is_heard_when_
 
 
 def test_who_was_waited_for_in_vain_is_not_waited_for_again():
-    errands, answers = Errands(), threading.Event()
+    errands, answers = ProbeRunner(), threading.Event()
     errands.send({"slow": answers.wait})
     assert errands.back(until=time.monotonic())["slow"].still_out
     assert errands.back(until=time.monotonic() + 3_600)["slow"].still_out  # or this test takes an hour
@@ -260,7 +260,7 @@ class TestFreshTable:
     def look(self, store, store_url):
         table = WatchedTable(name="Loads", url=store_url, time_column="loadedAt", fresh_within=3_600.0)
         levels, clock = levels_of(store, tables=(table,)), FakeClock(MONDAY)
-        desk = Desk(store.database, AlertSettings(), clock=clock)
+        desk = Alerts(store.database, AlertSettings(), clock=clock)
 
         def look(now):
             clock.advance((now - clock.now()).total_seconds())

@@ -14,8 +14,8 @@ from sqlalchemy import select, update
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings, Thresholds
-from redrive.alerts.facts.collector import Levels
-from redrive.alerts.service import Desk
+from redrive.alerts.facts.collector import LevelCollector
+from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.model.alerts import AlertStatus
 from redrive.model.runs import RunEnded
@@ -43,8 +43,8 @@ class Pipeline(Books):
             recovery=100.0,
         )
         self.clock = FakeClock(MONDAY - 3 * DAY - HOUR)
-        self.desk = Desk(store.database, chosen, clock=self.clock)
-        self.watch = Watch(store.database, self.desk, Levels(store.database, chosen), clock=self.clock)
+        self.desk = Alerts(store.database, chosen, clock=self.clock)
+        self.watch = Watch(store.database, self.desk, LevelCollector(store.database, chosen), clock=self.clock)
         self.model = Incidents()
         self.last = None
         self.resolved, self.sent, self.pages = set(), 0, Counter()

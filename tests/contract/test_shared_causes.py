@@ -6,7 +6,7 @@ import pytest
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.model.alerts import AlertStatus, Urgency
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.examples import examples
@@ -34,7 +34,7 @@ class Company(Books):
             "team": Channel(name="team", kind="slack", target=f"{server.url}/services/T0/B0/x", timeout=20.0),
         }
         options.setdefault("routes", {Urgency.P1: ("oncall", "team"), Urgency.P2: ("oncall",)})
-        self.desk = Desk(store.database, AlertSettings(channels=channels, **options), clock=self.clock)
+        self.desk = Alerts(store.database, AlertSettings(channels=channels, **options), clock=self.clock)
 
     def close(self):
         self.desk.close()

@@ -9,7 +9,7 @@ from redrive.alerts.config.settings import Maintenance, Quiet
 from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.outbox import Outbox
 from redrive.alerts.delivery.sender import Sender
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.errors import AlertError
 from redrive.model.alerts import AlertFilter, AlertStatus, Facts, SendStatus, Subject, What
 from tests.support.alerts import NOON, P1, P3, Recorder, after, finding, judgement, raising, settings, watched
@@ -33,7 +33,7 @@ def clock():
 @pytest.fixture
 def make(store, clock):
     def make(**options):
-        desk = Desk(store.database, settings("team", **options), clock=clock)
+        desk = Alerts(store.database, settings("team", **options), clock=clock)
         desk.sender.ring = lambda: None  # messages stay where they can be counted
         return desk
 
@@ -224,7 +224,7 @@ class TestQueuedMessages:
     @pytest.fixture
     def make(self, store, clock, recorder):
         def make(*routes, **options):
-            desk = Desk(store.database, settings(*(routes or ("team",)), **options), clock=clock)
+            desk = Alerts(store.database, settings(*(routes or ("team",)), **options), clock=clock)
             desk.sender = Sender(store.database, desk.settings, deliver=recorder)
             desk.sender.ring = lambda: None  # the test decides when messages are sent
             return desk

@@ -15,11 +15,11 @@ from sqlalchemy.schema import DropTable
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings, WatchedTable
-from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.runs import RunName
 from redrive.alerts.facts.snapshot import Judgement
-from redrive.alerts.service import Desk
-from redrive.alerts.watch.watch import LEASE, Leading, Moved, StandingBy, Trouble, Watch
+from redrive.alerts.service import Alerts
+from redrive.alerts.watch.watch import LEASE, AlertMoved, Leading, StandingBy, Watch, WatchProblem
 from redrive.model.alerts import AlertStatus, Finding, Subject, Urgency, What
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.store import lease
@@ -47,7 +47,7 @@ class Post(Books):
         self._desks = []
 
     def desk(self):
-        self._desks.append(Desk(self.store.database, self.settings, clock=self.clock))
+        self._desks.append(Alerts(self.store.database, self.settings, clock=self.clock))
         return self._desks[-1]
 
     def close(self):
@@ -55,7 +55,7 @@ class Post(Books):
             desk.close()
 
     def watch(self, **options):
-        levels = Levels(self.store.database, self.settings, probes=options.pop("probes", None))
+        levels = LevelCollector(self.store.database, self.settings, probes=options.pop("probes", None))
         options.setdefault("news", self.news.append)
         return Watch(self.store.database, self.desk(), levels, clock=self.clock, **options)
 
@@ -231,7 +231,7 @@ def test_a_probe_that_hangs_keeps_nobody_from_being_told(store, post):
     hang = threading.Event()
     post.known()
     post.clock.advance(HOUR.total_seconds())
-    levels = Levels(store.database, post.settings, probes={"slow": lambda: hang.wait() and ()}, patience=0.05)
+    levels = LevelCollector(store.database, post.settings, probes={"slow": lambda: hang.wait() and ()}, patience=0.05)
     Watch(store.database, post.desk(), levels, clock=post.clock).once()
     hang.set()
     assert post.told() == [("opened", "P1", "sla_missed")]
@@ -248,7 +248,7 @@ def test_probe_that_hangs_longer_than_the_lease_hides_no_alert(store, post):
         hang.wait()
 
     for _ in range(2):
-        levels = Levels(store.database, post.settings, probes={"slow": hanging}, patience=0.05)
+        levels = LevelCollector(store.database, post.settings, probes={"slow": hanging}, patience=0.05)
         watch = Watch(store.database, post.desk(), levels, clock=post.clock)
         assert watch.once()
         assert watch.failed == []
@@ -420,7 +420,7 @@ def test_what_the_second_one_finds_was_told_by_the_first(post):
     post.clock.advance(LEASE.total_seconds())
     second.look()
     assert post.told() == [("opened", "P1", "sla_missed")]
-    assert [one.what for one in post.news if isinstance(one, Moved)] == ["opened", "found"]
+    assert [one.what for one in post.news if isinstance(one, AlertMoved)] == ["opened", "found"]
 
 
 def test_to_look_once_leaves_the_lead_to_others_and_does_nothing_where_another_has_it(post):
@@ -474,7 +474,7 @@ def test_what_cannot_be_measured_is_said_once_and_said_to_be_over(post, caplog, 
         "the watch cannot measure tables:orders",
         "the watch can measure tables:orders again",
     ]
-    troubles = [one for one in post.news if isinstance(one, Trouble)]
+    troubles = [one for one in post.news if isinstance(one, WatchProblem)]
     assert [(one.what, one.reason is None) for one in troubles] == [
         ("measure tables:orders", False),
         ("measure tables:orders", True),

@@ -3,9 +3,9 @@
 import pytest
 
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.runs import RunName
-from redrive.alerts.service import Desk
+from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.testing import FakeClock
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books
@@ -20,8 +20,8 @@ class Watched(Books):
         super().__init__(store)
         settings = AlertSettings()
         self.clock = FakeClock(BEGAN)
-        self.desk = Desk(store.database, settings, clock=self.clock)
-        self.watch = Watch(store.database, self.desk, Levels(store.database, settings), clock=self.clock)
+        self.desk = Alerts(store.database, settings, clock=self.clock)
+        self.watch = Watch(store.database, self.desk, LevelCollector(store.database, settings), clock=self.clock)
         self.known("settlement", kind="flow", sla=None)
 
     def begin(self, status, began=BEGAN):

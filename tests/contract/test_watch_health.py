@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from redrive.alerts.config.settings import AlertSettings, WatchedTable
-from redrive.alerts.facts.collector import Levels
-from redrive.alerts.service import Desk
+from redrive.alerts.facts.collector import LevelCollector
+from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.errors import StoreError
 from redrive.observe import prometheus
@@ -31,8 +31,8 @@ def make(store):
 
     def make(**settings):
         chosen = AlertSettings(**settings)
-        desks.append(Desk(store.database, chosen, clock=clock))
-        return Watch(store.database, desks[-1], Levels(store.database, chosen), clock=clock)
+        desks.append(Alerts(store.database, chosen, clock=clock))
+        return Watch(store.database, desks[-1], LevelCollector(store.database, chosen), clock=clock)
 
     yield make
     for desk in desks:
@@ -65,7 +65,7 @@ class TestHealth:
         def broken(*args, **options):
             raise StoreError("the schema is gone")
 
-        monkeypatch.setattr(Levels, "picture", broken)
+        monkeypatch.setattr(LevelCollector, "picture", broken)
         watch.look()
         assert watch.health() == (False, "the watch leads, and has not completed a look yet")
 
@@ -88,8 +88,8 @@ class TestWatchedTable:
         with sqlite3.connect(tmp_path / "warehouse.db") as warehouse:
             warehouse.execute("CREATE TABLE orders (id INTEGER)")
         chosen = AlertSettings(tables=(WatchedTable(name="orders", url=url),))
-        desk = Desk(store.database, chosen, clock=clock)
-        watch = Watch(store.database, desk, Levels(store.database, chosen), clock=clock)
+        desk = Alerts(store.database, chosen, clock=clock)
+        watch = Watch(store.database, desk, LevelCollector(store.database, chosen), clock=clock)
         watch.look()
         assert Reader(store.database).read().monitors == {}
         warehouse.execute("DROP TABLE orders")
@@ -112,7 +112,7 @@ class TestHeartbeat:
             raise StoreError("the schema is gone")
 
         with monkeypatch.context() as patched:
-            patched.setattr(Levels, "picture", broken)
+            patched.setattr(LevelCollector, "picture", broken)
             watch.look()
         assert server.requests == []
         watch.look()

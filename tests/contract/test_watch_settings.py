@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from redrive.alerts.config.settings import AlertSettings, Channel, ConditionSettings, PipelineSettings, WatchedTable
-from redrive.alerts.facts.collector import Levels
-from redrive.alerts.service import Desk
+from redrive.alerts.facts.collector import LevelCollector
+from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import LEASE, SettingsDiffer, Watch
 from redrive.alerts.watch.watchers import describe
 from redrive.model.alerts import AlertStatus, Urgency
@@ -24,8 +24,8 @@ class Team:
 
     def __init__(self, store, clock, settings):
         self.news = []
-        self.desk = Desk(store.database, settings, clock=clock)
-        levels = Levels(store.database, settings)
+        self.desk = Alerts(store.database, settings, clock=clock)
+        levels = LevelCollector(store.database, settings)
         self.watch = Watch(store.database, self.desk, levels, clock=clock, news=self.news.append)
         self.clock = clock
 

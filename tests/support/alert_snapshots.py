@@ -14,7 +14,7 @@ from redrive.alerts.facts.snapshot import (
     LevelPicture,
     Minute,
     PastRun,
-    RunPicture,
+    RunSnapshot,
     ServicePicture,
     Window,
 )
@@ -31,7 +31,7 @@ def with_thresholds(**thresholds: Any) -> AlertSettings:
     return AlertSettings(thresholds=Thresholds(**thresholds))
 
 
-def a_run(status: str = "complete", **told: Any) -> RunPicture:
+def a_run(status: str = "complete", **told: Any) -> RunSnapshot:
     """A pipeline's run of ten minutes that ended just now."""
     known: dict[str, Any] = {
         "subject": Subject(kind="pipeline", name="vendor"),
@@ -44,16 +44,16 @@ def a_run(status: str = "complete", **told: Any) -> RunPicture:
         "target": "silver.vendor",
         "checkpoint": '{"line": 180001}',
     }
-    return RunPicture(status=status, **{**known, **told})
+    return RunSnapshot(status=status, **{**known, **told})
 
 
-def a_flow(status: str = "complete", **told: Any) -> RunPicture:
+def a_flow(status: str = "complete", **told: Any) -> RunSnapshot:
     """A flow's run."""
     known: dict[str, Any] = {"subject": Subject(kind="flow", name="settlement"), "read": 0, "written": 0}
     return a_run(status, **{**known, "target": None, "checkpoint": None, **told})
 
 
-def rejecting(rejected: int, read: int = 180_000, status: str | None = None, **told: Any) -> RunPicture:
+def rejecting(rejected: int, read: int = 180_000, status: str | None = None, **told: Any) -> RunSnapshot:
     """A run of which so many rows were rejected, as the gate that ships judges it."""
     tier = redrive.Gate().judge(rejected, read)
     how = status or ("aborted" if tier == "abort" else "complete")
@@ -100,7 +100,7 @@ def levels(**told: Any) -> LevelPicture:
     return LevelPicture(now=told.pop("now", NOW), **told)
 
 
-def judged(run: RunPicture, settings: AlertSettings | None = None, now: datetime = NOW) -> Judgement:
+def judged(run: RunSnapshot, settings: AlertSettings | None = None, now: datetime = NOW) -> Judgement:
     """What the rules say of a run."""
     return of_run(run, settings or AlertSettings(), now=now)
 

@@ -12,8 +12,8 @@ from redrive.alerts.config.settings import AlertSettings, Channel
 from redrive.alerts.delivery.outbox import Outbox
 from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.facts.snapshot import Judgement
-from redrive.alerts.lifecycle.repository import AlertLedger
-from redrive.alerts.service import Desk
+from redrive.alerts.lifecycle.repository import AlertRepository
+from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.model.alerts import Finding, Subject, Urgency
 from tests.support.killable import Doomed, serve, trace
@@ -64,7 +64,7 @@ def judge(mouth, *, url, deliveries, most=None, die_at=None):
     """Open alerts, one after the other from where the last one ended, close most of them, and send meanwhile."""
     mouth = Doomed(mouth, die_at=die_at)
     store = redrive.connect(url)
-    ledger, sender = AlertLedger(store.database, SETTINGS), sender_of(store, mouth, deliveries)
+    ledger, sender = AlertRepository(store.database, SETTINGS), sender_of(store, mouth, deliveries)
     known = {alert.key: alert for alert in ledger.find(limit=100_000)}
     for number in itertools.count() if most is None else range(most):
         found = finding(number)
@@ -187,8 +187,8 @@ def _at_home(mouth, directory):
     os.chdir(directory)
     trace(Outbox, "claim", "claiming", "claimed", mouth)
     trace(Outbox, "sent", "marking", "marked", mouth)
-    trace(Desk, "judge", "judging", "judged", mouth)
-    trace(Desk, "pass_time", "passing time", "passed time", mouth)
+    trace(Alerts, "judge", "judging", "judged", mouth)
+    trace(Alerts, "pass_time", "passing time", "passed time", mouth)
     trace(Watch, "_hold", "taking the lead", "leading", mouth)
     return redrive.connect()
 

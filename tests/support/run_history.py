@@ -12,7 +12,7 @@ from sqlalchemy import Engine, Table, event, insert
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.collector import LevelCollector
 from redrive.store.schema import pipelines, runs, task_runs
 
 DAY = timedelta(days=1)
@@ -95,9 +95,9 @@ class Books:
 
 def levels_of(
     store: redrive.Store, *, probes: Any = None, figure_probes: Any = None, patience: float = QUICK, **settings: Any
-) -> Levels:
+) -> LevelCollector:
     """Levels of a store with settings by name, as a process that starts anew has them."""
-    return Levels(
+    return LevelCollector(
         store.database, AlertSettings(**settings), probes=probes, figure_probes=figure_probes, patience=patience
     )
 

@@ -17,8 +17,8 @@ from redrive.alerts.custom import Fact, custom_finding, own_key
 from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.facts.runs import RunName, gate_of, mark_judged, picture_of, still_runs, unjudged, waits
 from redrive.alerts.facts.snapshot import Judgement, LevelPicture
-from redrive.alerts.lifecycle.debounce import Pace
-from redrive.alerts.lifecycle.repository import OPEN, AlertLedger
+from redrive.alerts.lifecycle.debounce import Debouncer
+from redrive.alerts.lifecycle.repository import OPEN, AlertRepository
 from redrive.alerts.lifecycle.retired import is_about, withdraw
 from redrive.alerts.lifecycle.silences import SilenceLog, check_silence
 from redrive.alerts.rules import registry
@@ -53,7 +53,7 @@ _OF_ITS_ROWS = ":gate"
 _OTHERS = 5  # runs of others that are judged with one of our own
 
 
-class Desk:
+class Alerts:
     """Where failures become alerts, of all runs of one store.
 
     Whatever it does, it never fails the run that it hears of: what it could not do, `redrive watch` does later.
@@ -61,10 +61,10 @@ class Desk:
 
     def __init__(self, database: Database, settings: AlertSettings, *, clock: Clock | None = None) -> None:
         self.settings = settings
-        self.ledger = AlertLedger(database, settings)
+        self.ledger = AlertRepository(database, settings)
         self.sender = Sender(database, settings)
         self._silences = SilenceLog(database)
-        self._pace = Pace(self.judge)
+        self._pace = Debouncer(self.judge)
         self._database = database
         self._clock = clock
 

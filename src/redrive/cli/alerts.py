@@ -24,7 +24,7 @@ from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus, Urgency, 
 if TYPE_CHECKING:
     from redrive.alerts.conditions import Condition
     from redrive.alerts.config.settings import AlertSettings, ConditionSettings
-    from redrive.alerts.service import Desk
+    from redrive.alerts.service import Alerts
 
 app = noun("Alerts: what people were told, what became of it, and whether they can be told.", bare="ls")
 
@@ -255,7 +255,7 @@ def send_test(
         raise typer.Exit(UNAVAILABLE)
 
 
-def _decide(session: Session, ids: Iterable[int], decide: Callable[[Desk, int, str], Alert], done: str) -> None:
+def _decide(session: Session, ids: Iterable[int], decide: Callable[[Alerts, int, str], Alert], done: str) -> None:
     from redrive.dlq.status import actor
 
     with session.opened() as store, _in_a_sentence():
@@ -330,7 +330,7 @@ def unconfigured(channel: str) -> str:
     return f"channel {channel} is not configured here; a process whose redrive.toml has [channels.{channel}] sends them"
 
 
-def _told(desk: Desk, alert: Alert, silenced_until: datetime | None) -> _Told:
+def _told(desk: Alerts, alert: Alert, silenced_until: datetime | None) -> _Told:
     sends, here = desk.sends(alert.id), desk.settings
     waiting = (one.channel for one in sends if one.status is SendStatus.WAITING and not here.has_channel(one.channel))
     return _Told(alert, sends, silenced_until, tuple(dict.fromkeys(waiting)))
@@ -365,13 +365,13 @@ def _say_what_was_not_delivered(out: Output, told: Iterable[_Told]) -> None:
             )
 
 
-def _most_urgent_first(desk: Desk, tier: Urgency | None, subject: str | None, limit: int) -> list[Alert]:
+def _most_urgent_first(desk: Alerts, tier: Urgency | None, subject: str | None, limit: int) -> list[Alert]:
     """Those that are not over; of each urgency the newest first."""
     tiers = Urgency if tier is None else (tier,)
     return [one for each in tiers for one in desk.find(status="open", urgency=each, subject=subject, limit=limit)]
 
 
-def _undelivered(desk: Desk, tier: Urgency | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
+def _undelivered(desk: Alerts, tier: Urgency | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
     """Alerts that are over, and that somebody should have been told of within the last week. Who sends a sample has
     seen what became of it."""
     listed, since = {one.id for one in known}, datetime.now(UTC) - _LATELY

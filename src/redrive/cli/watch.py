@@ -88,7 +88,7 @@ def _made(
     session: Session, store: Store, status: _Status, *, every: str | None, textfile: str | None, once: bool
 ) -> Watch:
     from redrive.alerts.config.read import check_channels
-    from redrive.alerts.facts.collector import PATIENCE, Levels
+    from redrive.alerts.facts.collector import PATIENCE, LevelCollector
     from redrive.alerts.facts.lag import probes
     from redrive.alerts.watch.watch import Watch
     from redrive.cli.targets import load
@@ -102,7 +102,7 @@ def _made(
 
         write_textfile(store, textfile)  # a path that cannot be written to is said at once
         beside["write the metrics"] = partial(write_textfile, store, textfile)
-    levels = Levels(
+    levels = LevelCollector(
         store.database,
         settings,
         probes=probes(settings.lags, load),
@@ -174,10 +174,17 @@ class _Status:
 
     def tell(self, news: News) -> None:
         """Say it."""
-        from redrive.alerts.watch.watch import Leading, Moved, SettingsDiffer, StandingBy, Trouble, Unconfigured
+        from redrive.alerts.watch.watch import (
+            AlertMoved,
+            Leading,
+            SettingsDiffer,
+            StandingBy,
+            Unconfigured,
+            WatchProblem,
+        )
 
         match news:
-            case Moved(what, alert):
+            case AlertMoved(what, alert):
                 self._tell_of(what, alert)
             case Leading() if self.every is not None:
                 self._out.say(f"watching {self._store.database.name}, every {in_words(self.every)}; times are UTC")
@@ -197,7 +204,7 @@ class _Status:
                         f"messages about {'alert' if len(alerts) == 1 else 'alerts'} {numbers} wait: "
                         f"{in_a_line(unconfigured(channel))}"
                     )
-            case Trouble(what, None):  # that it began is in the log, which is not said twice
+            case WatchProblem(what, None):  # that it began is in the log, which is not said twice
                 self._out.say(f"the watch can {what} again")
 
     def _tell_of(self, what: str, alert: Alert) -> None:

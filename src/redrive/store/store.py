@@ -32,7 +32,7 @@ from redrive.store.repositories.tasks import TaskRepository
 
 if TYPE_CHECKING:
     from redrive.alerts.config.settings import AlertSettings
-    from redrive.alerts.service import Desk
+    from redrive.alerts.service import Alerts
     from redrive.store.retention.finished import StorePurged
 
 DEFAULT = ".redrive/redrive.db"
@@ -93,12 +93,12 @@ class Store:
         self.close()
 
     @cached_property
-    def alerts(self) -> Desk:
+    def alerts(self) -> Alerts:
         """Whom to tell, and who was told."""
         from redrive.alerts.config.settings import AlertSettings
-        from redrive.alerts.service import Desk
+        from redrive.alerts.service import Alerts
 
-        return Desk(self.database, self._alert_settings or AlertSettings())
+        return Alerts(self.database, self._alert_settings or AlertSettings())
 
     def _tell_alerts(self, event: Event) -> None:
         if isinstance(event, _FOR_ALERTS):  # the rest is for the log

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.alerts.facts.sla_calendar import KNOWN, Turn, day_of, is_expected, last_deadline, last_expected, meant
+from redrive.alerts.facts.sla_calendar import KNOWN, RunStart, day_of, is_expected, last_deadline, last_expected, meant
 from redrive.policy.time_of_day import TimeOfDay
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -157,11 +157,11 @@ TUESDAY = MONDAY + timedelta(days=1)
 
 
 def done(day, at=time(5, 0), *, took=HOUR):
-    return Turn(on(day, at), on(day, at) + took)
+    return RunStart(on(day, at), on(day, at) + took)
 
 
 def failed(day, at=time(5, 0)):
-    return Turn(on(day, at))
+    return RunStart(on(day, at))
 
 
 def usual(*, until=MONDAY, at=time(5, 0), weekdays=range(7)):
@@ -189,7 +189,7 @@ def test_what_has_made_up_for_it_once_need_not_do_so_again():
 
 def test_what_still_runs_has_not_made_up_for_anything():
     slow = done(MONDAY, took=4 * HOUR)  # it failed, and is gone on with at half past seven
-    assert days_meant([*usual(), slow, Turn(on(MONDAY, time(7, 30)))])[-2:] == [MONDAY, MONDAY]
+    assert days_meant([*usual(), slow, RunStart(on(MONDAY, time(7, 30)))])[-2:] == [MONDAY, MONDAY]
 
 
 def test_one_that_always_begins_the_day_before_is_not_taken_for_one_that_makes_up():

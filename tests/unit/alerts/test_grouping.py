@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.delivery.batching import Group, groups, sendable
+from redrive.alerts.delivery.batching import MessageBatch, groups, sendable
 from redrive.model.alerts import Send, SendStatus, Urgency, What
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
@@ -169,7 +169,7 @@ def test_what_is_said_of_one_alert_is_said_in_order(due, sent):
 
 
 def test_a_group_says_what_it_is_made_of():
-    assert groups([send(1)], sent=0, settings=SETTINGS, kind="log") == [Group("one", (send(1),))]
+    assert groups([send(1)], sent=0, settings=SETTINGS, kind="log") == [MessageBatch("one", (send(1),))]
 
 
 def test_what_is_open_is_sent_before_what_is_over():

@@ -24,14 +24,14 @@ from redrive.alerts.facts.snapshot import (
     Minute,
     PastRun,
     PendingLetters,
-    RunPicture,
+    RunSnapshot,
     ServicePicture,
     Slot,
     TableRows,
     Window,
 )
 from redrive.alerts.rules.registry import CONDITIONS, RUN_RULES, of_levels, of_run
-from redrive.alerts.watch.watchers import Watchers
+from redrive.alerts.watch.watchers import WatchRegistry
 from redrive.cli.app import app
 from redrive.model.alerts import Subject, Urgency
 from redrive.model.calls import Kind
@@ -95,7 +95,9 @@ EXAMPLES = [
         )
     ),
 ]
-DIFFERS = Watchers(None, AlertSettings(), ourselves()).finding(["[pipelines.orders]"])  # raised by the watch itself
+DIFFERS = WatchRegistry(None, AlertSettings(), ourselves()).finding(
+    ["[pipelines.orders]"]
+)  # raised by the watch itself
 EXAMPLES.append(Judgement(findings=(DIFFERS,), judged=frozenset({DIFFERS.evidence})))
 FINDINGS = [finding for judgement in EXAMPLES for finding in judgement.findings]
 
@@ -205,7 +207,7 @@ DAILIES = st.builds(
 )
 MAYBE = st.none()
 RUNS = st.builds(
-    RunPicture,
+    RunSnapshot,
     subject=st.builds(Subject, kind=st.sampled_from(["pipeline", "flow"]), name=NAMES),
     variant=st.sampled_from(["", "5e1f0a2b"]),
     run_id=st.uuids(),

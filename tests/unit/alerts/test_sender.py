@@ -15,7 +15,7 @@ from redrive.alerts.delivery import dispatcher
 from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.outbox import Outbox
 from redrive.alerts.delivery.sender import Sender
-from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.errors import StoreError
 from redrive.model.alerts import Facts, SendStatus, Urgency
 from redrive.store.database import Database
@@ -44,7 +44,7 @@ def sending(store):
 
     def make(chosen, **options):
         made.append(Sender(store.database, chosen, **options))
-        return AlertLedger(store.database, chosen), made[-1]
+        return AlertRepository(store.database, chosen), made[-1]
 
     yield make
     for sender in made:
@@ -136,7 +136,7 @@ def test_a_real_receiver_that_answers_500_and_then_hangs_is_told_when_it_is_well
         server.on("/hook", Answer(500), Answer(hang=True), Answer(429, retry_after=100), Answer(200))
         hook = Channel(name="hook", kind="webhook", target=f"{server.url}/hook", timeout=0.5)
         chosen = AlertSettings(channels={"hook": hook}, routes={Urgency.P1: ("hook",)})
-        ledger, sender = AlertLedger(store.database, chosen), Sender(store.database, chosen)
+        ledger, sender = AlertRepository(store.database, chosen), Sender(store.database, chosen)
         now = after(0)
         ledger.apply(judgement(finding()), now=now)
         for tries, waits in ((1, 15), (2, 30), (3, 100)):
@@ -386,7 +386,7 @@ def test_where_no_thread_can_be_started_a_run_does_not_fail(sending, monkeypatch
 
 
 def test_a_sender_that_was_closed_and_is_kept_by_nobody_is_gone(store):
-    AlertLedger(store.database, settings("slack")).apply(judgement(finding()))
+    AlertRepository(store.database, settings("slack")).apply(judgement(finding()))
     sender = Sender(store.database, settings("slack"), deliver=Recorder())
     sender.ring()
     sender.close()
@@ -400,7 +400,7 @@ def test_who_forgets_a_store_that_has_told_something_without_closing_it_has_it_n
     recorder, chosen = Recorder(), settings("slack")
     store = redrive.connect(url)
     sender = Sender(store.database, chosen, deliver=recorder)
-    AlertLedger(store.database, chosen).apply(judgement(finding()))
+    AlertRepository(store.database, chosen).apply(judgement(finding()))
     sender.ring()
     eventually(lambda: recorder.messages)
     kept = [weakref.ref(sender), weakref.ref(store.database)]

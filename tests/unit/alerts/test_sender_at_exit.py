@@ -8,7 +8,7 @@ import pytest
 import redrive
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.sender import Sender
-from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.lifecycle.repository import AlertRepository
 from tests.support.alerts import Recorder, settings
 from tests.support.warm_python import warm_python
 
@@ -69,7 +69,7 @@ def test_a_program_that_ends_sends_what_is_due_first(run, store):
     said, errors = run("sender.ring()")
     assert said == ["slot:0", "slot:1", "slot:2"]
     assert errors == ""
-    assert AlertLedger(store.database, AlertSettings()).unsent() == []
+    assert AlertRepository(store.database, AlertSettings()).unsent() == []
 
 
 SEVERAL = """

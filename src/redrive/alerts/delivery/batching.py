@@ -27,7 +27,7 @@ _OWN: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MessageBatch:
     """What makes one message."""
 
     kind: GroupKind
@@ -84,7 +84,7 @@ def groups(
     settings: AlertSettings,
     kind: ChannelKind,
     keys: Mapping[int, str] = _OWN,
-) -> list[Group]:
+) -> list[MessageBatch]:
     """The messages to one channel, in the order in which they are to go out.
 
     due   what may be sent now
@@ -93,14 +93,14 @@ def groups(
     """
     ordered = _in_order(due, keys)
     if kind in KEEPS_STATE:
-        return [Group("one", (send,)) for send in ordered]
+        return [MessageBatch("one", (send,)) for send in ordered]
     tests = [send for send in ordered if send.what is What.TEST]
     # What came after something that waited for the morning comes with it: it must not come before.
     waited = {_key(send, keys) for send in ordered if send.digest}
     digest = [send for send in ordered if _key(send, keys) in waited]
     rest = [send for send in ordered if _key(send, keys) not in waited and send.what is not What.TEST]
     alone = max(0, settings.storm - sent)
-    found = [Group("one", (send,)) for send in (*tests, *rest[:alone])]
+    found = [MessageBatch("one", (send,)) for send in (*tests, *rest[:alone])]
     beyond = rest[alone:]
     if beyond and sent <= settings.storm:
         found.append(_together("summary", beyond))
@@ -109,8 +109,8 @@ def groups(
     return found
 
 
-def _together(kind: GroupKind, sends: Sequence[Send]) -> Group:
-    return Group(kind if len(sends) > 1 else "one", tuple(sends))
+def _together(kind: GroupKind, sends: Sequence[Send]) -> MessageBatch:
+    return MessageBatch(kind if len(sends) > 1 else "one", tuple(sends))
 
 
 def _in_order(due: Sequence[Send], keys: Mapping[int, str]) -> list[Send]:

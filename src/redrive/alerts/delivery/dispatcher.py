@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from redrive.alerts.config.settings import AlertSettings, Channel
-from redrive.alerts.delivery.outbox import Claim, Due, Outbox
+from redrive.alerts.delivery.outbox import ClaimedMessage, DueMessages, Outbox
 from redrive.alerts.delivery.safe_text import safe_line
 from redrive.classify.signals import is_interrupt
 from redrive.errors import StoreError
@@ -42,22 +42,22 @@ REST, LONGEST_REST = 2.0, 60.0
 """Seconds for which a channel that failed is left alone, whatever else is due to it; the ramp and its end."""
 
 
-class Ended:
+class DeliveryEnded:
     """A delivery is over: what a hand puts into the bell."""
 
-    def __init__(self, claim: Claim, error: BaseException | None) -> None:
+    def __init__(self, claim: ClaimedMessage, error: BaseException | None) -> None:
         self.claim, self.error = claim, error
 
 
-Bell = SimpleQueue["Ended | None"]
+Bell = SimpleQueue["DeliveryEnded | None"]
 
 
-class Hand:
+class ChannelWorker:
     """A thread that delivers to one channel."""
 
-    def __init__(self, channel: Channel, deliver: Callable[[Claim], None], bell: Bell) -> None:
+    def __init__(self, channel: Channel, deliver: Callable[[ClaimedMessage], None], bell: Bell) -> None:
         self._deliver, self._bell = deliver, bell
-        self._claims: SimpleQueue[Claim | None] = SimpleQueue()
+        self._claims: SimpleQueue[ClaimedMessage | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"redrive-to-{channel.name}", daemon=True)
         self._thread.start()
 
@@ -66,7 +66,7 @@ class Hand:
         """Whether it still delivers, or waits for something to deliver."""
         return self._thread.is_alive()
 
-    def take(self, claim: Claim) -> None:
+    def take(self, claim: ClaimedMessage) -> None:
         """Have this delivered."""
         self._claims.put(claim)
 
@@ -79,24 +79,24 @@ class Hand:
             self._bell.put(delivered(claim, self._deliver))
 
 
-def delivered(claim: Claim, deliver: Callable[[Claim], None]) -> Ended:
+def delivered(claim: ClaimedMessage, deliver: Callable[[ClaimedMessage], None]) -> DeliveryEnded:
     """Deliver, and say how that ended."""
     try:
         deliver(claim)
     except BaseException as error:  # a channel may do anything, and this thread is its own
-        return Ended(claim, error)
-    return Ended(claim, None)
+        return DeliveryEnded(claim, error)
+    return DeliveryEnded(claim, None)
 
 
 @dataclass(slots=True)
-class _UnderWay:
-    claim: Claim
-    hand: Hand | None
+class _InFlight:
+    claim: ClaimedMessage
+    hand: ChannelWorker | None
     until: float
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _FailingChannel:
     """A channel that failed."""
 
     failures: int
@@ -104,7 +104,7 @@ class _Trouble:
     """By the clock of `_moment`."""
 
 
-class Dispatch:
+class Dispatcher:
     """Everything that is on its way. Used by one thread at a time; its hands are threads of their own.
 
     The time is given with every call, or with none of them.
@@ -113,10 +113,10 @@ class Dispatch:
     def __init__(self, outbox: Outbox, settings: AlertSettings, deliver: Deliver | None) -> None:
         self.bell: Bell = SimpleQueue()
         self._outbox, self._settings, self._deliver = outbox, settings, deliver
-        self._hands: dict[str, Hand] = {}
-        self._under_way: dict[str, _UnderWay] = {}
-        self._left_behind: defaultdict[str, list[Hand]] = defaultdict(list)
-        self._troubled: dict[str, _Trouble] = {}
+        self._hands: dict[str, ChannelWorker] = {}
+        self._under_way: dict[str, _InFlight] = {}
+        self._left_behind: defaultdict[str, list[ChannelWorker]] = defaultdict(list)
+        self._troubled: dict[str, _FailingChannel] = {}
         self._unmarked: list[Callable[[], None]] = []
 
     @property
@@ -161,29 +161,29 @@ class Dispatch:
         hanging = self._left_behind[name] = [hand for hand in self._left_behind[name] if hand.is_alive]
         return len(hanging) < MOST_LEFT_BEHIND
 
-    def _hand_over(self, claim: Claim) -> None:
+    def _hand_over(self, claim: ClaimedMessage) -> None:
         channel = claim.channel
         hand = self._hand(channel.name)
-        self._under_way[channel.name] = _UnderWay(claim, hand, time.monotonic() + channel.timeout + BEYOND)
+        self._under_way[channel.name] = _InFlight(claim, hand, time.monotonic() + channel.timeout + BEYOND)
         if hand is not None:
             hand.take(claim)
         else:  # the program ends, and no thread can be begun
             self.bell.put(delivered(claim, self._say))
 
-    def _hand(self, name: str) -> Hand | None:
+    def _hand(self, name: str) -> ChannelWorker | None:
         if name not in self._hands:
             try:
-                self._hands[name] = Hand(self._outbox.channels[name], self._say, self.bell)
+                self._hands[name] = ChannelWorker(self._outbox.channels[name], self._say, self.bell)
             except RuntimeError:
                 return None
         return self._hands[name]
 
-    def _say(self, claim: Claim) -> None:
+    def _say(self, claim: ClaimedMessage) -> None:
         from redrive.alerts.delivery import channels
 
         (self._deliver or channels.deliver)(claim.channel, self._message(claim))
 
-    def _message(self, claim: Claim) -> Message:
+    def _message(self, claim: ClaimedMessage) -> Message:
         """Return what is told. What cannot be shown is not the channel's failure, and would never get there: it is
         told of in plain words."""
         from redrive.alerts.delivery.message import compose, compose_many, compose_plain
@@ -204,7 +204,7 @@ class Dispatch:
             return compose_plain(kind, claim.told)
         return message
 
-    def _next_look(self, due: Due, now: datetime | None = None) -> float | None:
+    def _next_look(self, due: DueMessages, now: datetime | None = None) -> float | None:
         waits: list[float] = []
         for name, at in due.channels.items():
             if name not in self._under_way:  # it is looked at again when that has ended
@@ -233,7 +233,7 @@ class Dispatch:
                 self._leave_behind(name, one, now)
         return arrived
 
-    def _end(self, rung: Ended | None, now: datetime | None) -> int:
+    def _end(self, rung: DeliveryEnded | None, now: datetime | None) -> int:
         if rung is None:
             return 0
         name = rung.claim.channel.name
@@ -248,7 +248,7 @@ class Dispatch:
         self._mark(lambda: self._outbox.sent(rung.claim, now=now))
         return 1
 
-    def _leave_behind(self, name: str, one: _UnderWay, now: datetime | None) -> None:
+    def _leave_behind(self, name: str, one: _InFlight, now: datetime | None) -> None:
         del self._under_way[name]
         self._hands.pop(name, None)
         if one.hand is not None:
@@ -256,7 +256,7 @@ class Dispatch:
             self._left_behind[name].append(one.hand)
         self._failed(one.claim, TimeoutError(f"no answer within {one.claim.channel.timeout + BEYOND:g} s"), now)
 
-    def _failed(self, claim: Claim, error: BaseException, now: datetime | None) -> None:
+    def _failed(self, claim: ClaimedMessage, error: BaseException, now: datetime | None) -> None:
         from redrive.alerts.delivery.channels import DeliveryFailed
 
         reason, permanent, retry_after = f"{type(error).__name__}: {error}", False, None
@@ -273,7 +273,7 @@ class Dispatch:
         if failures == 1:
             LOG.warning("channel %s cannot be reached, and is tried again: %s", name, safe_line(reason, 300))
         longest = backoff.ceiling(failures, base=REST, multiplier=2, cap=LONGEST_REST)
-        self._troubled[name] = _Trouble(failures, _moment(now) + random.uniform(0, longest))
+        self._troubled[name] = _FailingChannel(failures, _moment(now) + random.uniform(0, longest))
 
     def _mark(self, mark: Callable[[], None]) -> None:
         """Write down what became of a message; while the store cannot be reached, before anything else is sent."""

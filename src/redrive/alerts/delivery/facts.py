@@ -28,7 +28,7 @@ _MOST_LINKS = 10
 _LINK = 2_000
 
 
-class Line(NamedTuple):
+class FactLine(NamedTuple):
     """A fact with its name."""
 
     label: str
@@ -66,61 +66,61 @@ def lasted(alert: Alert) -> str:
     return in_words(max(0.0, (until - alert.since).total_seconds()))
 
 
-def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[Line]:
+def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
     """What a person wants to know first: what it means, since when, and how bad it is."""
     facts = alert.facts
     if what is What.RESOLVED:
         yield from _end(alert, zone)
     if facts.impact:
-        yield Line("Impact was" if what is What.RESOLVED else "Impact", safe(facts.impact, 600))
+        yield FactLine("Impact was" if what is What.RESOLVED else "Impact", safe(facts.impact, 600))
     if facts.sla is not None:
-        yield Line("Deadline", moment(facts.sla, zone))
+        yield FactLine("Deadline", moment(facts.sla, zone))
     since = moment(alert.since, zone)
-    yield Line("Since", since if alert.is_over else f"{since}, for {lasted(alert)}")
+    yield FactLine("Since", since if alert.is_over else f"{since}, for {lasted(alert)}")
     if what is What.RESOLVED:
         return
     if what is What.ACKNOWLEDGED:
         yield from _taken(alert, zone)
     if facts.letters is not None:
-        yield Line("Letters", _letters(facts.letters, facts.rate))
+        yield FactLine("Letters", _letters(facts.letters, facts.rate))
     if facts.cause:
-        yield Line("Cause", safe(facts.cause, 600))
+        yield FactLine("Cause", safe(facts.cause, 600))
     if facts.rows_done is not None:
         total = "" if facts.rows_total is None else f" of {facts.rows_total:,}"
         share = "" if facts.source_share is None else f", {100 * facts.source_share:.0f} % of the source"
-        yield Line("Rows done", f"{facts.rows_done:,}{total}{share}")
+        yield FactLine("Rows done", f"{facts.rows_done:,}{total}{share}")
     if facts.seconds is not None:
         usual = "" if facts.usual_seconds is None else f", usually {in_words(facts.usual_seconds)}"
-        yield Line("Duration", in_words(facts.seconds) + usual)
+        yield FactLine("Duration", in_words(facts.seconds) + usual)
     if facts.measured:
-        yield Line("Measured", _measured(facts.measured))
+        yield FactLine("Measured", _measured(facts.measured))
     if facts.affected:
-        yield Line("Affected", _some(facts.affected))
+        yield FactLine("Affected", _some(facts.affected))
     for name, value in facts.named.items():
-        yield Line(safe_line(name, 60), safe(str(value), 600))
+        yield FactLine(safe_line(name, 60), safe(str(value), 600))
 
 
-def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[Line]:
+def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[FactLine]:
     """What is looked up rather than read."""
     facts, zone = alert.facts, zone_of(alert, settings)
     if facts.status:
-        yield Line("Status", safe_line(facts.status, 60))
+        yield FactLine("Status", safe_line(facts.status, 60))
     if facts.run_id is not None:
-        yield Line("Run", str(facts.run_id))
+        yield FactLine("Run", str(facts.run_id))
     if facts.trace_id:
-        yield Line("Trace", safe_line(facts.trace_id, _LINE))
+        yield FactLine("Trace", safe_line(facts.trace_id, _LINE))
     for name, value in facts.environment.items():
-        yield Line(safe_line(name, 60), safe_line(value, _LINE))
+        yield FactLine(safe_line(name, 60), safe_line(value, _LINE))
     if facts.checkpoint:
-        yield Line("Checkpoint", safe_line(facts.checkpoint, _LINE))
+        yield FactLine("Checkpoint", safe_line(facts.checkpoint, _LINE))
     if alert.seen > 1:
-        yield Line("Seen", f"{alert.seen:,} times, last {moment(alert.last_seen, zone)}")
+        yield FactLine("Seen", f"{alert.seen:,} times, last {moment(alert.last_seen, zone)}")
     if alert.status is AlertStatus.ACKNOWLEDGED and what is not What.ACKNOWLEDGED:
         yield from _taken(alert, zone)
     every = settings.repeat.get(alert.urgency)
     if every and what in (What.OPENED, What.ESCALATED, What.REPEATED) and alert.status is AlertStatus.OPEN:
-        yield Line("Sent again", f"every {in_words(every)} until it is acknowledged")
-    yield Line("Alert", f"{alert.id}, {safe_line(alert.condition, 60)}")
+        yield FactLine("Sent again", f"every {in_words(every)} until it is acknowledged")
+    yield FactLine("Alert", f"{alert.id}, {safe_line(alert.condition, 60)}")
 
 
 def error_of(alert: Alert) -> str | None:
@@ -131,12 +131,12 @@ def error_of(alert: Alert) -> str | None:
     return safe(said if said.startswith(kind) else f"{kind}: {said}", _ERROR)
 
 
-def links_of(alert: Alert, settings: AlertSettings) -> tuple[Line, ...]:
+def links_of(alert: Alert, settings: AlertSettings) -> tuple[FactLine, ...]:
     """The links set for all and for its pipeline; one that needs what is not known, or is endless, is left out."""
     values = _values_of(alert)
     templates = {**settings.links, **of_pipeline(alert, settings).links}
     found = (
-        Line(safe_line(name, 100) or "link", _address(template, values))
+        FactLine(safe_line(name, 100) or "link", _address(template, values))
         for name, template in list(templates.items())[:_MOST_LINKS]
         if all(values.get(place) is not None for place in _PLACE.findall(template))
     )
@@ -166,20 +166,20 @@ def _address(template: str, values: Mapping[str, str | None]) -> str:
     return quote(safe_line(filled, _LINK + 1), safe=_IN_ADDRESSES)
 
 
-def _end(alert: Alert, zone: ZoneInfo | None) -> Iterator[Line]:
+def _end(alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
     over = "" if alert.resolved_at is None else f"{moment(alert.resolved_at, zone)}, after {lasted(alert)}"
     why = safe(alert.resolution, 600) if alert.resolution else ""
-    yield Line("Resolved", ": ".join(part for part in (over, why) if part) or "yes")
+    yield FactLine("Resolved", ": ".join(part for part in (over, why) if part) or "yes")
     if alert.note:
-        yield Line("Note", safe(alert.note, 600))
+        yield FactLine("Note", safe(alert.note, 600))
 
 
-def _taken(alert: Alert, zone: ZoneInfo | None) -> Iterator[Line]:
+def _taken(alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
     when = "" if alert.acknowledged_at is None else moment(alert.acknowledged_at, zone)
     who = f"by {safe_line(alert.acknowledged_by, 100)}" if alert.acknowledged_by else ""
-    yield Line("Taken", ", ".join(part for part in (when, who) if part) or "yes")
+    yield FactLine("Taken", ", ".join(part for part in (when, who) if part) or "yes")
     if alert.note:
-        yield Line("Note", safe(alert.note, 600))
+        yield FactLine("Note", safe(alert.note, 600))
 
 
 def _letters(count: int, rate: float | None) -> str:

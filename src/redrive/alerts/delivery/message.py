@@ -13,7 +13,7 @@ from typing import Any, Literal
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery import plain_text, slack
 from redrive.alerts.delivery.batching import GroupKind
-from redrive.alerts.delivery.facts import Line, details, error_of, links_of, moment, of_pipeline, story, zone_of
+from redrive.alerts.delivery.facts import FactLine, details, error_of, links_of, moment, of_pipeline, story, zone_of
 from redrive.alerts.delivery.safe_text import safe, safe_document, safe_line
 from redrive.model.alerts import Alert, AlertStatus, Subject, Urgency, What
 
@@ -47,7 +47,7 @@ _BEFORE_TITLE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class MessagePart:
     """One alert of a message about many."""
 
     what: What
@@ -75,7 +75,7 @@ class Message:
     headline: str
     condition: str
     since: datetime
-    lines: tuple[Line, ...] = ()
+    lines: tuple[FactLine, ...] = ()
     error: str | None = None
     next_step: str | None = None
     """What the automation does next, or that it waits for a person."""
@@ -83,9 +83,9 @@ class Message:
     sql: str | None = None
     steps: tuple[str, ...] = ()
     """The runbook."""
-    links: tuple[Line, ...] = ()
-    details: tuple[Line, ...] = ()
-    parts: tuple[Part, ...] = ()
+    links: tuple[FactLine, ...] = ()
+    details: tuple[FactLine, ...] = ()
+    parts: tuple[MessagePart, ...] = ()
     """Of a message about many, all of them."""
     alerts: tuple[dict[str, Any], ...] = ()
     """As JSON documents; of very many, the first."""
@@ -212,7 +212,7 @@ def compose_plain(kind: GroupKind, items: Sequence[tuple[What, Alert]]) -> Messa
         headline=headline,
         condition=condition,
         since=min(one.since for _, one in items),
-        lines=(Line("Details", "cannot be shown in a message"),),
+        lines=(FactLine("Details", "cannot be shown in a message"),),
         commands=(f"redrive alerts {look}",),
     )
 
@@ -253,8 +253,8 @@ def _is_over(what: What) -> bool:
     return what is What.RESOLVED
 
 
-def _part(what: What, alert: Alert) -> Part:
-    return Part(
+def _part(what: What, alert: Alert) -> MessagePart:
+    return MessagePart(
         what=what,
         key=safe_line(alert.key, 1_000),
         urgency=alert.urgency,
@@ -266,7 +266,7 @@ def _part(what: What, alert: Alert) -> Part:
     )
 
 
-def _counted(kind: Kind, parts: Sequence[Part]) -> str:
+def _counted(kind: Kind, parts: Sequence[MessagePart]) -> str:
     by_urgency = Counter(part.urgency for part in parts if not _is_over(part.what))
     told = [f"{by_urgency[urgency]:,} {urgency}" for urgency in sorted(by_urgency)]
     if over := sum(_is_over(part.what) for part in parts):
@@ -278,27 +278,27 @@ def _counted(kind: Kind, parts: Sequence[Part]) -> str:
     return f"{parts[0].urgency}, {number} at once: {', '.join(told)}"
 
 
-def _first_titles(parts: Sequence[Part]) -> Iterable[Line]:
+def _first_titles(parts: Sequence[MessagePart]) -> Iterable[FactLine]:
     for part in parts[:_MOST_TITLES]:
-        yield Line("Resolved" if _is_over(part.what) else part.urgency.value, part.headline)
+        yield FactLine("Resolved" if _is_over(part.what) else part.urgency.value, part.headline)
     if (more := len(parts) - _MOST_TITLES) > 0:
-        yield Line("More", f"{more:,} others")
+        yield FactLine("More", f"{more:,} others")
 
 
-def _by_pipeline(parts: Sequence[Part]) -> Iterable[Line]:
+def _by_pipeline(parts: Sequence[MessagePart]) -> Iterable[FactLine]:
     """Those of which something is open come first."""
     order = {part.subject: place for place, part in reversed(list(enumerate(parts)))}
     groups = groupby(sorted(parts, key=lambda part: order[part.subject]), key=lambda part: part.subject)
     for place, (subject, found) in enumerate(groups):
         if place == _MOST_GROUPS:
-            yield Line("More", f"{len(order) - _MOST_GROUPS:,} other subjects")
+            yield FactLine("More", f"{len(order) - _MOST_GROUPS:,} other subjects")
             return
         told = [_entry(part) for part in found]
         more = [f"and {len(told) - _MOST_IN_GROUP:,} more"] if len(told) > _MOST_IN_GROUP else []
-        yield Line(safe_line(str(subject), 100), "\n".join([*told[:_MOST_IN_GROUP], *more]))
+        yield FactLine(safe_line(str(subject), 100), "\n".join([*told[:_MOST_IN_GROUP], *more]))
 
 
-def _entry(part: Part) -> str:
+def _entry(part: MessagePart) -> str:
     if not _is_over(part.what):
         return f"{part.urgency} {part.title}"
     when = "" if part.resolved_at is None else f" {moment(part.resolved_at)}"

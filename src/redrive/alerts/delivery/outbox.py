@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from redrive.alerts.config.settings import LOG_CHANNEL, AlertSettings, Channel
-from redrive.alerts.delivery.batching import KEEPS_STATE, Group, groups, overtaken, sendable
+from redrive.alerts.delivery.batching import KEEPS_STATE, MessageBatch, groups, overtaken, sendable
 from redrive.alerts.delivery.safe_text import safe_line
 from redrive.alerts.lifecycle.rows import alert_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced, read_silenced
@@ -54,17 +54,17 @@ _sends = alert_sends.c
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimedMessage:
     """A message that is ours to deliver."""
 
     owner: str
     channel: Channel
-    group: Group
+    group: MessageBatch
     told: tuple[tuple[What, Alert], ...]
     """What is said of which alert, in the order of `group.sends`."""
 
 
-class Due(NamedTuple):
+class DueMessages(NamedTuple):
     """What waits."""
 
     now: datetime
@@ -197,12 +197,12 @@ class Outbox:
 
     # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def claim(self, name: str, *, now: datetime | None = None, alert_id: int | None = None) -> Claim | None:
+    def claim(self, name: str, *, now: datetime | None = None, alert_id: int | None = None) -> ClaimedMessage | None:
         """Take what is to be delivered next to a channel, so that nobody else does; None where nothing is due."""
         channel, owner = self.channels[name], ourselves()
         begin_work(owner)
 
-        def work(connection: Connection) -> Claim | None:
+        def work(connection: Connection) -> ClaimedMessage | None:
             moment = self._begin(connection, now)
             group = self._next(connection, channel, moment, alert_id)
             if group is None:
@@ -210,13 +210,13 @@ class Outbox:
             until = moment + timedelta(seconds=channel.timeout + 1 + GRACE)
             ids = [send.id for send in group.sends]
             connection.execute(update(alert_sends).where(among(_sends.id, ids)).values(owner=owner, owner_until=until))
-            return Claim(owner, channel, group, tuple(_told(connection, group.sends)))
+            return ClaimedMessage(owner, channel, group, tuple(_told(connection, group.sends)))
 
-        def is_ours(connection: Connection, claim: Claim | None) -> bool:
+        def is_ours(connection: Connection, claim: ClaimedMessage | None) -> bool:
             ours = select(func.count()).where(_sends.owner == owner)
             return claim is not None and connection.execute(ours).scalar_one() > 0
 
-        claim: Claim | None = None
+        claim: ClaimedMessage | None = None
         try:
             claim = self._database.write(work, done=is_ours)
             return claim
@@ -229,7 +229,9 @@ class Outbox:
         self._database.dialect.lock(connection, CLAIMING)
         return self._database.dialect.now(connection) if now is None else now
 
-    def _next(self, connection: Connection, channel: Channel, now: datetime, alert_id: int | None) -> Group | None:
+    def _next(
+        self, connection: Connection, channel: Channel, now: datetime, alert_id: int | None
+    ) -> MessageBatch | None:
         of_channel = select(alert_sends, alerts.c.key).join(alerts, alerts.c.id == _sends.alert_id)
         is_waiting = (_sends.channel == channel.name) & (_sends.status == SendStatus.WAITING)
         waiting = connection.execute(of_channel.where(is_waiting)).all()
@@ -255,10 +257,10 @@ class Outbox:
         found = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind, keys=keys)
         return found[0] if found else None
 
-    def due(self, *, now: datetime | None = None, alert_id: int | None = None) -> Due:
+    def due(self, *, now: datetime | None = None, alert_id: int | None = None) -> DueMessages:
         """When there is something to deliver, to which of the channels that are known here."""
 
-        def work(connection: Connection) -> Due:
+        def work(connection: Connection) -> DueMessages:
             moment = self._database.dialect.now(connection) if now is None else now
             waiting = select(alert_sends).where(
                 _sends.status == SendStatus.WAITING, _sends.channel.in_(list(self.channels))
@@ -273,7 +275,7 @@ class Outbox:
                 due_at = _held(send_of(row), affected, silenced).due_at
                 at = max(due_at, row.owner_until) if _is_taken(row, moment) else due_at
                 found[row.channel] = min(at, found.get(row.channel, at))
-            return Due(moment, found)
+            return DueMessages(moment, found)
 
         return self._database.read(work)
 
@@ -282,7 +284,7 @@ class Outbox:
 
     # ── marking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def sent(self, claim: Claim, *, now: datetime | None = None) -> None:
+    def sent(self, claim: ClaimedMessage, *, now: datetime | None = None) -> None:
         """It was delivered."""
 
         def work(connection: Connection) -> None:
@@ -308,7 +310,7 @@ class Outbox:
 
     def failed(
         self,
-        claim: Claim,
+        claim: ClaimedMessage,
         reason: str,
         *,
         permanent: bool = False,
@@ -356,7 +358,7 @@ def _is_taken(row: Row[Any], now: datetime) -> bool:
     return row.owner is not None and row.owner_until is not None and row.owner_until > now and not is_dead(row.owner)
 
 
-def _ours(claim: Claim) -> Any:
+def _ours(claim: ClaimedMessage) -> Any:
     return update(alert_sends).where(_sends.owner == claim.owner, _sends.status == SendStatus.WAITING.value)
 
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from redrive.alerts.delivery.facts import Line
+from redrive.alerts.delivery.facts import FactLine
 from redrive.alerts.delivery.safe_text import without_calls
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def _under(title: str, lines: Iterable[str]) -> str:
     return f"{title}\n{body}" if body else ""
 
 
-def _table(lines: Sequence[Line]) -> str:
+def _table(lines: Sequence[FactLine]) -> str:
     column = max((len(line.label) for line in lines if len(line.label) <= _LABEL), default=0)
     return "\n".join(row for line in lines for row in _row(line, column))
 
 
-def _row(line: Line, column: int) -> Iterator[str]:
+def _row(line: FactLine, column: int) -> Iterator[str]:
     indent = _INDENT + " " * (column + 2)
     label = f"{_INDENT}{line.label}"
     if len(line.label) > column:
@@ -108,11 +108,11 @@ def _headed(title: str, body: str) -> str:
     return f"**{title}**\n\n{body}" if body else ""
 
 
-def _listed(lines: Sequence[Line]) -> str:
+def _listed(lines: Sequence[FactLine]) -> str:
     return "\n".join(_item(line) for line in lines)
 
 
-def _item(line: Line) -> str:
+def _item(line: FactLine) -> str:
     label = f"- **{_escaped(line.label)}:**"
     values = line.value.split("\n")
     if len(values) == 1:
@@ -131,7 +131,7 @@ def _fenced(text: str | None) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def _link(link: Line) -> str:
+def _link(link: FactLine) -> str:
     if not link.value.startswith(("http://", "https://")):
         return f"{_escaped(link.label)}: {_escaped(link.value)}"
     target = link.value.replace("(", "%28").replace(")", "%29")

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from redrive._internal.masking import mask
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.delivery.dispatcher import LOG, Deliver, Dispatch
+from redrive.alerts.delivery.dispatcher import LOG, Deliver, Dispatcher
 from redrive.alerts.delivery.outbox import Outbox
 from redrive.errors import StoreError
 from redrive.policy import backoff
@@ -48,8 +48,8 @@ class Sender:
         """Nothing is on its way, and no thread is there: at first, and in a forked child, whose parent goes on."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._background = Dispatch(self._outbox, self._settings, self._deliver)
-        self._foreground = Dispatch(self._outbox, self._settings, self._deliver)
+        self._background = Dispatcher(self._outbox, self._settings, self._deliver)
+        self._foreground = Dispatcher(self._outbox, self._settings, self._deliver)
         self._turn = threading.Lock()
         self._ends_at: float | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from redrive.alerts.delivery.facts import Line
+from redrive.alerts.delivery.facts import FactLine
 from redrive.alerts.delivery.safe_text import without_calls
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _blocks(message: Message) -> Iterator[Block]:
     yield _context(f"redrive · {message.key}")
 
 
-def _stories(lines: Sequence[Line]) -> Iterator[Block]:
+def _stories(lines: Sequence[FactLine]) -> Iterator[Block]:
     """The facts one below the other, in as few sections as hold them."""
     held = ""
     for line in lines:
@@ -83,7 +83,7 @@ def _stories(lines: Sequence[Line]) -> Iterator[Block]:
         yield _raw_section(held)
 
 
-def _links(links: Sequence[Line]) -> Iterator[Block]:
+def _links(links: Sequence[FactLine]) -> Iterator[Block]:
     shown = ""
     for told in map(_link, links):
         if _size(shown) + _size(told) + 3 <= SECTION:
@@ -92,13 +92,13 @@ def _links(links: Sequence[Line]) -> Iterator[Block]:
         yield _raw_section(shown)
 
 
-def _link(link: Line) -> str:
+def _link(link: FactLine) -> str:
     if not link.value.startswith(("http://", "https://")):
         return _fit(f"{link.label}: {link.value}", FIELD)
     return f"<{link.value.replace('&', '&amp;')}|{_fit(link.label.replace('|', '/'), HEADER)}>"
 
 
-def _labelled(line: Line, most: int) -> str:
+def _labelled(line: FactLine, most: int) -> str:
     label = f"*{_fit(line.label.replace('*', ''), HEADER)}:*"
     between = "\n• " if "\n" in line.value else " "
     value = line.value.replace("\n", "\n• ") if "\n" in line.value else line.value

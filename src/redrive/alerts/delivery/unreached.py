@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from redrive.alerts.config.settings import LOG_CHANNEL, AlertSettings
 from redrive.alerts.lifecycle.rows import case_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced
-from redrive.alerts.lifecycle.state_machine import SILENCED, Case
+from redrive.alerts.lifecycle.state_machine import SILENCED, AlertRecord
 from redrive.alerts.watch.watchers import CONDITION as SETTINGS_DIFFER
 from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus
 from redrive.store.schema import alert_sends, alerts
@@ -56,7 +56,7 @@ def unconfigured_messages(connection: Connection, settings: AlertSettings) -> li
     return [send_of(row) for row in connection.execute(wanted.order_by(_sends.id))]
 
 
-def _is_sent_on(case: Case, silenced: Silenced) -> bool:
+def _is_sent_on(case: AlertRecord, silenced: Silenced) -> bool:
     """Return whether further channels get the alert: it was sent, still holds, and is not silenced.
 
     That settings differ is for the channels of the watch that stands by.
@@ -67,7 +67,7 @@ def _is_sent_on(case: Case, silenced: Silenced) -> bool:
     return case.is_told and alert.told_at is not None and alert.gone_since is None and silenced.until(alert) is None
 
 
-def _routed(case: Case, settings: AlertSettings) -> dict[str, None]:
+def _routed(case: AlertRecord, settings: AlertSettings) -> dict[str, None]:
     """Return the channels of the highest severity that was sent: one that has gone down since is no news."""
     alert = case.alert
     return dict.fromkeys(settings.channels_for(case.peak or alert.urgency, alert.subject, alert.condition))

@@ -22,10 +22,10 @@ from redrive.alerts.facts.condition_values import ConditionFigures
 from redrive.alerts.facts.external_databases import read_slots, server_of, slots_of
 from redrive.alerts.facts.freshness import read_freshness
 from redrive.alerts.facts.lag import Probe
-from redrive.alerts.facts.probes import Errands, Unanswered, read_bounded, why
+from redrive.alerts.facts.probes import ProbeRunner, Unanswered, read_bounded, why
 from redrive.alerts.facts.runs import under_way
 from redrive.alerts.facts.services import services
-from redrive.alerts.facts.sla import Promises
+from redrive.alerts.facts.sla import SlaMonitor
 from redrive.alerts.facts.snapshot import Lag, LevelPicture, PendingLetters, Slot, TableRows
 from redrive.alerts.facts.table_counts import TableCounts
 from redrive.alerts.facts.table_freshness import TableFreshness
@@ -43,7 +43,7 @@ _DAY = timedelta(days=1)
 _DOWN = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
 
 
-class Levels:
+class LevelCollector:
     """The levels of one store, and of what its settings name beside it.
 
     probes         for the lag of consumers, by name; see `redrive.alerts.facts.lag`
@@ -63,12 +63,12 @@ class Levels:
         self._database, self._settings = database, settings
         self._patience = patience
         self._probes = {f"lags:{name}": probe for name, probe in (probes or {}).items()}
-        self._promises = Promises(database, settings)
+        self._promises = SlaMonitor(database, settings)
         self._tables = TableCounts(database, settings.tables)
         self._ages = TableFreshness(settings.tables)
         self._conditions = ConditionFigures(database, settings.defined, figure_probes or {})
         self._servers = self._slot_servers()
-        self._errands = Errands()
+        self._errands = ProbeRunner()
 
     def picture(self, now: datetime | None = None) -> LevelPicture:
         """Everything, as it is now; by the database's clock, where no moment is given."""

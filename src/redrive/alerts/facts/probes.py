@@ -30,17 +30,17 @@ class Unanswered:
     """It may come yet."""
 
 
-class Errands:
+class ProbeRunner:
     """Asks. Who has not answered yet is not asked again: what hangs costs one thread, not one more every time."""
 
     def __init__(self) -> None:
-        self._out: dict[str, _Errand] = {}
+        self._out: dict[str, _RunningProbe] = {}
 
     def send(self, questions: Mapping[str, Callable[[], Any]]) -> None:
         """Begin to ask, by name; an answer that came late to the last question is kept as the answer to this one."""
         for name, question in questions.items():
             if name not in self._out:
-                self._out[name] = _Errand(name, question)
+                self._out[name] = _RunningProbe(name, question)
 
     def back(self, *, until: float) -> dict[str, Any]:
         """The answers by name, each of them a value or `Unanswered`; not waited for beyond this monotonic moment.
@@ -59,7 +59,7 @@ class Errands:
         return found
 
 
-class _Errand:
+class _RunningProbe:
     def __init__(self, name: str, question: Callable[[], Any]) -> None:
         self.began = time.monotonic()
         self.done = threading.Event()

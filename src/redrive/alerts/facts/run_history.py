@@ -10,21 +10,21 @@ from uuid import UUID
 
 from redrive.alerts.config.settings import WEEKEND, AlertSettings
 from redrive.alerts.delivery.format import command, letters_sql, short, text, wall, whole
-from redrive.alerts.facts.snapshot import DueRun, PastRun, RunPicture
+from redrive.alerts.facts.snapshot import DueRun, PastRun, RunSnapshot
 from redrive.model.alerts import Facts
 from redrive.model.runs import share_of
 from redrive.policy.time_of_day import TimeOfDay
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class UsualDuration:
     """How long complete runs took."""
 
     median: float
     p95: float
 
 
-def usual(history: Sequence[PastRun], least: int) -> Usual | None:
+def usual(history: Sequence[PastRun], least: int) -> UsualDuration | None:
     """What is usual, where there were enough complete runs to say so."""
     took = sorted(past.seconds for past in history if past.status == "complete")
     if len(took) < max(1, least):
@@ -32,10 +32,10 @@ def usual(history: Sequence[PastRun], least: int) -> Usual | None:
     place = 0.95 * (len(took) - 1)  # between two runs, as far along as PostgreSQL's percentile_cont has it
     below = int(place)
     above = min(below + 1, len(took) - 1)
-    return Usual(median(took), took[below] + (took[above] - took[below]) * (place - below))
+    return UsualDuration(median(took), took[below] + (took[above] - took[below]) * (place - below))
 
 
-def due_by(run: RunPicture, settings: AlertSettings) -> datetime | None:
+def due_by(run: RunSnapshot, settings: AlertSettings) -> datetime | None:
     """When the run was to be done: by `redrive.toml`, else by what its program said when it began.
 
     On a day off it has no deadline to keep.
@@ -50,20 +50,20 @@ def due_by(run: RunPicture, settings: AlertSettings) -> datetime | None:
     return None if due.astimezone(zone).date() in off else due
 
 
-def zone_of(one: RunPicture | DueRun, settings: AlertSettings) -> tzinfo | None:
+def zone_of(one: RunSnapshot | DueRun, settings: AlertSettings) -> tzinfo | None:
     """The place on whose wall its deadline stands."""
     daily = daily_of(one, settings)
     return None if daily is None else daily.zone
 
 
-def daily_of(one: RunPicture | DueRun, settings: AlertSettings) -> TimeOfDay | None:
+def daily_of(one: RunSnapshot | DueRun, settings: AlertSettings) -> TimeOfDay | None:
     """Return the time of day of its deadline: by `redrive.toml`, else by what its program said."""
     own = settings.pipelines.get(one.subject.name)
     return own.sla if own is not None and own.sla is not None else one.daily
 
 
 def facts_of(
-    run: RunPicture,
+    run: RunSnapshot,
     settings: AlertSettings,
     now: datetime,
     *,
@@ -104,13 +104,13 @@ def facts_of(
     )
 
 
-def stale(one: RunPicture | DueRun, sla: datetime | None, zone: tzinfo | None, now: datetime) -> str:
+def stale(one: RunSnapshot | DueRun, sla: datetime | None, zone: tzinfo | None, now: datetime) -> str:
     """Which data is stale since when, and which promise is at stake."""
     what = one.target or f"what {one.subject.name} makes"
     since = one.last_complete
-    if isinstance(one, RunPicture):
+    if isinstance(one, RunSnapshot):
         since = (one.ended_at or now) if one.status == "complete" else one.last_of_all
-    is_old = isinstance(one, RunPicture) and one.status not in ("complete", "running")
+    is_old = isinstance(one, RunSnapshot) and one.status not in ("complete", "running")
     age = "stale since" if is_old else "as of"
     said = f"{what} has never been complete" if since is None else f"{what} is {age} {whole(since)}"
     if sla is None:
@@ -121,7 +121,7 @@ def stale(one: RunPicture | DueRun, sla: datetime | None, zone: tzinfo | None, n
 # ── what to type ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def looking_at(run: RunPicture) -> tuple[str, ...]:
+def looking_at(run: RunSnapshot) -> tuple[str, ...]:
     """The commands that show the run."""
     run_id = short_id(run.run_id)
     shown = command("runs", "show", run_id)
@@ -133,7 +133,7 @@ def short_id(run_id: UUID) -> str:
     return str(run_id)[:8]
 
 
-def about_letters(run: RunPicture) -> tuple[str, ...]:
+def about_letters(run: RunSnapshot) -> tuple[str, ...]:
     """The commands that show the run's letters, and send them back."""
     return (
         command("dlq", "causes", "--run", short_id(run.run_id)),
@@ -146,7 +146,7 @@ def sql_of_letters(run_id: UUID) -> str:
     return letters_sql(f"run_id = {text(run_id)}")
 
 
-def goes_on(run: RunPicture) -> str:
+def goes_on(run: RunSnapshot) -> str:
     """What running it again does."""
     name = short(run.subject.name)
     if run.subject.kind == "flow":

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, exists, func, sele
 
 from redrive._internal.masking import mask
 from redrive.alerts.facts.services import next_probes
-from redrive.alerts.facts.snapshot import DeadTasks, DueTask, PastRun, RunPicture
+from redrive.alerts.facts.snapshot import DeadTasks, DueTask, PastRun, RunSnapshot
 from redrive.alerts.rules.runs import TIERS
 from redrive.model.alerts import Alert, Subject
 from redrive.model.calls import Kind
@@ -73,7 +73,7 @@ def still_runs(connection: Connection, run: RunName) -> bool:
     return connection.execute(running).first() is not None
 
 
-def picture_of(connection: Connection, run: RunName, now: datetime) -> RunPicture | None:
+def picture_of(connection: Connection, run: RunName, now: datetime) -> RunSnapshot | None:
     """A run as it stands now; None where it is not there."""
     table = _TABLES[run.kind]
     row = connection.execute(select(table).where(table.c.run_id == run.run_id)).one_or_none()
@@ -82,7 +82,7 @@ def picture_of(connection: Connection, run: RunName, now: datetime) -> RunPictur
     return _pipeline(connection, row, now) if run.kind == "pipeline" else _flow(connection, row, now)
 
 
-def under_way(connection: Connection, now: datetime) -> list[RunPicture]:
+def under_way(connection: Connection, now: datetime) -> list[RunSnapshot]:
     """Runs that are not over: those that run or died, may miss their SLA, or wait for a person."""
     # The index of what is not judged yet leads to them.
     running = select(runs).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING)
@@ -150,13 +150,13 @@ def waits(connection: Connection, alert: Alert) -> bool:
 # ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
+def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
     place = connection.execute(select(checkpoints).where(checkpoints.c.run_id == row.run_id)).first()
     same = runs.c.pipeline_name == row.pipeline_name
     running = row.status == RunStatus.RUNNING
     held = place is not None and place.owner is not None and place.owner_until > now and not is_dead(place.owner)
     said = _letters(connection, row.run_id) if row.rows_rejected else _Letters()
-    return RunPicture(
+    return RunSnapshot(
         subject=Subject(kind="pipeline", name=row.pipeline_name),
         run_id=row.run_id,
         status=row.status,
@@ -250,12 +250,12 @@ def _checkpoint(position: Any) -> str | None:
 # ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunPicture:
+def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
     same = (task_runs.c.flow_name == row.flow_name) & (task_runs.c.params == row.params)
     counts = counts_of(connection, row.run_id)
     dead = causes_of(connection, row.run_id, [State.DEAD_LETTER])
     failed = causes_of(connection, row.run_id, [State.FAILED])
-    return RunPicture(
+    return RunSnapshot(
         subject=Subject(kind="flow", name=row.flow_name),
         run_id=row.run_id,
         status=row.status,

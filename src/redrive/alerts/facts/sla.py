@@ -14,7 +14,7 @@ from redrive.alerts.facts.probes import read_bounded, why
 from redrive.alerts.facts.sla_calendar import (
     BACK,
     KNOWN,
-    Turn,
+    RunStart,
     day_of,
     last_deadline,
     last_expected,
@@ -34,7 +34,7 @@ _MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Promise:
+class _Sla:
     subject: Subject
     sla: TimeOfDay
     days: frozenset[int] | None
@@ -54,10 +54,10 @@ class _Promise:
 
 
 @dataclass(slots=True)
-class _Promised:
+class _SlaSettings:
     """What is promised here, and who promises nothing."""
 
-    kept_by: list[_Promise] = field(default_factory=list)
+    kept_by: list[_Sla] = field(default_factory=list)
     free: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     """Under which names what is set is to be remembered."""
@@ -77,7 +77,7 @@ class _Deadline:
     """What began before this was for an earlier one."""
 
 
-class Promises:
+class SlaMonitor:
     """The promises of a store. What was kept stays so, and is not asked for again: a quiet look is two queries."""
 
     def __init__(self, database: Database, settings: AlertSettings) -> None:
@@ -104,14 +104,14 @@ class Promises:
 
     # ── what is promised ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, connection: Connection, now: datetime) -> _Promised:
+    def _read(self, connection: Connection, now: datetime) -> _SlaSettings:
         """What is set holds before what a program says, and only from when it was first seen here."""
         known = {_subject(row): row for row in connection.execute(select(pipelines))}
         set_here = [_noted(name, own.sla) for name, own in self._settings.pipelines.items() if own.sla is not None]
         noted = select(gauges.c.name, gauges.c.at).where(gauges.c.name.in_(set_here))
         seen: Mapping[str, datetime] = {row.name: row.at for row in connection.execute(noted)} if set_here else {}
         flows = {subject.name for subject in known if subject.kind == "flow"}
-        found = _Promised(new=[name for name in set_here if name not in seen])
+        found = _SlaSettings(new=[name for name in set_here if name not in seen])
         named = {Subject(kind="pipeline", name=name) for name in self._settings.pipelines}
         for subject in sorted({*known, *named}, key=lambda one: one.ident):
             row, own = known.get(subject), self._settings.pipelines.get(subject.name)
@@ -136,7 +136,7 @@ class Promises:
 
     # ── whether it was kept ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _due(self, connection: Connection, promise: _Promise, now: datetime) -> DueRun | None:
+    def _due(self, connection: Connection, promise: _Sla, now: datetime) -> DueRun | None:
         deadline = self._deadline(connection, promise, now)
         if deadline.at is None:
             return None
@@ -148,14 +148,14 @@ class Promises:
             self._kept[promise.subject] = due
         return due
 
-    def _deadline(self, connection: Connection, promise: _Promise, now: datetime) -> _Deadline:
+    def _deadline(self, connection: Connection, promise: _Sla, now: datetime) -> _Deadline:
         last, known = last_deadline(promise.sla, now), self._deadlines.get(promise.subject)
         if known is None or (known.last, known.since) != (last, promise.since):
             known = self._deadlines[promise.subject] = _deadline(connection, promise, last, self._settings)
         return known
 
 
-def _deadline(connection: Connection, promise: _Promise, last: datetime, settings: AlertSettings) -> _Deadline:
+def _deadline(connection: Connection, promise: _Sla, last: datetime, settings: AlertSettings) -> _Deadline:
     sla, began = promise.sla, _turns(connection, promise, last)
     on_weekends = promise.days is None or not promise.days.isdisjoint(WEEKEND)
     if promise.days is None and began:
@@ -169,7 +169,7 @@ def _deadline(connection: Connection, promise: _Promise, last: datetime, setting
     return _Deadline(last=last, since=promise.since, at=at, counts_from=max([begins, *made_up]))
 
 
-def _turns(connection: Connection, promise: _Promise, last: datetime) -> list[Turn]:
+def _turns(connection: Connection, promise: _Sla, last: datetime) -> list[RunStart]:
     """When it began in the weeks before; of one that runs every few minutes, once for each deadline."""
     table, began = promise.table, promise.table.c.started_at
     since = last - KNOWN - timedelta(days=BACK)
@@ -182,14 +182,14 @@ def _turns(connection: Connection, promise: _Promise, last: datetime) -> list[Tu
             once = columns.where(began >= before, began < deadline).order_by(began).limit(1)
             found += connection.execute(once).all()
             deadline = before
-    turns = [Turn(row.started_at, row.ended_at if row.status == _COMPLETE else None) for row in found]
+    turns = [RunStart(row.started_at, row.ended_at if row.status == _COMPLETE else None) for row in found]
     again = promise.last_started  # which may be when an earlier run was gone on with
     if again is not None and again >= since and all(turn.at != again for turn in turns):
-        turns.append(Turn(again))
+        turns.append(RunStart(again))
     return turns
 
 
-def _looked_up(connection: Connection, promise: _Promise, deadline: datetime, counts_from: datetime) -> DueRun:
+def _looked_up(connection: Connection, promise: _Sla, deadline: datetime, counts_from: datetime) -> DueRun:
     table, newest_first = promise.table, promise.table.c.started_at.desc()
     complete = select(table.c.run_id, table.c.ended_at).where(promise.ours, table.c.status == _COMPLETE)
     last = connection.execute(complete.order_by(newest_first).limit(1)).first()
@@ -217,8 +217,8 @@ def _looked_up(connection: Connection, promise: _Promise, deadline: datetime, co
 
 def _promise(
     subject: Subject, row: Row[Any] | None, sla: TimeOfDay, days: frozenset[int] | None, since: datetime
-) -> _Promise:
-    return _Promise(
+) -> _Sla:
+    return _Sla(
         subject=subject, sla=sla, days=days, since=since, last_started=None if row is None else row.last_started
     )
 

@@ -22,7 +22,7 @@ _MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RunStart:
     """One time that it began, or was gone on with."""
 
     at: datetime
@@ -118,19 +118,19 @@ def last_expected(
 def meant(
     sla: TimeOfDay,
     days: frozenset[int] | None,
-    turns: Iterable[Turn],
+    turns: Iterable[RunStart],
     first_seen: datetime,
     *,
     off: Container[date] = (),
-) -> list[tuple[Turn, datetime]]:
+) -> list[tuple[RunStart, datetime]]:
     """The turns in their order, and the deadline that each was for.
 
     That is the next one after it. But what begins behind a deadline that was missed, and long before it usually begins
     for the next one, makes up for what was missed: the next deadline is still to be kept.
     """
-    found: list[tuple[Turn, datetime]] = []
+    found: list[tuple[RunStart, datetime]] = []
     ran: set[date] = set()
-    leads = _Leads(sla)
+    leads = _LeadTimes(sla)
     for turn in sorted(turns, key=lambda one: one.at):
         following, missed = sla.after(turn.at), None
         if following - turn.at > leads.usual(following):
@@ -143,12 +143,12 @@ def meant(
     return found
 
 
-def _is_kept(found: Iterable[tuple[Turn, datetime]], deadline: datetime, now: datetime) -> bool:
+def _is_kept(found: Iterable[tuple[RunStart, datetime]], deadline: datetime, now: datetime) -> bool:
     """Whether by now something is done that was meant for this deadline, or for a later one."""
     return any(turn.done_at is not None and turn.done_at <= now and one >= deadline for turn, one in found)
 
 
-class _Leads:
+class _LeadTimes:
     """How long before its deadlines it begins."""
 
     def __init__(self, sla: TimeOfDay) -> None:

@@ -45,7 +45,7 @@ class DueTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPicture:
+class RunSnapshot:
     """A run of a pipeline or a flow as it stands now."""
 
     subject: Subject
@@ -305,7 +305,7 @@ class LevelPicture:
     """Every pipeline and flow with a `fresh_within`."""
     table_ages: tuple[TableAge, ...] = ()
     """Every watched table with a `fresh_within`."""
-    running: tuple[RunPicture, ...] = ()
+    running: tuple[RunSnapshot, ...] = ()
     """Runs that are under way, or lost, or that ended before they were complete and have an SLA; and flows that are
     held, or that were stopped while tasks of them are dead."""
     services: tuple[ServicePicture, ...] = ()

@@ -15,7 +15,7 @@ _SHARE = 20  # of its time at most this part goes into being judged
 K = TypeVar("K", bound=Hashable)
 
 
-class Pace(Generic[K]):
+class Debouncer(Generic[K]):
     """Does something for each of several, at once or a little later."""
 
     def __init__(self, work: Callable[[K], object]) -> None:

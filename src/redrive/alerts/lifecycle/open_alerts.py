@@ -12,7 +12,7 @@ from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle import state_machine
 from redrive.alerts.lifecycle.causes import CAUSE, LATER
 from redrive.alerts.lifecycle.rows import case_of
-from redrive.alerts.lifecycle.state_machine import Case
+from redrive.alerts.lifecycle.state_machine import AlertRecord
 from redrive.errors import AlertError
 from redrive.model.alerts import Finding
 from redrive.store.schema import ALERT_IS_OPEN, alerts
@@ -25,7 +25,7 @@ _RECOVERED_AGAIN = timedelta(days=1)
 """For how long further runs of a pipeline or flow that recover are only counted."""
 
 
-def touched_cases(connection: Connection, judgement: Judgement, *, and_waiting: bool) -> dict[str, Case]:
+def touched_cases(connection: Connection, judgement: Judgement, *, and_waiting: bool) -> dict[str, AlertRecord]:
     """The alerts that a judgement may change, by their keys. There may be many others, and a run waits for this."""
     keys = {one.key for one in judgement.findings}
     groups = {one.group for one in judgement.findings} - {None}
@@ -67,12 +67,12 @@ def shared_by(connection: Connection, name: str) -> list[int]:
     return [row.id for row in connection.execute(shared) if name in row.facts.get("affected", ())]
 
 
-def open_cases(connection: Connection, ids: Collection[int]) -> dict[str, Case]:
+def open_cases(connection: Connection, ids: Collection[int]) -> dict[str, AlertRecord]:
     wanted = select(alerts).where(ALERT_IS_OPEN, among(alerts.c.id, ids)).order_by(alerts.c.id)
     return {row.key: case_of(row) for row in connection.execute(wanted)} if ids else {}
 
 
-def open_case(connection: Connection, key: str, given: str) -> Case | None:
+def open_case(connection: Connection, key: str, given: str) -> AlertRecord | None:
     """The open alert of a key. Older versions stored keys as they were given: that form is looked for first."""
     wanted = select(alerts).where(ALERT_IS_OPEN, alerts.c.key.in_({key, given}))
     rows = {row.key: row for row in connection.execute(wanted)}
@@ -80,7 +80,7 @@ def open_case(connection: Connection, key: str, given: str) -> Case | None:
     return None if row is None else case_of(row)
 
 
-def case_by_id(connection: Connection, alert_id: int) -> Case:
+def case_by_id(connection: Connection, alert_id: int) -> AlertRecord:
     row = connection.execute(select(alerts).where(alerts.c.id == alert_id)).one_or_none()
     if row is None:
         raise AlertError(f"there is no alert {alert_id}; see `redrive alerts ls`")

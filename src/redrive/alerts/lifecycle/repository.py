@@ -29,7 +29,7 @@ from redrive.alerts.lifecycle.open_alerts import (
 )
 from redrive.alerts.lifecycle.rows import TITLE, alert_of, case_of, columns_of, fit_to_store, send_of
 from redrive.alerts.lifecycle.silences import Silenced, SilenceLog, insert_silence, read_silenced
-from redrive.alerts.lifecycle.state_machine import Case, Change, Witness
+from redrive.alerts.lifecycle.state_machine import AlertChange, AlertRecord, Evidence
 from redrive.errors import AlertError
 from redrive.model.alerts import (
     Alert,
@@ -58,19 +58,19 @@ _REPORTED = {What.OPENED, What.ESCALATED, What.RESOLVED}
 _NOTE = 2_000
 _BY = 200
 
-_Step = tuple[Mapping[str, Case], Mapping[str, Change]]
+_Step = tuple[Mapping[str, AlertRecord], Mapping[str, AlertChange]]
 """The alerts that were looked at, and what becomes of some of them, by their keys."""
 
 
 class _Applied(NamedTuple):
     """What one transaction has come to."""
 
-    cases: list[Case]
+    cases: list[AlertRecord]
     """As they were written."""
     reported: list[Alert]
 
 
-class AlertLedger:
+class AlertRepository:
     """Judgements come in; alerts, and messages to people, come of it."""
 
     def __init__(self, database: Database, settings: AlertSettings) -> None:
@@ -172,7 +172,9 @@ class AlertLedger:
     def _silenced(self, connection: Connection, now: datetime) -> Silenced:
         return read_silenced(connection, self._settings.maintenance, now)
 
-    def _grown_older(self, cases: Mapping[str, Case], now: datetime, silenced: Silenced) -> dict[str, Change]:
+    def _grown_older(
+        self, cases: Mapping[str, AlertRecord], now: datetime, silenced: Silenced
+    ) -> dict[str, AlertChange]:
         found = {
             key: _unless_silenced(
                 case,
@@ -205,7 +207,9 @@ class AlertLedger:
         self._database.dialect.lock(connection, "alerts")  # two who find the same must not both open it
         return self._database.dialect.now(connection) if now is None else now
 
-    def _write(self, connection: Connection, before: Case | None, change: Change, now: datetime) -> Case | None:
+    def _write(
+        self, connection: Connection, before: AlertRecord | None, change: AlertChange, now: datetime
+    ) -> AlertRecord | None:
         case = change.case
         if before is not None and (case is None or case.alert.id != before.alert.id):
             connection.execute(delete(alerts).where(alerts.c.id == before.alert.id))
@@ -337,7 +341,7 @@ class AlertLedger:
         """Somebody is at it: it is not repeated any more, unless it becomes more urgent."""
         who, said = safe_line(by, _BY), None if note is None else safe(note, _NOTE)
 
-        def step(case: Case, at: datetime) -> Change:
+        def step(case: AlertRecord, at: datetime) -> AlertChange:
             if case.alert.status is AlertStatus.WAITING:
                 raise AlertError(f"nobody has been told of alert {alert_id} yet, so there is nothing to acknowledge")
             return state_machine.acknowledged(case, at, by=who, note=said)
@@ -348,12 +352,14 @@ class AlertLedger:
         """Somebody says that it is over. Where it is found to hold once more, it is a new alert."""
         who, said = safe_line(by, _BY), safe(note, _NOTE)
 
-        def step(case: Case, at: datetime) -> Change:
+        def step(case: AlertRecord, at: datetime) -> AlertChange:
             return state_machine.closed(case, at, by=who, note=safe_line(said, TITLE))
 
         return self._decide(alert_id, step, now)
 
-    def _decide(self, alert_id: int, step: Callable[[Case, datetime], Change], now: datetime | None) -> Alert:
+    def _decide(
+        self, alert_id: int, step: Callable[[AlertRecord, datetime], AlertChange], now: datetime | None
+    ) -> Alert:
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
             before = case_by_id(connection, alert_id)
@@ -372,7 +378,7 @@ class AlertLedger:
     def snooze(self, alert_id: int, *, length: timedelta, reason: str, by: str, now: datetime | None = None) -> Silence:
         """Silence one alert; where it still holds when that ends, it is sent again, whoever had acknowledged it."""
 
-        def work(connection: Connection) -> tuple[Case, Silence]:
+        def work(connection: Connection) -> tuple[AlertRecord, Silence]:
             at = self._begin(connection, now)
             before = case_by_id(connection, alert_id)
             if before.alert.is_over:
@@ -380,7 +386,7 @@ class AlertLedger:
             only = AlertFilter(keys=(before.alert.key,))
             silence = insert_silence(connection, only, length=length, reason=reason, by=by, now=at)
             told = before.alert.status is not AlertStatus.WAITING
-            case = self._write(connection, before, state_machine.snoozed(before) if told else Change(before), at)
+            case = self._write(connection, before, state_machine.snoozed(before) if told else AlertChange(before), at)
             assert case is not None
             return case, silence
 
@@ -430,7 +436,7 @@ class AlertLedger:
         return Retention(self._database, before=before, now=at).purge_alerts(before)
 
 
-def _unless_silenced(before: Case | None, change: Change, silenced: Silenced) -> Change:
+def _unless_silenced(before: AlertRecord | None, change: AlertChange, silenced: Silenced) -> AlertChange:
     """The change, without the messages that are silenced now."""
     if change.case is None or silenced.until(change.case.alert) is None:
         return change
@@ -445,7 +451,7 @@ def _at_once(judgement: Judgement) -> Judgement:
     return replace(judgement, findings=findings)
 
 
-def _with_evidence(witness: Witness, finding: Finding) -> Witness:
+def _with_evidence(witness: Evidence, finding: Finding) -> Evidence:
     return replace(witness, finding=replace(witness.finding, evidence=finding.evidence, subject=finding.subject))
 
 

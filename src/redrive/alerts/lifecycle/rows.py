@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from redrive.alerts.custom import CUSTOM
 from redrive.alerts.delivery.safe_text import safe_document, safe_line
 from redrive.alerts.lifecycle.keys import StoredKeys
-from redrive.alerts.lifecycle.state_machine import Case, Witness, brief_facts
+from redrive.alerts.lifecycle.state_machine import AlertRecord, Evidence, brief_facts
 from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
 
 TITLE = 500
@@ -28,7 +28,7 @@ _AS_THEY_ARE = (
 _COMMON = ("condition", "urgency", "persist", "group_title", "status", "error", "error_type")
 
 
-def columns_of(case: Case) -> dict[str, Any]:
+def columns_of(case: AlertRecord) -> dict[str, Any]:
     """The row of an alert, but for its number."""
     alert = case.alert
     return {
@@ -50,13 +50,13 @@ def columns_of(case: Case) -> dict[str, Any]:
     }
 
 
-def case_of(row: Row[Any]) -> Case:
+def case_of(row: Row[Any]) -> AlertRecord:
     """An alert with all that speaks for it."""
     kept = row.evidence
     brief = (one for document in kept.get("brief", ()) for one in _briefly(row.key, document))
     witnesses = (*brief, *(_witness_of(row.key, document) for document in kept["witnesses"]))
     peak = None if kept["peak"] is None else Urgency(kept["peak"])
-    return Case(alert_of(row), witnesses, peak, kept.get("members", 0), kept.get("returns", 0))
+    return AlertRecord(alert_of(row), witnesses, peak, kept.get("members", 0), kept.get("returns", 0))
 
 
 def alert_of(row: Row[Any]) -> Alert:
@@ -106,7 +106,7 @@ def fit_to_store(finding: Finding, keys: StoredKeys) -> Finding:
     )
 
 
-def _document_of(witness: Witness) -> dict[str, Any]:
+def _document_of(witness: Evidence) -> dict[str, Any]:
     finding = witness.finding
     return {
         "evidence": finding.evidence,
@@ -122,7 +122,7 @@ def _document_of(witness: Witness) -> dict[str, Any]:
     }
 
 
-def _brief_of(witnesses: Iterable[Witness]) -> list[dict[str, Any]]:
+def _brief_of(witnesses: Iterable[Evidence]) -> list[dict[str, Any]]:
     """What many members of one alert have in common, once; and of each what it has alone."""
     brief = groupby((one for one in witnesses if one.is_brief), key=lambda one: _common(one.finding))
     return [
@@ -148,7 +148,7 @@ def _common(finding: Finding) -> tuple[Any, ...]:
     return (*said, facts.status, facts.error, facts.error_type)
 
 
-def _briefly(key: str, document: Mapping[str, Any]) -> Iterator[Witness]:
+def _briefly(key: str, document: Mapping[str, Any]) -> Iterator[Evidence]:
     condition, urgency, persist, group_title, status, error, error_type = (document[name] for name in _COMMON)
     for evidence, kind, name, run_id, since, seen_at in document["members"]:
         finding = Finding(
@@ -163,12 +163,12 @@ def _briefly(key: str, document: Mapping[str, Any]) -> Iterator[Witness]:
             group_title=group_title,
         )
         facts = brief_facts(finding, None if run_id is None else UUID(run_id))
-        yield Witness(replace(finding, facts=facts), datetime.fromisoformat(since), datetime.fromisoformat(seen_at))
+        yield Evidence(replace(finding, facts=facts), datetime.fromisoformat(since), datetime.fromisoformat(seen_at))
 
 
-def _witness_of(key: str, document: Mapping[str, Any]) -> Witness:
+def _witness_of(key: str, document: Mapping[str, Any]) -> Evidence:
     kind, name = document["subject"]
-    return Witness(
+    return Evidence(
         Finding(
             key=key,
             condition=document["condition"],

@@ -45,7 +45,7 @@ _VARIANT = re.compile(r"#[0-9a-f]{8}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class Evidence:
     """Who speaks for an alert, and what it last said."""
 
     finding: Finding
@@ -69,11 +69,11 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AlertRecord:
     """An alert, and all who speak for it."""
 
     alert: Alert
-    witnesses: tuple[Witness, ...] = ()
+    witnesses: tuple[Evidence, ...] = ()
     """In the order in which they last spoke."""
     peak: Urgency | None = None
     """The most urgent that anybody was told it is; None while nobody was told."""
@@ -89,17 +89,17 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AlertChange:
     """What a step has come to."""
 
-    case: Case | None
+    case: AlertRecord | None
     """None: it is forgotten."""
     told: tuple[What, ...] = ()
-    recovered: tuple[Witness, ...] = ()
+    recovered: tuple[Evidence, ...] = ()
     """Who said that a run had failed, and was answered by a good end before anybody was told."""
 
 
-def found(case: Case | None, finding: Finding, now: datetime, *, returns: int = 0) -> Change:
+def found(case: AlertRecord | None, finding: Finding, now: datetime, *, returns: int = 0) -> AlertChange:
     """A condition holds.
 
     returns  how often it had come back before, where it is not open
@@ -114,12 +114,12 @@ def found(case: Case | None, finding: Finding, now: datetime, *, returns: int = 
     before = next((one for one in case.witnesses if one.evidence == finding.evidence), None)
     began = min(now, finding.since or now, now if before is None else before.since)
     alert = replace(case.alert, last_seen=max(now, case.alert.last_seen), seen=case.alert.seen + 1, gone_since=None)
-    witnesses = (*others, Witness(replace(finding, since=None), since=began, seen_at=now))
+    witnesses = (*others, Evidence(replace(finding, since=None), since=began, seen_at=now))
     return _weighed(replace(case, alert=alert, witnesses=witnesses), now)
 
 
 def withdrawn(
-    case: Case,
+    case: AlertRecord,
     evidence: Collection[str],
     now: datetime,
     settings: AlertSettings,
@@ -127,7 +127,7 @@ def withdrawn(
     why: str = NO_LONGER,
     recovered: Collection[str] = (),
     watched: bool = True,
-) -> Change:
+) -> AlertChange:
     """Witnesses do not say so any more.
 
     recovered  the idents of pipelines and flows of which a run has come to a good end
@@ -136,20 +136,20 @@ def withdrawn(
     gone = [one for one in case.witnesses if one.evidence in evidence]
     left = tuple(one for one in case.witnesses if one.evidence not in evidence)
     if not gone:
-        return Change(case)
+        return AlertChange(case)
     if case.alert.status is AlertStatus.WAITING:
         turned = tuple(one for one in gone if failed_run(one.evidence) in recovered)
-        rest = _weighed(replace(case, witnesses=left), now) if left else Change(None)
+        rest = _weighed(replace(case, witnesses=left), now) if left else AlertChange(None)
         return replace(rest, recovered=turned)
     if left:
         return _weighed(replace(case, witnesses=left), now)
     if _settles(case, gone, settings, watched=watched):
         alert = replace(case.alert, evidence=frozenset(), gone_since=now)
-        return Change(replace(case, alert=alert, witnesses=()))
+        return AlertChange(replace(case, alert=alert, witnesses=()))
     return _resolved(case, now, why)
 
 
-def _settles(case: Case, gone: Collection[Witness], settings: AlertSettings, *, watched: bool) -> bool:
+def _settles(case: AlertRecord, gone: Collection[Evidence], settings: AlertSettings, *, watched: bool) -> bool:
     """Whether it must stay gone for a while before it is over: what may be back in a minute.
 
     That is every level; and where a watch comes back to see, what one good run says of a service, which others may
@@ -161,7 +161,7 @@ def _settles(case: Case, gone: Collection[Witness], settings: AlertSettings, *, 
     return is_level or (watched and (case.returns > 0 or case.alert.subject.kind == "service"))
 
 
-def _settling(case: Case, settings: AlertSettings) -> float:
+def _settling(case: AlertRecord, settings: AlertSettings) -> float:
     """Return for how many seconds it must stay gone."""
     if case.returns == 0 or case.alert.condition == _WAITS:
         return settings.persist
@@ -172,7 +172,7 @@ def _may_return(evidence: str) -> bool:
     return evidence.startswith(LEVEL) or failed_run(evidence) is not None
 
 
-def passed(case: Case, now: datetime, settings: AlertSettings, *, after_silence: bool = False) -> Change:
+def passed(case: AlertRecord, now: datetime, settings: AlertSettings, *, after_silence: bool = False) -> AlertChange:
     """Time passes.
 
     after_silence  a silence of it has ended since it was last sent
@@ -180,7 +180,7 @@ def passed(case: Case, now: datetime, settings: AlertSettings, *, after_silence:
     alert = case.alert
     if alert.gone_since is not None:
         over = now - alert.gone_since >= timedelta(seconds=_settling(case, settings))
-        return _resolved(case, now, NO_LONGER) if over else Change(case)
+        return _resolved(case, now, NO_LONGER) if over else AlertChange(case)
     change = _weighed(case, now)
     if change.told or change.case is None:
         return change
@@ -191,10 +191,10 @@ def passed(case: Case, now: datetime, settings: AlertSettings, *, after_silence:
     if not after_silence and (every is None or now - alert.told_at < timedelta(seconds=every)):
         return change
     repeated = replace(alert, told_at=now, repeats=alert.repeats + 1)
-    return Change(replace(change.case, alert=repeated), (What.REPEATED,))
+    return AlertChange(replace(change.case, alert=repeated), (What.REPEATED,))
 
 
-def held(before: Case | None, change: Change) -> Change:
+def held(before: AlertRecord | None, change: AlertChange) -> AlertChange:
     """The change of an alert that is silenced: it is recorded, and nobody is told before the silence is over.
 
     What was told before the silence is still acknowledged and resolved for those who know of it.
@@ -217,7 +217,7 @@ def held(before: Case | None, change: Change) -> Change:
     return replace(change, case=replace(case, alert=alert, peak=before.peak), told=told)
 
 
-def acknowledged(case: Case, now: datetime, *, by: str, note: str | None) -> Change:
+def acknowledged(case: AlertRecord, now: datetime, *, by: str, note: str | None) -> AlertChange:
     """Somebody is at it. Who comes second is noted; nobody is told of that."""
     alert = replace(
         case.alert,
@@ -229,23 +229,23 @@ def acknowledged(case: Case, now: datetime, *, by: str, note: str | None) -> Cha
     first = case.alert.status is AlertStatus.OPEN
     # Who acknowledges an alert that is silenced knows of it, and need not be told when the silence ends.
     known = replace(case, alert=alert, peak=case.peak or alert.urgency)
-    return Change(known, (What.ACKNOWLEDGED,) if first else ())
+    return AlertChange(known, (What.ACKNOWLEDGED,) if first else ())
 
 
-def snoozed(case: Case) -> Change:
+def snoozed(case: AlertRecord) -> AlertChange:
     """It is sent again when the silence that goes with this is over, whoever was at it."""
     alert = replace(case.alert, status=AlertStatus.OPEN, acknowledged_at=None, acknowledged_by=None)
-    return Change(replace(case, alert=alert))
+    return AlertChange(replace(case, alert=alert))
 
 
-def closed(case: Case, now: datetime, *, by: str, note: str) -> Change:
+def closed(case: AlertRecord, now: datetime, *, by: str, note: str) -> AlertChange:
     """Somebody says that it is over. Where it is found to hold once more, it is a new alert."""
     change = _resolved(case, now, f"closed by {by}: {note}")
     assert change.case is not None
     return replace(change, case=replace(change.case, alert=replace(change.case.alert, note=note)))
 
 
-def ended(case: Case, now: datetime, *, by: str | None, note: str | None) -> Change:
+def ended(case: AlertRecord, now: datetime, *, by: str | None, note: str | None) -> AlertChange:
     """The program that opened it says that it is over."""
     why = "resolved by its program" if by is None else f"resolved by {by}"
     change = _resolved(case, now, why if note is None else f"{why}: {note}")
@@ -258,7 +258,7 @@ def ended(case: Case, now: datetime, *, by: str | None, note: str | None) -> Cha
 
 
 def judged(
-    cases: Mapping[str, Case],
+    cases: Mapping[str, AlertRecord],
     judgement: Judgement,
     now: datetime,
     settings: AlertSettings,
@@ -266,7 +266,7 @@ def judged(
     is_known: Callable[[Finding], bool],
     returns: Callable[[str], int] = lambda key: 0,
     watched: bool = True,
-) -> dict[str, Change]:
+) -> dict[str, AlertChange]:
     """What a judgement comes to: by their keys, the alerts that it has touched.
 
     cases     the alerts that are not over, by their keys
@@ -296,14 +296,14 @@ def judged(
 class _Steps:
     """Several steps of one alert make one change."""
 
-    def __init__(self, cases: Mapping[str, Case]) -> None:
-        self.changes: dict[str, Change] = {}
+    def __init__(self, cases: Mapping[str, AlertRecord]) -> None:
+        self.changes: dict[str, AlertChange] = {}
         self._cases = cases
 
-    def case(self, key: str) -> Case | None:
+    def case(self, key: str) -> AlertRecord | None:
         return self.changes[key].case if key in self.changes else self._cases.get(key)
 
-    def add(self, key: str, change: Change) -> None:
+    def add(self, key: str, change: AlertChange) -> None:
         before = self.changes.get(key)
         if before is not None:
             told, recovered = before.told + change.told, before.recovered + change.recovered
@@ -312,10 +312,10 @@ class _Steps:
 
 
 def _lasting(
-    judgement: Judgement, cases: Mapping[str, Case], now: datetime, settings: AlertSettings
+    judgement: Judgement, cases: Mapping[str, AlertRecord], now: datetime, settings: AlertSettings
 ) -> dict[tuple[str, str], Finding]:
     """What holds and goes on, by the alert it belongs to and who says so."""
-    heard: defaultdict[str, list[tuple[Case, Witness]]] = defaultdict(list)
+    heard: defaultdict[str, list[tuple[AlertRecord, Evidence]]] = defaultdict(list)
     for case in cases.values():
         for witness in case.witnesses:
             heard[witness.evidence].append((case, witness))
@@ -330,8 +330,8 @@ def _lasting(
 
 def _placed(
     finding: Finding,
-    heard: Collection[tuple[Case, Witness]],
-    cases: Mapping[str, Case],
+    heard: Collection[tuple[AlertRecord, Evidence]],
+    cases: Mapping[str, AlertRecord],
     now: datetime,
     settings: AlertSettings,
 ) -> Finding:
@@ -352,15 +352,15 @@ def _placed(
     return replace(finding, key=known or _joined(finding, heard, cases, now, settings), since=began)
 
 
-def _leaves(finding: Finding, case: Case) -> bool:
+def _leaves(finding: Finding, case: AlertRecord) -> bool:
     """Whether a run that fails of something else now is to be told of apart from those it had failed with."""
     return finding.group is not None and len(case.witnesses) > 1 and not is_of(case.alert.key, finding.group)
 
 
 def _joined(
     finding: Finding,
-    heard: Collection[tuple[Case, Witness]],
-    cases: Mapping[str, Case],
+    heard: Collection[tuple[AlertRecord, Evidence]],
+    cases: Mapping[str, AlertRecord],
     now: datetime,
     settings: AlertSettings,
 ) -> str:
@@ -392,7 +392,9 @@ def _ended_well(ident: str, judgement: Judgement) -> bool:
     )
 
 
-def _momentary(judgement: Judgement, cases: Mapping[str, Case], changes: Iterable[Change]) -> Iterator[Finding]:
+def _momentary(
+    judgement: Judgement, cases: Mapping[str, AlertRecord], changes: Iterable[AlertChange]
+) -> Iterator[Finding]:
     """What is told once. Of a run that recovered, one message: the rule's own, or what a waiting alert turned into;
     and none where people know that it had failed, for they are told that this is over."""
     told = {failed_run(one.evidence) for case in cases.values() if case.is_told for one in case.witnesses}
@@ -418,8 +420,8 @@ def failed_run(evidence: str) -> str | None:
 # ── the steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _begun(finding: Finding, now: datetime) -> Case:
-    return Case(
+def _begun(finding: Finding, now: datetime) -> AlertRecord:
+    return AlertRecord(
         Alert(
             id=UNTOLD,
             key=finding.key,
@@ -436,10 +438,10 @@ def _begun(finding: Finding, now: datetime) -> Case:
     )
 
 
-def _weighed(case: Case, now: datetime) -> Change:
+def _weighed(case: AlertRecord, now: datetime) -> AlertChange:
     """What it is now by what its witnesses say, and whether that is to be told."""
     if not case.witnesses:  # a person has taken them out of the store
-        return Change(case)
+        return AlertChange(case)
     lead = _lead(case, now)
     began = min(one.since for one in case.witnesses)
     case = replace(case, members=max(case.members, len(_members(case))), witnesses=_bounded(case))
@@ -456,23 +458,23 @@ def _weighed(case: Case, now: datetime) -> Change:
     )
     if case.peak is None:
         if not lead.has_held(now):
-            return Change(replace(case, alert=alert))
+            return AlertChange(replace(case, alert=alert))
         opened = replace(alert, status=AlertStatus.OPEN, opened_at=alert.opened_at or now, told_at=now)
-        return Change(replace(case, alert=opened, peak=alert.urgency), (What.OPENED,))
+        return AlertChange(replace(case, alert=opened, peak=alert.urgency), (What.OPENED,))
     # Once told that it is a P1, nobody is told so again because it was less for a while: it is repeated as what it is.
     if not alert.urgency.outranks(case.peak):
-        return Change(replace(case, alert=alert))
+        return AlertChange(replace(case, alert=alert))
     escalated = replace(alert, status=AlertStatus.OPEN, told_at=now, acknowledged_at=None, acknowledged_by=None)
-    return Change(replace(case, alert=escalated, peak=alert.urgency), (What.ESCALATED,))
+    return AlertChange(replace(case, alert=escalated, peak=alert.urgency), (What.ESCALATED,))
 
 
-def _lead(case: Case, now: datetime) -> Witness:
+def _lead(case: AlertRecord, now: datetime) -> Evidence:
     """Who is believed: of those for whom it has held long enough, the most urgent one, and who last spoke of these."""
     heard = [one for one in case.witnesses if one.has_held(now)] or case.witnesses
     return min(reversed(heard), key=lambda one: one.finding.urgency.value)
 
 
-def _title(case: Case, lead: Witness, *, over: bool = False) -> str:
+def _title(case: AlertRecord, lead: Evidence, *, over: bool = False) -> str:
     """What it says of all that failed of one cause; of one alone, what that one says."""
     said = lead.finding.group_title
     if said is None or case.members < 2 or not case.alert.key.startswith(CAUSE):
@@ -483,7 +485,7 @@ def _title(case: Case, lead: Witness, *, over: bool = False) -> str:
     return safe_line(f"{left}{case.members:,} {' and '.join(f'{kind}s' for kind in kinds)} {said}", TITLE_LENGTH)
 
 
-def _bounded(case: Case) -> tuple[Witness, ...]:
+def _bounded(case: AlertRecord) -> tuple[Evidence, ...]:
     """All of them, but all that was said only of those who spoke last: an alert of thousands is written again with
     every one that joins or leaves."""
     if len(case.witnesses) <= _WHOLE or not case.alert.key.startswith(CAUSE):
@@ -492,7 +494,7 @@ def _bounded(case: Case) -> tuple[Witness, ...]:
     return (*(one if one.finding.group_title is None else _brief(one) for one in older), *newer)
 
 
-def _brief(witness: Witness) -> Witness:
+def _brief(witness: Evidence) -> Evidence:
     if witness.is_brief:
         return witness
     facts = brief_facts(witness.finding, witness.finding.facts.run_id)
@@ -513,19 +515,19 @@ def brief_facts(finding: Finding, run_id: UUID | None) -> Facts:
     )
 
 
-def _members(case: Case) -> set[Subject]:
+def _members(case: AlertRecord) -> set[Subject]:
     """The pipelines and flows that speak for it."""
     return {one.finding.subject for one in case.witnesses}
 
 
-def _facts(lead: Witness, case: Case) -> Facts:
+def _facts(lead: Evidence, case: AlertRecord) -> Facts:
     facts = lead.finding.facts
     affected = dict.fromkeys(name for one in (lead, *case.witnesses) for name in one.finding.facts.affected)
     measured = {**facts.measured, "times it came back": case.returns} if case.returns else facts.measured
     return replace(facts, affected=tuple(affected), measured=measured)
 
 
-def _resolved(case: Case, now: datetime, why: str) -> Change:
+def _resolved(case: AlertRecord, now: datetime, why: str) -> AlertChange:
     alert = replace(
         case.alert,
         title=_title(case, _lead(case, now), over=True) if case.members > 1 and case.witnesses else case.alert.title,
@@ -535,10 +537,10 @@ def _resolved(case: Case, now: datetime, why: str) -> Change:
         evidence=frozenset(),
         gone_since=None,
     )
-    return Change(replace(case, alert=alert, witnesses=()), (What.RESOLVED,) if case.is_told else ())
+    return AlertChange(replace(case, alert=alert, witnesses=()), (What.RESOLVED,) if case.is_told else ())
 
 
-def _told_once(case: Case | None, finding: Finding, now: datetime) -> Change:
+def _told_once(case: AlertRecord | None, finding: Finding, now: datetime) -> AlertChange:
     if case is not None and case.is_told:
         return _resolved(replace(case, alert=replace(case.alert, facts=finding.facts)), now, finding.title)
     begun = _begun(finding, now).alert
@@ -552,10 +554,10 @@ def _told_once(case: Case | None, finding: Finding, now: datetime) -> Change:
         resolved_at=now,
         resolution="it was over when it was found",
     )
-    return Change(Case(alert, peak=alert.urgency), (What.OPENED,))
+    return AlertChange(AlertRecord(alert, peak=alert.urgency), (What.OPENED,))
 
 
-def _recovered(witness: Witness) -> Finding:
+def _recovered(witness: Evidence) -> Finding:
     """A run failed and is complete now; nobody was told that it had failed, and nobody had to be."""
     finding, subject = witness.finding, _runs(witness)
     key = f"recovered:{subject.ident}"
@@ -571,7 +573,7 @@ def _recovered(witness: Witness) -> Finding:
     )
 
 
-def _runs(witness: Witness) -> Subject:
+def _runs(witness: Evidence) -> Subject:
     """What has run: the finding's own subject, or, where a service was to blame, the one that said so."""
     subject, ident = witness.finding.subject, failed_run(witness.evidence)
     if ident is None or subject.kind in ("pipeline", "flow"):

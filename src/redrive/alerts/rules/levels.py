@@ -26,7 +26,7 @@ from redrive.alerts.facts.snapshot import (
     Lag,
     LevelPicture,
     PendingLetters,
-    RunPicture,
+    RunSnapshot,
     Slot,
     TableRows,
 )
@@ -109,7 +109,7 @@ def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Find
     )
 
 
-def _under_way(run: RunPicture, at: str, settings: AlertSettings, picture: LevelPicture) -> tuple[str, Facts]:
+def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, picture: LevelPicture) -> tuple[str, Facts]:
     name = short(run.subject.name)
     if run.status == "running" and not run.lost:
         title, step = f"{name} still runs, and it was due at {at}", "it goes on until it is complete"
@@ -129,12 +129,12 @@ def lost(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     return Judgement(findings=tuple(findings)) + picture.judged("running", "level:lost:", (run.ident for run in runs))
 
 
-def _is_looping(run: RunPicture) -> bool:
+def _is_looping(run: RunSnapshot) -> bool:
     """Whether it runs only until it ends in the middle once more: it does not recover by being gone on with."""
     return run.status == "running" and run.failures >= _OFTEN
 
 
-def _lost(run: RunPicture, picture: LevelPicture, settings: AlertSettings) -> Finding:
+def _lost(run: RunSnapshot, picture: LevelPicture, settings: AlertSettings) -> Finding:
     name = short(run.subject.name)
     done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
     done = done or f"{counted(run.written, 'row')} written"
@@ -173,7 +173,7 @@ def dead_tasks(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     return of_runs + picture.judged("running", "dead:", ())
 
 
-def _running(picture: LevelPicture) -> list[RunPicture]:
+def _running(picture: LevelPicture) -> list[RunSnapshot]:
     return [run for run in picture.running if picture.knows("running", run.subject.ident)]
 
 

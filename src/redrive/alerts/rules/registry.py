@@ -12,7 +12,7 @@ from datetime import datetime
 
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.facts.snapshot import Judgement, LevelPicture, RunPicture
+from redrive.alerts.facts.snapshot import Judgement, LevelPicture, RunSnapshot
 from redrive.alerts.rules import conditions as condition_rules
 from redrive.alerts.rules import growth as growth_rules
 from redrive.alerts.rules import levels as level_rules
@@ -24,7 +24,7 @@ from redrive.alerts.rules.sla import at_risk, late_tasks
 
 __all__ = ["CONDITIONS", "LEVEL_RULES", "RUN_RULES", "Condition", "of_levels", "of_run"]
 
-RunRule = Callable[[RunPicture, AlertSettings, datetime], Judgement]
+RunRule = Callable[[RunSnapshot, AlertSettings, datetime], Judgement]
 LevelRule = Callable[[LevelPicture, AlertSettings], Judgement]
 
 RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
@@ -67,7 +67,7 @@ LEVEL_RULES: tuple[LevelRule, ...] = (
 )
 
 
-def of_run(run: RunPicture, settings: AlertSettings, *, now: datetime) -> Judgement:
+def of_run(run: RunSnapshot, settings: AlertSettings, *, now: datetime) -> Judgement:
     """What is to be said of a run as it stands."""
     rules = RUN_RULES.get(run.status, ())
     return sum((rule(run, settings, now) for rule in rules), Judgement())

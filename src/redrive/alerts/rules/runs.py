@@ -21,7 +21,7 @@ from redrive.alerts.facts.run_history import (
     usual,
     zone_of,
 )
-from redrive.alerts.facts.snapshot import DeadTasks, Judgement, RunPicture
+from redrive.alerts.facts.snapshot import DeadTasks, Judgement, RunSnapshot
 from redrive.alerts.lifecycle.causes import shared_cause
 from redrive.model.alerts import Finding, Subject
 from redrive.model.calls import Kind
@@ -37,7 +37,7 @@ TIERS = {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}
 """What is told of a run, by the tier of its rejected rows."""
 
 
-def errors(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def errors(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """A run that failed, or a flow of which tasks failed whose retries are spent."""
     if run.status == "complete":
         return _judged(f"run:{run.ident}:failed", f"level:lost:{run.ident}")
@@ -51,7 +51,7 @@ def errors(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement
     return Judgement(findings=(finding,), judged=frozenset({finding.evidence}))
 
 
-def _broken(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
+def _broken(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
     name, service = short(run.subject.name), run.error_service
     refused = run.error_kind == Kind.AUTH
     what = "a credential was refused" if refused else "an error that does not heal"
@@ -78,12 +78,12 @@ def _broken(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
     )
 
 
-def exited(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def exited(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """A run that was stopped by its own code."""
     return errors(run, settings, now) if _has_exited(run) else Judgement()
 
 
-def _has_exited(run: RunPicture) -> bool:
+def _has_exited(run: RunSnapshot) -> bool:
     """Whether code of the pipeline has ended the run by sys.exit."""
     return run.status == "stopped" and run.error_type == "SystemExit"
 
@@ -92,7 +92,7 @@ def _exit(reason: str) -> str:
     return reason.removeprefix("interrupted: ")
 
 
-def _spent(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
+def _spent(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
     name, service = short(run.subject.name), run.error_service
     step = f"nothing but your scheduler starts it again: {goes_on(run)}"
     commands: tuple[str, ...] = ()
@@ -122,23 +122,23 @@ def _spent(run: RunPicture, settings: AlertSettings, now: datetime) -> Finding:
     )
 
 
-def _group(run: RunPicture, settings: AlertSettings) -> str | None:
+def _group(run: RunSnapshot, settings: AlertSettings) -> str | None:
     """The alert that it shares with all runs that fail of the same; tasks of several causes have none in common."""
     if len(run.failed) > 1:
         return None
     return shared_cause(_cause(run), kind=run.error_kind, subject=run.subject, settings=settings, target=run.target)
 
 
-def _cause(run: RunPicture) -> str:
+def _cause(run: RunSnapshot) -> str:
     return run.failed_of or run.reason or run.error_type or ""
 
 
-def _why(run: RunPicture) -> str:
+def _why(run: RunSnapshot) -> str:
     causes = "; ".join(run.failed)
     return causes or run.reason or run.error_type or "it does not say why"
 
 
-def late(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def late(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """Whether it kept its deadline. That it was late is said once it is certain, and is over when it is complete."""
     evidence, complete = f"sla:{run.subject.ident}", run.status == "complete"
     sla, name = due_by(run, settings), short(run.subject.name)
@@ -177,13 +177,13 @@ def late(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
     return Judgement(findings=(finding,), judged=frozenset() if complete else frozenset({evidence}))
 
 
-def is_kept(run: RunPicture, settings: AlertSettings, deadline: datetime) -> bool:
+def is_kept(run: RunSnapshot, settings: AlertSettings, deadline: datetime) -> bool:
     """Return whether an earlier run has kept a deadline that is a time of day: it was complete since the one before."""
     daily, others = daily_of(run, settings), run.last_of_all
     return daily is not None and others is not None and others > daily.before(deadline - _MOMENT)
 
 
-def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def rejects(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """What its gate says of the rejected rows, at the end.
 
     A run that has few does not close what was told of another: its rows are still quarantined. `judging.waits` does.
@@ -230,7 +230,7 @@ def rejects(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
     return Judgement(findings=(finding,), judged=frozenset({evidence}))
 
 
-def _common(run: RunPicture) -> str:
+def _common(run: RunSnapshot) -> str:
     cause = f": {run.cause}" if run.cause else ""
     if run.causes == 1:
         return f", all for one cause{cause}"
@@ -239,7 +239,7 @@ def _common(run: RunPicture) -> str:
     return f", most of them{cause}" if cause else ""
 
 
-def few_rows(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def few_rows(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """Whether it has read far fewer rows than each of its last runs: its source is incomplete, most likely."""
     if run.subject.kind == "flow":
         return Judgement()
@@ -267,7 +267,7 @@ def few_rows(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgeme
     return Judgement(findings=(finding,), judged=frozenset({evidence}))
 
 
-def growing(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def growing(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """Whether more and more rows are rejected from run to run."""
     if run.subject.kind == "flow":
         return Judgement()
@@ -299,7 +299,7 @@ def growing(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
     return Judgement(findings=(finding,), judged=frozenset({evidence}))
 
 
-def took(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def took(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """How long it took, beside what is usual; and that it does not run any more."""
     level = f"level:duration:{run.subject.ident}"
     if run.status != "complete":
@@ -310,7 +310,7 @@ def took(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
 
 
 def duration(
-    run: RunPicture, settings: AlertSettings, now: datetime, *, evidence: str, persist: float
+    run: RunSnapshot, settings: AlertSettings, now: datetime, *, evidence: str, persist: float
 ) -> Finding | None:
     """Whether a run takes, or took, longer than is usual."""
     limits = settings.thresholds
@@ -344,7 +344,7 @@ def duration(
     )
 
 
-def dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """Tasks that wait for a person."""
     if run.subject.kind != "flow":
         return Judgement()
@@ -352,7 +352,7 @@ def dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
     return Judgement(findings=findings, judged_under=frozenset({f"dead:{run.run_id}:"}))
 
 
-def _dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Iterator[Finding]:
+def _dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Iterator[Finding]:
     by_cause: dict[str, list[DeadTasks]] = {}
     for one in run.dead:
         by_cause.setdefault(one.cause, []).append(one)
@@ -388,7 +388,7 @@ def _dead(run: RunPicture, settings: AlertSettings, now: datetime) -> Iterator[F
         )
 
 
-def recovered(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def recovered(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """A run that had failed, and is complete all the same."""
     if run.failures <= 0:
         return Judgement()

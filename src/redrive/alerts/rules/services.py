@@ -37,7 +37,7 @@ _DAYS_LEAST = 3  # from which on it is known how much days differ
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class FailurePeriod:
     """Minutes in a row in which a service failed. Minutes without attempts neither break it nor prove it."""
 
     begins: datetime
@@ -63,7 +63,7 @@ class Stretch:
         return self.seconds > limits.down_seconds and self.faults >= limits.down_faults
 
 
-def stretches(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> Iterator[Stretch]:
+def stretches(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> Iterator[FailurePeriod]:
     """The stretches of bad minutes, the oldest first."""
     bad: list[Minute] = []
     for one in sorted(minutes, key=lambda minute: minute.at):
@@ -80,8 +80,8 @@ def stretches(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> I
         yield _stretch(bad, now, unbroken=True)
 
 
-def _stretch(bad: list[Minute], now: datetime, *, unbroken: bool) -> Stretch:
-    return Stretch(
+def _stretch(bad: list[Minute], now: datetime, *, unbroken: bool) -> FailurePeriod:
+    return FailurePeriod(
         begins=bad[0].at,
         ends=min(bad[-1].at + _MINUTE, now),
         last=bad[-1].at,
@@ -96,7 +96,7 @@ def _stretch(bad: list[Minute], now: datetime, *, unbroken: bool) -> Stretch:
 class Outage:
     """Stretches that are one outage: it is over when the service has not failed for `flap_seconds`."""
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[FailurePeriod, ...]
     attempts: int
     """Attempts from its beginning to its end, those of good minutes included."""
 
@@ -135,7 +135,7 @@ def outage(
     that failed and a retry that did not.
     """
     known = [one for one in minutes if one.attempts > 0 and now - within <= one.at <= now]
-    chain: list[Stretch] = []
+    chain: list[FailurePeriod] = []
     for one in stretches(known, now, limits):
         if not one.is_outage(limits) and 2 * one.faults <= one.attempts:
             continue
@@ -152,7 +152,7 @@ def outage(
     return Outage(tuple(chain), sum(one.attempts for one in known if chain[0].begins <= one.at <= chain[-1].last))
 
 
-def _flaps(chain: Sequence[Stretch], minutes: Iterable[Minute], limits: Thresholds) -> bool:
+def _flaps(chain: Sequence[FailurePeriod], minutes: Iterable[Minute], limits: Thresholds) -> bool:
     """Whether it failed `flap_times` in turn, and for a good part of the time between the first and the last."""
     times, known = max(2, limits.flap_times), [one.at for one in minutes if one.attempts > 0]
     for place in range(len(chain) - times + 1):

@@ -10,7 +10,7 @@ from redrive.alerts.conditions import found
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import clock, command, short, span, wall
 from redrive.alerts.facts.run_history import due_by, facts_of, goes_on, short_id, usual, zone_of
-from redrive.alerts.facts.snapshot import DueTask, Judgement, LevelPicture, RunPicture
+from redrive.alerts.facts.snapshot import DueTask, Judgement, LevelPicture, RunSnapshot
 from redrive.alerts.rules.runs import is_kept, late
 from redrive.model.alerts import Finding
 from redrive.model.tasks import risk_begins
@@ -25,7 +25,7 @@ _STATES = {
 }
 
 
-def at_risk(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def at_risk(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """A run that is not done although most of its time is over. Its miss is the same alert, more urgent."""
     evidence = f"sla_risk:{run.subject.ident}"
     if run.status in _OVER:
@@ -48,7 +48,7 @@ def at_risk(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgemen
     return Judgement(findings=(finding,), judged=frozenset({evidence}))
 
 
-def _is_on_time(run: RunPicture, settings: AlertSettings, due: datetime) -> bool:
+def _is_on_time(run: RunSnapshot, settings: AlertSettings, due: datetime) -> bool:
     """Return whether a pipeline that runs will be done in time if it takes no longer than 95 % of its runs took."""
     known = usual(run.history, settings.thresholds.history_least)
     if known is None or run.status != "running" or run.lost:
@@ -56,7 +56,7 @@ def _is_on_time(run: RunPicture, settings: AlertSettings, due: datetime) -> bool
     return run.seconds <= known.p95 and run.started_at + timedelta(seconds=known.p95) <= due
 
 
-def late_tasks(run: RunPicture, settings: AlertSettings, now: datetime) -> Judgement:
+def late_tasks(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """Tasks of a flow that have missed their SLA, or are about to."""
     if run.subject.kind != "flow":
         return Judgement()
@@ -67,7 +67,7 @@ def late_tasks(run: RunPicture, settings: AlertSettings, now: datetime) -> Judge
     )
 
 
-def _late_task(run: RunPicture, task: DueTask, settings: AlertSettings, now: datetime) -> Finding | None:
+def _late_task(run: RunSnapshot, task: DueTask, settings: AlertSettings, now: datetime) -> Finding | None:
     missed = now > task.due + timedelta(seconds=settings.thresholds.sla_grace)
     begins = risk_begins(run.started_at, task.due)
     if not missed and now < begins:
@@ -95,7 +95,7 @@ def _late_task(run: RunPicture, task: DueTask, settings: AlertSettings, now: dat
     )
 
 
-def _next_step(run: RunPicture, now: datetime) -> str:
+def _next_step(run: RunSnapshot, now: datetime) -> str:
     if run.status == "running" and not run.lost:
         retry = "" if run.next_retry is None else f"; the next retry of a task is at {clock(run.next_retry, now)}"
         return f"the run goes on until it is complete{retry}"
@@ -109,7 +109,7 @@ def under_way(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     return of_runs + _missed(runs, picture, settings)
 
 
-def _missed(runs: Sequence[RunPicture], picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def _missed(runs: Sequence[RunSnapshot], picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Runs that missed an SLA in seconds from their start; a time of day is for `level_rules.deadlines`.
 
     Runs share one alert, which shows the run that was due first.

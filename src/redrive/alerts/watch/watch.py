@@ -20,12 +20,12 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from redrive._internal.shutdown import Stopping
-from redrive.alerts.facts.collector import Levels
+from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.probes import why
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle.repository import OPEN
-from redrive.alerts.service import Desk
-from redrive.alerts.watch.watchers import CONDITION, Watchers
+from redrive.alerts.service import Alerts
+from redrive.alerts.watch.watchers import CONDITION, WatchRegistry
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
 from redrive.errors import AlertError, StoreError
@@ -77,7 +77,7 @@ class SettingsDiffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class AlertMoved:
     """News: what became of an alert; `found` are those that were open already when the watch began."""
 
     what: Became
@@ -85,7 +85,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class WatchProblem:
     """News: something cannot be done, or can be again."""
 
     what: str
@@ -101,7 +101,7 @@ class Unconfigured:
     """The numbers of their alerts, by channel."""
 
 
-News = Leading | StandingBy | SettingsDiffer | Moved | Trouble | Unconfigured
+News = Leading | StandingBy | SettingsDiffer | AlertMoved | WatchProblem | Unconfigured
 
 
 class Watch:
@@ -116,8 +116,8 @@ class Watch:
     def __init__(
         self,
         database: Database,
-        desk: Desk,
-        levels: Levels,
+        desk: Alerts,
+        levels: LevelCollector,
         *,
         every: float | None = None,
         clock: Clock | None = None,
@@ -132,7 +132,7 @@ class Watch:
         self._purges, self._beside = (desk.purge, *purges), beside or {}
         self._tell = news
         self._owner = ourselves()
-        self._watchers = Watchers(database.dialect, desk.settings, self._owner)
+        self._watchers = WatchRegistry(database.dialect, desk.settings, self._owner)
         self._differing: tuple[str, ...] = ()
         self._unconfigured: dict[str, tuple[int, ...]] = {}
         self._looked_at: float | None = None
@@ -413,7 +413,7 @@ class Watch:
         for alert in sorted(alerts.values(), key=lambda one: one.id):
             before_that = None if known is None else known.get(alert.id)
             if what := _became(alert, before_that, first=known is None):
-                self._news(Moved(what, alert))
+                self._news(AlertMoved(what, alert))
 
     def _can(self, what: str, step: Callable[[], object]) -> bool:
         """Do it; what fails is said once, and keeps nothing else from being done."""
@@ -432,12 +432,12 @@ class Watch:
         if self._standing.get(what) != kind:
             self._standing[what] = kind
             LOG.warning("the watch cannot %s: %s", what, reason)
-            self._news(Trouble(what, reason))
+            self._news(WatchProblem(what, reason))
 
     def _is_over(self, what: str) -> None:
         if self._standing.pop(what, None) is not None:
             LOG.info("the watch can %s again", what)
-            self._news(Trouble(what, None))
+            self._news(WatchProblem(what, None))
 
 
 def _became(alert: Alert, before: Alert | None, *, first: bool) -> Became | None:

@@ -37,7 +37,7 @@ _NAMED = (
 )
 
 
-class Watchers:
+class WatchRegistry:
     """The entry of one watch among those of its store."""
 
     def __init__(self, dialect: Dialect, settings: AlertSettings, owner: str) -> None:

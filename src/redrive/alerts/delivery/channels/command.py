@@ -9,7 +9,7 @@ import signal
 
 from redrive.alerts.config.settings import Channel
 from redrive.alerts.delivery.channels.errors import DeliveryFailed, end_of
-from redrive.alerts.delivery.channels.process import Ended, run
+from redrive.alerts.delivery.channels.process import ProcessEnded, run
 from redrive.alerts.delivery.message import Message
 
 
@@ -43,7 +43,7 @@ def environment(message: Message) -> dict[str, str]:
     }
 
 
-def _outcome(ended: Ended, seconds: float) -> str:
+def _outcome(ended: ProcessEnded, seconds: float) -> str:
     if ended.code is None:
         return f"did not end within {seconds:g} s and was killed"
     if ended.code < 0:

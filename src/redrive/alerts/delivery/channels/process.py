@@ -20,14 +20,14 @@ _GRACE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessEnded:
     """How a program ended. The code is None if it had to be stopped, and negative if a signal has ended it."""
 
     code: int | None
     output: str
 
 
-def run(words: Sequence[str], given: bytes, *, environment: Mapping[str, str], seconds: float) -> Ended:
+def run(words: Sequence[str], given: bytes, *, environment: Mapping[str, str], seconds: float) -> ProcessEnded:
     """Start a program, give it a text on stdin, and wait; at the end of its time it is killed with its children.
 
     What cannot be started is an OSError.
@@ -48,7 +48,7 @@ def run(words: Sequence[str], given: bytes, *, environment: Mapping[str, str], s
         if code is None:
             _stop(process, pipes)
         pipes.drain()
-        return Ended(code, pipes.tail.decode("utf-8", "replace"))
+        return ProcessEnded(code, pipes.tail.decode("utf-8", "replace"))
 
 
 class _Pipes:
