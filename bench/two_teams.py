@@ -28,7 +28,7 @@ from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped
-from redrive.model.alerts import Urgency
+from redrive.model.alerts import Severity
 from redrive.testing import FakeClock
 
 MONDAY = datetime(2027, 2, 1, tzinfo=UTC)
@@ -158,11 +158,11 @@ class World:
 
     def _settings(self) -> AlertSettings:
         """The file of the platform team, which names the pipelines of finance and their channel as well."""
-        finance = dict.fromkeys(Urgency, ("finance",))
+        finance = dict.fromkeys(Severity, ("finance",))
         holiday = (MONDAY + self.plan.holiday * DAY).date()
         return AlertSettings(
             channels={name: self.hooks.channel(name) for name in TEAMS},
-            routes=dict.fromkeys(Urgency, ("platform",)),
+            routes=dict.fromkeys(Severity, ("platform",)),
             thresholds=Thresholds(sla_grace=GRACE.total_seconds()),
             holidays=DaysOff(dates=frozenset({holiday})),
             pipelines={
@@ -242,7 +242,7 @@ class World:
             if self.other is None:
                 settings = AlertSettings(
                     channels={"finance": self.hooks.channel("finance")},
-                    routes=dict.fromkeys(Urgency, ("finance",)),
+                    routes=dict.fromkeys(Severity, ("finance",)),
                     pipelines={"report": PipelineSettings(fresh_within=36 * 3_600)},
                 )
                 self.other = self._watch(settings)[0]

@@ -36,7 +36,7 @@ from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped, StoreError
-from redrive.model.alerts import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Severity
 from redrive.model.calls import Attempt, Event
 from redrive.model.runs import RunEnded, RunStatus
 from redrive.rows.checkpoint import RunHandle
@@ -170,14 +170,14 @@ class World:
         if self.watch.failed:
             raise self.watch.failed[0]
         for alert in self.desk.find(status="open"):
-            if alert.urgency is Urgency.P1 and alert.opened_at and self.clock.now() - alert.opened_at >= ON_CALL:
+            if alert.urgency is Severity.P1 and alert.opened_at and self.clock.now() - alert.opened_at >= ON_CALL:
                 self.desk.acknowledge(alert.id, by="on call")
         self.week.looks += 1
 
     def _is_troubled(self) -> bool:
         """Whether an alert is about to open or to resolve."""
         return any(
-            alert.status is not AlertStatus.ACKNOWLEDGED and alert.urgency is not Urgency.P3
+            alert.status is not AlertStatus.ACKNOWLEDGED and alert.urgency is not Severity.P3
             for alert in self.desk.find(status="open")
         )
 

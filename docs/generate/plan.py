@@ -207,7 +207,7 @@ def pages() -> list[Page]:
                     only=("find", "get", "sends", "unsent", "acknowledge", "resolve", "test", "purge", "send_due"),
                 ),
                 *given(alerts.Alert, alerts.AlertStatus, alerts.Subject),
-                Entry(alerts.Urgency, "Urgency", without=("outranks",)),
+                Entry(alerts.Severity, "Urgency", without=("outranks",)),
                 Entry(alerts.Facts, "Facts", without=("of",)),
                 *given(alerts.Send, alerts.SendStatus, alerts.What),
             ],

@@ -13,7 +13,7 @@ from redrive.alerts.lifecycle import open_alerts
 from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.lifecycle.rows import case_of
 from redrive.errors import AlertError
-from redrive.model.alerts import AlertStatus, Facts, SendStatus, Subject, Urgency, What
+from redrive.model.alerts import AlertStatus, Facts, SendStatus, Severity, Subject, What
 from redrive.store.process_identity import end_work
 from redrive.store.schema import alert_sends, gauges
 from tests.support.alerts import (
@@ -505,6 +505,6 @@ def test_where_no_channel_is_named_it_is_the_log(store):
 
 
 def test_every_urgency_can_be_told(ledger):
-    for urgency in Urgency:
+    for urgency in Severity:
         ledger.apply(judgement(finding(urgency.value, urgency, key=urgency.value)), now=NOON)
     assert [alert.urgency for alert in ledger.find()] == [P3, P2, P1]

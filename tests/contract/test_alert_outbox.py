@@ -17,7 +17,7 @@ from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.outbox import Outbox
 from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.lifecycle.repository import AlertRepository
-from redrive.model.alerts import SendStatus, Urgency, What
+from redrive.model.alerts import SendStatus, Severity, What
 from redrive.store.schema import alert_sends
 from tests.support.alerts import (
     EVERYTHING,
@@ -529,7 +529,7 @@ def test_who_holds_a_message_can_be_read_from_the_store(ledger, outbox, store):
 
 
 def test_a_message_that_a_person_sets_free_again_is_sent_again(ledger, sender, recorder, store):
-    ledger.apply(judgement(finding(urgency=Urgency.P2)), now=NOON)
+    ledger.apply(judgement(finding(urgency=Severity.P2)), now=NOON)
     recorder.failing["slack"] = raising(DeliveryFailed("404", permanent=True))
     sender.send_due(now=NOON)
     recorder.failing.clear()

@@ -9,7 +9,7 @@ from redrive.alerts.config.settings import PipelineSettings, Quiet
 from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.service import Alerts
-from redrive.model.alerts import Urgency
+from redrive.model.alerts import Severity
 from tests.support.alerts import NOON, P1, P2, P3, Recorder, after, finding, judgement, raising, settings, watched
 
 HOUR = 3_600.0
@@ -93,7 +93,7 @@ class TestAddedChannel:
         site.configure("hub", "team")
         site.find(finding())
         site.look(1)
-        site.configure("hub", "team", routes=dict.fromkeys(Urgency, ("team",)))
+        site.configure("hub", "team", routes=dict.fromkeys(Severity, ("team",)))
         site.look(HOUR + 30)
         assert (site.sent("hub"), site.sent("team")) == (["opened"], ["opened", "repeated"])
         site.find(gone=["run:vendor:failed"])

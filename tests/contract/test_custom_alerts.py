@@ -11,7 +11,7 @@ from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSetti
 from redrive.alerts.delivery.message import compose
 from redrive.alerts.lifecycle.keys import StoredKeys
 from redrive.alerts.service import Alerts
-from redrive.model.alerts import AlertStatus, Facts, Urgency, What
+from redrive.model.alerts import AlertStatus, Facts, Severity, What
 from redrive.store.schema import alert_sends, alert_silences, alerts
 
 EXPORT = {"key": "nightly-export", "severity": "P2", "title": "the export has no rows"}
@@ -36,7 +36,7 @@ def make(store):
 
 @pytest.fixture
 def desk(make):
-    return make(routes=dict.fromkeys(Urgency, ("team",)))
+    return make(routes=dict.fromkeys(Severity, ("team",)))
 
 
 def said(desk, alert):
@@ -74,7 +74,7 @@ class TestOpen:
 
     def test_opens_an_alert_and_notifies_its_route(self, desk):
         alert = desk.open(**EXPORT, facts={"rows": 0, "file": "export.csv"})
-        assert (alert.status, alert.urgency, alert.condition) == (AlertStatus.OPEN, Urgency.P2, "custom")
+        assert (alert.status, alert.urgency, alert.condition) == (AlertStatus.OPEN, Severity.P2, "custom")
         assert (alert.subject.name, alert.title) == ("nightly-export", "the export has no rows")
         assert alert.facts.named == {"rows": 0, "file": "export.csv"}
         assert said(desk, alert) == [("team", What.OPENED)]
@@ -107,7 +107,7 @@ class TestOpen:
         assert said(desk, alert)[-1] == ("team", What.ESCALATED)
         before = said(desk, alert)
         desk.open(**EXPORT)
-        desk.open(**{**EXPORT, "severity": Urgency.P1})
+        desk.open(**{**EXPORT, "severity": Severity.P1})
         assert said(desk, alert) == before
 
     def test_acknowledged_alert_stays_so_until_it_is_more_urgent(self, desk):
@@ -117,7 +117,7 @@ class TestOpen:
         assert desk.open(**{**EXPORT, "severity": "P1"}).status is AlertStatus.OPEN
 
     def test_pipeline_gives_its_routes(self, make):
-        desk = make(pipelines={"orders": PipelineSettings(routes={Urgency.P2: ("team",)})})
+        desk = make(pipelines={"orders": PipelineSettings(routes={Severity.P2: ("team",)})})
         alert = desk.open(**EXPORT, pipeline="orders")
         assert (alert.subject.kind, alert.subject.name) == ("pipeline", "orders")
         assert said(desk, alert) == [("team", What.OPENED)]

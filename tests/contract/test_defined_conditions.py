@@ -8,7 +8,7 @@ import pytest
 
 from redrive.alerts.config.settings import AlertSettings, Channel, ConditionSettings
 from redrive.alerts.service import Alerts
-from redrive.model.alerts import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Severity
 from tests.support.alerts import NOON
 from tests.support.run_history import levels_of
 
@@ -69,7 +69,7 @@ def watch(store):
 
 def a_query(shop, **options):
     query = "SELECT count(*) FROM jobs -- 100 % of :them"
-    return ConditionSettings(**{"severity": Urgency.P2, "query": query, "url": shop.url, "above": 2.0, **options})
+    return ConditionSettings(**{"severity": Severity.P2, "query": query, "url": shop.url, "above": 2.0, **options})
 
 
 class TestQuery:
@@ -94,7 +94,7 @@ class TestQuery:
         assert [look() for _ in range(10)][-1] == {("backlog", "P2", "backlog: 3 is above 2")}
 
     def test_below_a_limit(self, watch, shop):
-        look = watch(workers=a_query(shop, above=None, below=1.0, persist=0.0, severity=Urgency.P1))
+        look = watch(workers=a_query(shop, above=None, below=1.0, persist=0.0, severity=Severity.P1))
         assert look() == {("workers", "P1", "workers: 0 is below 1")}
 
     def test_no_row_does_not_hold(self, watch, shop):
@@ -169,11 +169,11 @@ class TestStoreOfPostgres:
             pytest.skip("of PostgreSQL")
         put(3)
         count = "SELECT count(*) FROM pipeline.dead_letter_queue WHERE error_message LIKE '%'"
-        own = ConditionSettings(severity=Urgency.P3, query=count, url=store_url, above=2.0, persist=0.0)
+        own = ConditionSettings(severity=Severity.P3, query=count, url=store_url, above=2.0, persist=0.0)
         look = watch(letters=own)
         assert look() == {("letters", "P3", "letters: 3 is above 2")}
         remove = ConditionSettings(
-            severity=Urgency.P3,
+            severity=Severity.P3,
             query="WITH gone AS (DELETE FROM pipeline.dead_letter_queue RETURNING 1) SELECT count(*) FROM gone",
             url=store_url,
             above=0.0,
@@ -191,7 +191,7 @@ class TestStoreOfPostgres:
     def test_only_one_statement_is_taken(self, store, store_url, watch, query):
         if not store.database.dialect.is_remote:
             pytest.skip("of PostgreSQL")
-        look = watch(evil=ConditionSettings(severity=Urgency.P3, query=query, url=store_url, above=0.0))
+        look = watch(evil=ConditionSettings(severity=Severity.P3, query=query, url=store_url, above=0.0))
         look()
         assert {condition for condition, *_ in look()} == {"monitor_failed"}
         made = store.database.read(lambda connection: connection.exec_driver_sql("SELECT to_regclass('evil')").scalar())
@@ -201,7 +201,7 @@ class TestStoreOfPostgres:
         if not store.database.dialect.is_remote:
             pytest.skip("of PostgreSQL")
         query = "COPY (SELECT 1) TO PROGRAM 'true'"  # which a superuser may run in a read-only transaction
-        look = watch(evil=ConditionSettings(severity=Urgency.P3, query=query, url=store_url, above=0.0))
+        look = watch(evil=ConditionSettings(severity=Severity.P3, query=query, url=store_url, above=0.0))
         look()
         look()
         (alert,) = look.desk.find(status="open", subject="conditions:evil")
@@ -211,7 +211,7 @@ class TestStoreOfPostgres:
     def test_number_that_is_not_finite_is_not_measured(self, store, store_url, watch, value):
         if not store.database.dialect.is_remote:
             pytest.skip("of PostgreSQL")
-        own = {"severity": Urgency.P1, "url": store_url, "above": 1.0, "persist": 0.0}
+        own = {"severity": Severity.P1, "url": store_url, "above": 1.0, "persist": 0.0}
         look = watch(rate=ConditionSettings(**own, query=f"SELECT {value}"))
         look()
         assert {condition for condition, *_ in look()} == {"monitor_failed"}
@@ -225,7 +225,7 @@ class TestMetric:
         pytest.importorskip("prometheus_client")
         put(3)
         put(2, pipeline="orders")
-        own = {"severity": Urgency.P3, "metric": "redrive_letters", "persist": 0.0}
+        own = {"severity": Severity.P3, "metric": "redrive_letters", "persist": 0.0}
         look = watch(
             all=ConditionSettings(**own, labels={"status": "pending"}, above=4.0),
             orders=ConditionSettings(**own, labels={"pipeline": "orders", "status": "pending"}, above=4.0),
@@ -236,22 +236,22 @@ class TestMetric:
 
 class TestProbe:
     def test_function_is_asked(self, watch):
-        own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0, persist=0.0)
+        own = ConditionSettings(severity=Severity.P1, probe="p.py:age", above=1.0, persist=0.0)
         assert watch({"p.py:age": lambda: 1.5}, age=own)() == {("age", "P1", "age: 1.5 is above 1")}
 
     def test_decimal_is_a_number(self, watch):
-        own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0, persist=0.0)
+        own = ConditionSettings(severity=Severity.P1, probe="p.py:age", above=1.0, persist=0.0)
         assert watch({"p.py:age": lambda: Decimal("12.5")}, age=own)() == {("age", "P1", "age: 12.5 is above 1")}
 
     @pytest.mark.parametrize("answer", ["1", True, float("nan"), Decimal("inf"), 10**400, [2]])
     def test_answer_that_is_no_number_is_an_alert_of_its_own(self, watch, answer):
-        own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0)
+        own = ConditionSettings(severity=Severity.P1, probe="p.py:age", above=1.0)
         look = watch({"p.py:age": lambda: answer}, age=own)
         look()
         assert {condition for condition, *_ in look()} == {"monitor_failed"}
 
     def test_silence_by_its_name(self, watch):
-        own = ConditionSettings(severity=Urgency.P1, probe="p.py:age", above=1.0, persist=0.0, channels=("team",))
+        own = ConditionSettings(severity=Severity.P1, probe="p.py:age", above=1.0, persist=0.0, channels=("team",))
         look = watch({"p.py:age": lambda: 2}, age=own)
         look.desk.silence(seconds=600, reason="known", condition="age")
         look()

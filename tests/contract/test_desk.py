@@ -17,7 +17,7 @@ from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.runs import RunName, picture_of
 from redrive.alerts.service import Alerts
 from redrive.errors import FlowStopped, RunStopped, StoreError
-from redrive.model.alerts import AlertStatus, SendStatus, Urgency
+from redrive.model.alerts import AlertStatus, SendStatus, Severity
 from redrive.rows.checkpoint import RunHandle
 from redrive.store.schema import runs, task_executors, task_runs, tasks
 from tests.support.alerts import watched
@@ -543,7 +543,7 @@ def test_40_a_channel_that_does_not_answer_holds_up_no_run_and_loses_no_alert(st
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         channel = Channel(name="silent", kind="webhook", target=url, timeout=30)
         settings = AlertSettings(
-            channels={"silent": channel}, routes=dict.fromkeys(Urgency, ("silent",)), exit_wait=0.1
+            channels={"silent": channel}, routes=dict.fromkeys(Severity, ("silent",)), exit_wait=0.1
         )
         store.__dict__["alerts"] = desk = Alerts(store.database, settings)
         vendor(rows(bad=14)).run()  # over, while the channel has not answered

@@ -7,7 +7,7 @@ import pytest
 import redrive
 from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings
 from redrive.alerts.service import Alerts
-from redrive.model.alerts import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Severity
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.examples import examples
 from tests.support.flows import eventually
@@ -33,7 +33,7 @@ class Company(Books):
             ),
             "team": Channel(name="team", kind="slack", target=f"{server.url}/services/T0/B0/x", timeout=20.0),
         }
-        options.setdefault("routes", {Urgency.P1: ("oncall", "team"), Urgency.P2: ("oncall",)})
+        options.setdefault("routes", {Severity.P1: ("oncall", "team"), Severity.P2: ("oncall",)})
         self.desk = Alerts(store.database, AlertSettings(channels=channels, **options), clock=self.clock)
 
     def close(self):
@@ -142,7 +142,7 @@ class TestCauses:
         assert len(company.events()) == 1
 
     def test_pipelines_with_routes_of_their_own_are_an_alert_of_their_own(self, store, server):
-        theirs = {"crm": PipelineSettings(routes={Urgency.P1: ("team",)})}
+        theirs = {"crm": PipelineSettings(routes={Severity.P1: ("team",)})}
         company = Company(store, server, pipelines=theirs)
         company.fail("orders", "stock", "crm")
         assert [set(one.facts.affected) for one in company.open()] == [{"crm"}, {"orders", "stock"}]

@@ -20,7 +20,7 @@ from redrive.alerts.facts.runs import RunName
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import LEASE, AlertMoved, Leading, StandingBy, Watch, WatchProblem
-from redrive.model.alerts import AlertStatus, Finding, Subject, Urgency, What
+from redrive.model.alerts import AlertStatus, Finding, Severity, Subject, What
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.store import lease
 from redrive.store.schema import alert_sends, alerts, runs, service_minutes, service_rollups, task_runs
@@ -295,7 +295,7 @@ def test_alert_of_what_is_no_longer_configured_is_closed_and_says_so(post, evide
     found = Finding(
         key=evidence.removeprefix("level:"),
         condition="queue",
-        urgency=Urgency.P2,
+        urgency=Severity.P2,
         subject=Subject(kind="custom", name="queue"),
         title="queue: 3 is above 2",
         evidence=evidence,

@@ -10,7 +10,7 @@ from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import LEASE, SettingsDiffer, Watch
 from redrive.alerts.watch.watchers import describe
-from redrive.model.alerts import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Severity
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.testing import Answer, FakeClock, FaultyServer
 from tests.support.flows import eventually
@@ -61,7 +61,7 @@ def theirs(server):
     channel = Channel(name="bteam", kind="webhook", target=f"{server.url}/hook", timeout=20.0)
     return AlertSettings(
         channels={"bteam": channel},
-        routes=dict.fromkeys(Urgency, ("bteam",)),
+        routes=dict.fromkeys(Severity, ("bteam",)),
         pipelines={"bjob": PipelineSettings(sla=TimeOfDay.of("sla", "06:30 UTC"))},
     )
 
@@ -84,7 +84,7 @@ def test_standby_with_other_settings_is_an_alert_on_its_own_channel(teams, serve
     assert [one.status for one in told(leads)] == [AlertStatus.WAITING]  # a deploy restarts one after the other
     look(leads, stands_by, minutes=5)
     (alert,) = told(leads)
-    assert (alert.status, alert.urgency) == (AlertStatus.OPEN, Urgency.P2)
+    assert (alert.status, alert.urgency) == (AlertStatus.OPEN, Severity.P2)
     assert "[pipelines.bjob]" in alert.title
     eventually(lambda: server.requests)
     assert server.requests[0].json()["headline"].startswith("P2")
@@ -117,8 +117,8 @@ def test_equal_settings_are_no_alert(teams, server):
 
 class TestWhatIsCompared:
     def test_condition_counts_by_its_name_without_its_places(self):
-        own = ConditionSettings(severity=Urgency.P2, query="SELECT 1", url="postgresql://me:pw@db/x", above=1.0)
-        probed = ConditionSettings(severity=Urgency.P2, probe="/srv/a/probes.py:age", above=1.0)
+        own = ConditionSettings(severity=Severity.P2, query="SELECT 1", url="postgresql://me:pw@db/x", above=1.0)
+        probed = ConditionSettings(severity=Severity.P2, probe="/srv/a/probes.py:age", above=1.0)
         ours = describe(replace(OURS, conditions={"backlog": own, "age": probed}))
         elsewhere = {"backlog": replace(own, url=""), "age": replace(probed, probe="/srv/b/probes.py:age")}
         assert describe(replace(OURS, conditions=elsewhere)) == ours
@@ -148,7 +148,7 @@ class TestWhatIsCompared:
             {"slots": ("postgresql://wh/prod",)},
             {"lags": ("probes.py:billing",)},
             {"persist": 10.0},
-            {"routes": {Urgency.P1: ("team",)}},
+            {"routes": {Severity.P1: ("team",)}},
         ],
         ids=lambda one: next(iter(one)),
     )

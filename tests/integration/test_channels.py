@@ -15,7 +15,7 @@ from redrive import __version__
 from redrive.alerts.config.settings import Channel
 from redrive.alerts.delivery.channels import DeliveryFailed, deliver
 from redrive.alerts.delivery.message import compose, compose_many
-from redrive.model.alerts import Subject, Urgency, What
+from redrive.model.alerts import Severity, Subject, What
 from redrive.testing import Answer, FaultyServer
 from tests.oracles.channel_payloads import check_pagerduty, check_slack
 from tests.support.sample_alerts import SETTINGS, an_alert, over
@@ -24,7 +24,7 @@ KEY = "0123456789abcdef0123456789abcdef"
 SOON = 0.5
 """Seconds after which a test gives up on a receiver that never answers."""
 
-OPENED = compose(What.OPENED, an_alert(urgency=Urgency.P1), SETTINGS)
+OPENED = compose(What.OPENED, an_alert(urgency=Severity.P1), SETTINGS)
 
 
 @pytest.fixture(autouse=True)
@@ -149,8 +149,8 @@ def test_slack_is_posted_what_it_documents(server, what):
 def test_pagerduty_is_told_of_an_alert_until_it_is_over_by_one_key(server):
     for what, alert in [
         (What.OPENED, an_alert()),
-        (What.ESCALATED, an_alert(urgency=Urgency.P1)),
-        (What.REPEATED, an_alert(urgency=Urgency.P1)),
+        (What.ESCALATED, an_alert(urgency=Severity.P1)),
+        (What.REPEATED, an_alert(urgency=Severity.P1)),
         (What.ACKNOWLEDGED, an_alert()),
         (What.RESOLVED, over(an_alert())),
     ]:
@@ -186,7 +186,7 @@ def test_pagerduty_is_given_everything_a_person_needs(server):
 
 
 @pytest.mark.parametrize(
-    ("urgency", "severity"), [(Urgency.P1, "critical"), (Urgency.P2, "error"), (Urgency.P3, "warning")]
+    ("urgency", "severity"), [(Severity.P1, "critical"), (Severity.P2, "error"), (Severity.P3, "warning")]
 )
 def test_pagerduty_ranks_an_alert_by_its_urgency(server, urgency, severity):
     deliver(pagerduty(server), compose(What.OPENED, an_alert(urgency=urgency), SETTINGS))
@@ -368,11 +368,11 @@ def test_a_name_that_does_not_exist_may_exist_tomorrow():
 @pytest.mark.parametrize(
     ("what", "urgency", "level"),
     [
-        (What.OPENED, Urgency.P1, logging.ERROR),
-        (What.REPEATED, Urgency.P2, logging.WARNING),
-        (What.OPENED, Urgency.P3, logging.WARNING),
-        (What.RESOLVED, Urgency.P1, logging.INFO),
-        (What.ACKNOWLEDGED, Urgency.P1, logging.INFO),
+        (What.OPENED, Severity.P1, logging.ERROR),
+        (What.REPEATED, Severity.P2, logging.WARNING),
+        (What.OPENED, Severity.P3, logging.WARNING),
+        (What.RESOLVED, Severity.P1, logging.INFO),
+        (What.ACKNOWLEDGED, Severity.P1, logging.INFO),
     ],
 )
 def test_the_log_is_told_by_level_and_holds_the_document(caplog, what, urgency, level):

@@ -16,12 +16,12 @@ from aiosmtpd.smtp import AuthResult
 from redrive.alerts.config.settings import Channel
 from redrive.alerts.delivery.channels import DeliveryFailed, deliver
 from redrive.alerts.delivery.message import compose
-from redrive.model.alerts import Facts, Urgency, What
+from redrive.model.alerts import Facts, Severity, What
 from redrive.testing import Answer, FaultyServer
 from tests.support.sample_alerts import SETTINGS, an_alert, over
 
 PASSWORD = "hunter2-correct-horse"
-OPENED = compose(What.OPENED, an_alert(urgency=Urgency.P1), SETTINGS)
+OPENED = compose(What.OPENED, an_alert(urgency=Severity.P1), SETTINGS)
 
 
 class Mailbox:
@@ -185,10 +185,10 @@ def by_json(server, path="/hook"):
 @pytest.mark.parametrize(
     ("what", "urgency", "kind"),
     [
-        (What.OPENED, Urgency.P1, "failure"),
-        (What.OPENED, Urgency.P2, "warning"),
-        (What.RESOLVED, Urgency.P1, "success"),
-        (What.TEST, Urgency.P1, "info"),
+        (What.OPENED, Severity.P1, "failure"),
+        (What.OPENED, Severity.P2, "warning"),
+        (What.RESOLVED, Severity.P1, "success"),
+        (What.TEST, Severity.P1, "info"),
     ],
 )
 def test_a_service_is_told_how_bad_it_is(server, what, urgency, kind):

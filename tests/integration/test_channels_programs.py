@@ -13,10 +13,10 @@ import pytest
 from redrive.alerts.config.settings import Channel
 from redrive.alerts.delivery.channels import DeliveryFailed, deliver
 from redrive.alerts.delivery.message import compose, compose_many
-from redrive.model.alerts import Facts, Subject, Urgency, What
+from redrive.model.alerts import Facts, Severity, Subject, What
 from tests.support.sample_alerts import SETTINGS, an_alert
 
-OPENED = compose(What.OPENED, an_alert(urgency=Urgency.P1), SETTINGS)
+OPENED = compose(What.OPENED, an_alert(urgency=Severity.P1), SETTINGS)
 SOON = 1.0
 
 

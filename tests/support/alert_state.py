@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle import state_machine
-from redrive.model.alerts import Finding, Subject, Urgency
+from redrive.model.alerts import Finding, Severity, Subject
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 SETTINGS = AlertSettings()
-P1, P2, P3 = Urgency.P1, Urgency.P2, Urgency.P3
+P1, P2, P3 = Severity.P1, Severity.P2, Severity.P3
 
 
 def after(seconds):

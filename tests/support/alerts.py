@@ -8,12 +8,12 @@ import psycopg
 
 from redrive.alerts.config.settings import AlertSettings, Channel
 from redrive.alerts.facts.snapshot import Judgement
-from redrive.model.alerts import Finding, Subject, Urgency
+from redrive.model.alerts import Finding, Severity, Subject
 from redrive.store import lease
 from redrive.store.process_identity import begin_work, ourselves
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
-P1, P2, P3 = Urgency.P1, Urgency.P2, Urgency.P3
+P1, P2, P3 = Severity.P1, Severity.P2, Severity.P3
 
 
 def after(seconds):
@@ -47,7 +47,7 @@ def settings(*routes, **options):
     for route in routes or ("slack:slack",):
         name, _, kind = route.partition(":")
         made[name] = Channel(name=name, kind=kind or "webhook", target="https://hooks.example/x", timeout=0.2)
-    options.setdefault("routes", dict.fromkeys(Urgency, tuple(made)))
+    options.setdefault("routes", dict.fromkeys(Severity, tuple(made)))
     options.setdefault("exit_wait", 20.0)
     return AlertSettings(channels=made, **options)
 

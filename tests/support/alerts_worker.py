@@ -15,13 +15,13 @@ from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
-from redrive.model.alerts import Finding, Subject, Urgency
+from redrive.model.alerts import Finding, Severity, Subject
 from tests.support.killable import Doomed, serve, trace
 
 CHANNELS = ("slack", "pager")
 SETTINGS = AlertSettings(
     channels={name: Channel(name=name, kind="webhook", target="x", timeout=60) for name in CHANNELS},
-    routes=dict.fromkeys(Urgency, CHANNELS),
+    routes=dict.fromkeys(Severity, CHANNELS),
     storm=1_000_000,
     exit_wait=60.0,
 )
@@ -37,7 +37,7 @@ def finding(number):
     return Finding(
         key=f"run:{number}",
         condition="retries_exhausted",
-        urgency=Urgency.P2,
+        urgency=Severity.P2,
         subject=Subject(kind="pipeline", name=str(number)),
         title=f"{number} has failed",
         evidence=f"run:{number}:failed",

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
-from redrive.model.alerts import Alert, AlertStatus, Facts, Subject, Urgency
+from redrive.model.alerts import Alert, AlertStatus, Facts, Severity, Subject
 from redrive.policy.time_of_day import TimeOfDay
 
 MORNING = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)
@@ -53,7 +53,7 @@ def an_alert(**changes):
         id=12,
         key="letters:vendor",
         condition="new_letters",
-        urgency=Urgency.P3,
+        urgency=Severity.P3,
         status=AlertStatus.OPEN,
         subject=Subject(kind="pipeline", name="vendor"),
         title="5,400 of 180,000 rows rejected (3.0 %)",

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from redrive.alerts.delivery.format import TITLE_LENGTH
 from redrive.alerts.delivery.safe_text import safe, safe_line
-from redrive.model.alerts import Facts, Finding, Subject, Urgency
+from redrive.model.alerts import Facts, Finding, Severity, Subject
 
 _ERROR_LENGTH = 2_000
 
@@ -18,7 +18,7 @@ class Condition:
     """One thing that people are told about."""
 
     name: str
-    urgency: Urgency
+    urgency: Severity
     words: str
     """What it means, for people."""
     thresholds: tuple[str, ...] = ()
@@ -27,13 +27,13 @@ class Condition:
     """What else it depends on, and where that is set."""
 
 
-_P1, _P2, _P3 = Urgency.P1, Urgency.P2, Urgency.P3
+_P1, _P2, _P3 = Severity.P1, Severity.P2, Severity.P3
 _PERSIST = "[alerts] persist"
 _RECOVERY = "[alerts] recovery"
 
 
 def _condition(
-    name: str, urgency: Urgency, words: str, *thresholds: str, elsewhere: str | None = None
+    name: str, urgency: Severity, words: str, *thresholds: str, elsewhere: str | None = None
 ) -> tuple[str, Condition]:
     return name, Condition(name=name, urgency=urgency, words=words, thresholds=thresholds, elsewhere=elsewhere)
 

@@ -10,7 +10,7 @@ from redrive._internal.masking import mask_all
 from redrive._internal.tracing import trace_id
 from redrive.alerts.delivery.format import TITLE_LENGTH
 from redrive.alerts.delivery.safe_text import safe_line
-from redrive.model.alerts import Facts, Finding, Subject, Urgency
+from redrive.model.alerts import Facts, Finding, Severity, Subject
 
 CUSTOM = "custom"
 """Their condition, and how their keys and evidence begin."""
@@ -22,7 +22,7 @@ Fact = str | int | float | bool
 
 
 def custom_finding(
-    key: str, *, severity: Urgency | str, title: str, facts: Facts | Mapping[str, Fact] | None, pipeline: str | None
+    key: str, *, severity: Severity | str, title: str, facts: Facts | Mapping[str, Fact] | None, pipeline: str | None
 ) -> Finding:
     """Return the finding of an alert that a program opens; `ValueError` where it cannot be used."""
     if not isinstance(title, str) or not title.strip():
@@ -49,12 +49,12 @@ def own_key(key: str) -> str:
     return f"{CUSTOM}:{key}"
 
 
-def severity_of(value: Urgency | str) -> Urgency:
+def severity_of(value: Severity | str) -> Severity:
     """Return the severity that a text names; `ValueError` for any other."""
     try:
-        return Urgency(value)
+        return Severity(value)
     except ValueError:
-        raise ValueError(f"severity must be one of {', '.join(Urgency)}, not {value!r}") from None
+        raise ValueError(f"severity must be one of {', '.join(Severity)}, not {value!r}") from None
 
 
 def _facts(facts: Facts | Mapping[str, Fact] | None) -> Facts:

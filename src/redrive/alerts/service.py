@@ -31,10 +31,10 @@ from redrive.model.alerts import (
     AlertStatus,
     Facts,
     Send,
+    Severity,
     Silence,
     Subject,
     SubjectKind,
-    Urgency,
 )
 from redrive.model.calls import Event
 from redrive.model.letters import LettersChanged, LettersPurged, LettersReplayed
@@ -178,7 +178,7 @@ class Alerts:
         self,
         *,
         key: str,
-        severity: Urgency | str,
+        severity: Severity | str,
         title: str,
         facts: Facts | Mapping[str, Fact] | None = None,
         pipeline: str | None = None,
@@ -215,7 +215,7 @@ class Alerts:
         self,
         *,
         status: AlertStatus | str | None = None,
-        urgency: Urgency | str | None = None,
+        urgency: Severity | str | None = None,
         subject: str | None = None,
         condition: str | None = None,
         since: datetime | None = None,
@@ -350,9 +350,9 @@ class Alerts:
         """Until when alerts are silenced, by silences and maintenance windows; without those that are not."""
         return self.ledger.silenced_until(alerts, now=self._now())
 
-    def test(self, urgency: Urgency | str, *, pipeline: str | None = None) -> Sequence[Send]:
+    def test(self, urgency: Severity | str, *, pipeline: str | None = None) -> Sequence[Send]:
         """Send a sample over the routes that are set for this urgency, now; what became of each message."""
-        alert = self.ledger.put_test(Urgency(urgency), pipeline=pipeline)
+        alert = self.ledger.put_test(Severity(urgency), pipeline=pipeline)
         self.sender.send_due(now=self._now(), alert_id=alert.id)
         return self.ledger.sends(alert.id)
 

@@ -19,7 +19,7 @@ from redrive.cli.exit_codes import UNAVAILABLE, Refused
 from redrive.cli.format import ago, at, in_a_line
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Limit, Session
-from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus, Severity, What
 
 if TYPE_CHECKING:
     from redrive.alerts.conditions import Condition
@@ -365,13 +365,13 @@ def _say_what_was_not_delivered(out: Output, told: Iterable[_Told]) -> None:
             )
 
 
-def _most_urgent_first(desk: Alerts, tier: Urgency | None, subject: str | None, limit: int) -> list[Alert]:
+def _most_urgent_first(desk: Alerts, tier: Severity | None, subject: str | None, limit: int) -> list[Alert]:
     """Those that are not over; of each urgency the newest first."""
-    tiers = Urgency if tier is None else (tier,)
+    tiers = Severity if tier is None else (tier,)
     return [one for each in tiers for one in desk.find(status="open", urgency=each, subject=subject, limit=limit)]
 
 
-def _undelivered(desk: Alerts, tier: Urgency | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
+def _undelivered(desk: Alerts, tier: Severity | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
     """Alerts that are over, and that somebody should have been told of within the last week. Who sends a sample has
     seen what became of it."""
     listed, since = {one.id for one in known}, datetime.now(UTC) - _LATELY
@@ -384,14 +384,14 @@ def _as_it_stands(alert: Alert) -> What:
     return What.RESOLVED if alert.is_over and alert.condition != "recovered" else What.OPENED
 
 
-def _urgency(said: str) -> Urgency:
+def _urgency(said: str) -> Severity:
     try:
-        return Urgency(said.strip().upper())
+        return Severity(said.strip().upper())
     except ValueError:
-        raise Refused(f"there is no urgency {said!r}; it is one of {', '.join(Urgency)}") from None
+        raise Refused(f"there is no urgency {said!r}; it is one of {', '.join(Severity)}") from None
 
 
-def _routed(settings: AlertSettings, tier: Urgency, pipeline: str | None) -> bool:
+def _routed(settings: AlertSettings, tier: Severity, pipeline: str | None) -> bool:
     own = settings.pipelines.get(pipeline or "")
     return bool(settings.routes.get(tier) or (own is not None and own.routes.get(tier)))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from redrive.cli.format import counted, in_a_line, lines
 from redrive.cli.runs import share
 from redrive.demo.outcome import FLOW, Happened, Told
-from redrive.model.alerts import Urgency
+from redrive.model.alerts import Severity
 from redrive.model.calls import in_words
 from redrive.model.tasks import FlowReport, State
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redrive.model.runs import Report
 
 _LABEL = 10  # columns for what stands before a line of the summary
-_TIERS = {Urgency.P1: "bold red", Urgency.P2: "red", Urgency.P3: "yellow"}
+_TIERS = {Severity.P1: "bold red", Severity.P2: "red", Severity.P3: "yellow"}
 _CALLS = {
     "transient": "503s, torn connections and a hang: tried again after a moment, each at a time of its own",
     "rate_limited": "429s: waited for as long as the partner asked",

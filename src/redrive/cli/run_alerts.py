@@ -10,16 +10,16 @@ from uuid import UUID
 
 from redrive._internal.masking import mask
 from redrive.errors import StoreError
-from redrive.model.alerts import AlertStatus, Urgency
+from redrive.model.alerts import AlertStatus, Severity
 
 if TYPE_CHECKING:
     from redrive.cli.output import Output
     from redrive.store.store import Store
 
 _WHAT = {
-    Urgency.P1: "alert P1, a person is needed now",
-    Urgency.P2: "alert P2, a person is needed within an hour",
-    Urgency.P3: "alert P3, somebody should look within a day",
+    Severity.P1: "alert P1, a person is needed now",
+    Severity.P2: "alert P2, a person is needed within an hour",
+    Severity.P3: "alert P3, somebody should look within a day",
 }
 _SHOWN = 5
 _LOOKED_AT = 50

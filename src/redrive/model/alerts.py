@@ -12,7 +12,7 @@ from uuid import UUID
 from redrive._internal.masking import mask
 
 
-class Urgency(StrEnum):
+class Severity(StrEnum):
     """How soon a person is needed."""
 
     P1 = "P1"
@@ -22,7 +22,7 @@ class Urgency(StrEnum):
     P3 = "P3"
     """Within a day."""
 
-    def outranks(self, other: Urgency) -> bool:
+    def outranks(self, other: Severity) -> bool:
         """Whether it is the more urgent of the two."""
         return self.value < other.value
 
@@ -151,7 +151,7 @@ class Finding:
     """The cause: there is one open alert for it at most, whoever finds it."""
     condition: str
     """The rule, such as `sla_missed`; also the name under which its threshold is set."""
-    urgency: Urgency
+    urgency: Severity
     subject: Subject
     title: str
     """One line that says what is wrong, with its figures; never "an error occurred"."""
@@ -179,7 +179,7 @@ class Alert:
     """The cause: there is one open alert for it at most."""
     condition: str
     """The rule that found it."""
-    urgency: Urgency
+    urgency: Severity
     status: AlertStatus
     subject: Subject
     title: str
@@ -333,7 +333,7 @@ class Send:
     """By its name in `redrive.toml`: its address, which may be a secret, is not in the store."""
     what: What
     """What it says of the alert."""
-    urgency: Urgency
+    urgency: Severity
     status: SendStatus
     created_at: datetime
     """When it was put down to be sent."""

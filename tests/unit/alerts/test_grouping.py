@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.batching import MessageBatch, groups, sendable
-from redrive.model.alerts import Send, SendStatus, Urgency, What
+from redrive.model.alerts import Send, SendStatus, Severity, What
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
-P1, P2, P3 = Urgency.P1, Urgency.P2, Urgency.P3
+P1, P2, P3 = Severity.P1, Severity.P2, Severity.P3
 SETTINGS = AlertSettings(storm=3)
 
 
@@ -136,7 +136,7 @@ drawn_sends = st.lists(
         lambda alert, what, urgency, digest, attempts: (alert, what, urgency, digest, attempts),
         st.integers(1, 5),
         st.sampled_from([What.OPENED, What.REPEATED, What.RESOLVED]),
-        st.sampled_from(list(Urgency)),
+        st.sampled_from(list(Severity)),
         st.booleans(),
         st.integers(0, 3),
     ),

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.facts.snapshot import DeadTasks, DueRun, Lag, PendingLetters, Slot, TableRows
-from redrive.model.alerts import Subject, Urgency
+from redrive.model.alerts import Severity, Subject
 from redrive.policy.time_of_day import TimeOfDay
 from tests.support.alert_snapshots import (
     DAY,
@@ -49,7 +49,7 @@ def test_a_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
     assert judgement.weighed("sla:flow/settlement") is found  # before, the miss of another day still stands
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("sla:flow/settlement", "sla:flow/settlement")
-        assert (finding.urgency, finding.persist) == (Urgency.P1, 0.0)
+        assert (finding.urgency, finding.persist) == (Severity.P1, 0.0)
         assert finding.since == NOW - timedelta(seconds=1)
 
 
@@ -124,7 +124,7 @@ def test_a_run_that_nobody_is_behind_has_time_to_be_taken_up(lost, found):
     assert judgement.weighed("level:lost:vendor")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("run:vendor", "level:lost:vendor")
-        assert (finding.urgency, finding.persist) == (Urgency.P2, 77.0)
+        assert (finding.urgency, finding.persist) == (Severity.P2, 77.0)
         assert finding.title == ("vendor has died while it ran: no process is behind it any more (12,000 rows written)")
         assert finding.facts.status == "lost"
 
@@ -138,7 +138,7 @@ def test_a_run_that_dies_again_and_again_is_as_good_as_lost_while_it_runs_once_m
     assert judgement.weighed("level:lost:vendor")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("run:vendor", "level:lost:vendor")
-        assert (finding.urgency, finding.persist) == (Urgency.P2, 600.0)
+        assert (finding.urgency, finding.persist) == (Severity.P2, 600.0)
         assert (
             finding.title == f"vendor has failed or died {failures:,} times, and runs once more (12,000 rows written)"
         )
@@ -185,7 +185,7 @@ def test_dead_tasks_of_all_flows_are_told_and_those_that_are_not_there_are_withd
     finding = the_one(judgement)
     assert finding.key == "task:flow/settlement:ValueError@jobs:42"
     assert finding.evidence == f"dead:{RUN}:ValueError@jobs:42"
-    assert finding.urgency is Urgency.P1
+    assert finding.urgency is Severity.P1
     assert judgement.weighed(f"dead:{UUID(int=9)}:KeyError@jobs:1")
 
 
@@ -220,7 +220,7 @@ def test_a_hundred_letters_of_a_pipeline_within_a_day_are_worth_a_word(new, limi
     assert judgement.weighed("level:pending:vendor")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("letters:vendor", "level:pending:vendor")
-        assert (finding.urgency, finding.persist) == (Urgency.P3, 300.0)
+        assert (finding.urgency, finding.persist) == (Severity.P3, 300.0)
 
 
 def test_pending_letters_are_told_with_their_cause_and_the_way_to_them():
@@ -245,7 +245,7 @@ def test_a_hundred_thousand_letters_in_all_are_a_p2(total, limit, found):
     assert judgement.weighed("level:pending_total")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("letters:*", "level:pending_total")
-        assert (finding.urgency, finding.persist) == (Urgency.P2, 300.0)
+        assert (finding.urgency, finding.persist) == (Severity.P2, 300.0)
         assert finding.title.endswith("open letters in all (100,000 are too many), 99,000 of them of vendor")
 
 
@@ -275,7 +275,7 @@ def test_a_table_is_down_by_more_than_a_fifth_against_last_week(rows, week_ago, 
     assert judgement.weighed("level:rows:silver.orders")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("rows:silver.orders", "level:rows:silver.orders")
-        assert (finding.urgency, finding.persist) == (Urgency.P1, 300.0)
+        assert (finding.urgency, finding.persist) == (Severity.P1, 300.0)
         assert finding.subject == Subject(kind="table", name="silver.orders")
 
 
@@ -310,7 +310,7 @@ def test_a_slot_lags_by_more_than_ten_gigabytes(lag, limit, found):
     assert judgement.weighed("level:slot:cdc")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("slot:cdc", "level:slot:cdc")
-        assert (finding.urgency, finding.persist) == (Urgency.P1, 300.0)
+        assert (finding.urgency, finding.persist) == (Severity.P1, 300.0)
 
 
 @pytest.mark.parametrize(("active", "reads"), [(True, "its consumer is too slow"), (False, "nobody reads from it")])
@@ -340,7 +340,7 @@ def test_a_consumer_is_behind_by_messages_or_by_time(messages, seconds, said):
     assert judgement.weighed("level:lag:billing")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("lag:billing", "level:lag:billing")
-        assert (finding.urgency, finding.persist) == (Urgency.P2, 300.0)
+        assert (finding.urgency, finding.persist) == (Severity.P2, 300.0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.facts import moment
 from redrive.alerts.delivery.message import VERSION, compose, compose_many, compose_plain
-from redrive.model.alerts import AlertStatus, Facts, Subject, Urgency, What
+from redrive.model.alerts import AlertStatus, Facts, Severity, Subject, What
 from tests.support.sample_alerts import FACTS, MORNING, SETTINGS, an_alert, over
 
 BARE = Facts()
@@ -306,12 +306,12 @@ def storm(count, **changes):
 
 
 def test_a_storm_is_summed_up_by_urgency_the_most_urgent_first():
-    items = [*storm(12), (What.OPENED, an_alert(id=99, urgency=Urgency.P1, title="vendor is late"))]
+    items = [*storm(12), (What.OPENED, an_alert(id=99, urgency=Severity.P1, title="vendor is late"))]
     message = compose_many("summary", items, SETTINGS)
     assert message.headline == "P1, 13 alerts at once: 1 P1, 12 P3"
     assert message.lines[0] == ("P1", "vendor is late")
     assert message.lines[-1] == ("More", "3 others")
-    assert message.urgency is Urgency.P1
+    assert message.urgency is Severity.P1
     assert message.commands[-1] == "redrive alerts ls"
     assert len(message.parts) == len(message.alerts) == 13
 

@@ -18,7 +18,7 @@ from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.alerts.delivery.channels import pagerduty
 from redrive.alerts.delivery.message import compose, compose_many
 from redrive.alerts.delivery.safe_text import safe, safe_line
-from redrive.model.alerts import Alert, AlertStatus, Facts, Subject, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Facts, Severity, Subject, What
 from tests.oracles.channel_payloads import Misshapen, check_pagerduty, check_slack
 from tests.support.sample_alerts import SETTINGS, an_alert
 
@@ -89,7 +89,7 @@ def alerts(words):
         **dict.fromkeys(["told_at", "acknowledged_at", "resolved_at"], st.none() | moments),
         **dict.fromkeys(["since", "last_seen"], moments),
         id=st.integers(1, 10**9),
-        urgency=st.sampled_from(Urgency),
+        urgency=st.sampled_from(Severity),
         status=st.sampled_from(AlertStatus),
         subject=st.builds(Subject, kind=kinds, name=words),
         facts=facts,

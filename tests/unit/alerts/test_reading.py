@@ -26,10 +26,10 @@ from redrive.alerts.config.settings import (
     WatchedTable,
 )
 from redrive.config import ConfigError, load
-from redrive.model.alerts import Urgency
+from redrive.model.alerts import Severity
 from redrive.policy.time_of_day import TimeOfDay
 
-P1, P2, P3 = Urgency
+P1, P2, P3 = Severity
 ENVIRON = {"KEY": "pd-hunter2", "SLACK": "https://hooks.example/hunter2", "DB": "postgresql://u:hunter2@h/d"}
 
 

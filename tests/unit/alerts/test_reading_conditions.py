@@ -5,7 +5,7 @@ import pytest
 from redrive.alerts.config.read import check_channels, read
 from redrive.alerts.config.settings import ConditionSettings
 from redrive.config import ConfigError, load
-from redrive.model.alerts import Subject, Urgency
+from redrive.model.alerts import Severity, Subject
 
 GOOD = "metric = 'redrive_letters'\nabove = 1\nseverity = 'P3'\n"
 QUERY = "query = 'SELECT 1'\nurl = 'shop.db'\nabove = 1\nseverity = 'P3'\n"
@@ -80,7 +80,7 @@ class TestConditions:
         ).defined
         assert found == {
             "backlog": ConditionSettings(
-                severity=Urgency.P3,
+                severity=Severity.P3,
                 query="SELECT 1",
                 url=f"sqlite:///{tmp_path}/shop.db",
                 above=1.0,
@@ -91,12 +91,12 @@ class TestConditions:
                 channels=("log",),
             ),
             "pending": ConditionSettings(
-                severity=Urgency.P1,
+                severity=Severity.P1,
                 metric="redrive_letters",
                 labels={"pipeline": "orders", "status": "pending"},
                 below=-1.5,
             ),
-            "age": ConditionSettings(severity=Urgency.P2, probe=f"{tmp_path}/probes.py:age", above=2.0, below=1.0),
+            "age": ConditionSettings(severity=Severity.P2, probe=f"{tmp_path}/probes.py:age", above=2.0, below=1.0),
         }
 
     def test_built_in_condition_may_have_channels(self, say):
@@ -114,8 +114,8 @@ class TestConditions:
         )
         vendor = Subject(kind="pipeline", name="vendor")
         assert settings.defined == {}
-        assert settings.channels_for(Urgency.P1, vendor, "sla_missed") == ("oncall",)
-        assert settings.channels_for(Urgency.P1, vendor, "stale") == ("log",)
+        assert settings.channels_for(Severity.P1, vendor, "sla_missed") == ("oncall",)
+        assert settings.channels_for(Severity.P1, vendor, "stale") == ("log",)
 
     def test_channel_of_a_condition_alone_is_enough(self, say):
         say('[channels.oncall]\ncommand = ["page"]\n[conditions.custom]\nchannels = "oncall"\n')

@@ -33,7 +33,7 @@ from redrive.alerts.facts.snapshot import (
 from redrive.alerts.rules.registry import CONDITIONS, RUN_RULES, of_levels, of_run
 from redrive.alerts.watch.watchers import WatchRegistry
 from redrive.cli.app import app
-from redrive.model.alerts import Subject, Urgency
+from redrive.model.alerts import Severity, Subject
 from redrive.model.calls import Kind
 from redrive.model.runs import RunStatus, Tier
 from redrive.model.tasks import FlowStatus, State
@@ -109,9 +109,9 @@ def test_every_condition_of_the_table_has_a_rule_that_finds_it():
 
 
 def test_the_table_has_the_tiers_of_the_specification():
-    tiers = {urgency: {one.name for one in CONDITIONS.values() if one.urgency is urgency} for urgency in Urgency}
+    tiers = {urgency: {one.name for one in CONDITIONS.values() if one.urgency is urgency} for urgency in Severity}
     assert tiers == {
-        Urgency.P1: {
+        Severity.P1: {
             "sla_missed",
             "stale",
             "permanent_error",
@@ -123,7 +123,7 @@ def test_the_table_has_the_tiers_of_the_specification():
             "few_rows",
             "dead_task",
         },
-        Urgency.P2: {
+        Severity.P2: {
             "retries_exhausted",
             "letters_growing",
             "sla_at_risk",
@@ -136,7 +136,7 @@ def test_the_table_has_the_tiers_of_the_specification():
             "settings_differ",
             "pending_total",
         },
-        Urgency.P3: {
+        Severity.P3: {
             "recovered",
             "new_letters",
             "pending_day",

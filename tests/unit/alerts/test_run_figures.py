@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from redrive.alerts.facts.snapshot import DeadTasks
-from redrive.model.alerts import Urgency
+from redrive.model.alerts import Severity
 from tests.support.alert_snapshots import (
     RUN,
     a_flow,
@@ -30,14 +30,14 @@ DEAD = DeadTasks(task="settle", cause="ValueError@jobs:42", reason="ValueError: 
     [
         (0, None, None),
         (1_799, None, None),
-        (1_800, "new_letters", Urgency.P3),
-        (1_801, "new_letters", Urgency.P3),
-        (8_999, "new_letters", Urgency.P3),
-        (9_000, "new_letters", Urgency.P3),
-        (9_001, "rejected", Urgency.P1),
-        (35_999, "rejected", Urgency.P1),
-        (36_000, "rejected", Urgency.P1),
-        (36_001, "gate_abort", Urgency.P1),
+        (1_800, "new_letters", Severity.P3),
+        (1_801, "new_letters", Severity.P3),
+        (8_999, "new_letters", Severity.P3),
+        (9_000, "new_letters", Severity.P3),
+        (9_001, "rejected", Severity.P1),
+        (35_999, "rejected", Severity.P1),
+        (36_000, "rejected", Severity.P1),
+        (36_001, "gate_abort", Severity.P1),
     ],
 )
 def test_rejected_rows_are_judged_as_the_gate_says(rejected, condition, urgency):
@@ -53,7 +53,7 @@ def test_rejected_rows_are_judged_as_the_gate_says(rejected, condition, urgency)
 def test_the_vendor_file_is_one_p3_with_the_rows_the_rate_the_cause_and_the_commands():
     run = rejecting(5_400, cause="fee: Input should be a valid decimal", causes=1, pending=5_400)
     finding = the_one(judged(run))
-    assert finding.urgency is Urgency.P3
+    assert finding.urgency is Severity.P3
     assert finding.title == (
         "vendor: 5,400 of 180,000 rows rejected (3.0 %), all for one cause: fee: Input should be a valid decimal"
     )
@@ -133,7 +133,7 @@ def test_few_rows_are_compared_with_complete_runs_only():
     history = read_before(*[1_000] * 5) + read_before(0, status="failed")
     finding = the_one(judged(a_run(read=3, written=3, history=history)))
     assert finding.title == "vendor read 3 rows; its last 5 runs read 1,000 to 1,000"
-    assert finding.urgency is Urgency.P1
+    assert finding.urgency is Severity.P1
 
 
 # ── growing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,7 +168,7 @@ def test_a_growth_is_told_with_its_figures():
     finding = the_one(judged(a_run(rejected=400, history=rejected_before(90, 20))))
     assert finding.title == "vendor rejects more rows with every run: 20, 90, now 400"
     assert (finding.key, finding.evidence) == ("growing:vendor", "run:vendor:growing")
-    assert (finding.urgency, finding.persist) == (Urgency.P2, 0.0)
+    assert (finding.urgency, finding.persist) == (Severity.P2, 0.0)
 
 
 def test_runs_that_failed_or_stopped_are_left_out_and_aborted_ones_count():
@@ -217,7 +217,7 @@ def test_a_run_is_slow_beside_the_median_and_too_long_beside_the_95th_percentile
     assert judgement.weighed("run:vendor:duration")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence, finding.persist) == ("duration:vendor", "run:vendor:duration", 0.0)
-        assert finding.urgency is (Urgency.P2 if condition == "too_long" else Urgency.P3)
+        assert finding.urgency is (Severity.P2 if condition == "too_long" else Severity.P3)
         assert finding.facts.measured["threshold"] == pytest.approx(240 if condition == "too_long" else 165)
 
 
@@ -271,7 +271,7 @@ def test_dead_tasks_are_one_p1_for_each_cause_however_many_there_are(status, cou
     for finding in judgement.findings:
         assert finding.key == "task:flow/settlement:ValueError@jobs:42"
         assert finding.evidence == f"dead:{RUN}:ValueError@jobs:42"
-        assert (finding.urgency, finding.persist) == (Urgency.P1, 0.0)
+        assert (finding.urgency, finding.persist) == (Severity.P1, 0.0)
 
 
 def test_tasks_that_died_of_one_cause_under_two_names_are_one_finding():

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.alerts.facts.days_off import DaysOff
-from redrive.model.alerts import Subject, Urgency
+from redrive.model.alerts import Severity, Subject
 from redrive.model.calls import Kind
 from redrive.policy.time_of_day import TimeOfDay
 from tests.support.alert_snapshots import (
@@ -36,18 +36,18 @@ SIX_THIRTY = TimeOfDay(6, 30, ZoneInfo("Asia/Kolkata"))
 @pytest.mark.parametrize(
     ("kind", "condition", "urgency", "persist"),
     [
-        (Kind.AUTH, "permanent_error", Urgency.P1, 0.0),
-        (Kind.PERMANENT, "permanent_error", Urgency.P1, 0.0),
-        (Kind.ROW, "permanent_error", Urgency.P1, 0.0),
-        (Kind.DISCARD, "permanent_error", Urgency.P1, 0.0),
-        (Kind.RESOURCE, "permanent_error", Urgency.P1, 0.0),
-        (None, "permanent_error", Urgency.P1, 0.0),
-        ("a kind of a later version", "permanent_error", Urgency.P1, 0.0),
-        (Kind.TRANSIENT, "retries_exhausted", Urgency.P2, 600.0),
-        (Kind.RATE_LIMITED, "retries_exhausted", Urgency.P2, 600.0),
-        (Kind.AMBIGUOUS, "retries_exhausted", Urgency.P2, 600.0),
-        (Kind.RETRY_NOW, "retries_exhausted", Urgency.P2, 600.0),
-        (Kind.QUOTA, "retries_exhausted", Urgency.P2, 600.0),
+        (Kind.AUTH, "permanent_error", Severity.P1, 0.0),
+        (Kind.PERMANENT, "permanent_error", Severity.P1, 0.0),
+        (Kind.ROW, "permanent_error", Severity.P1, 0.0),
+        (Kind.DISCARD, "permanent_error", Severity.P1, 0.0),
+        (Kind.RESOURCE, "permanent_error", Severity.P1, 0.0),
+        (None, "permanent_error", Severity.P1, 0.0),
+        ("a kind of a later version", "permanent_error", Severity.P1, 0.0),
+        (Kind.TRANSIENT, "retries_exhausted", Severity.P2, 600.0),
+        (Kind.RATE_LIMITED, "retries_exhausted", Severity.P2, 600.0),
+        (Kind.AMBIGUOUS, "retries_exhausted", Severity.P2, 600.0),
+        (Kind.RETRY_NOW, "retries_exhausted", Severity.P2, 600.0),
+        (Kind.QUOTA, "retries_exhausted", Severity.P2, 600.0),
     ],
 )
 def test_what_does_not_heal_is_told_at_once_and_what_heals_has_time_to_recover(kind, condition, urgency, persist):
@@ -181,7 +181,7 @@ def test_41_a_run_that_had_failed_and_is_complete_is_one_p3_and_withdraws_what_i
     recovered = judged(a_run("complete", failures=1))
     assert recovered.weighed(the_one(failed).evidence)
     finding = the_one(recovered)
-    assert (finding.condition, finding.urgency) == ("recovered", Urgency.P3)
+    assert (finding.condition, finding.urgency) == ("recovered", Severity.P3)
     assert finding.key == finding.evidence == "recovered:vendor"
     assert finding.momentary
     assert finding.title == "vendor is complete after it had failed once"
@@ -286,7 +286,7 @@ def test_a_deadline_is_missed_when_it_has_passed_and_the_run_is_not_complete(sta
     assert bool(missed) is found
     assert judgement.weighed("sla:vendor") is found
     for finding in missed:
-        assert (finding.key, finding.evidence, finding.urgency) == ("sla:vendor", "sla:vendor", Urgency.P1)
+        assert (finding.key, finding.evidence, finding.urgency) == ("sla:vendor", "sla:vendor", Severity.P1)
         assert not finding.momentary
         assert finding.persist == 0
         assert finding.since == run.sla + timedelta(seconds=grace)

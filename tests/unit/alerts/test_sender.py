@@ -17,7 +17,7 @@ from redrive.alerts.delivery.outbox import Outbox
 from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.errors import StoreError
-from redrive.model.alerts import Facts, SendStatus, Urgency
+from redrive.model.alerts import Facts, SendStatus, Severity
 from redrive.store.database import Database
 from redrive.testing import Answer, FaultyServer
 from tests.support.alerts import Recorder, after, finding, judgement, many, raising, settings
@@ -95,7 +95,7 @@ def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, stor
                 for name in ("raises", "hangs", "works")
             },
         }
-        chosen = AlertSettings(channels=named, routes={Urgency.P1: tuple(named)}, exit_wait=LONG)
+        chosen = AlertSettings(channels=named, routes={Severity.P1: tuple(named)}, exit_wait=LONG)
 
         def deliver(channel, message):
             if channel.name in ("down", "gone"):
@@ -135,7 +135,7 @@ def test_a_real_receiver_that_answers_500_and_then_hangs_is_told_when_it_is_well
     with FaultyServer() as server:
         server.on("/hook", Answer(500), Answer(hang=True), Answer(429, retry_after=100), Answer(200))
         hook = Channel(name="hook", kind="webhook", target=f"{server.url}/hook", timeout=0.5)
-        chosen = AlertSettings(channels={"hook": hook}, routes={Urgency.P1: ("hook",)})
+        chosen = AlertSettings(channels={"hook": hook}, routes={Severity.P1: ("hook",)})
         ledger, sender = AlertRepository(store.database, chosen), Sender(store.database, chosen)
         now = after(0)
         ledger.apply(judgement(finding()), now=now)
@@ -171,7 +171,7 @@ def test_a_channel_that_hangs_holds_up_no_other(sending):
 def slowly(*names):
     """Settings whose channels have all the time in the world."""
     named = {name: Channel(name=name, kind="webhook", target="x", timeout=LONG) for name in names}
-    return AlertSettings(channels=named, routes=dict.fromkeys(Urgency, names), exit_wait=LONG, storm=99)
+    return AlertSettings(channels=named, routes=dict.fromkeys(Severity, names), exit_wait=LONG, storm=99)
 
 
 def test_the_thread_ends_when_there_is_nothing_to_wait_for_and_the_next_ring_begins_another(sending):
@@ -285,7 +285,7 @@ def test_closing_does_not_wait_for_what_is_due_later_nor_for_ever(sending):
     recorder.failing = {"slow": gate}
     chosen = AlertSettings(
         channels={"slow": Channel(name="slow", kind="webhook", target="x", timeout=LONG)},
-        routes=dict.fromkeys(Urgency, ("slow",)),
+        routes=dict.fromkeys(Severity, ("slow",)),
         exit_wait=0.05,
     )
     ledger, sender = sending(chosen, deliver=recorder)

@@ -6,7 +6,7 @@ import pytest
 
 from redrive.alerts.config.settings import AlertSettings, Thresholds
 from redrive.alerts.facts.snapshot import Window
-from redrive.model.alerts import Subject, Urgency
+from redrive.model.alerts import Severity, Subject
 from tests.support.alert_snapshots import (
     DAY,
     HOUR,
@@ -52,7 +52,7 @@ def test_a_service_is_down_when_it_has_failed_for_more_than_five_minutes(bad, no
     assert judgement.weighed("level:down:shipfast")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("service:shipfast:down", "level:down:shipfast")
-        assert (finding.urgency, finding.persist) == (Urgency.P2, 0.0)  # the five minutes are in the rule
+        assert (finding.urgency, finding.persist) == (Severity.P2, 0.0)  # the five minutes are in the rule
         assert finding.since == bad[0].at
 
 
@@ -211,7 +211,7 @@ def test_a_refused_credential_is_a_p1_until_something_succeeds_or_a_day_has_pass
     assert judgement.weighed("level:auth:shipfast")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("service:shipfast:auth", "level:auth:shipfast")
-        assert (finding.urgency, finding.persist) == (Urgency.P1, 0.0)
+        assert (finding.urgency, finding.persist) == (Severity.P1, 0.0)
 
 
 @pytest.mark.parametrize(("refusals", "found"), [(0, False), (1, True), (2, True)])
@@ -244,7 +244,7 @@ def test_any_call_that_ended_in_a_4xx_is_a_p3(calls, limit, found):
     assert judgement.weighed("level:4xx:shipfast")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("service:shipfast:4xx", "level:4xx:shipfast")
-        assert (finding.urgency, finding.persist) == (Urgency.P3, 0.0)
+        assert (finding.urgency, finding.persist) == (Severity.P3, 0.0)
         assert finding.title.startswith(f"shipfast answered {calls} call")
 
 
@@ -293,7 +293,7 @@ def test_retries_rise_when_a_success_takes_more_than_usual_and_more_than_chance(
     assert conditions(judgement) == (["retries_rising"] if found else [])
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("service:shipfast:down", "level:retries:shipfast")
-        assert (finding.urgency, finding.persist) == (Urgency.P3, 300.0)
+        assert (finding.urgency, finding.persist) == (Severity.P3, 300.0)
 
 
 def test_retries_are_told_beside_what_is_usual():
@@ -361,7 +361,7 @@ class TestFailingCalls:
         assert conditions(judgement) == (["calls_failing"] if found else [])
         for finding in judgement.findings:
             assert (finding.key, finding.evidence) == ("service:shipfast:down", "level:calls:shipfast")
-            assert (finding.urgency, finding.persist) == (Urgency.P2, 300.0)
+            assert (finding.urgency, finding.persist) == (Severity.P2, 300.0)
 
     def test_tells_how_many(self):
         finding = the_one(of_service(calls=900, failed=65))

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from redrive.model.alerts import Urgency, What
+from redrive.model.alerts import Severity, What
 from tests.support.alert_snapshots import DAY, HOUR, MINUTE
 from tests.support.alert_world import World
 
@@ -51,7 +51,10 @@ class TestFlapping:
         world.every(MINUTE / 2, world.look)
         world.go(7 * HOUR)
         lasting = [one for one in world.incidents if one.condition != "recovered"]
-        assert [(one.what, one.urgency) for one in lasting] == [(What.OPENED, Urgency.P2), (What.RESOLVED, Urgency.P2)]
+        assert [(one.what, one.urgency) for one in lasting] == [
+            (What.OPENED, Severity.P2),
+            (What.RESOLVED, Severity.P2),
+        ]
         assert len([one for one in world.incidents if one.condition == "recovered"]) <= 1
         # A pipeline every 10 minutes may meet a period of 11 once, and then not for more than an hour.
         begins = next(earlier for earlier, later in pairwise(world.failed_runs) if later - earlier <= HOUR)
@@ -106,7 +109,7 @@ class TestDegradation:
         assert (opened.what, resolved.what) == (What.OPENED, What.RESOLVED)
         assert begins < opened.at <= begins + 1.5 * HOUR
         assert ends < resolved.at <= ends + 2 * HOUR
-        loud = [one for one in world.sent if one.what in (What.OPENED, What.ESCALATED) and one.urgency is Urgency.P2]
+        loud = [one for one in world.sent if one.what in (What.OPENED, What.ESCALATED) and one.urgency is Severity.P2]
         assert len(loud) == 1, "calls are lost, and that is said once"
 
     @pytest.mark.parametrize("seed", seeds(1, 4))
@@ -117,10 +120,10 @@ class TestDegradation:
         world.every(5 * MINUTE, world.look)
         world.go(begins + 12 * HOUR)
         (opened,) = world.incidents
-        assert (opened.condition, opened.urgency) == ("retries_rising", Urgency.P3)
+        assert (opened.condition, opened.urgency) == ("retries_rising", Severity.P3)
         # With seed 15 every attempt of one call fails while 7 % of attempts do: hours before the first with most seeds.
         assert begins < opened.at <= world.failed_calls[0] - (15 if seed == 15 else 20) * MINUTE
-        assert [one.urgency for one in world.sent if one.what is What.ESCALATED] == [Urgency.P2]
+        assert [one.urgency for one in world.sent if one.what is What.ESCALATED] == [Severity.P2]
 
 
 class TestQuietService:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from redrive.alerts.lifecycle import state_machine
-from redrive.model.alerts import AlertStatus, Urgency, What
+from redrive.model.alerts import AlertStatus, Severity, What
 from tests.support.alert_state import SETTINGS, Books, after, finding
 
 KEYS = ("run:a", "service:bank:down", "letters:a")
@@ -17,7 +17,7 @@ EVIDENCE = ("run:a:failed", "run:b:failed", "run:a:gate", "level:down:bank", "le
 witnesses = st.tuples(
     st.sampled_from(KEYS),
     st.sampled_from(EVIDENCE),
-    st.sampled_from(list(Urgency)),
+    st.sampled_from(list(Severity)),
     st.sampled_from([0.0, 60.0, 600.0]),
     st.sampled_from([None, 0, 100, 1_000]),
 )
@@ -72,7 +72,7 @@ class Life(RuleBasedStateMachine):
     def blame(self, evidence, blamed, persist, every):
         """A witness says the same again and again, of one cause after another: that is one alert at most."""
         for key in blamed:
-            self.judge([(key, evidence, Urgency.P2, persist, None)], [], ())
+            self.judge([(key, evidence, Severity.P2, persist, None)], [], ())
             self.now += every
             self.books.pass_time(self.now)
         speaks_for = [case for case in self.books.cases.values() if evidence in case.alert.evidence]

@@ -15,7 +15,7 @@ from redrive.alerts.config.read import read
 from redrive.alerts.config.settings import AlertSettings, Thresholds
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.config import load
-from redrive.model.alerts import Facts, Finding, Subject, Urgency
+from redrive.model.alerts import Facts, Finding, Severity, Subject
 from redrive.store.schema import alert_sends, alerts
 from redrive.testing import Answer, FaultyServer
 
@@ -27,7 +27,7 @@ def finding(name, urgency="P1", **values):
     return Finding(
         key=f"run:{name}",
         condition="permanent_error",
-        urgency=Urgency(urgency),
+        urgency=Severity(urgency),
         subject=Subject(kind="pipeline", name=name),
         title=f"{name} failed: the disk is full",
         evidence=values.pop("evidence", f"run:{name}:failed"),

@@ -13,7 +13,7 @@ from redrive.alerts.custom import CUSTOM
 from redrive.alerts.facts.queries import ONE_QUERY, is_one_query
 from redrive.config.located import Located, listed, nearest, shown
 from redrive.config.value_kinds import duration, text
-from redrive.model.alerts import Urgency
+from redrive.model.alerts import Severity
 
 CONDITION_KEYS = (
     *("metric", "query", "url", "probe", "above", "below", "severity", "title", "persist", "every", "pipeline"),
@@ -152,10 +152,10 @@ def _limit(at: Located) -> float:
     return float(at.value)
 
 
-def _severity(at: Located, found: Mapping[str, Located]) -> Urgency:
+def _severity(at: Located, found: Mapping[str, Located]) -> Severity:
     if "severity" not in found:
-        raise at.wrong(f"has no severity: {listed(Urgency, last='or')}")
+        raise at.wrong(f"has no severity: {listed(Severity, last='or')}")
     try:
-        return Urgency(text(found["severity"]))
+        return Severity(text(found["severity"]))
     except ValueError:
-        raise found["severity"].wrong(f"must be {listed(Urgency, last='or')}") from None
+        raise found["severity"].wrong(f"must be {listed(Severity, last='or')}") from None

@@ -38,7 +38,7 @@ from redrive.config import Settings
 from redrive.config.located import Located, dotted, listed, nearest, shown
 from redrive.config.times import time_of_day, weekdays, zone
 from redrive.config.value_kinds import duration, duration_or_never, number, share, size, switch, text, texts, whole
-from redrive.model.alerts import Urgency
+from redrive.model.alerts import Severity
 from redrive.policy.time_of_day import TimeOfDay
 
 _ADVICE = "set it, or REDRIVE_ALERTS=off to do without alerts here"
@@ -135,8 +135,8 @@ def check_channels(settings: Settings) -> AlertSettings:
 # ── [alerts] ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _repeat(at: Located) -> Mapping[Urgency, float | None]:
-    said = {Urgency(name): duration_or_never(one) for name, one in _by_tier(at).items()}
+def _repeat(at: Located) -> Mapping[Severity, float | None]:
+    said = {Severity(name): duration_or_never(one) for name, one in _by_tier(at).items()}
     return {**AlertSettings().repeat, **said}
 
 
@@ -266,11 +266,11 @@ def _target(at: Located, check: Callable[[Located], str], *, needed: bool) -> st
 
 
 def _by_tier(at: Located) -> dict[str, Located]:
-    return at.table([one.value for one in Urgency], called="is no tier")
+    return at.table([one.value for one in Severity], called="is no tier")
 
 
-def _routes(at: Located, channels: Collection[str]) -> Mapping[Urgency, tuple[str, ...]]:
-    return {Urgency(name): _channel_names(one, channels) for name, one in _by_tier(at).items()}
+def _routes(at: Located, channels: Collection[str]) -> Mapping[Severity, tuple[str, ...]]:
+    return {Severity(name): _channel_names(one, channels) for name, one in _by_tier(at).items()}
 
 
 def _channel_names(at: Located, channels: Collection[str]) -> tuple[str, ...]:
@@ -293,12 +293,12 @@ def _channel_names(at: Located, channels: Collection[str]) -> tuple[str, ...]:
 
 def _check_that_people_are_told(
     tables: Tables,
-    routes: Mapping[Urgency, Any],
+    routes: Mapping[Severity, Any],
     pipelines: Mapping[str, PipelineSettings],
     conditions: Mapping[str, ConditionSettings],
 ) -> None:
     """What is not routed goes to the log; where channels are named, that is seldom what was meant."""
-    unrouted = [tier for tier in Urgency if tier not in routes and any(tier.outranks(other) for other in routes)]
+    unrouted = [tier for tier in Severity if tier not in routes and any(tier.outranks(other) for other in routes)]
     if unrouted:
         raise tables["routes"].wrong(
             f'has no channel for {unrouted[0]}, which is more urgent than what it has; write "{LOG_CHANNEL}" for none'

@@ -9,7 +9,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from redrive.alerts.facts.days_off import NO_DAYS_OFF, DaysOff
-from redrive.model.alerts import AlertFilter, Subject, Urgency
+from redrive.model.alerts import AlertFilter, Severity, Subject
 from redrive.policy.time_of_day import TimeOfDay
 
 ChannelKind = Literal["apprise", "webhook", "slack", "pagerduty", "command", "log"]
@@ -169,7 +169,7 @@ class PipelineSettings:
     """The weekdays on which it runs, Monday being 0; None where that is to be learned from its history."""
     holidays: DaysOff | None = None
     """Days on which no deadline has to be kept; None for those of `AlertSettings`, which hold for weekday pipelines."""
-    routes: Mapping[Urgency, tuple[str, ...]] = field(default_factory=dict)
+    routes: Mapping[Severity, tuple[str, ...]] = field(default_factory=dict)
     runbook: tuple[str, ...] = ()
     """What to do, step by step."""
     links: Mapping[str, str] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class WatchedTable:
 class ConditionSettings:
     """A condition that the settings define, or where alerts of a built-in one go."""
 
-    severity: Urgency | None = None
+    severity: Severity | None = None
     """None for a built-in condition, which has its own."""
     metric: str | None = None
     """A metric of redrive's by its name; with `labels`, the sum of the samples that have these."""
@@ -231,8 +231,8 @@ class AlertSettings:
     """Seconds for which a level must hold before it is an alert, and be gone before the alert is resolved."""
     recovery: float = 600.0
     """Seconds that a run whose retries are spent has to recover by itself before anybody is told."""
-    repeat: Mapping[Urgency, float | None] = field(
-        default_factory=lambda: {Urgency.P1: 3_600.0, Urgency.P2: 14_400.0, Urgency.P3: 86_400.0}
+    repeat: Mapping[Severity, float | None] = field(
+        default_factory=lambda: {Severity.P1: 3_600.0, Severity.P2: 14_400.0, Severity.P3: 86_400.0}
     )
     """Seconds after which an alert that is open and not acknowledged is sent again; None for never."""
     cause_window: float = 3_600.0
@@ -251,7 +251,7 @@ class AlertSettings:
     keep_days: int = 90
     """Days for which alerts that are over, and rollups of services, are kept."""
     channels: Mapping[str, Channel] = field(default_factory=dict)
-    routes: Mapping[Urgency, tuple[str, ...]] = field(default_factory=dict)
+    routes: Mapping[Severity, tuple[str, ...]] = field(default_factory=dict)
     """Urgency → names of channels; where none is named, the log."""
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
@@ -296,7 +296,7 @@ class AlertSettings:
         """Return whether these settings have a channel, with or without its address."""
         return name == LOG_CHANNEL or name in self.channels
 
-    def channels_for(self, urgency: Urgency, subject: Subject, condition: str) -> tuple[str, ...]:
+    def channels_for(self, urgency: Severity, subject: Subject, condition: str) -> tuple[str, ...]:
         """Who is told of it."""
         if condition in self.conditions and self.conditions[condition].channels:
             return self.conditions[condition].channels

@@ -15,7 +15,7 @@ from redrive.alerts.delivery import plain_text, slack
 from redrive.alerts.delivery.batching import GroupKind
 from redrive.alerts.delivery.facts import FactLine, details, error_of, links_of, moment, of_pipeline, story, zone_of
 from redrive.alerts.delivery.safe_text import safe, safe_document, safe_line
-from redrive.model.alerts import Alert, AlertStatus, Subject, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Severity, Subject, What
 
 VERSION = 1
 """Of the JSON document; it grows with every change that could break a reader."""
@@ -52,7 +52,7 @@ class MessagePart:
 
     what: What
     key: str
-    urgency: Urgency
+    urgency: Severity
     subject: Subject
     headline: str
     """The title with what it is about."""
@@ -67,7 +67,7 @@ class Message:
 
     kind: Kind
     what: What
-    urgency: Urgency
+    urgency: Severity
     key: str
     """The cause, by which a receiver that keeps state knows what belongs together."""
     subject: Subject | None

@@ -27,7 +27,7 @@ from redrive.alerts.lifecycle.rows import alert_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced, read_silenced
 from redrive.alerts.lifecycle.state_machine import SILENCED
 from redrive.clock import Random
-from redrive.model.alerts import Alert, Send, SendStatus, Urgency, What
+from redrive.model.alerts import Alert, Send, SendStatus, Severity, What
 from redrive.policy import backoff
 from redrive.store.database import Database
 from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
@@ -37,9 +37,9 @@ from redrive.store.sql import among
 BASE, CAP = 15.0, 900.0
 """Seconds: the ramp of the waits between tries, with full jitter."""
 PATIENCE = {
-    Urgency.P1: timedelta(days=1),
-    Urgency.P2: timedelta(hours=12),
-    Urgency.P3: timedelta(hours=6),
+    Severity.P1: timedelta(days=1),
+    Severity.P2: timedelta(hours=12),
+    Severity.P3: timedelta(hours=6),
 }
 """How long a message is tried, from when it could first be sent; there is one last try at the end."""
 GRACE = 60.0
@@ -115,9 +115,9 @@ class Outbox:
             for message in messages:
                 connection.execute(insert(alert_sends).values(**addressed, **message))
 
-    def _when(self, what: What, urgency: Urgency, now: datetime) -> dict[str, Any]:
+    def _when(self, what: What, urgency: Severity, now: datetime) -> dict[str, Any]:
         quiet = None
-        if self._settings.quiet is not None and urgency is Urgency.P3 and what is not What.TEST:
+        if self._settings.quiet is not None and urgency is Severity.P3 and what is not What.TEST:
             quiet = self._settings.quiet.until(now)
         return {
             "what": what.value,
@@ -157,7 +157,7 @@ class Outbox:
                     return True
         return False
 
-    def _receivers(self, alert: Alert, what: What, rows: Sequence[Row[Any]]) -> Iterator[tuple[str, Urgency]]:
+    def _receivers(self, alert: Alert, what: What, rows: Sequence[Row[Any]]) -> Iterator[tuple[str, Severity]]:
         """Return the channels that get a message, each with the urgency that it shows."""
         if what in (*_OPENING, What.TEST):
             for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject, alert.condition)):
@@ -173,7 +173,7 @@ class Outbox:
             elif all(row.status == SendStatus.FAILED for row in told):
                 continue  # it never got there: nobody there would know what is over
             elif what is What.RESOLVED or self._keeps_state(name):
-                yield name, Urgency(min(row.urgency for row in told))
+                yield name, Severity(min(row.urgency for row in told))
 
     def _is_repeated_to(self, name: str, alert: Alert) -> bool:
         """Return whether the routes in force lead to a channel that was sent the alert, at whatever severity.
@@ -182,7 +182,7 @@ class Outbox:
         """
         if not self._settings.has_channel(name):
             return True
-        return any(name in self._settings.channels_for(one, alert.subject, alert.condition) for one in Urgency)
+        return any(name in self._settings.channels_for(one, alert.subject, alert.condition) for one in Severity)
 
     def put_first(self, connection: Connection, alert: Alert, channels: Iterable[str], now: datetime) -> None:
         """Store the first message about an open alert for channels that have none yet."""

@@ -39,9 +39,9 @@ from redrive.model.alerts import (
     Finding,
     Send,
     SendStatus,
+    Severity,
     Silence,
     Subject,
-    Urgency,
     What,
 )
 from redrive.store.database import Database
@@ -265,7 +265,7 @@ class AlertRepository:
         self,
         *,
         status: AlertStatus | str | None = None,
-        urgency: Urgency | str | None = None,
+        urgency: Severity | str | None = None,
         subject: str | None = None,
         condition: str | None = None,
         since: datetime | None = None,
@@ -284,7 +284,7 @@ class AlertRepository:
         elif status is not None:
             wanted = wanted.where(alerts.c.status == AlertStatus(status).value)
         if urgency is not None:
-            wanted = wanted.where(alerts.c.urgency == Urgency(urgency).value)
+            wanted = wanted.where(alerts.c.urgency == Severity(urgency).value)
         if condition is not None:
             wanted = wanted.where(alerts.c.condition == condition)
         if since is not None:
@@ -403,7 +403,7 @@ class AlertRepository:
 
         return self._database.read(work)
 
-    def put_test(self, urgency: Urgency, *, pipeline: str | None = None, now: datetime | None = None) -> Alert:
+    def put_test(self, urgency: Severity, *, pipeline: str | None = None, now: datetime | None = None) -> Alert:
         """Store a sample, over at once, to be sent over the routes that a real alert would take."""
         subject = Subject(kind="store", name=self._database.name)
         if pipeline is not None:

@@ -15,7 +15,7 @@ from redrive.alerts.custom import CUSTOM
 from redrive.alerts.delivery.safe_text import safe_document, safe_line
 from redrive.alerts.lifecycle.keys import StoredKeys
 from redrive.alerts.lifecycle.state_machine import AlertRecord, Evidence, brief_facts
-from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Subject, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Severity, Subject, What
 
 TITLE = 500
 """Characters of the one line that says what is wrong, or why it is over."""
@@ -55,7 +55,7 @@ def case_of(row: Row[Any]) -> AlertRecord:
     kept = row.evidence
     brief = (one for document in kept.get("brief", ()) for one in _briefly(row.key, document))
     witnesses = (*brief, *(_witness_of(row.key, document) for document in kept["witnesses"]))
-    peak = None if kept["peak"] is None else Urgency(kept["peak"])
+    peak = None if kept["peak"] is None else Severity(kept["peak"])
     return AlertRecord(alert_of(row), witnesses, peak, kept.get("members", 0), kept.get("returns", 0))
 
 
@@ -64,7 +64,7 @@ def alert_of(row: Row[Any]) -> Alert:
     return Alert(
         id=row.id,
         **{name: getattr(row, name) for name in _AS_THEY_ARE},
-        urgency=Urgency(row.urgency),
+        urgency=Severity(row.urgency),
         status=AlertStatus(row.status),
         subject=Subject(kind=row.subject_kind, name=row.subject),
         facts=Facts.of(row.facts),
@@ -78,7 +78,7 @@ def send_of(row: Row[Any]) -> Send:
     return Send(
         **{name: getattr(row, name) for name in same},
         what=What(row.what),
-        urgency=Urgency(row.urgency),
+        urgency=Severity(row.urgency),
         status=SendStatus(row.status),
         digest=bool(row.digest),
     )
@@ -154,7 +154,7 @@ def _briefly(key: str, document: Mapping[str, Any]) -> Iterator[Evidence]:
         finding = Finding(
             key=key,
             condition=condition,
-            urgency=Urgency(urgency),
+            urgency=Severity(urgency),
             subject=Subject(kind=kind, name=name),
             title="",
             facts=Facts(status=status, error=error, error_type=error_type),
@@ -172,7 +172,7 @@ def _witness_of(key: str, document: Mapping[str, Any]) -> Evidence:
         Finding(
             key=key,
             condition=document["condition"],
-            urgency=Urgency(document["urgency"]),
+            urgency=Severity(document["urgency"]),
             subject=Subject(kind=kind, name=name),
             title=document["title"],
             group_title=document.get("group_title"),

@@ -23,7 +23,7 @@ from redrive.alerts.delivery.format import TITLE_LENGTH, command, short
 from redrive.alerts.delivery.safe_text import safe_line
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle.causes import CAUSE, LATER, is_of
-from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Subject, Urgency, What
+from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Severity, Subject, What
 
 LEVEL = "level:"
 """How evidence begins that is measured again and again: it may flap. All else tells of what has happened."""
@@ -75,7 +75,7 @@ class AlertRecord:
     alert: Alert
     witnesses: tuple[Evidence, ...] = ()
     """In the order in which they last spoke."""
-    peak: Urgency | None = None
+    peak: Severity | None = None
     """The most urgent that anybody was told it is; None while nobody was told."""
     members: int = 0
     """The most pipelines and flows that have failed of it at a time."""

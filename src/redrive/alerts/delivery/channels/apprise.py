@@ -15,7 +15,7 @@ from redrive.alerts.delivery.channels.errors import DeliveryFailed, end_of
 from redrive.alerts.delivery.channels.process import run
 from redrive.alerts.delivery.channels.webhook import address
 from redrive.alerts.delivery.message import Message
-from redrive.model.alerts import Urgency, What
+from redrive.model.alerts import Severity, What
 
 # The address is given on stdin: the words of a command can be read by everybody on the machine.
 _PROGRAM = (
@@ -57,4 +57,4 @@ def _type(message: Message) -> str:
         return "success"
     if message.what in (What.ACKNOWLEDGED, What.TEST):
         return "info"
-    return "failure" if message.urgency is Urgency.P1 else "warning"
+    return "failure" if message.urgency is Severity.P1 else "warning"

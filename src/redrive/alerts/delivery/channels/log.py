@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from redrive.alerts.delivery.message import Message
-from redrive.model.alerts import Urgency, What
+from redrive.model.alerts import Severity, What
 
 _log = logging.getLogger("redrive.alerts")
 
@@ -18,7 +18,7 @@ def send(message: Message) -> None:
 def _level(message: Message) -> int:
     if message.what in (What.RESOLVED, What.ACKNOWLEDGED):
         return logging.INFO
-    return logging.ERROR if message.urgency is Urgency.P1 else logging.WARNING
+    return logging.ERROR if message.urgency is Severity.P1 else logging.WARNING
 
 
 def _in_a_line(message: Message) -> str:

@@ -16,7 +16,7 @@ from redrive.alerts.delivery.channels.http import post
 from redrive.alerts.delivery.channels.webhook import address
 from redrive.alerts.delivery.message import Message
 from redrive.alerts.delivery.safe_text import cut
-from redrive.model.alerts import Urgency, What
+from redrive.model.alerts import Severity, What
 
 ENDPOINT = "https://events.pagerduty.com/v2/enqueue"
 # developer.pagerduty.com/docs/events-api-v2
@@ -25,7 +25,7 @@ SUMMARY, DEDUP_KEY, BODY = 1_024, 255, 512_000
 Action = Literal["trigger", "acknowledge", "resolve"]
 
 _ACTIONS: dict[What, Action] = {What.ACKNOWLEDGED: "acknowledge", What.RESOLVED: "resolve"}
-_SEVERITY = {Urgency.P1: "critical", Urgency.P2: "error", Urgency.P3: "warning"}
+_SEVERITY = {Severity.P1: "critical", Severity.P2: "error", Severity.P3: "warning"}
 _HASH = 40
 
 
