@@ -27,7 +27,7 @@ from redrive.policy.token import Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
+class DryCall:
     """How such a call goes."""
 
     attempts: int
@@ -45,7 +45,7 @@ class Rehearsal:
     """How many keys are used."""
 
 
-def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> Rehearsal:
+def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> DryCall:
     """Let a call fail in this way for as long as the policy goes on; each attempt takes `inside` seconds.
 
     Chance makes the waits, and those decide what still fits into the call's time. The call is let fail with chance in
@@ -59,8 +59,8 @@ def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> Rehears
     return most if most is usual else replace(most, ends=f"{most.ends}, or {usual.ends}")
 
 
-def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> Rehearsal:
-    clock, news, faults = _Clock(), _News(), _Faults()
+def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> DryCall:
+    clock, news, faults = _Clock(), _EventCollector(), _Faults()
     core = _core(policy, clock, chance, news)
     core.tally.recorder = faults
     call = RetryLoop(
@@ -77,7 +77,7 @@ def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> Reh
         _perform(call, outcome, clock, inside)
     failed = news.failure
     grants = {attempt.key_id for attempt in failed.attempts if attempt.key_id is not None}
-    return Rehearsal(
+    return DryCall(
         attempts=len(failed.attempts),
         ends=failed.why,
         advice=failed.advice,
@@ -88,7 +88,7 @@ def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> Reh
     )
 
 
-def _core(policy: Policy, clock: _Clock, random: At, news: _News) -> ServiceCore:
+def _core(policy: Policy, clock: _Clock, random: At, news: _EventCollector) -> ServiceCore:
     """A service of the same policies that has not seen anything yet."""
     name, told = policy.name, news.event
     pool = None if policy.keys is None else _pool(policy.keys)
@@ -176,7 +176,7 @@ class _Clock:
         self.seconds += seconds
 
 
-class _News(EventBus):
+class _EventCollector(EventBus):
     """Keeps what would be announced to itself."""
 
     __slots__ = ("events",)

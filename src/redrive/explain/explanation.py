@@ -12,11 +12,11 @@ from redrive.calls.remediation import advice_on
 from redrive.calls.retry_loop import is_a_fault
 from redrive.classify.classifier import Classifier
 from redrive.explain.consequences import ROWS, TASKS, people
-from redrive.explain.dry_call import Rehearsal, rehearse
+from redrive.explain.dry_call import DryCall, rehearse
 from redrive.explain.policy import Policy
-from redrive.explain.question import Reading
-from redrive.explain.schedule import Schedule, Span, fits, schedule
-from redrive.explain.unclear import Unclear
+from redrive.explain.question import Question
+from redrive.explain.schedule import Duration, Schedule, fits, schedule
+from redrive.explain.unclear import UnclearQuestion
 from redrive.model.calls import Kind, Scope, Verdict, in_words
 from redrive.policy.breaker import Breaker
 
@@ -27,13 +27,13 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 class Explanation:
     """What redrive would do with a failure."""
 
-    reading: Reading
+    reading: Question
     scope: Scope
     """What was being done; what the verdict is about."""
     verdicts: Mapping[Scope, Verdict]
     built_in: bool
     """Whether the rule is one of redrive's own, and not of the policy's classifier."""
-    call: Rehearsal
+    call: DryCall
     schedule: Schedule | None
     """The attempts of a call; None where it makes one, or none that follow a schedule."""
     policy: Policy
@@ -46,7 +46,7 @@ class Explanation:
     def fits(self) -> str | None:
         """How often a call is over in time; None where nobody asks."""
         at_once = self.inside * self.call.attempts  # with another key or a fresh token there is no wait
-        total = Span(at_once, at_once, at_once) if self.schedule is None else self.schedule.total
+        total = Duration(at_once, at_once, at_once) if self.schedule is None else self.schedule.total
         return None if self.sla is None else fits(total, self.sla)
 
     @property
@@ -95,7 +95,7 @@ class Explanation:
 
 
 def explain(
-    reading: Reading,
+    reading: Question,
     policy: Policy,
     *,
     scope: Scope = "call",
@@ -108,7 +108,7 @@ def explain(
     verdicts = {one: classifier.classify(reading.failure, one) for one in SCOPES}
     found = verdicts["call"]
     if reading.driver_error is not None and found.rule.startswith(("unknown", "type.")):
-        raise Unclear(
+        raise UnclearQuestion(
             f"no rule knows {reading.read_as}, so that the class of the driver's error decides: ask by that, such as "
             f"{reading.driver_error}"
         )
@@ -128,15 +128,15 @@ def explain(
     )
 
 
-def _refuse_a_success(reading: Reading, classifier: Classifier) -> None:
+def _refuse_a_success(reading: Question, classifier: Classifier) -> None:
     """What a call returns is its result, unless it is an answer that somebody objects to."""
     answer, now = reading.failure, datetime.now(UTC)
     if isinstance(answer, BaseException) or classifier.judge(answer, now=now) is not None:
         return
-    raise Unclear(f"a response with {reading.read_as} is not a failure: redrive hands it on as it is")
+    raise UnclearQuestion(f"a response with {reading.read_as} is not a failure: redrive hands it on as it is")
 
 
-def in_a_call(call: Rehearsal, planned: Schedule | None) -> str:
+def in_a_call(call: DryCall, planned: Schedule | None) -> str:
     """What a call does, in words."""
     if call.attempts == 0:
         return f"nothing is sent: {call.ends}"

@@ -16,7 +16,7 @@ from urllib.response import addinfourl
 from redrive.calls.remediation import CIRCUIT_OPEN
 from redrive.classify.retry_after import parse_retry_after
 from redrive.errors import CircuitOpen, RedriveError, StatedVerdict
-from redrive.explain.unclear import Unclear
+from redrive.explain.unclear import UnclearQuestion
 from redrive.model.calls import Failure, Kind, Verdict
 from redrive.policy.breaker import Breaker
 
@@ -35,7 +35,7 @@ _OPEN_ELSEWHERE = Failure(
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class FakeRequest:
     """The request behind a failure, as far as anybody asks about it."""
 
     method: str
@@ -43,7 +43,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class FailureDetails:
     """What else is known about a failure."""
 
     method: str | None = None
@@ -56,17 +56,17 @@ class Given:
         return None if self.retry_after is None else parse_retry_after(self.retry_after, datetime.now(UTC))
 
 
-class Answered(addinfourl):
+class FakeResponse(addinfourl):
     """A response of the standard library's, with a body that was read."""
 
-    def __init__(self, status: int, given: Given) -> None:
+    def __init__(self, status: int, given: FailureDetails) -> None:
         headers = Message()
         if given.retry_after is not None:
             headers["Retry-After"] = given.retry_after
         super().__init__(BytesIO(), headers, "", status)
         self._content = given.body or ""
         if given.method is not None:
-            self.request = Sent(given.method)
+            self.request = FakeRequest(given.method)
 
 
 def class_of(name: str) -> type[Exception]:
@@ -78,7 +78,7 @@ def class_of(name: str) -> type[Exception]:
     return type(bare, (Exception,), {"__module__": module or "builtins", "__qualname__": bare})
 
 
-def instance_of(cls: type[BaseException], message: str = "", given: Given | None = None) -> BaseException:
+def instance_of(cls: type[BaseException], message: str = "", given: FailureDetails | None = None) -> BaseException:
     """An exception of a class, whatever its `__init__` asks for: none but redrive's own is called."""
     cls = _with_code(cls)
     try:
@@ -89,7 +89,7 @@ def instance_of(cls: type[BaseException], message: str = "", given: Given | None
         put(error, args=(message,))
     _begin_ours(error, message, None if given is None else given.patience)
     if given is not None and given.method is not None:
-        put(error, request=Sent(given.method))
+        put(error, request=FakeRequest(given.method))
     return error
 
 
@@ -108,7 +108,9 @@ def _begin_ours(error: BaseException, message: str, patience: float | None) -> N
     if ours is None:
         return
     if isinstance(error, StatedVerdict) and not hasattr(error, "kind"):
-        raise Unclear(f"{type(error).__name__} states no kind, and is never raised itself; ask for redrive.Transient …")
+        raise UnclearQuestion(
+            f"{type(error).__name__} states no kind, and is never raised itself; ask for redrive.Transient …"
+        )
     ours.__init__(error, message)
     if isinstance(error, CircuitOpen):
         error.retry_in = TYPICAL_COOLDOWN if patience is None else patience
@@ -154,7 +156,7 @@ def sqlite_error(name: str, message: str = "") -> Exception:
 
     code = getattr(sqlite3, name, None)
     if not isinstance(code, int):
-        raise Unclear(f"{name} is no result code of SQLite; they are such as SQLITE_BUSY")
+        raise UnclearQuestion(f"{name} is no result code of SQLite; they are such as SQLITE_BUSY")
     error = sqlite3.OperationalError(message)
     put(error, sqlite_errorcode=code, sqlite_errorname=name)
     return error

@@ -15,9 +15,9 @@ from redrive.errors import CircuitOpen
 from redrive.explain import exception_names
 from redrive.explain.fake_errors import (
     TYPICAL_COOLDOWN,
-    Answered,
     DatabaseError,
-    Given,
+    FailureDetails,
+    FakeResponse,
     aws_error,
     class_of,
     grpc_error,
@@ -26,7 +26,7 @@ from redrive.explain.fake_errors import (
     mysql_error,
     sqlite_error,
 )
-from redrive.explain.unclear import Unclear
+from redrive.explain.unclear import UnclearQuestion
 from redrive.model.calls import in_words
 
 _STATUS = re.compile(
@@ -43,7 +43,7 @@ _SERVICES = {"grpc": GRPC, "kafka": KAFKA, "aws": AWS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Question:
     """A question, and the failure it is about."""
 
     what: str
@@ -76,19 +76,19 @@ def is_coded(text: str) -> bool:
     return _CODED.fullmatch(text) is not None
 
 
-def read(text: str, given: Given | None = None) -> list[Reading]:
+def read(text: str, given: FailureDetails | None = None) -> list[Question]:
     """What a question may mean; several, where a name is that of several things."""
-    text, given = text.strip(), given or Given()
+    text, given = text.strip(), given or FailureDetails()
     found = _numbered(text, given) or [*_of_services(text)] or _named(text, given)
     if not found:
-        raise Unclear(_no_idea(text))
+        raise UnclearQuestion(_no_idea(text))
     return found
 
 
 # ── numbers and codes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _numbered(text: str, given: Given) -> list[Reading]:
+def _numbered(text: str, given: FailureDetails) -> list[Question]:
     if found := _STATUS.fullmatch(text):
         return [_status(text, int(found[1]), given)]
     if found := _ERRNO.fullmatch(text):
@@ -110,34 +110,34 @@ def _numbered(text: str, given: Given) -> list[Reading]:
     return []
 
 
-def _reading(text: str, read_as: str, failure: object, condition: str, driver_error: str | None = None) -> Reading:
-    return Reading(what=text, read_as=read_as, failure=failure, condition=condition, driver_error=driver_error)
+def _reading(text: str, read_as: str, failure: object, condition: str, driver_error: str | None = None) -> Question:
+    return Question(what=text, read_as=read_as, failure=failure, condition=condition, driver_error=driver_error)
 
 
-def _status(text: str, status: int, given: Given) -> Reading:
+def _status(text: str, status: int, given: FailureDetails) -> Question:
     if status > 599:
-        raise Unclear(f"{status} is no HTTP status: they go from 100 to 599")
+        raise UnclearQuestion(f"{status} is no HTTP status: they go from 100 to 599")
     method = "" if given.method is None else f" to a {given.method}"
     condition = f"status={status}"
     if given.body is not None and given.body:
         condition += f", body={given.body!r}"
-    return _reading(text, f"HTTP status {status}{method}", Answered(status, given), condition)
+    return _reading(text, f"HTTP status {status}{method}", FakeResponse(status, given), condition)
 
 
-def _errno(text: str, number: int) -> Reading:
+def _errno(text: str, number: int) -> Question:
     name = errno.errorcode.get(number)
     if name is None:
-        raise Unclear(f"this system has no error number {number}; ask by the name, such as ECONNREFUSED")
+        raise UnclearQuestion(f"this system has no error number {number}; ask by the name, such as ECONNREFUSED")
     return _reading(text, f"errno {number}, {name}", OSError(number, ""), f"errno=errno.{name}")
 
 
-def sqlstate(text: str, code: str) -> Reading:
+def sqlstate(text: str, code: str) -> Question:
     """A code that databases give."""
     condition = f'sqlstate="{code}"'
     return _reading(text, f"SQLSTATE {code}", DatabaseError(code), condition, "psycopg.OperationalError")
 
 
-def _of_services(text: str) -> Iterator[Reading]:
+def _of_services(text: str) -> Iterator[Question]:
     """Codes of gRPC, Kafka and AWS, with or without the name of who gives them."""
     tagged, coded = _TAGGED.fullmatch(text), _CODED.fullmatch(text)
     wanted, code = (tagged[1].lower(), tagged[2]) if tagged else ("aws", coded[1]) if coded else (None, text)
@@ -147,10 +147,12 @@ def _of_services(text: str) -> Iterator[Reading]:
         if wanted in (None, service) and known is not None:
             yield _of_service(text, service, known)
     if wanted is not None and not any(one.lower() == code.lower() for one in _SERVICES[wanted]):
-        raise Unclear(f"no rule names {code!r} of {wanted}; ask for the status, or for the exception, beside it")
+        raise UnclearQuestion(
+            f"no rule names {code!r} of {wanted}; ask for the status, or for the exception, beside it"
+        )
 
 
-def _of_service(text: str, service: str, code: str) -> Reading:
+def _of_service(text: str, service: str, code: str) -> Question:
     if service == "grpc":
         condition = f'grpc.RpcError, when=lambda error: error.code().name == "{code}"'
         return _reading(text, f"gRPC's {code}", grpc_error(code), condition)
@@ -164,7 +166,7 @@ def _of_service(text: str, service: str, code: str) -> Reading:
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _named(text: str, given: Given) -> list[Reading]:
+def _named(text: str, given: FailureDetails) -> list[Question]:
     if not exception_names.is_name(text):
         return []
     others = exception_names.known_as(text)
@@ -179,17 +181,17 @@ def _named(text: str, given: Given) -> list[Reading]:
     return found or [_installed_or_not(text, one, given) for one in exception_names.find_everywhere(text)]
 
 
-def _installed_or_not(text: str, name: str, given: Given) -> Reading:
+def _installed_or_not(text: str, name: str, given: FailureDetails) -> Question:
     cls = exception_names.find_class(name)
     return _absent(text, name, given) if cls is None else of_class(text, cls, given)
 
 
-def of_class(text: str, cls: type[BaseException], given: Given, note: str | None = None) -> Reading:
+def of_class(text: str, cls: type[BaseException], given: FailureDetails, note: str | None = None) -> Question:
     """An exception class, of which one is made without asking what it wants."""
     _refuse_a_signal(cls)
     if issubclass(cls, CircuitOpen) and given.retry_after is None:
         note = f"as of a circuit that is open for another {in_words(TYPICAL_COOLDOWN)}; else say --retry-after"
-    return Reading(
+    return Question(
         what=text,
         read_as=f"exception {exception_names.path_of(cls)}",
         failure=instance_of(cls, given=given),
@@ -198,24 +200,24 @@ def of_class(text: str, cls: type[BaseException], given: Given, note: str | None
     )
 
 
-def of_error(text: str, error: Exception) -> Reading:
+def of_error(text: str, error: Exception) -> Question:
     """An exception that somebody has made already."""
     _refuse_a_signal(type(error))
     path = exception_names.path_of(type(error))
-    return Reading(what=text, read_as=f"exception {path}", failure=error, condition=path)
+    return Question(what=text, read_as=f"exception {path}", failure=error, condition=path)
 
 
 def _refuse_a_signal(cls: type[BaseException]) -> None:
     if is_stop_type(cls):
-        raise Unclear(f"{cls.__name__} is a signal to stop: redrive lets it pass and never judges it")
+        raise UnclearQuestion(f"{cls.__name__} is a signal to stop: redrive lets it pass and never judges it")
 
 
-def _absent(text: str, name: str, given: Given) -> Reading:
+def _absent(text: str, name: str, given: FailureDetails) -> Question:
     """A class of a library that is not here, known by its name alone."""
     library = name.partition(".")[0]
     note = f"{library} is not installed here; judged by the name"
     error = instance_of(class_of(name), given=given)
-    return Reading(what=text, read_as=f"exception {name}", failure=error, condition=name, note=note)
+    return Question(what=text, read_as=f"exception {name}", failure=error, condition=name, note=note)
 
 
 def _no_idea(text: str) -> str:

@@ -12,7 +12,7 @@ from random import Random as Dice
 from statistics import fmean
 
 from redrive.clock import Random
-from redrive.explain.unclear import Unclear
+from redrive.explain.unclear import UnclearQuestion
 from redrive.model.calls import Kind, Repeat, Verdict
 from redrive.policy.retry import CallProgress, Retry
 
@@ -25,7 +25,7 @@ _FEWEST_CALLS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Duration:
     """Seconds: the least, the mean and the most there can be."""
 
     best: float
@@ -33,19 +33,19 @@ class Span:
     worst: float
 
 
-def fits(total: Span, sla: float) -> str:
+def fits(total: Duration, sla: float) -> str:
     """How often a call that never succeeds is over in time."""
     held = {"always": total.worst, "on average": total.mean, "at best": total.best, "never": 0.0}
     return next(word for word, length in held.items() if length <= sla)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class AttemptStart:
     """One attempt: when it begins, and how long the wait before it was."""
 
     attempt: int
-    wait: Span
-    at: Span
+    wait: Duration
+    at: Duration
     chance: float = 1.0
     """How likely it is made at all: `within` may end the call before."""
 
@@ -54,8 +54,8 @@ class Start:
 class Schedule:
     """All attempts of a call that meets the same failure again and again."""
 
-    starts: tuple[Start, ...]
-    total: Span
+    starts: tuple[AttemptStart, ...]
+    total: Duration
     """Until the caller has his error."""
     inside: float
     """Seconds that each attempt takes."""
@@ -84,11 +84,16 @@ def schedule(retry: Retry, verdict: Verdict = TRANSIENT, *, inside: float = 0.0,
     best = min(worst, *_ends(retry, verdict, waits, inside))
     bounds = zip([0.0, *waits.shortest], drawn.waits, [0.0, *waits.longest], strict=False)
     starts = tuple(
-        Start(place + 1, Span(*wait), Span(lowest[place] + place * inside, drawn.starts[place], latest[place]), chance)
+        AttemptStart(
+            place + 1,
+            Duration(*wait),
+            Duration(lowest[place] + place * inside, drawn.starts[place], latest[place]),
+            chance,
+        )
         for place, (wait, chance) in enumerate(zip(bounds, drawn.chances, strict=False))
         if chance
     )
-    total = Span(best, min(max(drawn.total, best), worst), worst)
+    total = Duration(best, min(max(drawn.total, best), worst), worst)
     return Schedule(starts, total, inside, waits.outlasted or not certain, drawn.calls)
 
 
@@ -131,7 +136,7 @@ def _waits(retry: Retry, verdict: Verdict, inside: float, most: int) -> _Waits:
         for (way, _), wait in zip(ways, waits, strict=True):
             way.append(wait or 0.0)
         spent += found.shortest[-1] + inside
-    raise Unclear(
+    raise UnclearQuestion(
         f"the policy makes more than {MOST_ATTEMPTS:,} attempts within its {retry.within:g} s, which no service "
         "survives: give it fewer attempts, or a longer base"
     )

@@ -16,8 +16,8 @@ from redrive.classify.type_names import libraries
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted
 from redrive.explain import exception_names
 from redrive.explain.fake_errors import (
-    Answered,
-    Given,
+    FailureDetails,
+    FakeResponse,
     aws_error,
     class_of,
     grpc_error,
@@ -27,9 +27,9 @@ from redrive.explain.fake_errors import (
     put,
     sqlite_error,
 )
-from redrive.explain.question import Reading
-from redrive.explain.traceback_text import Told
-from redrive.explain.unclear import Unclear
+from redrive.explain.question import Question
+from redrive.explain.traceback_text import TracebackException
+from redrive.explain.unclear import UnclearQuestion
 from redrive.model.calls import Failure, Kind, Verdict
 
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
@@ -75,21 +75,21 @@ _SQLITE = {
 """What SQLite says for the codes that its errors carry, and tracebacks do not show."""
 
 
-def of_traceback(chain: tuple[Told, ...], given: Given | None = None) -> Reading:
+def of_traceback(chain: tuple[TracebackException, ...], given: FailureDetails | None = None) -> Question:
     """The question that a traceback asks: about its last exception, which those before it have led to."""
     error: BaseException | None = None
     for told in chain:
         error = _linked(told, _made(told, given), error)
     last = chain[-1]
     if error is None or is_stop_signal(error):
-        raise Unclear(f"{last.type} is a signal to stop: redrive lets it pass and never judges it")
+        raise UnclearQuestion(f"{last.type} is a signal to stop: redrive lets it pass and never judges it")
     path = exception_names.path_of(type(error))
     before = [told.type for told in reversed(chain[:-1])]
     if (wrapped := _WRAPPED.match(last.message)) and wrapped["type"] not in before and "." in wrapped["type"]:
         before.insert(0, wrapped["type"])
     led = f", after {', '.join(before)}" if before else ""
     holds = f", which holds {', '.join(told.type for told in last.parts)}" if last.parts else ""
-    return Reading(
+    return Question(
         what=last.type,
         read_as=f"traceback of {last.type}{led}{holds}",
         failure=error,
@@ -98,7 +98,7 @@ def of_traceback(chain: tuple[Told, ...], given: Given | None = None) -> Reading
     )
 
 
-def _note(chain: tuple[Told, ...]) -> str | None:
+def _note(chain: tuple[TracebackException, ...]) -> str | None:
     last = chain[-1]
     story = next((told.story for told in reversed(chain) if told.story), None)
     if story is not None:
@@ -111,7 +111,7 @@ def _note(chain: tuple[Told, ...]) -> str | None:
     return None
 
 
-def _made(told: Told, given: Given | None) -> BaseException:
+def _made(told: TracebackException, given: FailureDetails | None) -> BaseException:
     cls = exception_names.find_class(told.type) or class_of(told.type)
     if told.parts and issubclass(cls, BaseExceptionGroup):
         parts = [made for told in told.parts if isinstance(made := _made(told, given), Exception)]
@@ -124,7 +124,7 @@ def _made(told: Told, given: Given | None) -> BaseException:
     return error
 
 
-def _give_back(error: BaseException, told: Told) -> None:
+def _give_back(error: BaseException, told: TracebackException) -> None:
     """Put what the text tells where the classifier looks for it."""
     if (number := _ERRNO.match(told.message)) and isinstance(error, OSError):
         put(error, errno=int(number[1]))
@@ -132,10 +132,10 @@ def _give_back(error: BaseException, told: Told) -> None:
         cls = OSError if int(number[1]) > 0 else gaierror
         error.__cause__ = cls(int(number[1]), told.message[number.end() :].strip())
     if status := next((found for form in _STATUS if (found := form.match(told.message))), None):
-        put(error, response=Answered(int(status[1]), Given()), status=int(status[1]), code=int(status[1]))
+        put(error, response=FakeResponse(int(status[1]), FailureDetails()), status=int(status[1]), code=int(status[1]))
     if (wrapped := _WRAPPED.match(told.message)) and "sqlalchemy" in libraries(type(error)):
         said = wrapped["said"].partition("\n[SQL: ")[0]
-        put(error, orig=_made(Told(type=wrapped["type"], message=said), None))
+        put(error, orig=_made(TracebackException(type=wrapped["type"], message=said), None))
     if story := _STORY.search(told.story or told.message):
         put(error, redrive=_failure(story, Verdict(Kind(story["kind"]), story["reason"], "redrive's note")))
     elif isinstance(error, CallError) and (story := _UNSENT.search(told.message)):
@@ -150,7 +150,7 @@ def _failure(story: re.Match[str], verdict: Verdict) -> Failure:
     return Failure(story["service"], endpoint, (), float(story["elapsed"]), verdict, story["why"], story["advice"])
 
 
-def _linked(told: Told, error: BaseException, before: BaseException | None) -> BaseException:
+def _linked(told: TracebackException, error: BaseException, before: BaseException | None) -> BaseException:
     """Tie an error to the one before it, as its library does."""
     if before is None or told.link is None:
         return error

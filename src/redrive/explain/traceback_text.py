@@ -27,7 +27,7 @@ _MOST_LINES = 50  # of a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TracebackException:
     """One exception as a traceback tells of it."""
 
     type: str
@@ -36,7 +36,7 @@ class Told:
     """redrive's own note: what the service did before it let the error go."""
     link: Link | None = None
     """How the one before it in the text, where there is one, led to it."""
-    parts: tuple[Told, ...] = ()
+    parts: tuple[TracebackException, ...] = ()
     """What a group holds, groups in it opened."""
 
 
@@ -77,14 +77,14 @@ class _Block:
         return None
 
 
-def parse(text: str) -> tuple[Told, ...]:
+def parse(text: str) -> tuple[TracebackException, ...]:
     """The exceptions of the last traceback in a text, the one that was raised last being the last; empty for none."""
     lines = [_COLOUR.sub("", line).rstrip("\r") for line in text.split("\n")]
     return _chain(lines) or _alone(lines)
 
 
-def _chain(lines: Sequence[str]) -> tuple[Told, ...]:
-    chain: tuple[Told, ...] = ()
+def _chain(lines: Sequence[str]) -> tuple[TracebackException, ...]:
+    chain: tuple[TracebackException, ...] = ()
     for block in _blocks(lines):
         if told := _told(block):
             chain = (*chain, told) if block.link else (told,)
@@ -113,7 +113,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
         yield block
 
 
-def _told(block: _Block) -> Told | None:
+def _told(block: _Block) -> TracebackException | None:
     """The exception itself stands behind the frames, which are indented."""
     for place, line in enumerate(block.lines):
         if not line.strip() or line[0].isspace():
@@ -123,7 +123,7 @@ def _told(block: _Block) -> Told | None:
             return None  # the traceback broke off, and something else goes on
         message, story = _message(found["said"] or "", block.lines[place + 1 :])
         parts = [one for lines in block.parts if (one := _part(lines))]
-        return Told(
+        return TracebackException(
             type=found["type"],
             message=message,
             story=story,
@@ -133,7 +133,7 @@ def _told(block: _Block) -> Told | None:
     return None
 
 
-def _part(lines: list[str]) -> Told | None:
+def _part(lines: list[str]) -> TracebackException | None:
     """The exception of a part, with a traceback or, where it was never raised, without."""
     chain = _chain(lines)
     return chain[-1] if chain else _told(_Block(lines=lines))
@@ -150,13 +150,13 @@ def _message(first: str, following: Sequence[str]) -> tuple[str, str | None]:
     return "\n".join(said).strip(), story
 
 
-def _alone(lines: Sequence[str]) -> tuple[Told, ...]:
+def _alone(lines: Sequence[str]) -> tuple[TracebackException, ...]:
     """The last line that is an exception without its frames, as `tail -1` or a log leaves it."""
     for place in range(len(lines) - 1, -1, -1):
         found = _RAISED.match(lines[place].strip())
         if found and found["said"] is not None and _looks_like_one(found["type"]):
             message, story = _message(found["said"], lines[place + 1 :])
-            return (Told(type=found["type"], message=message, story=story),)
+            return (TracebackException(type=found["type"], message=message, story=story),)
     return ()
 
 

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Unclear(ValueError):
+class UnclearQuestion(ValueError):
     """A question that has no answer as it stands; the message is one sentence for the person who asked."""

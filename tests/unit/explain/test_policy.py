@@ -7,7 +7,7 @@ import pytest
 import redrive
 from redrive.explain.policy import DEFAULT, Policy
 from redrive.explain.policy_text import document, explain_policy, of_breaker, of_budget, of_keys, of_retry
-from redrive.explain.schedule import Span, fits, schedule
+from redrive.explain.schedule import Duration, fits, schedule
 
 
 def test_a_service_is_taken_as_it_was_made():
@@ -54,7 +54,7 @@ def test_tokens_are_told_by_their_place():
 
 
 def test_an_sla_is_kept_always_on_average_at_best_or_never():
-    total = Span(10, 20, 30)
+    total = Duration(10, 20, 30)
     assert [fits(total, sla) for sla in (30, 29, 20, 19, 10, 9)] == [
         *("always", "on average", "on average", "at best", "at best", "never")
     ]

@@ -19,14 +19,14 @@ import redrive
 from redrive.classify.tables.types import TYPES
 from redrive.explain import exception_names
 from redrive.explain.explanation import explain
-from redrive.explain.fake_errors import Given
+from redrive.explain.fake_errors import FailureDetails
 from redrive.explain.policy import DEFAULT
 from redrive.explain.question import of_class, phrases, read
-from redrive.explain.unclear import Unclear
+from redrive.explain.unclear import UnclearQuestion
 
 
 def only(text, **given):
-    (found,) = read(text, Given(**given))
+    (found,) = read(text, FailureDetails(**given))
     return found
 
 
@@ -150,7 +150,7 @@ def test_a_class_is_explained_whatever_it_is_made_of():
             raise RuntimeError("only the library makes these")
 
     for cls in (Demanding, Unmade):
-        verdict = redrive.classify(of_class("x", cls, Given()).failure)
+        verdict = redrive.classify(of_class("x", cls, FailureDetails()).failure)
         assert (verdict.kind, verdict.reason) == ("permanent", f"unknown error {cls.__name__}")
 
 
@@ -174,7 +174,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", list(REFUSED), ids=lambda text: text[:20])
 def test_what_cannot_be_understood_is_said_in_one_sentence(text):
-    with pytest.raises(Unclear) as caught:
+    with pytest.raises(UnclearQuestion) as caught:
         read(text)
     assert REFUSED[text] in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -184,7 +184,7 @@ def test_what_cannot_be_understood_is_said_in_one_sentence(text):
     ("text", "said"), [("200", "status 200 is not a failure"), ("99999", "no rule knows SQLSTATE 99999")]
 )
 def test_what_is_no_failure_or_known_to_nobody_is_said(text, said):
-    with pytest.raises(Unclear, match=said):
+    with pytest.raises(UnclearQuestion, match=said):
         explain(only(text), DEFAULT)
 
 
@@ -245,7 +245,7 @@ class Half(Exception):
 
 @pytest.mark.parametrize("cls", [Lookup, Endless, Half, urllib.error.HTTPError])
 def test_a_class_that_cannot_be_asked_without_its_init_is_explained(cls):
-    reading = of_class(cls.__name__, cls, Given())
+    reading = of_class(cls.__name__, cls, FailureDetails())
     assert explain(reading, DEFAULT).verdict == redrive.classify(reading.failure)
 
 
@@ -260,9 +260,11 @@ class Asleep(redrive.CircuitOpen):
 
 
 def test_what_is_derived_from_redrives_errors_states_its_verdict():
-    assert redrive.classify(of_class("Throttled", Throttled, Given()).failure).kind == "rate_limited"
-    assert redrive.classify(of_class("Throttled", Throttled, Given(retry_after="20")).failure).retry_after == 20
-    assert redrive.classify(of_class("Asleep", Asleep, Given()).failure).kind == "transient"
+    assert redrive.classify(of_class("Throttled", Throttled, FailureDetails()).failure).kind == "rate_limited"
+    assert (
+        redrive.classify(of_class("Throttled", Throttled, FailureDetails(retry_after="20")).failure).retry_after == 20
+    )
+    assert redrive.classify(of_class("Asleep", Asleep, FailureDetails()).failure).kind == "transient"
 
 
 OURS = [
@@ -278,7 +280,7 @@ def test_every_error_of_redrives_has_an_answer(name):
 
 
 def test_a_class_that_states_no_kind_is_refused():
-    with pytest.raises(Unclear, match="states no kind, and is never raised itself"):
+    with pytest.raises(UnclearQuestion, match="states no kind, and is never raised itself"):
         read("redrive.errors.StatedVerdict")
 
 
@@ -290,19 +292,19 @@ def test_an_open_circuit_is_waited_for_and_blamed_on_nobody():
 
 
 def test_a_redirect_that_asks_for_patience_is_handed_on():
-    with pytest.raises(Unclear, match=r"HTTP status 301 is not a failure: redrive hands it on as it is$"):
+    with pytest.raises(UnclearQuestion, match=r"HTTP status 301 is not a failure: redrive hands it on as it is$"):
         explain(only("301", retry_after="5"), DEFAULT)
 
 
 @pytest.mark.parametrize("code", ["MySQL 9999", "SQLITE_DONE", "99999"])
 def test_a_code_that_no_rule_knows_is_not_judged_by_a_class_that_nobody_named(code):
-    with pytest.raises(Unclear, match="the class of the driver's error decides: ask by that"):
+    with pytest.raises(UnclearQuestion, match="the class of the driver's error decides: ask by that"):
         explain(only(code), DEFAULT)
 
 
 @pytest.mark.parametrize(("number", "said"), [("99", "`errno 99`, if"), ("1000", "`errno 1000` or `MySQL 1000`, if")])
 def test_a_number_without_a_meaning_is_sent_only_where_it_can_have_one(number, said):
-    with pytest.raises(Unclear, match=said):
+    with pytest.raises(UnclearQuestion, match=said):
         read(number)
 
 

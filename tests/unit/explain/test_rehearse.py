@@ -9,17 +9,17 @@ import pytest
 
 import redrive
 from redrive.explain.dry_call import rehearse
-from redrive.explain.fake_errors import Answered, Given
+from redrive.explain.fake_errors import FailureDetails, FakeResponse
 from redrive.explain.policy import DEFAULT, Policy
 from redrive.testing import FakeClock
 
 FAILURES = [
-    lambda: Answered(503, Given()),
-    lambda: Answered(429, Given(retry_after="30")),
-    lambda: Answered(500, Given()),
-    lambda: Answered(404, Given()),
-    lambda: Answered(401, Given()),
-    lambda: Answered(403, Given(body="quotaExceeded")),
+    lambda: FakeResponse(503, FailureDetails()),
+    lambda: FakeResponse(429, FailureDetails(retry_after="30")),
+    lambda: FakeResponse(500, FailureDetails()),
+    lambda: FakeResponse(404, FailureDetails()),
+    lambda: FakeResponse(401, FailureDetails()),
+    lambda: FakeResponse(403, FailureDetails(body="quotaExceeded")),
     lambda: TimeoutError("too slow"),
     lambda: OSError(errno.ENOSPC, "full"),
     lambda: ValueError("no"),
@@ -63,17 +63,17 @@ def test_a_rehearsal_ends_as_a_real_call_does(options, make):
 
 
 def test_a_request_with_an_effect_is_not_repeated():
-    assert rehearse(DEFAULT, Answered(503, Given(method="POST"))).attempts == 1
-    assert rehearse(DEFAULT, Answered(503, Given(method="GET"))).attempts == 5
+    assert rehearse(DEFAULT, FakeResponse(503, FailureDetails(method="POST"))).attempts == 1
+    assert rehearse(DEFAULT, FakeResponse(503, FailureDetails(method="GET"))).attempts == 5
     keyed = Policy.of(redrive.Service("bank", idempotent="key"))
-    assert rehearse(keyed, Answered(503, Given(method="POST"))).attempts == 5
+    assert rehearse(keyed, FakeResponse(503, FailureDetails(method="POST"))).attempts == 5
 
 
 def test_what_counts_against_the_breaker_is_counted():
-    assert rehearse(DEFAULT, Answered(503, Given())).faults == 5
-    assert rehearse(DEFAULT, Answered(503, Given())).opened
-    assert rehearse(DEFAULT, Answered(429, Given())).faults == 0
-    assert not rehearse(DEFAULT, Answered(429, Given())).opened
+    assert rehearse(DEFAULT, FakeResponse(503, FailureDetails())).faults == 5
+    assert rehearse(DEFAULT, FakeResponse(503, FailureDetails())).opened
+    assert rehearse(DEFAULT, FakeResponse(429, FailureDetails())).faults == 0
+    assert not rehearse(DEFAULT, FakeResponse(429, FailureDetails())).opened
 
 
 def test_keys_are_rotated_and_tokens_refreshed_without_the_real_ones():
@@ -81,9 +81,9 @@ def test_keys_are_rotated_and_tokens_refreshed_without_the_real_ones():
         raise AssertionError("a rehearsal fetches nothing")
 
     tokens = Policy.of(redrive.Service("partner", credentials=redrive.Token(never)))
-    assert rehearse(tokens, Answered(401, Given())).refreshed == 1
+    assert rehearse(tokens, FakeResponse(401, FailureDetails())).refreshed == 1
     keys = Policy.of(redrive.Service("partner", credentials=redrive.KeyPool(["first-1111", "other-2222"])))
-    assert rehearse(keys, Answered(403, Given(body="quotaExceeded"))).keys == 2
+    assert rehearse(keys, FakeResponse(403, FailureDetails(body="quotaExceeded"))).keys == 2
 
 
 def test_nobody_hears_of_a_rehearsal(caplog):

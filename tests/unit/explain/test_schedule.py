@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.explain import schedule as explained
-from redrive.explain.schedule import MOST_ATTEMPTS, Span, schedule
-from redrive.explain.unclear import Unclear
+from redrive.explain.schedule import MOST_ATTEMPTS, Duration, schedule
+from redrive.explain.unclear import UnclearQuestion
 from redrive.model.calls import Kind, Repeat, Verdict
 from redrive.policy.backoff import JITTERS
 from redrive.policy.retry import REPEATABLE, CallProgress, Retry
@@ -121,10 +121,10 @@ def test_the_mean_is_that_of_many_calls(policy, inside):
 
 def test_the_default_policy_in_figures_that_can_be_checked_by_hand():
     found = schedule(Retry())
-    assert found.total == Span(0.0, 7.5, 15.0)  # 1 + 2 + 4 + 8, and half of it
+    assert found.total == Duration(0.0, 7.5, 15.0)  # 1 + 2 + 4 + 8, and half of it
     assert [one.at.worst for one in found.starts] == [0, 1, 3, 7, 15]
     assert [one.wait.mean for one in found.starts] == [0, 0.5, 1, 2, 4]
-    assert schedule(Retry(), inside=10).total == Span(50.0, 57.5, 65.0)
+    assert schedule(Retry(), inside=10).total == Duration(50.0, 57.5, 65.0)
     assert found.calls == 0  # nothing had to be simulated
 
 
@@ -136,7 +136,7 @@ def test_waits_that_depend_on_the_last_have_their_own_mean():
 
 def test_what_a_server_asks_for_is_a_floor():
     limited = Verdict(Kind.RATE_LIMITED, "slow down", "test", 30.0)
-    assert schedule(Retry(within=200), limited).total == Span(120.0, 150.0, 180.0)
+    assert schedule(Retry(within=200), limited).total == Duration(120.0, 150.0, 180.0)
     cut = schedule(Retry(within=100), limited)
     assert (len(cut.starts), cut.cut) == (4, True)
     assert cut.total.best == pytest.approx(70)  # after two long waits, a third does not fit
@@ -148,22 +148,22 @@ def test_an_ambiguous_error_has_its_own_number_of_repeats():
 
 def test_what_is_not_repeated_is_one_attempt():
     found = schedule(Retry(), Verdict(Kind.PERMANENT, "no", "test"), inside=2)
-    assert (len(found.starts), found.total, found.cut) == (1, Span(2, 2, 2), False)
+    assert (len(found.starts), found.total, found.cut) == (1, Duration(2, 2, 2), False)
 
 
 def test_a_call_that_something_else_ends_is_shorter():
-    assert schedule(Retry(), most=3).total == Span(0.0, 1.5, 3.0)
+    assert schedule(Retry(), most=3).total == Duration(0.0, 1.5, 3.0)
 
 
 def test_a_policy_without_waits_and_without_end_is_refused_in_a_sentence():
-    with pytest.raises(Unclear, match=f"more than {MOST_ATTEMPTS:,} attempts within its 180 s"):
+    with pytest.raises(UnclearQuestion, match=f"more than {MOST_ATTEMPTS:,} attempts within its 180 s"):
         schedule(retry(attempts=10**9, base=0, cap=0))
 
 
 def test_a_policy_of_countless_attempts_is_explained_where_its_time_is_short():
     found = schedule(retry(attempts=10**9, base=10, cap=10, jitter="none", within=100))
     assert len(found.starts) == 10
-    assert found.total == Span(90.0, 90.0, 90.0)
+    assert found.total == Duration(90.0, 90.0, 90.0)
 
 
 def test_the_same_question_has_the_same_answer():

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import redrive
 from redrive.explain.traceback_errors import of_traceback
-from redrive.explain.traceback_text import Told, parse
-from redrive.explain.unclear import Unclear
+from redrive.explain.traceback_text import TracebackException, parse
+from redrive.explain.unclear import UnclearQuestion
 from tests.support.examples import examples
 
 
@@ -129,7 +129,7 @@ def test_a_traceback_is_judged_as_the_error_itself(case, scope, nobody):
 
 
 def test_a_code_that_sqlite_gives_and_a_traceback_does_not_show_is_put_back():
-    chain = (Told(type="sqlite3.OperationalError", message="database is locked"),)
+    chain = (TracebackException(type="sqlite3.OperationalError", message="database is locked"),)
     assert redrive.classify(of_traceback(chain).failure).rule == "sqlite.BUSY"
 
 
@@ -146,7 +146,7 @@ def test_the_last_traceback_of_a_log_counts():
 {printed(ValueError("first"))}
 2026-11-15 06:00:03 ERROR second
 {printed(TimeoutError("second"))}"""
-    assert parse(log) == (Told(type="TimeoutError", message="second"),)
+    assert parse(log) == (TracebackException(type="TimeoutError", message="second"),)
 
 
 def test_a_chain_is_told_from_its_first_cause_on():
@@ -163,7 +163,7 @@ def test_a_traceback_in_colour_or_pasted_with_an_indent_is_read():
     coloured = plain.replace("TimeoutError", "\x1b[1;35mTimeoutError\x1b[0m")
     indented = "\n".join(f"    {line}" for line in plain.splitlines())
     for text in (coloured, indented, plain.replace("\n", "\r\n")):
-        assert parse(text) == (Told(type="TimeoutError", message="late"),)
+        assert parse(text) == (TracebackException(type="TimeoutError", message="late"),)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_class_of_the_users_own_is_not_imported_and_is_said_to_be_missing():
 
 
 def test_a_signal_to_stop_is_no_failure():
-    with pytest.raises(Unclear, match="a signal to stop"):
+    with pytest.raises(UnclearQuestion, match="a signal to stop"):
         of_traceback(parse(printed(KeyboardInterrupt())))
 
 
@@ -251,4 +251,4 @@ def _reset():
 def test_the_name_of_a_container_before_each_line_is_no_part_of_a_traceback():
     text = "Traceback (most recent call last):\n  File \"job.py\", line 3, in <module>\nKeyError: 'fee'\n"
     named = "".join(f"worker-1  | {line}" for line in text.splitlines(keepends=True))
-    assert parse(named) == parse(text) == (Told(type="KeyError", message="'fee'"),)
+    assert parse(named) == parse(text) == (TracebackException(type="KeyError", message="'fee'"),)

@@ -15,12 +15,12 @@ from redrive.cli.exit_codes import NotThere, Refused
 from redrive.cli.session import Session
 
 if TYPE_CHECKING:
-    from redrive.explain.fake_errors import Given
+    from redrive.explain.fake_errors import FailureDetails
     from redrive.explain.policy import Policy
-    from redrive.explain.question import Reading
+    from redrive.explain.question import Question
     from redrive.model.calls import Scope
 
-    Asked = Policy | Reading
+    Asked = Policy | Question
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -67,11 +67,11 @@ def explain(
     attempts are made, and how long a call takes at best, on average and at worst. Nothing is called or sent.
     """
     from redrive.cli.explain.view import show
-    from redrive.explain.fake_errors import Given
+    from redrive.explain.fake_errors import FailureDetails
     from redrive.explain.policy import DEFAULT
-    from redrive.explain.unclear import Unclear
+    from redrive.explain.unclear import UnclearQuestion
 
-    given = Given(method=_method(method), retry_after=_patience(retry_after), body=body)
+    given = FailureDetails(method=_method(method), retry_after=_patience(retry_after), body=body)
     limit = None if timeout is None else seconds("--timeout", timeout)
     promised = None if sla is None else seconds("--sla", sla)
     try:
@@ -80,14 +80,14 @@ def explain(
             guard = DEFAULT if policy is None else _policy(policy)
             asked = _asked(what or [], given)
         show(session.out, asked, guard, scope=_scope(scope), timeout=limit, sla=promised)
-    except Unclear as error:
+    except UnclearQuestion as error:
         raise Refused(str(error)) from None
 
 
 # ── what is asked about ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _asked(words: list[str], given: Given) -> list[Asked]:
+def _asked(words: list[str], given: FailureDetails) -> list[Asked]:
     from redrive.explain.question import phrases
 
     if not words and sys.stdin.isatty():
@@ -98,11 +98,11 @@ def _asked(words: list[str], given: Given) -> list[Asked]:
     return asked
 
 
-def _found(phrase: str, given: Given) -> list[Asked]:
+def _found(phrase: str, given: FailureDetails) -> list[Asked]:
     from redrive.explain.question import is_coded, read
     from redrive.explain.traceback_errors import of_traceback
     from redrive.explain.traceback_text import parse
-    from redrive.explain.unclear import Unclear
+    from redrive.explain.unclear import UnclearQuestion
 
     if ": " in phrase and (chain := parse(phrase)):
         return [of_traceback(chain, given)]  # a line of a log
@@ -110,7 +110,7 @@ def _found(phrase: str, given: Given) -> list[Asked]:
         return [_loaded(phrase, given)]
     try:
         return [*read(phrase, given)]
-    except Unclear:
+    except UnclearQuestion:
         module, _, name = phrase.rpartition(".")
         if not module:
             raise
@@ -121,7 +121,7 @@ def _found(phrase: str, given: Given) -> list[Asked]:
         raise
 
 
-def _loaded(target: str, given: Given, asked: str | None = None) -> Asked:
+def _loaded(target: str, given: FailureDetails, asked: str | None = None) -> Asked:
     """What a FILE:NAME is: an exception, or a policy."""
     from redrive.cli.targets import load
     from redrive.explain.policy import Policy
@@ -162,7 +162,7 @@ def _what(found: Any) -> str:
     return f"of the type {type(found).__name__}"
 
 
-def _traceback(given: Given) -> Reading:
+def _traceback(given: FailureDetails) -> Question:
     from redrive.explain.traceback_errors import of_traceback
     from redrive.explain.traceback_text import parse
 

@@ -16,8 +16,8 @@ from redrive.explain.schedule import fits
 from redrive.model.calls import in_words
 
 if TYPE_CHECKING:
-    from redrive.explain.question import Reading
-    from redrive.explain.schedule import Schedule, Span
+    from redrive.explain.question import Question
+    from redrive.explain.schedule import Duration, Schedule
     from redrive.model.calls import Scope
 
 _SURE = 0.995  # what a percentage shows as 100
@@ -35,7 +35,7 @@ _ERRORS = (
 
 def show(
     out: Output,
-    asked: Sequence[Policy | Reading],
+    asked: Sequence[Policy | Question],
     policy: Policy,
     *,
     scope: Scope | None,
@@ -110,7 +110,7 @@ def _kept(found: Explanation) -> str:
 # ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _between(wait: Span) -> str:
+def _between(wait: Duration) -> str:
     if wait.worst == 0:
         return ""
     return lasting(wait.best) if wait.best == wait.worst else f"{lasting(wait.best)} to {lasting(wait.worst)}"
@@ -179,5 +179,5 @@ def _total(planned: Schedule, sla: float | None) -> str:
     return said if sla is None else f"{said}; within the SLA of {in_words(sla)} {fits(total, sla)}"
 
 
-def _numbers(span: Span) -> list[float]:
+def _numbers(span: Duration) -> list[float]:
     return [round(number, 3) for number in (span.best, span.mean, span.worst)]
