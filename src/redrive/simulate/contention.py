@@ -42,7 +42,7 @@ _MULTIPLIER = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class NetworkModel:
     """What all clients share, in seconds: the hop that a message takes, |normal(hop, deviation)|, and the backoff."""
 
     base: float = 0.005
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def contend(
-    network: Network,
+    network: NetworkModel,
     strategy: str,
     clients: int,
     random: Random,
@@ -124,7 +124,7 @@ class Study:
     Each has a seed of its own that is made of all this, so that what else is asked for changes nothing.
     """
 
-    network: Network = Network()
+    network: NetworkModel = NetworkModel()
     strategies: Sequence[str] = STRATEGIES
     clients: Sequence[int] = (10, 50, 100)
     repetitions: int = 100
@@ -267,7 +267,7 @@ def expect(study: Study) -> dict[tuple[int, str], float]:
     }
 
 
-def _writes(network: Network, strategy: str, clients: int) -> float:
+def _writes(network: NetworkModel, strategy: str, clients: int) -> float:
     """The writes of one contest, from trials with ever more clients.
 
     The writes grow with the clients, in the end with their square; the trials tell how near to that they are.
@@ -280,5 +280,5 @@ def _writes(network: Network, strategy: str, clients: int) -> float:
 
 
 @cache
-def _trial(network: Network, strategy: str, clients: int) -> int:
+def _trial(network: NetworkModel, strategy: str, clients: int) -> int:
     return contend(network, strategy, clients, Random(clients)).writes

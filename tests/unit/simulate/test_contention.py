@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redrive.policy.backoff import wait
 from redrive.simulate.contention import (
     STRATEGIES,
-    Network,
+    NetworkModel,
     Outcome,
     Study,
     contend,
@@ -21,7 +21,7 @@ from redrive.simulate.contention import (
     unjittered,
 )
 
-EVEN = Network(deviation=0)  # every hop takes 10 ms
+EVEN = NetworkModel(deviation=0)  # every hop takes 10 ms
 JITTER = {one: one for one in STRATEGIES} | {"none": "none", "exponential": "none"}
 
 
@@ -57,7 +57,7 @@ def test_the_ramp_waits_5_ms_then_10_then_20():
 
 
 def test_the_ramp_ends_at_its_cap():
-    capped = Network(deviation=0, cap=0.010)
+    capped = NetworkModel(deviation=0, cap=0.010)
     assert contend(capped, "exponential", 5, Random(1)).time == pytest.approx(0.040 * 5 + 0.005 + 3 * 0.010)
 
 
@@ -138,7 +138,7 @@ def message_by_message(network, strategy, clients, random):
     st.integers(1, 12),
     st.integers(),
     st.builds(
-        Network,
+        NetworkModel,
         base=st.sampled_from([0.001, 0.005, 0.02]),
         cap=st.sampled_from([0.02, 2.0]),
         hop=st.sampled_from([0.001, 0.010]),
@@ -153,7 +153,7 @@ def test_a_round_is_decided_as_if_each_message_were_an_event(strategy, clients, 
 @given(st.sampled_from(STRATEGIES), st.integers(1, 80), st.integers())
 def test_every_client_commits_exactly_once(strategy, clients, seed):
     committed = []
-    found = contend(Network(), strategy, clients, Random(seed), committed.append)
+    found = contend(NetworkModel(), strategy, clients, Random(seed), committed.append)
     assert sorted(committed) == list(range(clients))
     assert found.writes >= clients
     assert found.time > 0
@@ -228,13 +228,13 @@ def test_work_for_hours_is_known_at_once():
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: Network(base=0), "base must be a finite number of seconds above 0, not 0"),
-        (lambda: Network(base=math.nan), "base must be a finite number of seconds above 0, not nan"),
-        (lambda: Network(cap=math.inf), "cap must be a finite number of seconds above 0, not inf"),
-        (lambda: Network(cap=0.001), "cap must be no less than base, 0.005 seconds, not 0.001"),
-        (lambda: Network(cap=1e9), "cap must be a day or less, 86400 seconds, not 1e+09"),
-        (lambda: Network(hop=0), "hop must be a finite number of seconds above 0, not 0"),
-        (lambda: Network(deviation=-1), "deviation must be a finite number of seconds of 0 or more, not -1"),
+        (lambda: NetworkModel(base=0), "base must be a finite number of seconds above 0, not 0"),
+        (lambda: NetworkModel(base=math.nan), "base must be a finite number of seconds above 0, not nan"),
+        (lambda: NetworkModel(cap=math.inf), "cap must be a finite number of seconds above 0, not inf"),
+        (lambda: NetworkModel(cap=0.001), "cap must be no less than base, 0.005 seconds, not 0.001"),
+        (lambda: NetworkModel(cap=1e9), "cap must be a day or less, 86400 seconds, not 1e+09"),
+        (lambda: NetworkModel(hop=0), "hop must be a finite number of seconds above 0, not 0"),
+        (lambda: NetworkModel(deviation=-1), "deviation must be a finite number of seconds of 0 or more, not -1"),
         (lambda: Study(clients=(0,)), "clients must be a whole number of 1 or more, not 0"),
         (lambda: Study(clients=(10**9,)), "clients must be 1,000,000 or fewer, not 1,000,000,000"),
         (lambda: Study(repetitions=0), "repetitions must be a whole number of 1 or more, not 0"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import redrive
 from redrive.simulate.herd.clients import Caller, Guarded, Policy, Request, stubborn
 from redrive.simulate.herd.report import figures, hold
-from redrive.simulate.herd.server import Fate, Server
+from redrive.simulate.herd.server import RequestOutcome, SimulatedServer
 from redrive.simulate.herd.simulation import Scenario, Strategy, check_fit, simulate, strategies
 from tests.support.examples import examples
 
@@ -23,7 +23,7 @@ SMALL = Scenario(clients=150, outage=40, warmup=30, watch=60, every=12, latency=
 
 def server(**options):
     always = {"capacity": 1.0, "queue": 2, "latency": 5.0, "away": 100.0, "back": 160.0, "kind": "refused"}
-    return Server(**(always | options))
+    return SimulatedServer(**(always | options))
 
 
 # ── the service, by hand ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -32,43 +32,43 @@ def server(**options):
 def test_a_request_is_taken_up_every_so_often_and_answered_after_the_latency():
     service = server()
     assert [service.ask(10.0, 60.0) for _ in range(4)] == [
-        (Fate.ANSWERED, 15.0),
-        (Fate.ANSWERED, 16.0),
-        (Fate.ANSWERED, 17.0),
-        (Fate.UNAVAILABLE, 10.0),  # two wait, and the queue is full
+        (RequestOutcome.ANSWERED, 15.0),
+        (RequestOutcome.ANSWERED, 16.0),
+        (RequestOutcome.ANSWERED, 17.0),
+        (RequestOutcome.UNAVAILABLE, 10.0),  # two wait, and the queue is full
     ]
-    assert service.ask(11.0, 60.0) == (Fate.ANSWERED, 18.0)
+    assert service.ask(11.0, 60.0) == (RequestOutcome.ANSWERED, 18.0)
 
 
 def test_a_request_that_its_client_gave_up_costs_capacity_all_the_same():
     service = server()
-    assert service.ask(10.0, 60.0) == (Fate.ANSWERED, 15.0)
-    assert service.ask(10.0, 5.5) == (Fate.TIMED_OUT, 15.5)
-    assert service.ask(10.5, 60.0) == (Fate.ANSWERED, 17.0)
+    assert service.ask(10.0, 60.0) == (RequestOutcome.ANSWERED, 15.0)
+    assert service.ask(10.0, 5.5) == (RequestOutcome.TIMED_OUT, 15.5)
+    assert service.ask(10.5, 60.0) == (RequestOutcome.ANSWERED, 17.0)
 
 
 @pytest.mark.parametrize(
     ("kind", "under_way", "meanwhile"),
     [
-        ("refused", (Fate.RESET, 100.0), (Fate.REFUSED, 130.0)),
-        ("503", (Fate.RESET, 100.0), (Fate.UNAVAILABLE, 130.0)),
-        ("hang", (Fate.TIMED_OUT, 128.0), (Fate.TIMED_OUT, 160.0)),
+        ("refused", (RequestOutcome.RESET, 100.0), (RequestOutcome.REFUSED, 130.0)),
+        ("503", (RequestOutcome.RESET, 100.0), (RequestOutcome.UNAVAILABLE, 130.0)),
+        ("hang", (RequestOutcome.TIMED_OUT, 128.0), (RequestOutcome.TIMED_OUT, 160.0)),
     ],
 )
 def test_an_outage_cuts_off_what_is_under_way_and_answers_nothing(kind, under_way, meanwhile):
     service = server(kind=kind)
-    assert service.ask(94.0, 30.0) == (Fate.ANSWERED, 99.0)
+    assert service.ask(94.0, 30.0) == (RequestOutcome.ANSWERED, 99.0)
     assert service.ask(98.0, 30.0) == under_way
-    assert service.ask(98.0, 1.5) == (Fate.TIMED_OUT, 99.5)
+    assert service.ask(98.0, 1.5) == (RequestOutcome.TIMED_OUT, 99.5)
     assert service.ask(130.0, 30.0) == meanwhile
-    assert service.ask(160.0, 30.0) == (Fate.ANSWERED, 165.0)
+    assert service.ask(160.0, 30.0) == (RequestOutcome.ANSWERED, 165.0)
 
 
 def test_what_had_queued_up_before_the_outage_is_gone_after_it():
     service = server(queue=500)
     for _ in range(300):  # more than it can take up until it is back
         service.ask(99.0, 1_000.0)
-    assert service.ask(161.0, 30.0) == (Fate.ANSWERED, 166.0)
+    assert service.ask(161.0, 30.0) == (RequestOutcome.ANSWERED, 166.0)
 
 
 @given(
@@ -82,9 +82,9 @@ def test_neither_the_capacity_nor_the_queue_is_ever_exceeded(gaps, capacity, que
     for gap in gaps:
         now += gap
         fate, when = service.ask(now, 1e6)
-        assert fate in (Fate.ANSWERED, Fate.UNAVAILABLE)
+        assert fate in (RequestOutcome.ANSWERED, RequestOutcome.UNAVAILABLE)
         waiting = len(begun) - bisect_right(begun, now)
-        if fate is Fate.ANSWERED:
+        if fate is RequestOutcome.ANSWERED:
             begun.append(when - latency)
             assert begun[-1] >= now - 1e-9
             assert waiting <= queue
@@ -107,10 +107,10 @@ def test_a_stubborn_client_asks_at_its_times_until_it_is_answered():
     caller = Caller(think=10.0, again=5.0, timeout=7.0, failed=pytest.fail, pace=Even())
     life = stubborn(lambda repeat: 30.0 * repeat, caller, 2.0)
     assert next(life) == Request(2.0, 7.0)
-    assert life.send((Fate.REFUSED, 2.0)).at == 32.0
-    assert life.send((Fate.TIMED_OUT, 39.0)).at == 99.0
-    assert life.send((Fate.ANSWERED, 104.0)).at == 114.0
-    assert life.send((Fate.RESET, 115.0)).at == 145.0
+    assert life.send((RequestOutcome.REFUSED, 2.0)).at == 32.0
+    assert life.send((RequestOutcome.TIMED_OUT, 39.0)).at == 99.0
+    assert life.send((RequestOutcome.ANSWERED, 104.0)).at == 114.0
+    assert life.send((RequestOutcome.RESET, 115.0)).at == 145.0
 
 
 def test_a_client_whose_call_failed_comes_back_when_its_error_says_so():
@@ -119,11 +119,13 @@ def test_a_client_whose_call_failed_comes_back_when_its_error_says_so():
     service = redrive.Service("x", retry=None, breaker=redrive.Breaker(failures=2, cooldown=20.0, jitter=0.0))
     life = Guarded(Policy.of(service), caller, Random(1)).life(1.0)
     assert next(life) == Request(1.0, 7.0)
-    assert life.send((Fate.REFUSED, 1.0)) == Request(6.0, 7.0)  # it says nothing
-    assert life.send((Fate.REFUSED, 6.0)) == Request(26.0, 7.0, probe=True)  # refused at 11, with 15 seconds to go
+    assert life.send((RequestOutcome.REFUSED, 1.0)) == Request(6.0, 7.0)  # it says nothing
+    assert life.send((RequestOutcome.REFUSED, 6.0)) == Request(
+        26.0, 7.0, probe=True
+    )  # refused at 11, with 15 seconds to go
     assert failed == [1.0, 6.0, 11.0]
-    assert life.send((Fate.ANSWERED, 28.0)) == Request(38.0, 7.0, probe=True)
-    assert life.send((Fate.ANSWERED, 40.0)) == Request(50.0, 7.0)
+    assert life.send((RequestOutcome.ANSWERED, 28.0)) == Request(38.0, 7.0, probe=True)
+    assert life.send((RequestOutcome.ANSWERED, 40.0)) == Request(50.0, 7.0)
 
 
 # ── the books ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,7 +193,7 @@ def test_every_request_has_one_fate_and_every_call_one_end(scenario, service, se
         assert all(probes <= requests for probes, requests in zip(books.probes, books.requests, strict=True))
     ended = [[one for one in log if one != "began" and one.at <= scenario.until] for log in logs]
     assert all("began" not in log[:-1] for log in logs)  # one call at a time
-    assert sum(one.answered for log in ended for one in log) == sum(watched.fates[Fate.ANSWERED])
+    assert sum(one.answered for log in ended for one in log) == sum(watched.fates[RequestOutcome.ANSWERED])
     assert sum(not one.answered for log in ended for one in log) == sum(watched.calls_failed)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import redrive
 from redrive.simulate.herd.clients import Caller, Guarded, Policy, errors
-from redrive.simulate.herd.server import Fate
+from redrive.simulate.herd.server import RequestOutcome
 from redrive.testing import FakeClock
 from tests.support.examples import examples
 
@@ -41,7 +41,7 @@ budgets = st.builds(
     redrive.RetryBudget, ratio=st.floats(0.0, 1.0), reserve=st.integers(0, 4), window=st.floats(1.0, 90.0)
 )
 rules = st.dictionaries(st.sampled_from([TimeoutError, ConnectionError]), st.sampled_from(["ambiguous", "permanent"]))
-scripts = st.lists(st.tuples(st.sampled_from(Fate), st.floats(0.0, 15.0)), min_size=1, max_size=30)
+scripts = st.lists(st.tuples(st.sampled_from(RequestOutcome), st.floats(0.0, 15.0)), min_size=1, max_size=30)
 
 CALLS = 25
 
@@ -62,7 +62,7 @@ def by_the_product(service, clock, script, retry_after):
         asked.append((clock.monotonic(), timeout))
         fate, takes = next(script.fates)
         clock.advance(takes)
-        if fate is not Fate.ANSWERED:
+        if fate is not RequestOutcome.ANSWERED:
             raise errors(retry_after)[fate]
 
     for _ in range(CALLS):
@@ -130,7 +130,11 @@ def test_attempts_waits_and_ends_are_those_of_the_product_to_the_last_bit(rules,
 
 
 def test_the_default_policy_opens_probes_and_closes_as_the_product_does():
-    outage = [(Fate.RESET, 20.0), *[(Fate.REFUSED, 0.0)] * 8, *[(Fate.ANSWERED, 20.0)] * 50]
+    outage = [
+        (RequestOutcome.RESET, 20.0),
+        *[(RequestOutcome.REFUSED, 0.0)] * 8,
+        *[(RequestOutcome.ANSWERED, 20.0)] * 50,
+    ]
     asked, ended = held_together(outage, [10.0])
     assert len(asked) == 9 + sum(answered for _, answered, _ in ended)
     waited = [retry_in for _, answered, retry_in in ended if not answered and retry_in]
@@ -140,7 +144,7 @@ def test_the_default_policy_opens_probes_and_closes_as_the_product_does():
     assert all(24 <= wait <= 36 for wait in probes)
 
 
-@pytest.mark.parametrize("fate", [fate for fate in Fate if fate is not Fate.ANSWERED])
+@pytest.mark.parametrize("fate", [fate for fate in RequestOutcome if fate is not RequestOutcome.ANSWERED])
 def test_what_can_become_of_a_request_is_judged_by_the_services_own_classifier(fate):
     kind = type(errors(None)[fate])
     mine = redrive.Service("mine", classifier=redrive.Classifier().rule(kind, kind="permanent"))
@@ -149,7 +153,7 @@ def test_what_can_become_of_a_request_is_judged_by_the_services_own_classifier(f
 
 
 def test_a_503_asks_for_as_long_as_the_scenario_says():
-    verdict = Policy.of(redrive.Service("plain"), retry_after=17).verdicts[Fate.UNAVAILABLE]
+    verdict = Policy.of(redrive.Service("plain"), retry_after=17).verdicts[RequestOutcome.UNAVAILABLE]
     assert (verdict.kind, verdict.retry_after) == ("rate_limited", 17)
 
 
@@ -171,6 +175,10 @@ def test_successes_of_a_moment_ago_count_when_something_fails(options):
     """A client counts them by the second, so that the last ones are counted only now: they keep the circuit closed, and
     pay for the repeats.
     """
-    dense = [*[(Fate.ANSWERED, 0.001)] * 20, *[(Fate.REFUSED, 0.0)] * 4, (Fate.ANSWERED, 0.001)]
+    dense = [
+        *[(RequestOutcome.ANSWERED, 0.001)] * 20,
+        *[(RequestOutcome.REFUSED, 0.0)] * 4,
+        (RequestOutcome.ANSWERED, 0.001),
+    ]
     _, ended = held_together(dense, [0.001], retry=redrive.Retry(base=0.01, cap=0.01), **options)
     assert all(answered for _, answered, _ in ended[:21])

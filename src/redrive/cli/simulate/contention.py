@@ -50,12 +50,12 @@ def contention(
     Each client must commit one version-checked write. It reads the version, writes with it, and fails if another was
     faster; then it waits by its strategy and reads anew.
     """
-    from redrive.simulate.contention import STRATEGIES, Network, Study, figures, hold
+    from redrive.simulate.contention import STRATEGIES, NetworkModel, Study, figures, hold
 
     check(plot)
     with refusing():
         study = Study(
-            network=Network(base=base, cap=cap, hop=hop, deviation=deviation),
+            network=NetworkModel(base=base, cap=cap, hop=hop, deviation=deviation),
             strategies=tuple(dict.fromkeys(strategy or STRATEGIES)),
             clients=_numbers(clients) if clients else Study().clients,
             repetitions=repetitions,

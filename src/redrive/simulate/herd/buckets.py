@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from redrive.simulate.herd.clients import Request
-from redrive.simulate.herd.server import Fate
+from redrive.simulate.herd.server import RequestOutcome
 
 
-class Books:
+class BucketCounts:
     """Counts by bucket. One begins at the very moment at which the service is back, and the others fit to that.
 
     A request counts where it is sent, its fate where its client knows of it. A client is troubled from a request that
@@ -24,7 +24,7 @@ class Books:
         number = self.before + math.ceil((until - back) / width)
         self.requests = [0] * number
         self.probes = [0] * number
-        self.fates = tuple([0] * number for _ in Fate)
+        self.fates = tuple([0] * number for _ in RequestOutcome)
         self.calls_failed = [0] * number
         self.in_flight = 0
         """Requests whose fate nobody knew when all ended."""
@@ -34,7 +34,7 @@ class Books:
         self._until = until
         self._troubled = bytearray(clients)
 
-    def request(self, client: int, request: Request, fate: Fate, when: float) -> None:
+    def request(self, client: int, request: Request, fate: RequestOutcome, when: float) -> None:
         """A request was sent, and this is what becomes of it."""
         sent = self._bucket(request.at)
         self.requests[sent] += 1
@@ -44,7 +44,7 @@ class Books:
             self.in_flight += 1
             return
         self.fates[fate][self._bucket(when)] += 1
-        if fate is not Fate.ANSWERED:
+        if fate is not RequestOutcome.ANSWERED:
             self._troubled[client] = True
         elif self._troubled[client]:
             self._troubled[client] = False

@@ -25,7 +25,7 @@ from redrive.model.calls import Decision, Kind, Stop, Verdict
 from redrive.policy.breaker import Breaker, CircuitMachine, CircuitState, Permit
 from redrive.policy.budget import BudgetLedger, RetryBudget
 from redrive.policy.retry import CallProgress, Retry
-from redrive.simulate.herd.server import Fate
+from redrive.simulate.herd.server import RequestOutcome
 
 
 class Request(NamedTuple):
@@ -38,11 +38,11 @@ class Request(NamedTuple):
     """Whether a circuit sends it to find out if the service is back."""
 
 
-Told = tuple[Fate, float]
+Told = tuple[RequestOutcome, float]
 Life = Generator[Request, Told, None]
 
 
-class Ended(NamedTuple):
+class CallEnd(NamedTuple):
     """How a call ended for its caller: when, answered or not, and when its error says that a new one makes sense."""
 
     at: float
@@ -67,7 +67,7 @@ class Caller:
     failed: Callable[[float], None]
     pace: Random
 
-    def after(self, ended: Ended) -> float:
+    def after(self, ended: CallEnd) -> float:
         """When the next call begins."""
         if ended.answered:
             return ended.at + self.pause(self.think)
@@ -82,16 +82,16 @@ class Caller:
 # ── by a policy ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def errors(retry_after: int | None) -> dict[Fate, Exception]:
+def errors(retry_after: int | None) -> dict[RequestOutcome, Exception]:
     """What a program meets where a request has come to no good; a 503 may ask for time."""
     headers = Message()
     if retry_after is not None:
         headers["Retry-After"] = str(retry_after)
     return {
-        Fate.REFUSED: ConnectionRefusedError("connection refused"),
-        Fate.RESET: ConnectionResetError("connection reset by peer"),
-        Fate.UNAVAILABLE: HTTPError("http://service/", 503, "Service Unavailable", headers, None),
-        Fate.TIMED_OUT: TimeoutError("timed out"),
+        RequestOutcome.REFUSED: ConnectionRefusedError("connection refused"),
+        RequestOutcome.RESET: ConnectionResetError("connection reset by peer"),
+        RequestOutcome.UNAVAILABLE: HTTPError("http://service/", 503, "Service Unavailable", headers, None),
+        RequestOutcome.TIMED_OUT: TimeoutError("timed out"),
     }
 
 
@@ -103,7 +103,7 @@ class Policy:
     breaker: Breaker | None
     budget: RetryBudget | None
     timeout: float | None
-    verdicts: Mapping[Fate, Verdict]
+    verdicts: Mapping[RequestOutcome, Verdict]
     slice_seconds: float
 
     @property
@@ -173,7 +173,7 @@ class Guarded:
             ended = yield from self.call(now)
             now = self._caller.after(ended)
 
-    def call(self, now: float) -> Generator[Request, Told, Ended]:
+    def call(self, now: float) -> Generator[Request, Told, CallEnd]:
         """One call, with the attempts that the policy grants it."""
         machine, permit, probe = self._machine, None, False
         self._begin(now)
@@ -181,16 +181,16 @@ class Guarded:
             if machine is not None:
                 probe = machine.state is not CircuitState.CLOSED
                 if probe and (retry_in := machine.retry_in(now)) > 0:
-                    return Ended(now, answered=False, retry_in=retry_in)
+                    return CallEnd(now, answered=False, retry_in=retry_in)
                 permit = machine.admit(now)
             asked = now
             fate, now = yield Request(asked, self._patience(asked), probe)
-            if fate is Fate.ANSWERED:
+            if fate is RequestOutcome.ANSWERED:
                 self._succeed(permit, now, now - asked)
-                return Ended(now, answered=True)
+                return CallEnd(now, answered=True)
             decision = self._decide(fate, permit, now)
             if isinstance(decision, Stop):
-                return Ended(now, answered=False, retry_in=decision.retry_in)
+                return CallEnd(now, answered=False, retry_in=decision.retry_in)
             if decision.wait > 0:
                 self._waited = decision.wait
                 now += decision.wait
@@ -220,7 +220,7 @@ class Guarded:
         if self._machine is not None and permit is not None:
             (self._machine.failed if slow else self._machine.succeeded)(permit, now)
 
-    def _decide(self, fate: Fate, permit: Permit | None, now: float) -> Decision:
+    def _decide(self, fate: RequestOutcome, permit: Permit | None, now: float) -> Decision:
         self._trouble(now)
         verdict, machine = self._policy.verdicts[fate], self._machine
         if machine is not None and permit is not None:
@@ -274,8 +274,8 @@ def stubborn(wait: Callable[[int], float], caller: Caller, first: float) -> Life
         repeats = 0
         while True:
             fate, now = yield Request(now, caller.timeout)
-            if fate is Fate.ANSWERED:
+            if fate is RequestOutcome.ANSWERED:
                 break
             repeats += 1
             now += wait(repeats)
-        now = caller.after(Ended(now, answered=True))
+        now = caller.after(CallEnd(now, answered=True))

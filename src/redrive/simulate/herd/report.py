@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from redrive.simulate.figure import Figure, Series
-from redrive.simulate.herd.buckets import Books
-from redrive.simulate.herd.server import Fate
+from redrive.simulate.herd.buckets import BucketCounts
+from redrive.simulate.herd.server import RequestOutcome
 from redrive.simulate.herd.simulation import Scenario, Strategy, simulate
 
 
@@ -35,7 +35,7 @@ class Result:
     """Calls that ended in an error for their caller, whether anything was sent or not."""
     lost: int
     """Answers that were not given, of those that would have been without the outage."""
-    books: Books
+    books: BucketCounts
 
     @property
     def peak_ratio(self) -> float:
@@ -69,10 +69,10 @@ def hold(
     return results
 
 
-def _result(scenario: Scenario, name: str, books: Books) -> Result:
+def _result(scenario: Scenario, name: str, books: BucketCounts) -> Result:
     first, back = books.first, books.before
     peak_bucket = max(range(back, len(books.requests)), key=books.requests.__getitem__)
-    answered = sum(books.fates[Fate.ANSWERED][first:])
+    answered = sum(books.fates[RequestOutcome.ANSWERED][first:])
     return Result(
         strategy=name,
         normal=scenario.normal,
@@ -82,7 +82,7 @@ def _result(scenario: Scenario, name: str, books: Books) -> Result:
         probe_peak=max(books.probes) / books.width,
         recovered_after=math.inf if books.troubled else max(0.0, books.healed_at - scenario.back),
         requests=sum(books.requests[first:]),
-        in_vain=sum(sum(counts[first:]) for fate, counts in zip(Fate, books.fates, strict=True) if fate),
+        in_vain=sum(sum(counts[first:]) for fate, counts in zip(RequestOutcome, books.fates, strict=True) if fate),
         calls_failed=sum(books.calls_failed),
         lost=max(0, round(scenario.normal * (scenario.outage + scenario.watch)) - answered),
         books=books,
@@ -108,7 +108,7 @@ def _worse(one: Result, other: Result) -> Result:
     )
 
 
-def per_second(books: Books, counts: Sequence[int]) -> list[float]:
+def per_second(books: BucketCounts, counts: Sequence[int]) -> list[float]:
     """Counts by bucket as a rate."""
     return [count / books.width for count in counts]
 

@@ -9,7 +9,7 @@ from typing import Literal
 OutageKind = Literal["refused", "503", "hang"]
 
 
-class Fate(IntEnum):
+class RequestOutcome(IntEnum):
     """What becomes of a request, as its client sees it."""
 
     ANSWERED = 0
@@ -22,7 +22,7 @@ class Fate(IntEnum):
     TIMED_OUT = auto()
 
 
-class Server:
+class SimulatedServer:
     """Takes up one request every 1/capacity seconds and answers it `latency` seconds later.
 
     It knows of no client that has given up: what waits in the queue for longer than its client does is worked on all
@@ -45,7 +45,7 @@ class Server:
         self._kind = kind
         self._free_at = -math.inf
 
-    def ask(self, now: float, patience: float) -> tuple[Fate, float]:
+    def ask(self, now: float, patience: float) -> tuple[RequestOutcome, float]:
         """What becomes of a request that arrives now, and when its client, who waits so long at most, knows."""
         if now >= self._away:
             if now < self._back:
@@ -54,16 +54,16 @@ class Server:
             self._away = math.inf
         begins = max(now, self._free_at)
         if begins - now > self._longest_queue:
-            return Fate.UNAVAILABLE, now
+            return RequestOutcome.UNAVAILABLE, now
         self._free_at = begins + self._space
         answered, given_up = begins + self._latency, now + patience
         if now < self._away < answered:
             if given_up <= self._away or self._kind == "hang":
-                return Fate.TIMED_OUT, given_up
-            return Fate.RESET, self._away
-        return (Fate.ANSWERED, answered) if answered <= given_up else (Fate.TIMED_OUT, given_up)
+                return RequestOutcome.TIMED_OUT, given_up
+            return RequestOutcome.RESET, self._away
+        return (RequestOutcome.ANSWERED, answered) if answered <= given_up else (RequestOutcome.TIMED_OUT, given_up)
 
-    def _while_away(self, now: float, patience: float) -> tuple[Fate, float]:
+    def _while_away(self, now: float, patience: float) -> tuple[RequestOutcome, float]:
         if self._kind == "hang":
-            return Fate.TIMED_OUT, now + patience
-        return (Fate.UNAVAILABLE if self._kind == "503" else Fate.REFUSED), now
+            return RequestOutcome.TIMED_OUT, now + patience
+        return (RequestOutcome.UNAVAILABLE if self._kind == "503" else RequestOutcome.REFUSED), now

@@ -16,9 +16,9 @@ from redrive._internal.garbage import without_collection
 from redrive.policy import option_checks
 from redrive.policy.backoff import ceiling
 from redrive.policy.retry import Retry
-from redrive.simulate.herd.buckets import Books
+from redrive.simulate.herd.buckets import BucketCounts
 from redrive.simulate.herd.clients import Caller, Guarded, Life, Policy, stubborn
-from redrive.simulate.herd.server import OutageKind, Server
+from redrive.simulate.herd.server import OutageKind, SimulatedServer
 
 MOST_CLIENTS = 1_000_000
 _MOST_REQUESTS = 100_000_000
@@ -178,14 +178,14 @@ def check_fit(name: str, policy: Policy, scenario: Scenario) -> None:
 
 def simulate(
     scenario: Scenario, strategy: Strategy, *, seed: int, tell: Callable[[float], None] = lambda share: None
-) -> Books:
+) -> BucketCounts:
     """Let it happen, and count. `tell` is told now and then which share of it is over.
 
     Until the outage begins, all strategies see the very same requests.
     """
     # The clients' own pace and the policies' chance are two: a policy that draws more often changes no pause.
     pace, chance = Random(f"{seed} pace"), Random(f"{seed} chance")
-    books = Books(
+    books = BucketCounts(
         away=scenario.warmup, back=scenario.back, until=scenario.until, width=scenario.bucket, clients=scenario.clients
     )
     caller = Caller(
@@ -208,8 +208,8 @@ def _first(scenario: Scenario, caller: Caller) -> float:
     return (pace.uniform(0, scenario.latency) if under_way else 0.0) + caller.pause(caller.think)
 
 
-def _let_happen(scenario: Scenario, lives: list[Life], books: Books, tell: Callable[[float], None]) -> None:
-    server = Server(
+def _let_happen(scenario: Scenario, lives: list[Life], books: BucketCounts, tell: Callable[[float], None]) -> None:
+    server = SimulatedServer(
         capacity=scenario.takes_up,
         queue=scenario.places,
         latency=scenario.latency,
