@@ -43,7 +43,7 @@ def demo(
     from redrive._internal.optional import needs
     from redrive.cli.demo_acts import Play, set_aside
     from redrive.cli.demo_story import Story
-    from redrive.demo.directory import NoStage, set_up
+    from redrive.demo.directory import DemoDirectoryError, set_up
 
     if session.url is not None:
         raise Refused("the demo keeps a store of its own, so that yours is not touched; leave --store out")
@@ -58,7 +58,7 @@ def demo(
         with set_up(directory, rows=rows), set_aside(), chdir(directory):
             story.begin()
             came_to = Play(session, story, rows=rows).go()
-    except NoStage as error:
+    except DemoDirectoryError as error:
         raise Refused(str(error)) from error
     story.end(came_to, seconds=monotonic() - began)
     if not came_to.is_right:

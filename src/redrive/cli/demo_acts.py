@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.cli.progress import shown
 from redrive.cli.targets import load
 from redrive.demo import directory, outcome, world
-from redrive.demo.outcome import Happened
+from redrive.demo.outcome import DemoOutcome
 from redrive.errors import FlowStopped
 from redrive.model.tasks import FlowReport, FlowStatus
 from redrive.store.store import connect
@@ -39,7 +39,7 @@ class CameTo:
 
     partner: Report
     vendor: Report
-    before: Happened
+    before: DemoOutcome
     """When nobody had done anything yet."""
     rehearsal: ReplayReport
     replay: ReplayReport
@@ -51,7 +51,7 @@ class CameTo:
     """Requests to the bank."""
     paid: int
     """Merchants it has paid, once each."""
-    after: Happened
+    after: DemoOutcome
 
     @property
     def is_right(self) -> bool:
@@ -233,6 +233,6 @@ class Play:
         return settled, report
 
 
-def _happened() -> Happened:
+def _happened() -> DemoOutcome:
     with connect() as store:
         return outcome.look(store)

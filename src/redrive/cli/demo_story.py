@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from redrive.cli.format import counted, in_a_line, lines
 from redrive.cli.runs import share
-from redrive.demo.outcome import FLOW, Happened, Told
+from redrive.demo.outcome import FLOW, AlertWithMessages, DemoOutcome
 from redrive.model.alerts import Severity
 from redrive.model.calls import in_words
 from redrive.model.tasks import FlowReport, State
@@ -57,7 +57,7 @@ class Story:
         self._title("1  A partner's API: deliveries page by page, into DuckDB  (partner.py)")
         self._line("   It answers 503 and 429, tears connections, hangs, lets a token expire, uses an account up.")
 
-    def partner(self, report: Report, so_far: Happened) -> None:
+    def partner(self, report: Report, so_far: DemoOutcome) -> None:
         """And after."""
         self._line(f"   {_outcome(report)}.")
         failed = sum(so_far.calls.values())
@@ -75,7 +75,7 @@ class Story:
         self._title(f"2  A vendor's weekly file: {rows:,} rows, into DuckDB  (vendor.py)")
         self._line('   For some of the deliveries the vendor writes "N/A" where the fee should be.')
 
-    def vendor(self, report: Report, so_far: Happened) -> None:
+    def vendor(self, report: Report, so_far: DemoOutcome) -> None:
         """And after."""
         self._line(f"   {_outcome(report)}.")
         self._kept(so_far, report.pipeline)
@@ -86,7 +86,7 @@ class Story:
         self._title(f"3  A settlement: {merchants} merchants, each paid in a task of its own  (settlement.py)")
         self._line("   The bank is busy at times, and of one payment never says what became of it; one account is bad.")
 
-    def settlement(self, report: FlowReport, so_far: Happened) -> None:
+    def settlement(self, report: FlowReport, so_far: DemoOutcome) -> None:
         """And after."""
         done, held = report.counts.get(State.SUCCESS, 0), report.counts.get(State.PENDING, 0)
         self._line(f"   {done} of {counted(report.total, 'task')} done in {in_words(report.seconds)}.")
@@ -99,7 +99,7 @@ class Story:
             self._line(f"           {counted(held, 'task')} after it waits for a person")
         self._alerts(so_far)
 
-    def what_happened(self, so_far: Happened) -> None:
+    def what_happened(self, so_far: DemoOutcome) -> None:
         """The three together, before anybody has done anything."""
         self._title("What happened")
         self._entry("failed", f"{counted(so_far.failed, 'attempt')} of calls and tasks")
@@ -175,7 +175,7 @@ class Story:
             if narrow and what:
                 self._line(f"      {what}")
 
-    def _next(self, after: Happened) -> list[tuple[str, str]]:
+    def _next(self, after: DemoOutcome) -> list[tuple[str, str]]:
         """Commands that work when they are typed, and what they show."""
         redrive = self._typed
         hung = [(f"{redrive} tasks show {shlex.quote(task)}", "the one that hung") for task in after.killed[:1]]
@@ -195,11 +195,11 @@ class Story:
 
     # ── how it is said ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _kept(self, so_far: Happened, pipeline: str) -> None:
+    def _kept(self, so_far: DemoOutcome, pipeline: str) -> None:
         for cause in _of(so_far, pipeline):
             self._line(f"   {cause.count:6,}  rows: {_shown(cause)}: kept as they came, to be sent back")
 
-    def _alerts(self, so_far: Happened, *, otherwise: str = "nobody was told") -> None:
+    def _alerts(self, so_far: DemoOutcome, *, otherwise: str = "nobody was told") -> None:
         """Those that are new since it was last asked."""
         new = [one for one in so_far.told if one.alert.id not in self._known]
         for one in new:
@@ -209,7 +209,7 @@ class Story:
             self._line(f"   → {otherwise}")
         self._known |= {one.alert.id for one in new}
 
-    def _told(self, one: Told) -> tuple[str, str]:
+    def _told(self, one: AlertWithMessages) -> tuple[str, str]:
         alert = one.alert
         return f"{alert.urgency} to {', '.join(one.channels)}: {in_a_line(alert.title)}", _TIERS[alert.urgency]
 
@@ -246,7 +246,7 @@ def _lost(calls: int) -> str:
     return f"and {counted(calls, 'call')} came to nothing" if calls else "and not one call came to nothing"
 
 
-def _of(so_far: Happened, pipeline: str) -> list[Cause]:
+def _of(so_far: DemoOutcome, pipeline: str) -> list[Cause]:
     return [one for one in so_far.causes if pipeline in one.pipelines]
 
 
@@ -254,7 +254,7 @@ def _shown(cause: Cause) -> str:
     return in_a_line(cause.message)
 
 
-def _is_about(told: Told, cause: Cause) -> bool:
+def _is_about(told: AlertWithMessages, cause: Cause) -> bool:
     return told.alert.subject.name in cause.pipelines
 
 

@@ -25,7 +25,7 @@ _MADE = (
 )
 
 
-class NoStage(RedriveError):
+class DemoDirectoryError(RedriveError):
     """The demo cannot be played there."""
 
 
@@ -40,13 +40,17 @@ def set_up(directory: Path, *, rows: int) -> Iterator[None]:
             _furnish(directory, rows)
         except OSError as error:
             where, why = error.filename or directory, error.strerror
-            raise NoStage(f"{where} cannot be written: {why}; name another place with --directory") from error
+            raise DemoDirectoryError(
+                f"{where} cannot be written: {why}; name another place with --directory"
+            ) from error
         yield
 
 
 def _claim(directory: Path) -> None:
     if not _is_free(directory):
-        raise NoStage(f"{directory} was not made by a demo, and is left alone; name another place with --directory")
+        raise DemoDirectoryError(
+            f"{directory} was not made by a demo, and is left alone; name another place with --directory"
+        )
     make_directory(directory)
     (directory / MARKER).touch()
 
@@ -63,7 +67,9 @@ def _alone(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise NoStage(f"a demo is under way in {directory}; name another place with --directory") from None
+            raise DemoDirectoryError(
+                f"a demo is under way in {directory}; name another place with --directory"
+            ) from None
         yield
 
 

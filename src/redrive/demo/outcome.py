@@ -22,7 +22,7 @@ _TASK, _KILLED = "task", "timed_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AlertWithMessages:
     """An alert, and the messages about it that were delivered."""
 
     alert: Alert
@@ -35,7 +35,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
+class DemoOutcome:
     """The demo so far."""
 
     calls: Mapping[str, int]
@@ -51,7 +51,7 @@ class Happened:
     services: tuple[ServiceState, ...]
     causes: tuple[Cause, ...]
     """What was quarantined, whatever has become of it."""
-    told: tuple[Told, ...]
+    told: tuple[AlertWithMessages, ...]
 
     @property
     def failed(self) -> int:
@@ -110,11 +110,11 @@ class Happened:
         }
 
 
-def look(store: Store) -> Happened:
+def look(store: Store) -> DemoOutcome:
     """Ask the store."""
     did = together(store.services.totals())
     attempts = _failed_attempts(store)
-    return Happened(
+    return DemoOutcome(
         calls={kind: count for kind, count in did.failures.items() if count},
         calls_lost=did.calls_failed,
         attempts=Counter(_how(one) for _, one in attempts),
@@ -122,7 +122,9 @@ def look(store: Store) -> Happened:
         killed=tuple(dict.fromkeys(task.name for task, one in attempts if one.ended == _KILLED)),
         services=tuple(store.shared.services()),
         causes=tuple(store.dlq.causes(status=("pending", "escalated", "reprocessed", "discarded"))),
-        told=tuple(Told(alert=one, messages=_delivered(store, one)) for one in reversed(store.alerts.find())),
+        told=tuple(
+            AlertWithMessages(alert=one, messages=_delivered(store, one)) for one in reversed(store.alerts.find())
+        ),
     )
 
 
