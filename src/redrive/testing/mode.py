@@ -8,7 +8,7 @@ from redrive.calls.testmode import TestMode, activate
 from redrive.policy import option_checks
 
 
-class _Restore:
+class _TestingMode:
     """Ends the mode when used as a context manager."""
 
     def __init__(self, before: TestMode) -> None:
@@ -23,7 +23,7 @@ class _Restore:
         activate(self._before)
 
 
-def set_testing(testing: bool = True, *, longest_wait: float = 0.0, attempts: int | None = None) -> _Restore:
+def set_testing(testing: bool = True, *, longest_wait: float = 0.0, attempts: int | None = None) -> _TestingMode:
     """Cap every wait of every service and task at `longest_wait` seconds, and its attempts if a number is given.
 
     Lasts until `set_testing(False)`, or for a `with` block: `with set_testing(): …`.
@@ -31,8 +31,8 @@ def set_testing(testing: bool = True, *, longest_wait: float = 0.0, attempts: in
     testing  False for the waits as they are
     """
     if not testing:
-        return _Restore(activate(TestMode()))
+        return _TestingMode(activate(TestMode()))
     option_checks.seconds("longest_wait", longest_wait, least=0)
     if attempts is not None:
         option_checks.count("attempts", attempts, least=1)
-    return _Restore(activate(TestMode(longest_wait, attempts)))
+    return _TestingMode(activate(TestMode(longest_wait, attempts)))

@@ -15,7 +15,7 @@ Handler = Callable[[Request], Answer]
 Step = Answer | Handler
 
 
-class Rule:
+class RouteRule:
     """A script: the n-th request to a path gets the n-th step, and the last step repeats."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
@@ -39,15 +39,15 @@ class Routes:
     """The rules. An exact path wins over a pattern, a named method over any, and then the latest rule."""
 
     def __init__(self) -> None:
-        self._exact: dict[tuple[str, str | None], Rule] = {}
-        self._patterns: dict[tuple[str, str | None], Rule] = {}
+        self._exact: dict[tuple[str, str | None], RouteRule] = {}
+        self._patterns: dict[tuple[str, str | None], RouteRule] = {}
 
     def add(self, pattern: str, steps: tuple[Step, ...], *, method: str | None) -> None:
         if not pattern.startswith(("/", "*")):
             raise ValueError(f"a path must begin with '/' or '*', not {pattern!r}")
         rules = self._patterns if is_pattern(pattern) else self._exact
         key = (pattern, method.upper() if method else None)
-        rule = Rule(steps)
+        rule = RouteRule(steps)
         rules.pop(key, None)  # so that the new rule also becomes the latest
         rules[key] = rule
 
