@@ -27,7 +27,7 @@ _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH, _HEIGHT, _PER_ROW = 8, 8, 3
 
 
-class _Rule(NamedTuple):
+class _AlertRule(NamedTuple):
     name: str
     metric: str
     condition: str
@@ -38,10 +38,12 @@ class _Rule(NamedTuple):
 
 
 _RULES = (
-    _Rule("RedriveNotScraped", "up", "absent({metric})", "10m", "critical", "No process exports metrics of redrive."),
-    _Rule("RedriveStoreDown", "up", "{metric} == 0", "5m", "critical", "The store of redrive cannot be read."),
-    _Rule("RedriveNotWatched", "watched", "{metric} == 0", "5m", "critical", "No process runs `redrive watch`."),
-    _Rule(
+    _AlertRule(
+        "RedriveNotScraped", "up", "absent({metric})", "10m", "critical", "No process exports metrics of redrive."
+    ),
+    _AlertRule("RedriveStoreDown", "up", "{metric} == 0", "5m", "critical", "The store of redrive cannot be read."),
+    _AlertRule("RedriveNotWatched", "watched", "{metric} == 0", "5m", "critical", "No process runs `redrive watch`."),
+    _AlertRule(
         "RedriveMessagesFailed",
         "alert_sends",
         'sum by (channel) ({metric}{{status="failed"}}) > 0',
@@ -49,7 +51,7 @@ _RULES = (
         "critical",
         "Messages to the channel {{ $labels.channel }} could not be delivered: redrive alerts ls",
     ),
-    _Rule(
+    _AlertRule(
         "RedriveMessagesWaiting",
         "alert_sends",
         'sum by (channel) ({metric}{{status="waiting"}}) > 0',
@@ -57,7 +59,7 @@ _RULES = (
         "warning",
         "Messages to the channel {{ $labels.channel }} have waited for half an hour.",
     ),
-    _Rule(
+    _AlertRule(
         "RedriveP1NotAcknowledged",
         "alerts",
         'sum by (subject) ({metric}{{urgency="P1", status="open"}}) > 0',
@@ -65,7 +67,7 @@ _RULES = (
         "warning",
         "A P1 about {{ $labels.subject }} is not acknowledged: redrive alerts ls --urgency P1",
     ),
-    _Rule(
+    _AlertRule(
         "RedriveCircuitOpen",
         "service_circuit",
         'max by (service) ({metric}{{state="open"}}) == 1',
@@ -117,7 +119,7 @@ def rules_yaml() -> str:
     return "\n".join(_yaml(rules())) + "\n"
 
 
-def _rule(rule: _Rule, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+def _rule(rule: _AlertRule, metrics: Mapping[str, Metric]) -> dict[str, Any]:
     return {
         "alert": rule.name,
         "expr": rule.condition.format(metric=metrics[rule.metric].name),

@@ -32,7 +32,7 @@ _log = logging.getLogger("redrive.http")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What is sent back."""
 
     status: int
@@ -40,17 +40,17 @@ class Answer:
     content_type: str = "text/plain; charset=utf-8"
 
     @classmethod
-    def sentence(cls, status: int, text: str) -> Answer:
+    def sentence(cls, status: int, text: str) -> HttpAnswer:
         """One sentence, secrets masked."""
         said = " ".join(mask(text).split())
         return cls(status, f"{said}\n".encode(errors="replace"))
 
 
-Ask = Callable[[str, str], Answer]
+Ask = Callable[[str, str], HttpAnswer]
 """Answers for a path, and what the asker would accept (the header of that name)."""
 
 
-class Server:
+class MetricsServer:
     """Listens from the moment it is made until it is closed; answers in threads of its own."""
 
     def __init__(self, listen: str, ask: Ask, *, closed: Callable[[], None] = lambda: None) -> None:
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.rfile.getbuffer().nbytes > LARGEST:
             self.requestline = self.command = ""
             self.request_version = self.protocol_version
-            self._send(Answer.sentence(431, f"a request has {LARGEST:,} bytes at most"))
+            self._send(HttpAnswer.sentence(431, f"a request has {LARGEST:,} bytes at most"))
             return
         super().handle()
 
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.ask(self.path.partition("?")[0], self.headers.get("Accept", ""))
         except Exception as error:
             _log.error("a request failed\n%s", mask(format_exc()))
-            answer = Answer.sentence(500, f"this could not be answered: {type(error).__name__}: {error}")
+            answer = HttpAnswer.sentence(500, f"this could not be answered: {type(error).__name__}: {error}")
         self._send(answer)
 
     do_HEAD = do_GET
@@ -185,11 +185,11 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library refuses: a request that it cannot read, or another method."""
         if code == 501:
-            self._send(Answer.sentence(405, "only GET and HEAD are answered here"))
+            self._send(HttpAnswer.sentence(405, "only GET and HEAD are answered here"))
         else:
-            self._send(Answer.sentence(code, "this request cannot be read"))
+            self._send(HttpAnswer.sentence(code, "this request cannot be read"))
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpAnswer) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))

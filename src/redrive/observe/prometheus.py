@@ -25,7 +25,7 @@ from redrive.errors import StoreError
 from redrive.model.calls import Kind
 from redrive.observe.figures import Figures, Reader
 from redrive.observe.metric_families import families, up
-from redrive.observe.metrics_server import Answer, Server
+from redrive.observe.metrics_server import HttpAnswer, MetricsServer
 from redrive.observe.name_limit import bounded, most_names
 from redrive.store import migrate
 from redrive.store.database import Database
@@ -90,7 +90,7 @@ def write_textfile(store: Store, path: str | os.PathLike[str]) -> None:
     _replace(target, text)
 
 
-def serve(store: Store, listen: str = LISTEN, *, health: Health | None = None) -> Server:
+def serve(store: Store, listen: str = LISTEN, *, health: Health | None = None) -> MetricsServer:
     """Answer for `/metrics`, `/healthz` and `/readyz` until the server is closed.
 
     Args:
@@ -99,7 +99,7 @@ def serve(store: Store, listen: str = LISTEN, *, health: Health | None = None) -
         health: Says whether the process does its work, where the store answers.
     """
     exporter = _Exporter(store.database, health)
-    return Server(listen, exporter.answer, closed=exporter.close)
+    return MetricsServer(listen, exporter.answer, closed=exporter.close)
 
 
 def _replace(target: Path, text: bytes) -> None:
@@ -154,18 +154,18 @@ class _Exporter:
         self._metrics = _Kept(lambda: _scrape(reader))
         self._health = _Kept(self._look)
 
-    def answer(self, path: str, accept: str) -> Answer:
+    def answer(self, path: str, accept: str) -> HttpAnswer:
         """What is said for a path."""
         try:
             if path == "/metrics":
-                return Answer(200, *_encoded(self._metrics.get(), accept))
+                return HttpAnswer(200, *_encoded(self._metrics.get(), accept))
             if path in ("/healthz", "/readyz"):
                 self._health.get()
                 well, said = self._asked()
-                return Answer.sentence(200 if well else 503, said)
+                return HttpAnswer.sentence(200 if well else 503, said)
         except StoreError as error:
-            return Answer.sentence(503, str(error))
-        return Answer.sentence(404, "there is /metrics, /healthz and /readyz")
+            return HttpAnswer.sentence(503, str(error))
+        return HttpAnswer.sentence(404, "there is /metrics, /healthz and /readyz")
 
     def close(self) -> None:
         """Close its connections."""

@@ -10,18 +10,18 @@ import pytest
 
 from redrive.config import ConfigError
 from redrive.observe import metrics_server as serving
-from redrive.observe.metrics_server import Answer, Server
+from redrive.observe.metrics_server import HttpAnswer, MetricsServer
 
 
 def say(path, accept):
     if path == "/broken":
         raise RuntimeError("postgresql://user:hunter2@db is out of order")
-    return Answer.sentence(200, f"{path} {accept}".strip())
+    return HttpAnswer.sentence(200, f"{path} {accept}".strip())
 
 
 @pytest.fixture
 def server():
-    with Server("127.0.0.1:0", say) as made:
+    with MetricsServer("127.0.0.1:0", say) as made:
         yield made
 
 
@@ -57,7 +57,7 @@ def test_a_path_is_answered_with_what_the_asker_accepts_at_hand(server):
     assert (status, body) == (200, "/metrics text/plain\n")
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert answer.headers["Cache-Control"] == "no-store"
-    assert answer.headers["Server"].strip() == "redrive"
+    assert answer.headers["MetricsServer"].strip() == "redrive"
 
 
 def test_head_has_the_length_and_no_body(server):
@@ -127,9 +127,9 @@ def test_only_so_many_are_answered_at_once_and_the_others_are_turned_away():
     def slow(path, accept):
         entered.release()
         go.wait(30)
-        return Answer.sentence(200, "done")
+        return HttpAnswer.sentence(200, "done")
 
-    with Server("127.0.0.1:0", slow) as server:
+    with MetricsServer("127.0.0.1:0", slow) as server:
         found = []
         threads = [threading.Thread(target=lambda: found.append(ask(server)[0])) for _ in range(16)]
         for thread in threads:
@@ -149,14 +149,14 @@ def test_only_so_many_are_answered_at_once_and_the_others_are_turned_away():
 
 def test_closed_means_that_the_port_is_free_again_and_nothing_is_left_behind():
     closed = []
-    server = Server("127.0.0.1:0", say, closed=lambda: closed.append(1))
+    server = MetricsServer("127.0.0.1:0", say, closed=lambda: closed.append(1))
     address = server.address
     ask(server)
     server.close()
     assert closed == [1]
     with pytest.raises(ConnectionRefusedError):
         ask(server)
-    Server(address, say).close()
+    MetricsServer(address, say).close()
     assert not [thread for thread in threading.enumerate() if thread.name == "redrive-http"]
 
 
@@ -170,13 +170,13 @@ def test_it_says_where_it_listens(server):
 
 
 def test_a_name_and_ipv6_will_do():
-    with Server("localhost:0", say) as server:
+    with MetricsServer("localhost:0", say) as server:
         assert port_of(server) > 0
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         return  # a machine without IPv6
-    with Server("[::1]:0", say) as server:
+    with MetricsServer("[::1]:0", say) as server:
         assert server.address.startswith("[::1]:")
 
 
@@ -189,18 +189,18 @@ def test_a_name_and_ipv6_will_do():
 )
 def test_what_is_no_address_is_refused_in_one_sentence(listen):
     with pytest.raises(ConfigError, match=r"^to listen takes a host and a port, such as 127.+:9464, not .{0,120}$"):
-        Server(listen, say)
+        MetricsServer(listen, say)
 
 
 @pytest.mark.parametrize("listen", ["no.such.host.invalid:9464", "a\0b:9464", f"{'x' * 100}:9464"])
 def test_a_host_that_nobody_knows_is_refused_in_one_sentence(listen):
     with pytest.raises(ConfigError, match="nobody knows the address"):
-        Server(listen, say)
+        MetricsServer(listen, say)
 
 
 def test_an_address_in_use_is_refused_in_one_sentence(server):
     with pytest.raises(ConfigError) as raised:
-        Server(server.address, say)
+        MetricsServer(server.address, say)
     assert str(raised.value) == (
         f"cannot listen on {server.address}: somebody else listens there already; stop that, or choose another port"
     )
@@ -208,7 +208,7 @@ def test_an_address_in_use_is_refused_in_one_sentence(server):
 
 def test_an_address_of_another_machine_is_refused_in_one_sentence():
     with pytest.raises(ConfigError, match="it is no address of this machine"):
-        Server("192.0.2.1:9464", say)
+        MetricsServer("192.0.2.1:9464", say)
 
 
 def test_any_other_refusal_is_a_sentence_too(monkeypatch):
@@ -217,4 +217,4 @@ def test_any_other_refusal_is_a_sentence_too(monkeypatch):
 
     monkeypatch.setattr(serving, "_Listener", refuse)
     with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:9464: too many open files"):
-        Server("127.0.0.1:9464", say)
+        MetricsServer("127.0.0.1:9464", say)
