@@ -11,13 +11,13 @@ from typer.main import get_command
 
 from redrive.cli.app import NOUNS, VERBS, app
 from redrive.cli.letter_options import Selection
-from redrive.cli.session import Common
+from redrive.cli.session import CommonOptions
 
 INTRO = (
     "Every command with all that it takes; `--help` says the same in a terminal. "
     "[The command line](../command-line.md) shows them at work, and has the exit codes."
 )
-_COMMON = {one.name for one in fields(Common)}
+_COMMON = {one.name for one in fields(CommonOptions)}
 _SELECTION = {one.name for one in fields(Selection)}
 
 

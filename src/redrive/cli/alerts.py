@@ -15,7 +15,7 @@ import typer
 
 from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
-from redrive.cli.exit_codes import UNAVAILABLE, Refused
+from redrive.cli.exit_codes import UNAVAILABLE, CommandRefused
 from redrive.cli.format import ago, at, in_a_line
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Limit, Session
@@ -39,7 +39,7 @@ _Ids = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _AlertWithMessages:
     """An alert, and the messages about it."""
 
     alert: Alert
@@ -161,7 +161,7 @@ def ack(
     """Acknowledge alerts: they are not repeated any more, unless they become more urgent."""
     chosen = ids or []
     if bool(chosen) == (all_ or (subject, condition) != (None, None)):
-        raise Refused("name alerts by their ids, or choose them by --all, --subject or --condition")
+        raise CommandRefused("name alerts by their ids, or choose them by --all, --subject or --condition")
     if not chosen:
         with session.opened() as store:
             wanted = store.alerts.find(status="open", subject=subject, condition=condition, limit=_MOST_CHOSEN)
@@ -185,11 +185,11 @@ def resolve(
 ) -> None:
     """Close alerts by hand, or your own ones by their keys. What is still wrong is found again, as a new alert."""
     if bool(ids) == bool(key):
-        raise Refused("name the alerts by ID or by --key; nothing was changed")
+        raise CommandRefused("name the alerts by ID or by --key; nothing was changed")
     if key:
         _resolve_keys(session, key, note)
     elif note is None:
-        raise Refused("--note is missing: say why the alert is over; nothing was changed")
+        raise CommandRefused("--note is missing: say why the alert is over; nothing was changed")
     else:
         said = note
         _decide(session, ids or (), lambda desk, alert_id, who: desk.resolve(alert_id, by=who, note=said), "resolved")
@@ -200,11 +200,11 @@ def _resolve_keys(session: Session, keys: Iterable[str], note: str | None) -> No
 
     with session.opened() as store:
         if not store.alerts.settings.enabled:
-            raise Refused(OFF)
+            raise CommandRefused(OFF)
         try:
             found = {key: store.alerts.resolve(key, by=actor(), note=note) for key in keys}
         except ValueError as error:
-            raise Refused(str(error)) from None
+            raise CommandRefused(str(error)) from None
     if session.out.json:
         session.out.document([alert.document() for alert in found.values() if alert is not None])
     for key, alert in found.items():
@@ -235,7 +235,7 @@ def send_test(
 
     tier = _urgency(urgency)
     if not check_channels(session.settings).enabled:
-        raise Refused(OFF)
+        raise CommandRefused(OFF)
     is_configured = session.settings.file is not None or session.settings.store is not None
     with session.opened(create=is_configured) as store:  # as the watch does: channels are tested before the first run
         messages, out = store.alerts.test(tier, pipeline=pipeline), session.out
@@ -276,7 +276,7 @@ def _in_a_sentence() -> Iterator[None]:
     try:
         yield
     except AlertError as error:
-        raise Refused(str(error)) from None
+        raise CommandRefused(str(error)) from None
 
 
 # ── in words ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -330,13 +330,13 @@ def unconfigured(channel: str) -> str:
     return f"channel {channel} is not configured here; a process whose redrive.toml has [channels.{channel}] sends them"
 
 
-def _told(desk: Alerts, alert: Alert, silenced_until: datetime | None) -> _Told:
+def _told(desk: Alerts, alert: Alert, silenced_until: datetime | None) -> _AlertWithMessages:
     sends, here = desk.sends(alert.id), desk.settings
     waiting = (one.channel for one in sends if one.status is SendStatus.WAITING and not here.has_channel(one.channel))
-    return _Told(alert, sends, silenced_until, tuple(dict.fromkeys(waiting)))
+    return _AlertWithMessages(alert, sends, silenced_until, tuple(dict.fromkeys(waiting)))
 
 
-def _row(told: _Told) -> list[Any]:
+def _row(told: _AlertWithMessages) -> list[Any]:
     alert = told.alert
     last = {one.channel: one for one in told.sends}  # the newest message to each channel
     results = [f"{one.channel}:{one.status}" for one in last.values()]
@@ -353,7 +353,7 @@ def _send_row(send: Send) -> list[Any]:
     return [send.what, send.channel, send.status, when, send.attempts, send.error]
 
 
-def _say_what_was_not_delivered(out: Output, told: Iterable[_Told]) -> None:
+def _say_what_was_not_delivered(out: Output, told: Iterable[_AlertWithMessages]) -> None:
     for one in told:
         for name in one.unconfigured:
             out.say(f"alert {one.alert.id}: messages wait: {in_a_line(unconfigured(name))}")
@@ -388,7 +388,7 @@ def _urgency(said: str) -> Severity:
     try:
         return Severity(said.strip().upper())
     except ValueError:
-        raise Refused(f"there is no urgency {said!r}; it is one of {', '.join(Severity)}") from None
+        raise CommandRefused(f"there is no urgency {said!r}; it is one of {', '.join(Severity)}") from None
 
 
 def _routed(settings: AlertSettings, tier: Severity, pipeline: str | None) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from redrive._internal.private_files import FILE, open_new, scratch_beside
-from redrive.cli.exit_codes import Refused, Unwritten
+from redrive.cli.exit_codes import CommandRefused, Unwritten
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def whole_file(path: Path, *, mode: int = FILE) -> Iterator[IO[bytes]]:
         part = path if special else Path(scratch_beside(path))
         file = part.open("wb") if special else open(open_new(part, mode), "wb")  # noqa: SIM115 - closed below
     except OSError as error:
-        raise Refused(f"cannot write {path}: {error.strerror}") from None
+        raise CommandRefused(f"cannot write {path}: {error.strerror}") from None
     try:
         with file:
             yield file

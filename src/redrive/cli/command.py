@@ -18,9 +18,9 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 import redrive
-from redrive.cli.exit_codes import CodeExited, on_broken_pipe
+from redrive.cli.exit_codes import UserCodeExited, on_broken_pipe
 from redrive.cli.letter_options import Selection
-from redrive.cli.session import Common, Session
+from redrive.cli.session import CommonOptions, Session
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -32,7 +32,7 @@ def _tell_version(wanted: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Root(Common):
+class _Root(CommonOptions):
     """The options of the program itself."""
 
     version: Annotated[
@@ -101,7 +101,7 @@ def noun(help: str, *, bare: str | None = None) -> typer.Typer:
         with meant.make_context(bare, [], parent=ctx) as context:
             meant.invoke(context)
 
-    app.callback(invoke_without_command=True)(_with_options(start, [Common]))
+    app.callback(invoke_without_command=True)(_with_options(start, [CommonOptions]))
     return app
 
 
@@ -118,7 +118,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
 
         def run(ctx: typer.Context, **given: Any) -> None:
             call = {one.name: given.pop(one.name) for one in options}
-            for one in Common.__dataclass_fields__:
+            for one in CommonOptions.__dataclass_fields__:
                 del given[one]  # a session finds them, and those of the groups above, in the context
             if selects:
                 call["selection"] = Selection(**given)
@@ -128,11 +128,11 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
             except BrokenPipeError:
                 raise typer.Exit(on_broken_pipe()) from None
             except SystemExit as ended:  # its code, which may be 0, is not ours
-                raise CodeExited(ended) from ended
+                raise UserCodeExited(ended) from ended
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         app.command(name or function.__name__.rstrip("_"), cls=_Command)(
-            _with_options(run, [*([Selection] if selects else []), Common], options)
+            _with_options(run, [*([Selection] if selects else []), CommonOptions], options)
         )
         return function
 

@@ -8,7 +8,7 @@ import typer
 
 from redrive.cli.alerts import OFF, app
 from redrive.cli.command import command
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.run_alerts import leave_alerts_to_the_report
 from redrive.cli.session import Session
 
@@ -37,13 +37,13 @@ def open_alert(
     named = dict(_fact(one) for one in fact or ())
     with session.opened() as store:
         if not store.alerts.settings.enabled:
-            raise Refused(OFF)
+            raise CommandRefused(OFF)
         try:
             alert = store.alerts.open(
                 key=key, severity=severity.strip().upper(), title=title, facts=named, pipeline=pipeline
             )
         except ValueError as error:
-            raise Refused(f"{error}; nothing was changed") from None
+            raise CommandRefused(f"{error}; nothing was changed") from None
     assert alert is not None
     if session.out.json:
         session.out.document(alert.document())
@@ -54,5 +54,5 @@ def open_alert(
 def _fact(said: str) -> tuple[str, str]:
     name, equals, value = said.partition("=")
     if not equals or not name.strip():
-        raise Refused(f"--fact must be NAME=VALUE, not {said!r}; nothing was changed")
+        raise CommandRefused(f"--fact must be NAME=VALUE, not {said!r}; nothing was changed")
     return name.strip(), value.strip()

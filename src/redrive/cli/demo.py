@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exit_codes import FAILED, Refused
+from redrive.cli.exit_codes import FAILED, CommandRefused
 from redrive.cli.session import Session
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -41,25 +41,25 @@ def demo(
     the store, the warehouse, what people were told.
     """
     from redrive._internal.optional import needs
-    from redrive.cli.demo_acts import Play, set_aside
-    from redrive.cli.demo_story import Story
+    from redrive.cli.demo_acts import DemoActs, set_aside
+    from redrive.cli.demo_story import DemoNarration
     from redrive.demo.directory import DemoDirectoryError, set_up
 
     if session.url is not None:
-        raise Refused("the demo keeps a store of its own, so that yours is not touched; leave --store out")
+        raise CommandRefused("the demo keeps a store of its own, so that yours is not touched; leave --store out")
     with needs("rows,http"):
         import duckdb  # noqa: F401
         import httpx  # noqa: F401
         import polars  # noqa: F401
         import pydantic  # noqa: F401
     began = monotonic()
-    story = Story(session.out, directory, typed=as_typed(directory))
+    story = DemoNarration(session.out, directory, typed=as_typed(directory))
     try:
         with set_up(directory, rows=rows), set_aside(), chdir(directory):
             story.begin()
-            came_to = Play(session, story, rows=rows).go()
+            came_to = DemoActs(session, story, rows=rows).go()
     except DemoDirectoryError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     story.end(came_to, seconds=monotonic() - began)
     if not came_to.is_right:
         raise typer.Exit(FAILED)

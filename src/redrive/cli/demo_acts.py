@@ -20,7 +20,7 @@ from redrive.model.tasks import FlowReport, FlowStatus
 from redrive.store.store import connect
 
 if TYPE_CHECKING:
-    from redrive.cli.demo_story import Story
+    from redrive.cli.demo_story import DemoNarration
     from redrive.cli.session import Session
     from redrive.model.letters import ReplayReport
     from redrive.model.runs import Report
@@ -34,7 +34,7 @@ NO_FEE = ('NO_FEE = {"-"}', 'NO_FEE = {"-", "N/A"}')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CameTo:
+class DemoResult:
     """What it all came to."""
 
     partner: Report
@@ -117,15 +117,15 @@ def _logged(path: str) -> Iterator[None]:
         handler.close()
 
 
-class Play:
+class DemoActs:
     """The acts in their order, in the demo's directory."""
 
-    def __init__(self, session: Session, story: Story, *, rows: int) -> None:
+    def __init__(self, session: Session, story: DemoNarration, *, rows: int) -> None:
         self._out = session.out
         self._story = story
         self._rows = rows
 
-    def go(self) -> CameTo:
+    def go(self) -> DemoResult:
         """All of them."""
         from redrive.testing import FaultyServer
 
@@ -142,7 +142,7 @@ class Play:
             story.redriven(replay, sent=received.read, rows=rows, keys=keys)
             settled, report = self._mend_the_account()
             story.settled(settled, report, asked=bank.asked, paid=len(bank.paid))
-        return CameTo(
+        return DemoResult(
             partner=loaded,
             vendor=received,
             before=before,

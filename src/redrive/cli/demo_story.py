@@ -18,7 +18,7 @@ from redrive.model.calls import in_words
 from redrive.model.tasks import FlowReport, State
 
 if TYPE_CHECKING:
-    from redrive.cli.demo_acts import CameTo
+    from redrive.cli.demo_acts import DemoResult
     from redrive.cli.output import Output
     from redrive.model.letters import Cause, ReplayReport
     from redrive.model.runs import Report
@@ -36,7 +36,7 @@ _BEFORE = re.compile(r"^ *(?:[a-z]+(?: [a-z]+)? {2,})?(?:[\d,]+ {2}|→ )?")
 _MEND = """'{**record, "weight_kg": record["weight_kg"].replace(",", ".")}'"""
 
 
-class Story:
+class DemoNarration:
     """Says what happens, on stdout, line by line; with --json nothing but one document in the end."""
 
     def __init__(self, out: Output, directory: Path, *, typed: str) -> None:
@@ -143,7 +143,7 @@ class Story:
         self._line(f"   The same run goes on, and is {report.status}: {said}.")
         self._line(f"   The bank was asked {asked} times, and has paid {paid} merchants, each once.")
 
-    def end(self, came_to: CameTo, *, seconds: float) -> None:
+    def end(self, came_to: DemoResult, *, seconds: float) -> None:
         """What is left, and where to look."""
         commands = self._next(came_to.after)
         if self._out.json:

@@ -42,7 +42,7 @@ _HEALS = {Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.RETRY_NOW}
 _CREDENTIALS = {Kind.AUTH, Kind.QUOTA}
 
 
-class NotThere(RedriveError):
+class TargetNotFound(RedriveError):
     """No such file, module or name."""
 
 
@@ -50,7 +50,7 @@ class BrokenModule(RedriveError):
     """A module of the user's raised while it was imported."""
 
 
-class CodeExited(RedriveError):
+class UserCodeExited(RedriveError):
     """Code of the user's ended the program in the middle of a command."""
 
     def __init__(self, ended: SystemExit) -> None:
@@ -61,11 +61,11 @@ class CodeExited(RedriveError):
         )
 
 
-class Refused(RedriveError):
+class CommandRefused(RedriveError):
     """The command will not do this without a further word from the user."""
 
 
-class Incomplete(RedriveError):
+class CommandIncomplete(RedriveError):
     """The command did what it could, and should be run again."""
 
 
@@ -82,9 +82,9 @@ def exit_code(error: BaseException) -> int:
     """The code by which a script can tell what to do."""
     if isinstance(error, BrokenModule | SchemaMismatch | SourceError | SinkMismatch):
         return FAILED
-    if isinstance(error, LetterError | ConfigError | UnknownStore | NotThere | Refused | PipelineError):
+    if isinstance(error, LetterError | ConfigError | UnknownStore | TargetNotFound | CommandRefused | PipelineError):
         return USAGE
-    if isinstance(error, Incomplete):
+    if isinstance(error, CommandIncomplete):
         return TEMPORARY
     if isinstance(error, GateAborted):
         return BAD_DATA

@@ -48,7 +48,7 @@ def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgres
     from redrive.events.bus import on_event
 
     console = Console(stderr=True)
-    troubles = Troubles()
+    troubles = FailureSummary()
     live = Live(console=console, transient=True, auto_refresh=False, vertical_overflow="crop")
 
     def draw(progress: FlowProgress) -> None:
@@ -70,7 +70,7 @@ def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgres
 
 
 @dataclass(slots=True)
-class Trouble:
+class FailedTasks:
     """Tasks that went wrong for one reason."""
 
     task: str
@@ -87,13 +87,13 @@ class Trouble:
         return f"{what}{untried}" + (f": {reason}" if reason else "")
 
 
-class Troubles:
+class FailureSummary:
     """Remembers what a run has announced, one entry for each cause."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Trouble] = {}
+        self._known: dict[tuple[str, str], FailedTasks] = {}
 
-    def __iter__(self) -> Iterator[Trouble]:
+    def __iter__(self) -> Iterator[FailedTasks]:
         return iter(self._known.values())
 
     def __len__(self) -> int:
@@ -102,18 +102,18 @@ class Troubles:
     def hear(self, event: Any) -> None:
         """An event of the run, or of anything else in the program."""
         if isinstance(event, TasksDead):
-            self._known[event.task, event.cause] = Trouble(event.task, event.reason, True, event.untried)
+            self._known[event.task, event.cause] = FailedTasks(event.task, event.reason, True, event.untried)
         elif isinstance(event, TaskFailed):
             task = event.task.partition("[")[0]
             alike = (task, event.reason.partition(":")[0])
-            self._known.setdefault(alike, Trouble(task, event.reason, False)).count += 1
+            self._known.setdefault(alike, FailedTasks(task, event.reason, False)).count += 1
 
 
 # ── a picture of it ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def frame(
-    name: str, progress: FlowProgress, troubles: Troubles | Sequence[Trouble] = (), *, width: int, height: int
+    name: str, progress: FlowProgress, troubles: FailureSummary | Sequence[FailedTasks] = (), *, width: int, height: int
 ) -> list[Text]:
     """The lines of the view: none of them wider than the terminal, and one fewer than it has."""
     room = max(1, height - 1)

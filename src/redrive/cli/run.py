@@ -12,7 +12,7 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.durations import seconds
-from redrive.cli.exit_codes import NotThere, Refused
+from redrive.cli.exit_codes import CommandRefused, TargetNotFound
 from redrive.cli.session import Session
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-class Ending(Protocol):
+class RunResult(Protocol):
     """How a run ended, of a pipeline or of a flow."""
 
     @property
@@ -103,17 +103,17 @@ def _run(
     of_flows: dict[str, Any],
     *,
     quiet: bool,
-) -> Ending:
+) -> RunResult:
     from redrive.cli import run_flow, run_rows
     from redrive.cli.targets import is_flow
 
     if is_flow(found):
         if of_rows:
-            raise Refused(f"--override-gate is for pipelines, and {found.name} is a flow: leave it out")
+            raise CommandRefused(f"--override-gate is for pipelines, and {found.name} is a flow: leave it out")
         return run_flow.run(session, found, options | of_flows, quiet=quiet)
     if of_flows:
         option = {"params": "--param", "run_id": "--run-id", "new_run": "--new-run"}[next(iter(of_flows))]
-        raise Refused(f"{option} is for flows, and {found.name} is a pipeline: leave it out")
+        raise CommandRefused(f"{option} is for flows, and {found.name} is a pipeline: leave it out")
     return run_rows.run(session, found, options | of_rows, quiet=quiet)
 
 
@@ -126,7 +126,7 @@ def found_target(wanted: str) -> Any:
 
     found = load_target(wanted)
     if not can_run(found):
-        raise NotThere(f"{wanted} is {_what(found)}, not a pipeline or a flow")
+        raise TargetNotFound(f"{wanted} is {_what(found)}, not a pipeline or a flow")
     return found
 
 
@@ -155,9 +155,9 @@ def _params(given: Sequence[str]) -> dict[str, Any]:
         name, equals, text = one.partition("=")
         name = name.strip()
         if not (equals and name):
-            raise Refused(f"--param is NAME=VALUE, such as day=2026-11-15, not {one!r}")
+            raise CommandRefused(f"--param is NAME=VALUE, such as day=2026-11-15, not {one!r}")
         if name in params:
-            raise Refused(f"--param {name} is given twice; a parameter has one value")
+            raise CommandRefused(f"--param {name} is given twice; a parameter has one value")
         params[name] = read_value(text)
     return params
 

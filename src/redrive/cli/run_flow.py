@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FlowRunResult:
     """How the run of a flow ended."""
 
     flow: Flow
@@ -49,7 +49,7 @@ class Ended:
             say_alerts(session.out, store, self.report.run_id, named=named)
 
 
-def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -> Ended:
+def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -> FlowRunResult:
     """Run it, with a view of its tasks on the terminal."""
     from redrive.cli.flow_view import watched
     from redrive.tasks.workers.fork_server_client import launched
@@ -64,11 +64,11 @@ def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -
         leave_to_the_report(TasksDead, TaskFailed, FlowEnded)
         leave_alerts_to_the_report()
         try:
-            return Ended(flow, flow.run(watch=watch, **options))
+            return FlowRunResult(flow, flow.run(watch=watch, **options))
         except FlowStopped as stopped:
             if stopped.report is not None:
                 _leave_the_hint_to_the_report(stopped)
-            return Ended(flow, stopped.report, stopped, _causes(store, stopped.report))
+            return FlowRunResult(flow, stopped.report, stopped, _causes(store, stopped.report))
         except KeyboardInterrupt:
             view.close()
             if said := _how_far(store, flow):

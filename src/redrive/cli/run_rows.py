@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsEnded:
+class PipelineRunResult:
     """How the run of a pipeline ended."""
 
     pipeline: Any
@@ -46,11 +46,11 @@ class RowsEnded:
             say_alerts(session.out, store, self.report.run_id, named=named)
 
 
-def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool) -> RowsEnded:
+def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool) -> PipelineRunResult:
     """Run it, with a line on the terminal that says how far it has come."""
     from redrive.cli.progress import shown
 
-    how_far = _HowFar()
+    how_far = _LastProgress()
     with ExitStack() as around:
         if session.url is not None:  # otherwise the pipeline knows its own
             options["store"] = around.enter_context(session.opened(create=True, may_lack_secrets=False))
@@ -58,9 +58,9 @@ def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
         leave_to_the_report(GateJudged, RunEnded)
         leave_alerts_to_the_report()
         try:
-            return RowsEnded(pipeline, pipeline.run(watch=how_far, **options))
+            return PipelineRunResult(pipeline, pipeline.run(watch=how_far, **options))
         except RunStopped as stopped:
-            return RowsEnded(pipeline, stopped.report, stopped)
+            return PipelineRunResult(pipeline, stopped.report, stopped)
         except KeyboardInterrupt:
             around.close()
             session.out.say(how_far.said())
@@ -80,7 +80,7 @@ def leave_to_the_report(*events: type) -> None:
         log.addFilter(is_another)
 
 
-class _HowFar:
+class _LastProgress:
     """Remembers the progress, for who interrupts it."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from redrive._internal.masking import mask, mask_all
 from redrive.cli.command import command, noun
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.format import ago, at, counted, in_a_line
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Limit, Session
@@ -56,9 +56,9 @@ def ls(
     from redrive.dlq.filters import moment
 
     if status is not None and status not in _STATUSES:
-        raise Refused(f"there is no status {status!r} of a run; it is one of {', '.join(_STATUSES)}")
+        raise CommandRefused(f"there is no status {status!r} of a run; it is one of {', '.join(_STATUSES)}")
     if pipeline is not None and flow is not None:
-        raise Refused("a run is of a pipeline or of a flow; say --pipeline or --flow")
+        raise CommandRefused("a run is of a pipeline or of a flow; say --pipeline or --flow")
     start = None if since is None else moment(since, datetime.now(UTC), "--since")
     found: list[Report | FlowReport] = []
     with session.opened() as store:
@@ -368,7 +368,7 @@ def forget(
         if not found.kinds and (still_set or store.alerts.find(status="open", subject=name, limit=1)):
             found = replace(found, kinds=("pipeline",))  # it never ran: only the settings have named it
         if not found.kinds:
-            raise Refused(f"the store knows no pipeline or flow {name!r}; `redrive runs ls` lists runs")
+            raise CommandRefused(f"the store knows no pipeline or flow {name!r}; `redrive runs ls` lists runs")
         closed = 0
         if go:
             forget_work(store.database, name, files=session.results_of(store))

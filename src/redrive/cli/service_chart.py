@@ -18,7 +18,7 @@ _LABEL = 8  # columns before the bars
 _HOUR = 3600
 
 
-class Grid(NamedTuple):
+class ChartGrid(NamedTuple):
     """How the day is cut into columns."""
 
     seconds: int
@@ -34,7 +34,7 @@ class Grid(NamedTuple):
 
 
 # The widest that fits is taken; the last one always is.
-_GRIDS = (Grid(QUARTER, 1, 1), Grid(_HOUR, 2, 3), Grid(_HOUR, 1, 2), Grid(_HOUR, 1, 1))
+_GRIDS = (ChartGrid(QUARTER, 1, 1), ChartGrid(_HOUR, 2, 3), ChartGrid(_HOUR, 1, 2), ChartGrid(_HOUR, 1, 1))
 
 
 def beginning(now: datetime, seconds: int = QUARTER) -> datetime:
@@ -73,7 +73,7 @@ def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> lis
     ]
 
 
-def bars(values: Sequence[float | None], *, height: int, grid: Grid) -> list[str]:
+def bars(values: Sequence[float | None], *, height: int, grid: ChartGrid) -> list[str]:
     """Lines of bars, the top one first. Where there is nothing to show there is nothing; none at all is a line at the
     ground, and little is more than that.
     """
@@ -86,7 +86,7 @@ def bars(values: Sequence[float | None], *, height: int, grid: Grid) -> list[str
     ]
 
 
-def _hours(begins: datetime, grid: Grid) -> str:
+def _hours(begins: datetime, grid: ChartGrid) -> str:
     """The hours of the day, in UTC, below the columns that begin with them."""
     line = ""
     for place in range(DAY // timedelta(seconds=grid.seconds)):

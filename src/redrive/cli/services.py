@@ -12,7 +12,7 @@ import typer
 
 from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.format import ago, at, counted
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.service_chart import beginning, chart, share, span
@@ -35,7 +35,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="The service.", show_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ServiceFacts:
     """All that is known of one service."""
 
     state: ServiceState
@@ -50,7 +50,7 @@ class Known:
         return mask(self.state.service)
 
 
-def _all(store: Store, now: datetime) -> list[Known]:
+def _all(store: Store, now: datetime) -> list[ServiceFacts]:
     from redrive.policy.breaker import CircuitState
     from redrive.store.repositories.service_state import ServiceState
     from redrive.store.repositories.services import together
@@ -65,7 +65,7 @@ def _all(store: Store, now: datetime) -> list[Known]:
         return ServiceState(name, CircuitState.CLOSED, (), everywhere=False, retry_in=None, changed_at=None, drained=())
 
     return [
-        Known(
+        ServiceFacts(
             state=states.get(name) or silent(name),
             day=together(windows[name], service=name, at=since),
             windows=windows[name],
@@ -105,7 +105,7 @@ def ls(session: Session) -> None:
         session.out.say("no service was recorded, no circuit is open, and no key is used up")
 
 
-def _row(known: Known) -> list[Any]:
+def _row(known: ServiceFacts) -> list[Any]:
     state, day = known.state, known.day
     return [
         known.name,
@@ -161,7 +161,7 @@ def show(
             out.text("\n" + "\n".join(chart(found.windows, now, width=get_terminal_size().columns)))
 
 
-def _facts(known: Known, out: Output) -> list[tuple[str, Any]]:
+def _facts(known: ServiceFacts, out: Output) -> list[tuple[str, Any]]:
     state, day, people = known.state, known.day, out.terminal
     probe = _moment(state.retry_in)
     failures = {kind: count for kind, count in day.failures.items() if count}
@@ -313,12 +313,12 @@ def forget(
         )
 
 
-def _of_name(found: list[Known], name: str) -> Known:
+def _of_name(found: list[ServiceFacts], name: str) -> ServiceFacts:
     for one in found:
         if one.state.service == name:
             return one
     listed = f"; there are {', '.join(one.name for one in found)}" if found else ""
-    raise Refused(f"nothing is known of a service {name!r}{listed}")
+    raise CommandRefused(f"nothing is known of a service {name!r}{listed}")
 
 
 def _rounded(number: float | None, digits: int = 6) -> float | None:
@@ -329,7 +329,7 @@ def _moment(retry_in: float | None) -> datetime | None:
     return None if retry_in is None else datetime.now(UTC) + timedelta(seconds=retry_in)
 
 
-def _document(known: Known) -> dict[str, Any]:
+def _document(known: ServiceFacts) -> dict[str, Any]:
     found = known.state
     return {
         "service": known.name,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.output import Output
 from redrive.config import ConfigError, Settings, load
 
@@ -30,7 +30,7 @@ Limit = Annotated[int, typer.Option(metavar="N", help="Maximum number of results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
+class CommonOptions:
     """The options of every command; they may stand before the command, too."""
 
     store: Annotated[
@@ -173,7 +173,7 @@ def _must_exist(url: str | None) -> None:
     if path is None or path.exists():
         return
     if url and (wrong := wrong_path(url, STORE_FORMS)):
-        raise Refused(f"the store cannot be opened: {wrong}")
+        raise CommandRefused(f"the store cannot be opened: {wrong}")
     here = Path.cwd()
     near = (
         next((place / DEFAULT for place in here.parents if os.path.exists(place / DEFAULT)), None) if not url else None
@@ -183,7 +183,7 @@ def _must_exist(url: str | None) -> None:
         if near
         else "go where your pipeline runs, or name a store with --store or REDRIVE_STORE"
     )
-    raise Refused(f"there is no store at {path} yet; {advice}")
+    raise CommandRefused(f"there is no store at {path} yet; {advice}")
 
 
 def _sqlite_path(url: str) -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from redrive.cli.exit_codes import BrokenModule, NotThere
+from redrive.cli.exit_codes import BrokenModule, TargetNotFound
 from redrive.cli.format import counted
 
 _FORMS = "write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline or jobs.vendor:pipeline"
@@ -57,19 +57,19 @@ def load(wanted: str) -> Any:
     """The object that is meant. Its module is imported as `python` would from this directory."""
     where, colon, name = wanted.rpartition(":")
     if not (colon and where and all(part.isidentifier() for part in name.split("."))):
-        raise NotThere(f"{wanted!r} does not say what to load; {_FORMS}")
+        raise TargetNotFound(f"{wanted!r} does not say what to load; {_FORMS}")
     found: Any = _loaded(where)
     for part in name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise NotThere(f"{where} has no name {part!r}{_suggestion(found, part)}") from None
+            raise TargetNotFound(f"{where} has no name {part!r}{_suggestion(found, part)}") from None
     return found
 
 
 def _loaded(where: str) -> ModuleType:
     if not where:
-        raise NotThere(f"'' does not say what to load; {_FORMS}")
+        raise TargetNotFound(f"'' does not say what to load; {_FORMS}")
     _import_from(os.getcwd())
     return _file(Path(where)) if _is_file(where) else _module(where)
 
@@ -113,7 +113,7 @@ def _is_file(where: str) -> bool:
 def _only_one(where: str, module: ModuleType) -> Any:
     found = {id(value): (name, value) for name, value in reversed(vars(module).items()) if can_run(value)}
     if not found:
-        raise NotThere(
+        raise TargetNotFound(
             f"there is no pipeline or flow in {where}; make one with redrive.Pipeline(…) or redrive.Flow(…), or say "
             f"what else is meant: {where}:NAME"
         )
@@ -121,7 +121,7 @@ def _only_one(where: str, module: ModuleType) -> Any:
         kinds = Counter("flow" if is_flow(value) else "pipeline" for _, value in reversed(found.values()))
         several = " and ".join(counted(number, kind) for kind, number in kinds.items())
         listed = ", ".join(f"{where}:{name}" for name, _ in reversed(found.values()))
-        raise NotThere(f"there are {several} in {where}; say which one: {listed}")
+        raise TargetNotFound(f"there are {several} in {where}; say which one: {listed}")
     ((_, only),) = found.values()
     return only
 
@@ -150,7 +150,7 @@ def _is_a(value: Any, module: str, name: str) -> bool:
 
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise NotThere(f"there is no file {path}{_from_here(path)}")
+        raise TargetNotFound(f"there is no file {path}{_from_here(path)}")
     root, name = _place(path.resolve())
     _import_from(str(root))
     package, _, module_name = name.rpartition(".")
@@ -162,7 +162,7 @@ def _file(path: Path) -> ModuleType:
         name = own
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        raise NotThere(f"{path} is no Python file; {_FORMS}")
+        raise TargetNotFound(f"{path} is no Python file; {_FORMS}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -191,7 +191,7 @@ def _module(name: str) -> ModuleType:
         # The module itself, or something it imports?
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             beside = Path(f"{name.replace('.', os.sep)}.py")
-            raise NotThere(f"there is no module {name!r}{_from_here(beside)}") from None
+            raise TargetNotFound(f"there is no module {name!r}{_from_here(beside)}") from None
         raise _broken(name, error) from error
     except (Exception, SystemExit) as error:
         raise _broken(name, error) from error

@@ -16,7 +16,7 @@ import typer
 from redrive.cli.alerts import OFF, unconfigured
 from redrive.cli.command import command
 from redrive.cli.durations import seconds
-from redrive.cli.exit_codes import Incomplete, Refused
+from redrive.cli.exit_codes import CommandIncomplete, CommandRefused
 from redrive.cli.format import in_a_line, in_json, one_line
 from redrive.cli.output import Output, iso
 from redrive.cli.run_alerts import leave_alerts_to_the_report
@@ -57,14 +57,14 @@ def watch(
     One for each store is enough. Where there are several, one leads and the others stand by. SIGTERM and Ctrl-C end it.
     """
     if once and (every or listen):
-        raise Refused(f"--once looks once: leave {'--every' if every else '--listen'} out")
+        raise CommandRefused(f"--once looks once: leave {'--every' if every else '--listen'} out")
     leave_alerts_to_the_report()
     with ExitStack() as around:
         # A service may be started before the first run: it makes the store that its settings name, and looks.
         is_configured = session.settings.file is not None or session.settings.store is not None
         store = around.enter_context(session.opened(create=is_configured))
         if not store.alerts.settings.enabled:
-            raise Refused(OFF)
+            raise CommandRefused(OFF)
         status = _Status(session.out, store)
         look = _made(session, store, status, every=every, textfile=textfile, once=once)
         if listen is not None:
@@ -81,7 +81,7 @@ def watch(
         raise look.failed[0]
     if look.unmeasured:
         names = _some(list(look.unmeasured))
-        raise Incomplete(f"the look is incomplete: cannot measure {names}. Everything else was evaluated.")
+        raise CommandIncomplete(f"the look is incomplete: cannot measure {names}. Everything else was evaluated.")
 
 
 def _made(

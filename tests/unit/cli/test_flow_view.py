@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from rich.cells import cell_len
 
-from redrive.cli.flow_view import Troubles, frame, watched
+from redrive.cli.flow_view import FailureSummary, frame, watched
 from redrive.model.tasks import FlowProgress, RunningTask, State, TaskFailed, TasksDead
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
@@ -53,7 +53,7 @@ def failed(task, reason):
 
 
 def heard(*events):
-    troubles = Troubles()
+    troubles = FailureSummary()
     for event in events:
         troubles.hear(event)
     return troubles

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from redrive.cli import targets
-from redrive.cli.exit_codes import BrokenModule, NotThere
+from redrive.cli.exit_codes import BrokenModule, TargetNotFound
 from redrive.cli.targets import load
 from tests.support.patterns import modules
 
@@ -113,30 +113,30 @@ class TestFileNames:
 
 @pytest.mark.parametrize("wanted", ["vendor.py", "vendor", ":pipeline", "vendor.py:", "vendor.py:a b", "a:b/c.py"])
 def test_what_names_nothing_is_refused_with_the_two_forms(here, wanted):
-    with pytest.raises(NotThere, match=r"write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline"):
+    with pytest.raises(TargetNotFound, match=r"write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline"):
         load(wanted)
 
 
 def test_a_missing_file_is_said_with_the_one_that_is_near(write):
     write("vendor.py", "")
-    with pytest.raises(NotThere, match=r"there is no file vendr.py; did you mean vendor.py\?"):
+    with pytest.raises(TargetNotFound, match=r"there is no file vendr.py; did you mean vendor.py\?"):
         load("vendr.py:pipeline")
-    with pytest.raises(NotThere, match=r"there is no file jobs/x.py: there is no directory jobs"):
+    with pytest.raises(TargetNotFound, match=r"there is no file jobs/x.py: there is no directory jobs"):
         load("jobs/x.py:pipeline")
 
 
 def test_a_missing_module_is_said(here):
-    with pytest.raises(NotThere, match="there is no module 'nowhere'"):
+    with pytest.raises(TargetNotFound, match="there is no module 'nowhere'"):
         load("nowhere:pipeline")
-    with pytest.raises(NotThere, match=r"there is no module 'nowhere.at.all'"):
+    with pytest.raises(TargetNotFound, match=r"there is no module 'nowhere.at.all'"):
         load("nowhere.at.all:pipeline")
 
 
 def test_a_missing_name_is_said_with_the_one_that_is_near(write):
     write("vendor.py", "def pipeline(records): ...\n")
-    with pytest.raises(NotThere, match=r"vendor.py has no name 'pipelin'; did you mean 'pipeline'\?"):
+    with pytest.raises(TargetNotFound, match=r"vendor.py has no name 'pipelin'; did you mean 'pipeline'\?"):
         load("vendor.py:pipelin")
-    with pytest.raises(NotThere, match=r"vendor.py has no name 'other'$"):
+    with pytest.raises(TargetNotFound, match=r"vendor.py has no name 'other'$"):
         load("vendor.py:other")
 
 

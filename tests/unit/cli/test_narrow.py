@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli.demo_story import Story
+from redrive.cli.demo_story import DemoNarration
 from redrive.cli.output import Column, Output
 from redrive.cli.tasks.show import _end_of
 
@@ -60,7 +60,7 @@ def test_a_terminal_that_calls_itself_dumb_is_as_wide_as_it_is(terminal, monkeyp
 
 def test_the_story_of_the_demo_fits_into_sixty_columns(terminal):
     written = terminal(60)
-    Story(Output(), Path("redrive-demo"), typed="redrive").act_three(24)
+    DemoNarration(Output(), Path("redrive-demo"), typed="redrive").act_three(24)
     assert written() == [
         "",
         "3  A settlement: 24 merchants, each paid in a task of its",

@@ -213,7 +213,7 @@ def test_a_missing_extra_is_one_sentence(here):
     ("error", "code"),
     [
         (LetterError("x"), 64),
-        (exit_codes.Refused("x"), 64),
+        (exit_codes.CommandRefused("x"), 64),
         (StoreError("x"), 70),
         (StoreError("x", kind=Kind.AUTH), 77),
         (StoreError("x", kind=Kind.TRANSIENT), 75),

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.cli.service_chart import Grid, bars, beginning, chart, share, short, span
+from redrive.cli.service_chart import ChartGrid, bars, beginning, chart, share, short, span
 from redrive.store.repositories.services import ServiceWindow
 
 NOW = datetime(2027, 1, 1, 12, 20, tzinfo=UTC)
-GRID = Grid(3600, 2, 3)
+GRID = ChartGrid(3600, 2, 3)
 
 
 def window(minutes_ago, attempts=100, successes=100, latencies=None):
@@ -32,7 +32,7 @@ def test_bars_are_as_high_as_their_values():
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e9)), min_size=1, max_size=96), st.integers(1, 5))
 def test_the_highest_bar_fills_the_height_and_none_is_higher(values, height):
-    grid = Grid(900, 1, 1)
+    grid = ChartGrid(900, 1, 1)
     lines = bars(values, height=height, grid=grid)
     assert len(lines) == height
     top = max((one for one in values if one is not None), default=0)

@@ -11,7 +11,7 @@ import typer
 from redrive.cli.command import command
 from redrive.cli.dlq.editor import edited_by_hand
 from redrive.cli.dlq.noun import app
-from redrive.cli.exit_codes import FAILED, TEMPORARY, Refused
+from redrive.cli.exit_codes import FAILED, TEMPORARY, CommandRefused
 from redrive.cli.format import counted
 from redrive.cli.letter_options import OPEN, Selection
 from redrive.cli.output import Column
@@ -200,7 +200,7 @@ def _read(source: str) -> str:
     try:
         return sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"cannot read {source}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+        raise CommandRefused(f"cannot read {source}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
 
 
 def _must_be_open(store: Store, ids: tuple[int, ...]) -> None:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redrive.cli.exit_codes import Refused, Unwritten
+from redrive.cli.exit_codes import CommandRefused, Unwritten
 
 if TYPE_CHECKING:
     from redrive.model.letters import Letter
@@ -36,14 +36,16 @@ def edited_by_hand(letter: Letter) -> Any:
     try:
         ended = subprocess.run([*shlex.split(editor), path], check=False)
         if ended.returncode:
-            raise Refused(f"{editor} ended with {ended.returncode}; nothing was changed")
+            raise CommandRefused(f"{editor} ended with {ended.returncode}; nothing was changed")
         with open(path, encoding="utf-8") as file:
             return decode(file.read(), typed=True)
     except OSError as error:
-        raise Refused(f"cannot run {editor}: {error.strerror}; set EDITOR; nothing was changed") from None
+        raise CommandRefused(f"cannot run {editor}: {error.strerror}; set EDITOR; nothing was changed") from None
     except ValueError as error:
         kept = True
-        raise Refused(f"what you wrote is not JSON: {error}; it is kept in {path}; nothing was changed") from None
+        raise CommandRefused(
+            f"what you wrote is not JSON: {error}; it is kept in {path}; nothing was changed"
+        ) from None
     finally:
         if not kept:
             os.unlink(path)

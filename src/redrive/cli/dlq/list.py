@@ -216,7 +216,7 @@ def history(
     records: Records = False,
 ) -> None:
     """What became of one source key, oldest first."""
-    from redrive.cli.exit_codes import Refused
+    from redrive.cli.exit_codes import CommandRefused
     from redrive.cli.letter_view import MOST_IN_LIST, LetterView
 
     with session.opened() as store:
@@ -224,7 +224,7 @@ def history(
         found = store.dlq.history(key, max_record_chars=longest)
         view = LetterView(store.dlq.redactor)
         if not found.letters:
-            raise Refused(f"no letter has the key {key!r}; `redrive dlq ls --text …` looks in the errors")
+            raise CommandRefused(f"no letter has the key {key!r}; `redrive dlq ls --text …` looks in the errors")
         letters = {one.id: one for one in found.letters}
         events = [(one, letters[one.letter_id]) for one in found.events if one.letter_id in letters]
         if session.out.json:

@@ -15,7 +15,7 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
-from redrive.cli.exit_codes import FAILED, BrokenModule, NotThere, exit_code
+from redrive.cli.exit_codes import FAILED, BrokenModule, TargetNotFound, exit_code
 from redrive.cli.format import counted
 from redrive.cli.letter_options import OPEN, Selection, what_is_there
 from redrive.cli.output import Column
@@ -104,7 +104,7 @@ def replay(
 
 
 @dataclass(slots=True)
-class _Done:
+class _ReplayReports:
     """The reports of a replay, one for each target."""
 
     reports: list[tuple[str | None, ReplayReport]] = field(default_factory=list)
@@ -115,11 +115,11 @@ class _Done:
     """What else is there, where no letter is selected."""
 
 
-def _replay(session: Session, selection: Selection, target: str | None, **options: Any) -> _Done:
+def _replay(session: Session, selection: Selection, target: str | None, **options: Any) -> _ReplayReports:
     from redrive.cli.targets import load_target
     from redrive.model.letters import ReplayReport
 
-    done = _Done()
+    done = _ReplayReports()
     given = None if target is None else load_target(target)
     with session.opened() as store, ExitStack() as around:
         filters = selection.filters(store.dlq)
@@ -130,7 +130,7 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
             groups = [*stored.items()]
         left: int | None = options.pop("limit")
         with session.out.progress("rehearsing" if options["dry_run"] else "replaying") as tell:
-            how_far = _HowFar(tell)
+            how_far = _LastProgress(tell)
             for name, count in groups:
                 report = ReplayReport(dry_run=options["dry_run"], selected=count)
                 try:
@@ -138,7 +138,7 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
                         loaded = given if name is None else _loaded(name)
                         chosen = filters if name is None else {**filters, "rejected_by": name}
                         report = store.dlq.replay(loaded, progress=how_far, limit=left, **options, **chosen)
-                except (ReplayStopped, NotThere, BrokenModule, LetterError) as failed:
+                except (ReplayStopped, TargetNotFound, BrokenModule, LetterError) as failed:
                     if len(groups) == 1 and not isinstance(failed, ReplayStopped):
                         raise
                     # The letters of the other targets are sent all the same.
@@ -164,8 +164,8 @@ def _loaded(name: str) -> Any:
 
     try:
         return load_target(name)
-    except NotThere as error:
-        raise NotThere(
+    except TargetNotFound as error:
+        raise TargetNotFound(
             f"the letters were rejected by {mask(name)}, which is not there any more ({error}); "
             "pass --target FILE:NAME. None of its letters was sent"
         ) from None
@@ -218,7 +218,7 @@ def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> dict[str, int]
     return {name: count for name, count in counts.items() if name is not None}
 
 
-class _HowFar:
+class _LastProgress:
     """Remembers the progress, for who interrupts it."""
 
     def __init__(self, tell: Any) -> None:
@@ -249,7 +249,7 @@ def _schedule(due: bool, tries: int | None, first: str | None) -> Schedule | Non
     return Schedule(**given)
 
 
-def _show(session: Session, done: _Done) -> None:
+def _show(session: Session, done: _ReplayReports) -> None:
     out, reports = session.out, [report for _, report in done.reports]
     if out.json:
         documents = [_document(report, name) for name, report in done.reports]

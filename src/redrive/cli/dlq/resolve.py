@@ -9,7 +9,7 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
-from redrive.cli.exit_codes import TEMPORARY, Refused
+from redrive.cli.exit_codes import TEMPORARY, CommandRefused
 from redrive.cli.format import counted
 from redrive.cli.letter_options import OPEN, Selection, statuses_of
 from redrive.cli.session import Session
@@ -91,6 +91,8 @@ def _ask(session: Session, dlq: DeadLetters, verb: str, filters: dict[str, Any])
 def confirm(session: Session, what: str, total: int) -> None:
     """Ask; where nobody is there to answer, refuse."""
     if not session.out.attended:
-        raise Refused(f"this would {what}, and nobody is there to ask; say --yes if that is meant: nothing was changed")
+        raise CommandRefused(
+            f"this would {what}, and nobody is there to ask; say --yes if that is meant: nothing was changed"
+        )
     if not typer.confirm(f"{what[:1].upper()}{what[1:]}?", err=True):
-        raise Refused("nothing was changed")
+        raise CommandRefused("nothing was changed")

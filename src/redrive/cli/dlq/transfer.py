@@ -16,7 +16,7 @@ from redrive.cli.atomic_file import whole_file
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.dlq.resolve import Yes, confirm
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.format import counted, in_json
 from redrive.cli.letter_options import Selection
 from redrive.cli.session import Session
@@ -116,14 +116,14 @@ def _local(path: str) -> Path:
     try:
         return Path(local_path(path, "the file"))
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise CommandRefused(str(error)) from None
 
 
 def _opened(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except OSError as error:
-        raise Refused(f"cannot read {path}: {error.strerror}") from None
+        raise CommandRefused(f"cannot read {path}: {error.strerror}") from None
 
 
 def _lines(source: Iterable[bytes]) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,7 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.durations import seconds
-from redrive.cli.exit_codes import NotThere, Refused
+from redrive.cli.exit_codes import CommandRefused, TargetNotFound
 from redrive.cli.session import Session
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def explain(
             asked = _asked(what or [], given)
         show(session.out, asked, guard, scope=_scope(scope), timeout=limit, sla=promised)
     except UnclearQuestion as error:
-        raise Refused(str(error)) from None
+        raise CommandRefused(str(error)) from None
 
 
 # ── what is asked about ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +91,7 @@ def _asked(words: list[str], given: FailureDetails) -> list[Asked]:
     from redrive.explain.question import phrases
 
     if not words and sys.stdin.isatty():
-        raise Refused(_USAGE)
+        raise CommandRefused(_USAGE)
     asked: list[Asked] = []
     for phrase in phrases(words) or [_STDIN]:
         asked += [_traceback(given)] if phrase == _STDIN else _found(phrase, given)
@@ -116,7 +116,7 @@ def _found(phrase: str, given: FailureDetails) -> list[Asked]:
             raise
         try:
             return [_loaded(f"{module}:{name}", given, asked=phrase)]
-        except NotThere:
+        except TargetNotFound:
             pass
         raise
 
@@ -134,7 +134,7 @@ def _loaded(target: str, given: FailureDetails, asked: str | None = None) -> Ask
         return of_error(asked or target, found)
     policy = Policy.of(found)
     if policy is None:
-        raise Refused(f"{target} is {_what(found)}; name an exception, a Service or a Retry")
+        raise CommandRefused(f"{target} is {_what(found)}; name an exception, a Service or a Retry")
     return policy
 
 
@@ -145,7 +145,7 @@ def _policy(target: str) -> Policy:
     found = load(target)
     policy = Policy.of(found)
     if policy is None:
-        raise Refused(f"--policy {target} is {_what(found)}; name a Service or a Retry")
+        raise CommandRefused(f"--policy {target} is {_what(found)}; name a Service or a Retry")
     return policy
 
 
@@ -168,7 +168,9 @@ def _traceback(given: FailureDetails) -> Question:
 
     chain = parse(_stdin())
     if not chain:
-        raise Refused("there is no traceback on stdin; pass what Python prints: `python job.py 2>&1 | redrive explain`")
+        raise CommandRefused(
+            "there is no traceback on stdin; pass what Python prints: `python job.py 2>&1 | redrive explain`"
+        )
     return of_traceback(chain, given)
 
 
@@ -176,11 +178,11 @@ def _stdin() -> str:
     data = sys.stdin.buffer.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         most = f"{_MOST_BYTES // 1_000_000} MB"
-        raise Refused(f"stdin has more than {most}; pass its end: `tail -n 1000 job.log | redrive explain`")
+        raise CommandRefused(f"stdin has more than {most}; pass its end: `tail -n 1000 job.log | redrive explain`")
     if not data.strip():
-        raise Refused(f"stdin is empty; {_USAGE}")
+        raise CommandRefused(f"stdin is empty; {_USAGE}")
     if b"\0" in data:
-        raise Refused("stdin is no text; pass a traceback as Python prints it")
+        raise CommandRefused("stdin is no text; pass a traceback as Python prints it")
     return data.decode("utf-8", "replace")
 
 
@@ -189,13 +191,13 @@ def _stdin() -> str:
 
 def _scope(scope: str | None) -> Scope | None:
     if scope not in (None, "call", "row", "task"):
-        raise Refused(f"--scope is call, row or task, not {scope!r}")
+        raise CommandRefused(f"--scope is call, row or task, not {scope!r}")
     return cast("Scope | None", scope)
 
 
 def _method(method: str | None) -> str | None:
     if method is not None and not method.isalpha():
-        raise Refused(f"--method is the method of a request, such as GET or POST, not {method!r}")
+        raise CommandRefused(f"--method is the method of a request, such as GET or POST, not {method!r}")
     return None if method is None else method.upper()
 
 
@@ -203,5 +205,7 @@ def _patience(value: str | None) -> str | None:
     from redrive.classify.retry_after import parse_retry_after
 
     if value is not None and parse_retry_after(value, datetime.now(UTC)) is None:
-        raise Refused(f"--retry-after is a number of seconds or an HTTP date, as the header has it, not {value!r}")
+        raise CommandRefused(
+            f"--retry-after is a number of seconds or an HTTP date, as the header has it, not {value!r}"
+        )
     return value

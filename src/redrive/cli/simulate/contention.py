@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.format import counted
 from redrive.cli.output import Column
 from redrive.cli.session import Session
@@ -83,7 +83,9 @@ def _numbers(given: Sequence[str]) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(word) for word in words))
     except ValueError:
-        raise Refused(f"--clients is a whole number, or several as 10,50,100, not {shown(','.join(given))}") from None
+        raise CommandRefused(
+            f"--clients is a whole number, or several as 10,50,100, not {shown(','.join(given))}"
+        ) from None
 
 
 def _weigh(session: Session, study: Study, *, yes: bool) -> None:
@@ -100,7 +102,7 @@ def _weigh(session: Session, study: Study, *, yes: bool) -> None:
         clients, strategy = max(expected, key=lambda one: expected[one])
         said += f", and {_many(expected[clients, strategy])} of them are for {clients:,} clients with {strategy!r}"
     if seconds > _TOO_LONG and not yes:
-        raise Refused(f"{said}; ask for less with --clients, --repetitions or --strategy, or begin with --yes")
+        raise CommandRefused(f"{said}; ask for less with --clients, --repetitions or --strategy, or begin with --yes")
     session.out.say(said)
 
 

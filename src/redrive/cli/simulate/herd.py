@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exit_codes import NotThere
+from redrive.cli.exit_codes import TargetNotFound
 from redrive.cli.format import counted
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
@@ -146,7 +146,9 @@ def _service(wanted: str) -> Service:
         found = load(wanted)
     if not isinstance(found, Service):
         kind = type(found).__name__
-        raise NotThere(f"{wanted} is of type {kind}, not a redrive.Service; name the service whose policy is meant")
+        raise TargetNotFound(
+            f"{wanted} is of type {kind}, not a redrive.Service; name the service whose policy is meant"
+        )
     return found
 
 

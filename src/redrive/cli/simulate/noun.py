@@ -13,7 +13,7 @@ import typer
 
 from redrive.cli.atomic_file import whole_file
 from redrive.cli.command import noun
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.output import Output
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise CommandRefused(str(error)) from None
 
 
 def check(plot: Path | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.format import counted
 from redrive.cli.run import found_target, read_value
 from redrive.cli.session import Session
@@ -55,7 +55,7 @@ def backfill(
     with redirect_stdout(sys.stderr), ExitStack() as around:
         flow: Flow = found_target(target)
         if not is_flow(flow):
-            raise Refused(f"{target} is not a flow: a backfill runs a flow for each value of a parameter")
+            raise CommandRefused(f"{target} is not a flow: a backfill runs a flow for each value of a parameter")
         plan = Backfill(flow, values, parallel=parallel)
         if plan.repeated:
             session.out.say(f"{counted(plan.repeated, 'duplicate')} left out: equal parameters are run once")
@@ -77,17 +77,17 @@ def _values(given: list[str]) -> list[dict[str, Any]]:
         name, equals, text = one.partition("=")
         name = name.strip()
         if not (equals and name and text.strip()):
-            raise Refused(f"--param is NAME=VALUES, such as day=2026-01-01..2026-01-31, not {one!r}")
+            raise CommandRefused(f"--param is NAME=VALUES, such as day=2026-01-01..2026-01-31, not {one!r}")
         if name in values:
-            raise Refused(f"--param {name} is given twice; write its values as a list, {name}=a,b")
+            raise CommandRefused(f"--param {name} is given twice; write its values as a list, {name}=a,b")
         try:
             values[name] = values_of(text, read_value)
         except ValueError as error:
-            raise Refused(f"--param {name}: {error}") from None
+            raise CommandRefused(f"--param {name}: {error}") from None
     try:
         return combined(values)
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise CommandRefused(str(error)) from None
 
 
 def _foresee(session: Session, plan: Backfill, store: Store) -> None:

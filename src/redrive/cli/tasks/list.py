@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.flow_report import did, document, in_words_again, say_how_to_decide, to_resume, where_it_is
 from redrive.cli.format import ago, in_a_line
 from redrive.cli.output import Column
@@ -83,7 +83,7 @@ def ls(
     from redrive.cli.tasks.view import TaskView
 
     if run is not None and which is not None and run != which:
-        raise Refused(f"{which} and --run {run} are two runs; say one of them")
+        raise CommandRefused(f"{which} and --run {run} are two runs; say one of them")
     wanted = {"state": None if state is None else _state(state), "cause": cause, "name": task}
     narrowed = any(one is not None for one in wanted.values())
     with session.opened() as store:
@@ -136,5 +136,5 @@ def _state(said: str) -> State:
     """A state, as it is written or as people say it: dead-letter, running."""
     wanted = said.strip().upper().replace("-", "_").replace(" ", "_")
     if wanted not in set(State):
-        raise Refused(f"there is no state {said!r} of a task; it is one of {', '.join(State)}")
+        raise CommandRefused(f"there is no state {said!r} of a task; it is one of {', '.join(State)}")
     return State(wanted)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import in_words
@@ -64,7 +64,7 @@ def _show(out: Output, found: TaskDetails, attempt: int | None) -> None:
     chosen = [one for one in found.attempts if attempt is None or one.attempt == attempt][-1:]
     if not chosen:
         made = len(found.attempts)
-        raise Refused(
+        raise CommandRefused(
             f"task {found.task.name!r} has {made} attempts" if made else f"{found.task.name!r} did not run yet"
         )
     (one,) = chosen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redrive.cli.command import noun
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport
@@ -31,5 +31,5 @@ def run_of(store: Store, run: str | None) -> FlowReport:
         return store.tasks.run(run)
     newest = store.tasks.runs(limit=1)
     if not newest:
-        raise Refused("no flow has run yet; run one with `redrive run FILE:NAME`")
+        raise CommandRefused("no flow has run yet; run one with `redrive run FILE:NAME`")
     return newest[0]

@@ -11,7 +11,7 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.dlq.resolve import Yes, confirm
-from redrive.cli.exit_codes import Refused
+from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.flow_report import in_words_again
 from redrive.cli.format import counted
 from redrive.cli.session import Session
@@ -39,7 +39,7 @@ _NAMED = 5  # tasks that a command names one by one
 
 
 @dataclass(frozen=True, slots=True)
-class _Which:
+class _TaskSelection:
     """The tasks that are meant."""
 
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class _Which:
     run: str | None
 
     @classmethod
-    def of(cls, tasks: list[str] | None, cause: str | None, run: str | None) -> _Which:
+    def of(cls, tasks: list[str] | None, cause: str | None, run: str | None) -> _TaskSelection:
         return cls(tuple(dict.fromkeys(tasks or ())), cause, run)
 
 
@@ -67,7 +67,7 @@ def retry(
 
     Examples: redrive tasks retry 'settle[2]'; redrive tasks retry --cause ConnectionError --note "the bank is up"
     """
-    _decide(session, "retry", _Which.of(tasks, cause, run), yes=yes, note=note)
+    _decide(session, "retry", _TaskSelection.of(tasks, cause, run), yes=yes, note=note)
 
 
 @command(app)
@@ -85,7 +85,7 @@ def accept(
 ) -> None:
     """Take tasks as done, so that what comes after them runs."""
     value = None if result is None else _json(result)
-    decided = _decide(session, "accept", _Which.of(tasks, cause, run), yes=yes, note=note, result=value)
+    decided = _decide(session, "accept", _TaskSelection.of(tasks, cause, run), yes=yes, note=note, result=value)
     children = [name for name in decided.tasks if name.endswith("]")]
     if result is None and children:
         names = shlex.join(children) if len(children) <= _NAMED else "…"
@@ -111,7 +111,7 @@ def skip(
 
     Examples: redrive tasks skip 'settle[2]' --note "left in October"; redrive tasks skip --cause LookupError --note "…"
     """
-    _decide(session, "skip", _Which.of(tasks, cause, run), yes=yes, note=note)
+    _decide(session, "skip", _TaskSelection.of(tasks, cause, run), yes=yes, note=note)
 
 
 @command(app)
@@ -148,14 +148,14 @@ def fail(
     yes: Yes = False,
 ) -> None:
     """Give tasks up: what comes after them does not run."""
-    _decide(session, "fail", _Which.of(tasks, cause, run), yes=yes, note=note)
+    _decide(session, "fail", _TaskSelection.of(tasks, cause, run), yes=yes, note=note)
 
 
-def _decide(session: Session, verb: str, which: _Which, *, yes: bool, **said: Any) -> OperatorAction:
+def _decide(session: Session, verb: str, which: _TaskSelection, *, yes: bool, **said: Any) -> OperatorAction:
     from redrive.tasks.operator import actions
 
     if not which.names and which.cause is None:
-        raise Refused(f"say which tasks to {verb}: by their names, or by --cause; `redrive tasks ls` shows both")
+        raise CommandRefused(f"say which tasks to {verb}: by their names, or by --cause; `redrive tasks ls` shows both")
     with session.opened() as store:
         run_id = run_of(store, which.run).run_id
         if not yes:
@@ -195,7 +195,7 @@ def _changed(decided: OperatorAction, verb: str) -> list[str]:
     return said
 
 
-def _ask(session: Session, verb: str, which: _Which, found: dict[State, int]) -> None:
+def _ask(session: Session, verb: str, which: _TaskSelection, found: dict[State, int]) -> None:
     """Let a person see how many tasks are meant, before anything is changed; who names each of them is not asked."""
     total = sum(found.values())
     if total <= max(1, len(which.names)):
@@ -212,6 +212,6 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise Refused(
+        raise CommandRefused(
             f"""--result is JSON, such as 12, [], {{"paid": 0}} or '"text"', not {text!r}; nothing was changed"""
         ) from None
