@@ -23,7 +23,7 @@ from redrive.model.calls import in_words
 _CANCEL_TIMEOUT = 3.0
 
 
-class Stopping:
+class StopSignal:
     """Whether to stop, and why."""
 
     def __init__(self, deadline: float | None, *, told: Callable[[], None] | None = None) -> None:

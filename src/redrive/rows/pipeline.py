@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from redrive._internal.shutdown import Stopping
+from redrive._internal.shutdown import StopSignal
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.insert.row_builder import checked_pipeline, storable
 from redrive.errors import CallError, LetterError, RedriveError, RunStopped, StatedVerdict, StoreError
@@ -125,7 +125,7 @@ class Pipeline:
         """What runs it, as FILE:NAME; set by `redrive run`, and stored with its runs and letters."""
         self._store: Store | None = store if isinstance(store, Store) else None
         self._store_url = None if isinstance(store, Store) else store
-        self._stopping: Stopping | None = None
+        self._stopping: StopSignal | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class Pipeline:
             key=self.sink.key,
             environment=kept,
         )
-        self._stopping = stopping = Stopping(limit)
+        self._stopping = stopping = StopSignal(limit)
         try:
             with stopping.heeding_signals():
                 begun = self._begun(job, ledger, restart=restart, override_gate=override_gate)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from redrive._internal.shutdown import Cancellation, StepCancelled, Stopping, ThreadInterrupt
+from redrive._internal.shutdown import Cancellation, StepCancelled, StopSignal, ThreadInterrupt
 from redrive.calls.failure_of import story_of
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
@@ -39,7 +39,7 @@ Announce = Callable[[str, int, float, Exception], None]
 class Retries:
     """Runs the steps of a run in the thread that reads."""
 
-    def __init__(self, *, patience: float, stopping: Stopping, announce: Announce) -> None:
+    def __init__(self, *, patience: float, stopping: StopSignal, announce: Announce) -> None:
         self.uncounted = 0
         """Retries that no batch has counted yet."""
         self._patience = patience

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from redrive._internal.interrupts import is_from_signal_handler
-from redrive._internal.shutdown import Stopping
+from redrive._internal.shutdown import StopSignal
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.insert.row_builder import storable
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
@@ -63,7 +63,7 @@ class Run:
         ledger: RunHandle,
         writer: BatchWriter,
         *,
-        stopping: Stopping,
+        stopping: StopSignal,
         watch: Callable[[Progress], None] | None,
     ) -> None:
         self._job = job

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
-from redrive._internal.shutdown import Stopping
+from redrive._internal.shutdown import StopSignal
 from redrive.errors import FlowError, FlowStopped, RedriveError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
@@ -141,7 +141,7 @@ class Backfill:
                 found[number] = Backfilled(params=params, status=FlowStatus.COMPLETE, skipped=True)
             else:
                 todo.append(number)
-        stopping = Stopping(None, told=lambda: self._flow.stop("the backfill was told to stop"))
+        stopping = StopSignal(None, told=lambda: self._flow.stop("the backfill was told to stop"))
         with (
             stopping.heeding_signals(),
             stopping.heeding_sigint(),

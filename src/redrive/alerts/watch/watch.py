@@ -19,7 +19,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
-from redrive._internal.shutdown import Stopping
+from redrive._internal.shutdown import StopSignal
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.probes import why
 from redrive.alerts.facts.snapshot import Judgement
@@ -143,7 +143,7 @@ class Watch:
         self._standing: dict[str, str] = {}
         """What cannot be done, and the kind of error that said so."""
         self._bell: SimpleQueue[None] = SimpleQueue()  # may be rung by a signal handler
-        self._stopping = Stopping(None, told=lambda: self._bell.put(None))
+        self._stopping = StopSignal(None, told=lambda: self._bell.put(None))
         self.failed: list[Exception] = []
         """What went wrong in the last look."""
         self.unmeasured: dict[str, str] = {}

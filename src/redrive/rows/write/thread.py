@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from redrive._internal.shutdown import Cancellation, Stopping
+from redrive._internal.shutdown import Cancellation, StopSignal
 from redrive.errors import RunStopped
 from redrive.model.calls import Kind
 
@@ -26,7 +26,7 @@ _CANCEL_EVERY = 1.0
 class WriteThread:
     """Does one thing at a time with the sink, while the caller reads the next batch."""
 
-    def __init__(self, stopping: Stopping) -> None:
+    def __init__(self, stopping: StopSignal) -> None:
         self._stopping = stopping
         self._cancellation = Cancellation()
         self._under_way: Future[Any] | None = None

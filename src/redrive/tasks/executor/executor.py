@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from redrive._internal.shutdown import Stopping
+from redrive._internal.shutdown import StopSignal
 from redrive.calls import testmode
 from redrive.clock import SystemClock
 from redrive.model.calls import Kind
@@ -70,7 +70,7 @@ class Executor:
         self.begun: tuple[Store, UUID] | None = None
         """The run that it began or resumed, and where."""
         self._bell = Waker()
-        self._stopping = Stopping(deadline, told=self._bell.ring)
+        self._stopping = StopSignal(deadline, told=self._bell.ring)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell.hears, selectors.EVENT_READ, self._bell.hush)
         nodes = flow.graph.nodes.values()
