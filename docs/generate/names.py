@@ -38,14 +38,14 @@ OPAQUE = {
     *(
         "ServiceTransport",
         "ServiceAdapter",
-        "Shares",
-        "KeepsLetters",
+        "HasSharedState",
+        "HasDeadLetters",
         "CallTarget",
         "Clock",
         "Random",
         "Rule",
         "RetryOptions",
-        "_Restore",
+        "_TestingMode",
     ),
 }
 

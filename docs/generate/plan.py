@@ -17,7 +17,7 @@ import redrive
 from redrive import errors
 from redrive.alerts.service import Alerts
 from redrive.calls.attempts import AttemptBlock, Attempts
-from redrive.calls.metrics.counters import ServiceStats
+from redrive.calls.metrics.counters import CallStats
 from redrive.dlq.filters import Filter
 from redrive.dlq.queue import DeadLetters
 from redrive.dlq.replay.target import ReplayTarget
@@ -129,7 +129,7 @@ def pages() -> list[Page]:
                 *given(
                     redrive.Verdict,
                     redrive.Kind,
-                    ServiceStats,
+                    CallStats,
                     Circuit,
                     Attempts,
                     AttemptBlock,

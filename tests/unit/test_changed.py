@@ -217,7 +217,7 @@ class TestRealTree:
         assert "tests/unit/policy/test_daily.py" not in selected
 
     def test_csv_source_selects_the_csv_tests(self, real):
-        selected = real.select(["src/redrive/rows/sources/csv_structure.py"])
+        selected = real.select(["src/redrive/rows/sources/csv/scanner.py"])
         assert {f"tests/unit/rows/sources/test_csv{name}.py" for name in ("", "_properties", "_torture")} <= {*selected}
         assert not [path for path in selected if path.startswith("tests/unit/policy/")]
 

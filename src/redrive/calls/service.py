@@ -19,7 +19,7 @@ from redrive.calls.dead_letters import CallTarget, DeadLetterWriter, HasDeadLett
 from redrive.calls.endpoint_circuits import EndpointCircuits, circuits_of
 from redrive.calls.fast_path import ServiceRunner
 from redrive.calls.function import CalledFunction, is_async, refuse_generator, refuse_unless_callable, target_of
-from redrive.calls.metrics.counters import CallCounters, ServiceStats
+from redrive.calls.metrics.counters import CallCounters, CallStats
 from redrive.calls.service_options import check_letters, check_types, refuse_mistaken, warn_of_early_circuit
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
@@ -360,7 +360,7 @@ class Service:
         if self._core.credentials is not None:
             self._core.credentials.resume()
 
-    def stats(self) -> ServiceStats:
+    def stats(self) -> CallStats:
         """Calls, attempts, successes, failures by outcome, repeats, fallbacks since the program began."""
         return self._core.tally.stats()
 

@@ -14,7 +14,7 @@ from redrive.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceStats:
+class CallStats:
     """What a service did since the program began."""
 
     calls: int = 0
@@ -201,9 +201,9 @@ class CallCounters(Part):
         self._lock = threading.RLock()
         self._folding = False
 
-    def stats(self) -> ServiceStats:
+    def stats(self) -> CallStats:
         """The counts up to now."""
         self.fold(self._clock.monotonic())
         with self._lock:
             counts = {name: self._counts[name] for name in ("calls", "attempts", "successes", "repeats", "fallbacks")}
-            return ServiceStats(**counts, failures=dict(self._failures), success_seconds=self._seconds)
+            return CallStats(**counts, failures=dict(self._failures), success_seconds=self._seconds)

@@ -74,7 +74,7 @@ class Rollups(Protocol):
 
 
 class MetricsRecord:
-    """What one service did since that was last taken; see `redrive.calls.tally.Recorder`."""
+    """What one service did since that was last taken; see `redrive.calls.metrics.counters.MetricsRecorder`."""
 
     def __init__(self, core: ServiceCore) -> None:
         self.service = core.name

@@ -104,8 +104,8 @@ class Appends(Protocol):
     def append_all(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """Append rows that belong together: all of them, or none where some are refused, which are returned.
 
-        None are appended either where the database leaves some out by a rule of its own; an `WriteResult` tells. Where rows
-        of this label were appended before, nothing is done, and none is refused.
+        None are appended either where the database leaves some out by a rule of its own; a `WriteResult` tells. Where
+        rows of this label were appended before, nothing is done, and none is refused.
         """
 
     def has_appended(self, run_id: str) -> bool:

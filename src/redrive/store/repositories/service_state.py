@@ -1,7 +1,7 @@
 """What processes share about the services they call: where each one's circuit stands, which keys are used up.
 
-See `redrive.policy.consensus` for what is said and believed, and `ServiceStateRepository` in `redrive.calls.shared_state` for
-the contract.
+See `redrive.policy.consensus` for what is said and believed, and `SharedState` in `redrive.calls.shared_state` for the
+contract.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ServiceState:
 
 
 class ServiceStateRepository:
-    """See `redrive.calls.sharing.SharedState`.
+    """See `redrive.calls.shared_state.SharedState`.
 
     node    the name of this machine; where several machines have one name, give each its own
     every   seconds between two looks

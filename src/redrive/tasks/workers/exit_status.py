@@ -83,7 +83,7 @@ def never_begun(job: TaskJob) -> TaskOutcome:
     return replace(_outcome(job, 0.0, "", *_STOPPED), never_begun=True)
 
 
-def _outcome(
+def _outcome(  # noqa: PLR0917 - the fields of the outcome
     job: TaskJob, seconds: float, output: str, ended: AttemptEnd, kind: Kind, error: str, cause: str
 ) -> TaskOutcome:
     return TaskOutcome(
