@@ -24,16 +24,16 @@ from tests.support.flows import PATIENCE, Beside, attempts_made, eventually
 SUSPENDED = """
     import signal, sys, redrive
     from sqlalchemy import text
-    from redrive.store import postgres
-    from redrive.tasks import ledger
-    from redrive.tasks.executor.store_cycle import Turn
+    from redrive.store.dialects import postgres
+    from redrive.tasks.executor.store_cycle import StoreCycle
+    from redrive.tasks.state import executor_lease
 
     postgres.SILENCE = "2s" if sys.argv[2] == "idle" else "0"
-    ledger._OF_THE_LEASE = 0.1
+    executor_lease._OF_THE_LEASE = 0.1
     flow = redrive.Flow("shared", store=sys.argv[1], workers=1)
     flow.task(name="split", in_thread=True)(lambda: [1, 2, 3])
     flow.task(name="settle", each="split", in_thread=True)(lambda item: item)
-    claim, suspended = Turn._claim, []
+    claim, suspended = StoreCycle._claim, []
 
     def claim_and_stand_still(turn, order, connection, now, turned):
         claim(turn, order, connection, now, turned)
@@ -43,7 +43,7 @@ SUSPENDED = """
             print("suspended", flush=True)
             signal.raise_signal(signal.SIGSTOP)  # this thread at once: the process's first one may take its time
 
-    Turn._claim = claim_and_stand_still
+    StoreCycle._claim = claim_and_stand_still
     flow.run()
 """
 

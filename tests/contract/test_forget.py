@@ -131,7 +131,7 @@ def test_service_is_forgotten_with_its_circuit_and_alerts(store):
     book.succeeded(MONDAY.timestamp(), [0.1] * 3)
     store.services.add(MetricsBatch("17-a", 1, {"bank": book, "post": book}))
     store.shared.tell([BreakerReport("bank", "worker-1", "17", ReportKind.OPEN, ago=3.0, retry_in=25.0)], [])
-    subject = redrive.notices.Subject(kind="service", name="bank")
+    subject = redrive.model.alerts.Subject(kind="service", name="bank")
     store.alerts.apply(judgement(finding("level:down:bank", key="service:bank:down", subject=subject)))
     assert count_service(store.database, "bank") == forget_service(store.database, "bank") > 0
     assert store.alerts.retire("bank", ["service"], by="ops") == 1

@@ -185,7 +185,7 @@ def test_a_probe_is_a_function_or_an_object_and_answers_one_lag_or_several(level
     ("probe", "reason"),
     [
         (refuse, "ConnectionError: no broker at kafka://me:***@broker"),
-        (partial(int, "12"), "one answered a int, not a redrive.alerts.lag.Lag"),
+        (partial(int, "12"), "one answered a int, not a redrive.types.Lag"),
         (lambda: Lag(consumer="mail"), "one knows neither messages nor seconds of mail"),
         (lambda: Lag(consumer="mail", messages=-1), "one answered a lag of mail that is no number from 0 up"),
         (lambda: Lag(consumer="mail", seconds=float("nan")), "one answered a lag of mail that is no number from 0 up"),

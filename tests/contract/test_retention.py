@@ -125,7 +125,7 @@ def test_a_run_whose_letters_wait_for_somebody_stays_until_they_are_settled(stor
 
 def test_a_run_that_an_open_alert_tells_of_stays_until_it_is_over(store, few):
     (told, *_) = ran(store, 103, 102, 101, 100)
-    facts = redrive.notices.Facts(run_id=told)
+    facts = redrive.model.alerts.Facts(run_id=told)
     (alert,) = store.alerts.ledger.apply(judgement(finding(facts=facts)))
     assert store.purge(older_than="90d").runs == 1
     assert told in left(store)
@@ -263,7 +263,7 @@ def test_who_is_killed_in_the_middle_leaves_what_the_next_one_finishes(store, st
     program = """
 import os, signal, sys
 import redrive
-from redrive.store import finished, retention_flows
+from redrive.store.retention import finished, flows as retention_flows
 finished.NEWEST, retention_flows.TASKS = 2, 5
 remove = retention_flows.FlowRetention._remove_tasks
 def killed(self, ids):

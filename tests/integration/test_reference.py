@@ -45,7 +45,7 @@ def test_what_is_not_written_down_and_what_is_out_of_date_is_found():
         "redrive.Sieve has no entry; add it to docs/generate/plan.py",
         "redrive.Retry has no docstring",
         "redrive.connect does not say what patience is",
-        "Service.stats names redrive.calls.runner.Runner, which has no entry",
+        "Service.stats names redrive.calls.fast_path.ServiceRunner, which has no entry",
         "redrive store info has no help",
         "redrive run does not say what --param is",
         "docs/reference/rows.md is out of date; write it anew: make docs",

@@ -30,7 +30,7 @@ FILLING = """
 import json, os, resource, shutil, sys
 from pathlib import Path
 import redrive
-from redrive.tasks import people
+from redrive.tasks.operator import actions
 
 COUNT = 80
 disk, book, what = sys.argv[1:4]

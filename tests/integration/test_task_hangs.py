@@ -336,15 +336,15 @@ def test_a_task_that_closes_everything_is_ended_and_told_why(workshop):
 
 PROGRAM = """
 import selectors
-from redrive.tasks.workers.pool import Pool
-from redrive.tasks.workers.messages import Job
+from redrive.tasks.workers.pool import WorkerPool
+from redrive.tasks.workers.messages import TaskJob
 from redrive.store.encoding import encode
 
 if __name__ == "__main__":
     selector = selectors.DefaultSelector()
     if "blocks" in sys.argv[2]:
         signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
-    pool = Pool(flow, selector, workers=3)
+    pool = WorkerPool(flow, selector, workers=3)
     pool.start()
     pool.check()
     if "forks" in sys.argv[2] and os.fork() == 0:  # who holds on to whatever the executor has open
@@ -353,7 +353,7 @@ if __name__ == "__main__":
     tasks = sys.argv[3:]
     while True:
         while tasks and pool.idle:
-            pool.give(Job(ticket=len(tasks), task=tasks.pop(), arguments={"directory": encode(sys.argv[1])}))
+            pool.give(TaskJob(ticket=len(tasks), task=tasks.pop(), arguments={"directory": encode(sys.argv[1])}))
         for key, _ in selector.select():
             key.data()
         pool.tick()

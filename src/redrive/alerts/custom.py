@@ -63,7 +63,7 @@ def _facts(facts: Facts | Mapping[str, Fact] | None) -> Facts:
     if isinstance(facts, Facts):  # masked by their names, too
         return replace(facts, named=mask_all(facts.named), environment=mask_all(facts.environment))
     if not isinstance(facts, Mapping):
-        raise ValueError("facts must be a mapping of names to values, or redrive.notices.Facts")
+        raise ValueError("facts must be a mapping of names to values, or redrive.types.Facts")
     if len(facts) > MOST_FACTS:
         raise ValueError(f"facts may have at most {MOST_FACTS} entries, not {len(facts)}")
     return Facts(named={_name(name): _value(name, value) for name, value in facts.items()})

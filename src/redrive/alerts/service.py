@@ -192,7 +192,7 @@ class Alerts:
             key: What the alert is about, such as "nightly-export"; one alert per key is open at a time.
             severity: "P1", "P2" or "P3".
             title: One line that says what is wrong.
-            facts: Names and values to show in the message, or `redrive.notices.Facts`.
+            facts: Names and values to show in the message, or `redrive.types.Facts`.
             pipeline: The pipeline or flow that it is about, for that one's routes, runbook and links.
 
         Returns:

@@ -1,1 +1,6 @@
 """Frozen values that all packages share: verdicts and attempts, runs, tasks, letters and alerts."""
+
+from redrive._internal.lazy_names import renamed
+
+# Where the values of calls were before there was a package.
+__getattr__ = renamed(__name__, "redrive.model.calls", "redrive.events or redrive.types")

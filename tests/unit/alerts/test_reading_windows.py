@@ -87,7 +87,7 @@ class TestMaintenance:
 
 class TestHolidays:
     def test_dates_and_calendars(self, say, monkeypatch):
-        monkeypatch.setattr("redrive.alerts.reading_windows.is_installed", lambda: True)
+        monkeypatch.setattr("redrive.alerts.config.windows.is_installed", lambda: True)
         settings = say(
             """
             [alerts]
@@ -110,7 +110,7 @@ class TestHolidays:
             say(f"[alerts]\nholidays = {value}\n")
 
     def test_missing_library_is_one_sentence_with_the_command(self, say, monkeypatch):
-        monkeypatch.setattr("redrive.alerts.reading_windows.is_installed", lambda: False)
+        monkeypatch.setattr("redrive.alerts.config.windows.is_installed", lambda: False)
         with pytest.raises(ConfigError, match=r"pip install 'redrive\[holidays\]'"):
             say("[alerts]\nholidays = 'DE'\n")
         assert say("[alerts]\nholidays = '2026-12-24'\n").holidays.dates

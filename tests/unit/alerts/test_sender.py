@@ -185,7 +185,7 @@ def test_the_thread_ends_when_there_is_nothing_to_wait_for_and_the_next_ring_beg
 
 
 def test_a_try_that_failed_is_made_again_by_itself(sending, monkeypatch):
-    monkeypatch.setattr("redrive.alerts.outbox.BASE", 0.01)
+    monkeypatch.setattr("redrive.alerts.delivery.outbox.BASE", 0.01)
     monkeypatch.setattr(dispatcher, "REST", 0.01)
     recorder, failures = Recorder(), iter([DeliveryFailed("503")] * 3)
 

@@ -32,13 +32,13 @@ def store(url):
 PROGRAM = """
 import os, sys, threading, time, redrive
 sys.path.insert(0, {root!r})
-from redrive.alerts.lifecycle.repository import AlertLedger
+from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.delivery.sender import Sender
 from tests.support.alerts import finding, judgement, many, settings
 
 chosen = settings("slack", exit_wait={exit_wait})
 store = redrive.connect(sys.argv[1])
-ledger = AlertLedger(store.database, chosen)
+ledger = AlertRepository(store.database, chosen)
 log = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 def deliver(channel, message):

@@ -246,7 +246,7 @@ class TestIncident:
 
     def test_is_closed_after_a_minute(self, run, store, server, monkeypatch):
         waited = []
-        monkeypatch.setattr("redrive.alerts.outbox.TEST_LASTS", timedelta(seconds=0.01))
+        monkeypatch.setattr("redrive.alerts.delivery.outbox.TEST_LASTS", timedelta(seconds=0.01))
         monkeypatch.setattr("redrive.cli.alerts.time", SimpleNamespace(sleep=waited.append))
         answer = run("alerts", "test", "P1")
         opened, closed = self.events(server)
@@ -254,7 +254,7 @@ class TestIncident:
         assert (waited, "closed in a minute" in answer.err) == ([0.01], True)
 
     def test_is_closed_by_the_watch_where_nobody_waits(self, run, store, server, monkeypatch):
-        monkeypatch.setattr("redrive.alerts.outbox.TEST_LASTS", timedelta(0))
+        monkeypatch.setattr("redrive.alerts.delivery.outbox.TEST_LASTS", timedelta(0))
         run("alerts", "test", "P1", "--no-wait")
         run("watch", "--once")
         assert [event["event_action"] for event in self.events(server)] == ["trigger", "resolve"]

@@ -57,7 +57,7 @@ def test_a_path_is_answered_with_what_the_asker_accepts_at_hand(server):
     assert (status, body) == (200, "/metrics text/plain\n")
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert answer.headers["Cache-Control"] == "no-store"
-    assert answer.headers["MetricsServer"].strip() == "redrive"
+    assert answer.headers["Server"].strip() == "redrive"
 
 
 def test_head_has_the_length_and_no_body(server):

@@ -376,7 +376,7 @@ def test_where_it_is_not_installed_one_sentence_says_what_to_do():
 @pytest.mark.process
 def test_nobody_else_imports_it():
     program = (
-        "import sys, redrive, redrive.opening, redrive.calls.service, redrive.cli.app\n"
+        "import sys, redrive, redrive.store.store, redrive.calls.service, redrive.cli.app\n"
         "print([name for name in ('prometheus_client', 'opentelemetry', 'http.server') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

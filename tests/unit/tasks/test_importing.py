@@ -35,19 +35,19 @@ def run():
     import selectors
     from redrive.store.encoding import decode
     from redrive.tasks.workers.import_flow import refuse_within_import
-    from redrive.tasks.workers.pool import Pool
-    from redrive.tasks.workers.messages import Job
+    from redrive.tasks.workers.pool import WorkerPool
+    from redrive.tasks.workers.messages import TaskJob
 
     refuse_within_import()
     selector = selectors.DefaultSelector()
-    pool = Pool(flow, selector, workers=1)
+    pool = WorkerPool(flow, selector, workers=1)
     try:
         pool.start()
         pool.check()
         ended = []
         while not ended:
             if pool.idle:
-                pool.give(Job(ticket=1, task="where"))
+                pool.give(TaskJob(ticket=1, task="where"))
             for key, _ in selector.select():
                 key.data()
             ended = pool.take()

@@ -88,7 +88,7 @@ def test_memory_is_told_in_bytes():
 def test_a_process_may_die_with_its_parent():
     program = """
 import os, sys, time
-from redrive.tasks import processes
+from redrive.tasks.workers import processes
 parent = os.getpid()
 if os.fork() == 0:
     processes.die_with_parent(parent)

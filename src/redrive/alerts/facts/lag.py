@@ -58,7 +58,7 @@ def _checked(name: str, answer: Any) -> tuple[Lag, ...]:
     listed = (answer,) if isinstance(answer, Lag) or not isinstance(answer, Iterable) else tuple(answer)
     for one in listed:
         if not isinstance(one, Lag):
-            raise BadProbe(f"{name} answered a {type(one).__name__}, not a redrive.alerts.lag.Lag")
+            raise BadProbe(f"{name} answered a {type(one).__name__}, not a redrive.types.Lag")
         if not isinstance(one.consumer, str) or not one.consumer.isprintable() or not one.consumer.strip():
             raise BadProbe(f"{name} answered a lag of a consumer whose name is no text that can be shown")
         if one.messages is None and one.seconds is None:

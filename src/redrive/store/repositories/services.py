@@ -66,7 +66,7 @@ class ServiceWindow:
     open_seconds: float = 0.0
     """Time for which circuits were not closed; where several processes share one, each counts its own."""
     latencies: tuple[int, ...] = _NONE
-    """Successful attempts by how long they took: up to each of `redrive.calls.rollups.EDGES`, and longer."""
+    """Successful attempts by how long they took: up to each of `redrive.calls.metrics.window.EDGES`, and longer."""
 
     @property
     def failed_attempts(self) -> int:

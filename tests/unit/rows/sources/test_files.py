@@ -181,7 +181,7 @@ def test_an_identity_of_an_older_version_is_compared_by_what_it_has(tmp_path):
 
 
 def test_many_files_are_sampled_instead_of_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("redrive.rows.sources.file_identity._WHOLE_IN_ALL", 100_000)
+    monkeypatch.setattr("redrive.rows.sources.files.identity._WHOLE_IN_ALL", 100_000)
     for number in range(3):
         (tmp_path / f"{number}.csv").write_bytes(bytes([number]) * 90_000)
     identity = files(tmp_path / "*.csv").identity()

@@ -55,7 +55,7 @@ class TestLateRow:
         add(execute, *range(1, 43))
 
         def stop(event):
-            if isinstance(event, redrive.runs.BatchWritten) and event.so_far.read >= 30 and not late:
+            if isinstance(event, redrive.model.runs.BatchWritten) and event.so_far.read >= 30 and not late:
                 pipeline.stop("test")
 
         late = []

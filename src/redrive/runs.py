@@ -1,0 +1,5 @@
+"""Deprecated: the names of this module are in `redrive.events` and `redrive.types`."""
+
+from redrive._internal.lazy_names import renamed
+
+__getattr__ = renamed(__name__, "redrive.model.runs", "redrive.events or redrive.types")
