@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def exported(module: str, homes: dict[str, Iterable[str]]) -> Callable[[str], Any]:
+def exported(module: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
     """Return a `__getattr__` for `module`: each name comes from the module that lists it."""
     home_of = {name: home for home, names in homes.items() for name in names}
 
