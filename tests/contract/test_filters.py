@@ -7,11 +7,12 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import redrive
+from redrive.dlq.filters import Filter
 from redrive.model.letters import Letter
 
 NOW = dt.datetime.now(dt.UTC)
@@ -62,9 +63,9 @@ CHOICES: dict[str, tuple[list[Any], Callable[[Letter, Any], bool]]] = {
         ),
     ),
     "run_id": ([RUNS[0], "1111"], lambda one, value: str(one.run_id).startswith(value)),
-    "source": (["a.csv"], lambda one, value: one.source == value),
-    "key": (["3", "nothing"], lambda one, value: one.key == value),
-    "position": (["line 1"], lambda one, value: one.position == value),
+    "source": (["a.csv", ("a.csv", "b.csv")], lambda one, value: one.source in _several(value)),
+    "key": (["3", "nothing", ("3", "4", "nothing"), ()], lambda one, value: one.key in _several(value)),
+    "position": (["line 1", ("line 0", "line 1")], lambda one, value: one.position in _several(value)),
     "since": (MOMENTS, lambda one, value: one.rejected_at >= value),
     "until": (MOMENTS, lambda one, value: one.rejected_at < value),
     "seen_since": (MOMENTS, lambda one, value: one.last_seen >= value),
@@ -74,7 +75,7 @@ CHOICES: dict[str, tuple[list[Any], Callable[[Letter, Any], bool]]] = {
     "attempts": ([2], lambda one, value: one.attempts == value),
     "reprocess_count": ([0, 1], lambda one, value: one.reprocess_count == value),
     "edited": ([True, False], lambda one, value: one.edited == value),
-    "rejected_by": (["a.py:p"], lambda one, value: one.target == value),
+    "rejected_by": (["a.py:p", ("a.py:p", "b.py:p")], lambda one, value: one.target in _several(value)),
     "superseded": ([False, True], lambda one, value: (one.superseded_at is not None) == value),
 }
 
@@ -128,3 +129,120 @@ def assert_causes(dlq: Any, filters: dict[str, Any], wanted: list[Letter]) -> No
         assert set(cause.pipelines) >= {one.pipeline for one in of_cause}, filters
         if "status" in filters and not {"since", "until"} & filters.keys():
             assert set(cause.pipelines) == {one.pipeline for one in of_cause} or filters["status"] == "any", filters
+
+
+HINTS = {name: str(hint) for name, hint in get_type_hints(Filter).items()}
+SEVERAL = {name for name, hint in HINTS.items() if "tuple" in hint}
+TWO: dict[str, list[Any]] = {
+    "ids": [1, 2],
+    "pipeline": ["north", "south"],
+    "error_type": ["sink", "validation"],
+    "status": ["discarded", "pending"],
+    "source": ["a.csv", "b.csv"],
+    "key": ["3", "4"],
+    "position": ["line 0", "line 1"],
+    "rejected_by": ["a.py:p", "b.py:p"],
+}
+"""Two values of each condition that takes several."""
+NEVER: list[Any] = [object(), b"3", {"3": 1}, 3j, [[b"3"]], [None], [["3"]], ({},)]
+"""What no condition takes."""
+WRONG: dict[str, list[Any]] = {
+    "bool": [True, [False]],
+    "int": [3, 1.5],
+    "str": ["3", ["3"], ("3", "4")],
+    "datetime": [NOW],
+}
+"""Values of a type, which are wrong where a condition is not documented with it."""
+
+
+class TestFilterThatTakesSeveral:
+    def test_is_every_one_that_is_documented_with_a_tuple(self):
+        assert set(TWO) == SEVERAL
+
+    def test_selects_the_union_of_any_collection(self, dlq):
+        fill(dlq, 1)
+        for name, values in TWO.items():
+            union = {one.id for value in values for one in dlq.each(**{name: value})}
+            assert union
+            for collection in (tuple, list, set, frozenset, iter):
+                assert {one.id for one in dlq.each(**{name: collection(values)})} == union, (name, collection)
+
+    @pytest.mark.parametrize("name", sorted(TWO))
+    @pytest.mark.parametrize("empty", [(), [], set()], ids=repr)
+    def test_selects_nothing_by_an_empty_collection(self, dlq, put, name, empty):
+        put(2)
+        assert dlq.count(**{name: empty}) == 0
+        assert dlq.discard(note="x", **{name: empty}).changed == 0
+
+    def test_takes_a_hundred_thousand_values(self, dlq, put):
+        put(3)
+        wanted = [f"D-{number}" for number in range(100_000)]
+        for name, values in {
+            "key": wanted,
+            "source": ["deliveries.csv", *wanted],
+            "pipeline": ["vendor", *wanted],
+        }.items():
+            assert dlq.count(**{name: values}) == 3, name
+
+    def test_finds_masked_keys_and_positions(self, store_url):
+        with redrive.connect(store_url, redact=["card"], store_redacted=True) as store:
+            for card in ("4111111111111111", "4222222222222222", "4333333333333333"):
+                store.dlq.put({"card": card}, "bad", pipeline="p", key=card, position=f"card {card}")
+            cards = ("4111111111111111", "4333333333333333")
+            assert store.dlq.count(key=cards) == 2
+            assert store.dlq.count(position=[f"card {card}" for card in cards]) == 2
+            assert store.dlq.discard(key=set(cards), note="x").changed == 2
+
+
+class TestFilterOfAWrongType:
+    @pytest.mark.parametrize("name", sorted(HINTS))
+    def test_is_refused(self, dlq, name):
+        wrong = [value for kind, values in WRONG.items() if kind not in HINTS[name] for value in values]
+        wrong += [] if name in SEVERAL else [["3"], ("2d",), [3]]
+        for value in [*NEVER, *(one for one in wrong if not _is_text_of(name, one))]:
+            with pytest.raises(redrive.LetterError):
+                dlq.count(**{name: value})
+
+    @pytest.mark.parametrize("name", ["pipeline", "error_type", "status", "text", "note", "run_id"])
+    def test_is_refused_for_a_number(self, dlq, name):
+        with pytest.raises(redrive.LetterError):
+            dlq.count(**{name: 12_345_678})
+
+    @pytest.mark.parametrize("name", ["since", "until", "seen_since", "reprocessed_since"])
+    def test_is_refused_for_a_moment_outside_the_calendar(self, dlq, name):
+        east = dt.timezone(dt.timedelta(hours=5))
+        for moment in (dt.datetime.min.replace(tzinfo=east), "0001-01-01T00:00:00+05:00"):
+            with pytest.raises(redrive.LetterError, match="outside the years 1 to 9999"):
+                dlq.count(**{name: moment})
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"limit": 1 << 70},
+            {"after": "x"},
+            {"after": -1},
+            {"after": 1 << 70},
+            {"max_record_chars": "x"},
+            {"max_record_chars": 1 << 70},
+        ],
+        ids=repr,
+    )
+    def test_is_refused_for_options_of_find(self, dlq, options):
+        with pytest.raises(redrive.LetterError, match=next(iter(options))):
+            dlq.find(**options)
+
+    def test_is_refused_for_an_id_of_audit_and_a_note(self, dlq, put):
+        put(1)
+        with pytest.raises(redrive.LetterError, match="id is a number"):
+            dlq.audit("x")
+        with pytest.raises(redrive.LetterError, match="note must be a text"):
+            dlq.reopen(pipeline="vendor", note=5)
+
+
+def _is_text_of(name: str, value: Any) -> bool:
+    """Return whether a condition compares with the text of this value: a letter may be put with such a key."""
+    return (
+        name in ("key", "position", "source", "rejected_by")
+        and isinstance(value, int | float | dt.datetime)
+        and (not isinstance(value, bool))
+    )

@@ -364,10 +364,11 @@ class TestLetterOfTask:
         for change in (
             lambda: store.dlq.discard(error_type="task", note="x"),
             lambda: store.dlq.discard(cause=letter.fingerprint, note="x"),
+            lambda: store.dlq.escalate(pipeline="settlement", note="x"),
             lambda: store.dlq.edit(letter.id, patch={"input": 1}),
             lambda: store.dlq.edit_many(patch={"input": 1}, pipeline="settlement", dry_run=False),
         ):
-            with pytest.raises(redrive.LetterError, match=r"redrive tasks (accept|retry) --run"):
+            with pytest.raises(redrive.LetterError, match=r"redrive tasks (accept|retry|ls) --run"):
                 change()
         assert pending(store) == ["parse"]
         flow.accept("parse", result=1, note="x")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
@@ -16,12 +18,17 @@ from redrive.errors import LetterError
 from redrive.model.letters import OPEN, Status
 from redrive.store.repositories.runs import is_run, of_run
 from redrive.store.schema import STATUSES, cause_hours, letters
-from redrive.store.sql import among
+from redrive.store.sql import among, among_texts
 
 _SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _WHOLE_CAUSE = 12
 ANY_STATUS = frozenset({"any", "all"})
+_NOT_SEVERAL = (str, bytes, bytearray, memoryview, Mapping)
+_TEXTS = (str, int, float, Decimal, UUID, date, PurePath)
+"""What a key, a position or a source may be given as; letters keep its text."""
+_MOST_PARAMETERS = 1_000
+"""Texts that are a parameter each; databases take no more than tens of thousands."""
 _CAUSE = re.compile(rf"[0-9a-f]{{1,{_WHOLE_CAUSE}}}")
 
 
@@ -29,15 +36,17 @@ _CAUSE = re.compile(rf"[0-9a-f]{{1,{_WHOLE_CAUSE}}}")
 class Filter:
     """A selection of letters; every condition that is given must hold.
 
+    Where a tuple is named, a list, a set or any other iterable will do. An empty one selects no letters.
+
     ids                these letters
-    pipeline           the name
+    pipeline           the name, or several
     cause              a fingerprint, or the beginning of one
-    error_type         where they were rejected
+    error_type         where they were rejected: one type or several
     status             one or several; "open" for pending and escalated, None or "any" for all
     run_id             one run; the beginning of its id is enough
-    source             the table or file they came from
-    key                what identifies the record at its source
-    position           the line, offset or page they came from
+    source             the table or file they came from, or several
+    key                what identifies the record at its source: one key or several
+    position           the line, offset or page they came from, or several
     since, until       rejected in this span: a datetime, a date, "today", or how long ago ("2d", "90min")
     seen_since         failed (again) since
     reprocessed_since  sent back since
@@ -47,7 +56,7 @@ class Filter:
     reprocess_count    sent back so often
     edited             edited, or not
     note               words of the note, likewise
-    rejected_by        the target that rejected them, FILE:NAME, as `redrive run` stored it
+    rejected_by        the target that rejected them, FILE:NAME, as `redrive run` stored it, or several
     superseded         whether a later run has written the row's key since
     """
 
@@ -57,7 +66,7 @@ class Filter:
     error_type: str | tuple[str, ...] | None = None
     status: str | tuple[str, ...] | None = None
     run_id: UUID | str | None = None
-    source: str | None = None
+    source: str | tuple[str, ...] | None = None
     key: str | tuple[str, ...] | None = None
     position: str | tuple[str, ...] | None = None
     since: datetime | date | str | timedelta | None = None
@@ -70,7 +79,7 @@ class Filter:
     reprocess_count: int | None = None
     edited: bool | None = None
     note: str | None = None
-    rejected_by: str | None = None
+    rejected_by: str | tuple[str, ...] | None = None
     superseded: bool | None = None
 
     @classmethod
@@ -89,7 +98,7 @@ class Filter:
     @property
     def pipelines(self) -> tuple[str, ...]:
         """The pipelines that are asked for by name."""
-        return () if self.pipeline is None else tuple(_several(self.pipeline))
+        return () if self.pipeline is None else _several(self.pipeline)
 
     def where(self) -> ColumnElement[bool]:
         """The WHERE clause."""
@@ -105,15 +114,16 @@ class Filter:
             ("status", self.status),
             ("source_key", self.key),
             ("position", self.position),
+            ("source_table", self.source),
+            ("target", self.rejected_by),
         ):
             if value is not None:
-                yield column[name].in_(_several(value))
+                texts = _several(value)
+                yield column[name].in_(texts) if len(texts) <= _MOST_PARAMETERS else among_texts(column[name], texts)
         if self.cause is not None:
             yield of_cause(column.fingerprint, self.cause)
             yield from self._of_the_index()
         for name, wanted in (
-            ("source_table", self.source),
-            ("target", self.rejected_by),
             ("attempts", self.attempts),
             ("reprocess_count", self.reprocess_count),
         ):
@@ -162,7 +172,7 @@ def moment(value: datetime | date | str | timedelta, now: datetime, name: str = 
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise LetterError(f"{name} must have a time zone: {value!r} could be any of 24 moments")
-        return value.astimezone(UTC)
+        return _in_utc(value, name)
     if isinstance(value, timedelta):
         return _ago(now, value, name)
     if isinstance(value, date):
@@ -178,7 +188,14 @@ def moment(value: datetime | date | str | timedelta, now: datetime, name: str = 
         raise LetterError(
             f'{name} must be an age such as "2d" or "90min", a date such as "2026-11-30" or "today", not {value!r}'
         ) from None
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    return _in_utc(found, name) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _in_utc(value: datetime, name: str) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise LetterError(f"{name}: {value.isoformat()} is outside the years 1 to 9999 in UTC") from None
 
 
 def _ago(now: datetime, span: timedelta, name: str) -> datetime:
@@ -188,14 +205,16 @@ def _ago(now: datetime, span: timedelta, name: str) -> datetime:
         raise LetterError(f"{name}: that is before the beginning of time") from None
 
 
-def _statuses(value: Any) -> tuple[Status, ...] | None:
+def _statuses(value: Any, now: datetime, name: str) -> tuple[Status, ...] | None:
     """Return the statuses that are named; None for any."""
-    listed = _several(value)
-    if any(one in ANY_STATUS for one in listed):
-        return None
-    return tuple(
-        dict.fromkeys(status for one in listed for status in (OPEN if one == "open" else (checked_status(one),)))
-    )
+    named = _listed(value, name, (str,))
+    statuses = [
+        status
+        for one in named
+        if one not in ANY_STATUS
+        for status in (OPEN if one == "open" else (checked_status(one),))
+    ]
+    return None if ANY_STATUS & set(named) else tuple(dict.fromkeys(statuses))
 
 
 def checked_status(status: str) -> Status:
@@ -205,23 +224,40 @@ def checked_status(status: str) -> Status:
     return Status(status)
 
 
-def _ids(ids: Any) -> tuple[int, ...]:
-    listed = (ids,) if not isinstance(ids, Iterable) or isinstance(ids, str) else tuple(ids)
+def _ids(value: Any, now: datetime, name: str) -> tuple[int, ...]:
+    listed = _several(value)
     for one in listed:
         if not isinstance(one, int) or isinstance(one, bool) or not 0 < one < 1 << 63:
             raise LetterError(f"a letter's id is a number of 1 or more, not {one!r}")
     return listed
 
 
-def _several(value: Any) -> Sequence[str]:
-    return (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+def _several(value: Any) -> tuple[Any, ...]:
+    """Return the values of a condition that takes one or several."""
+    return (value,) if isinstance(value, _NOT_SEVERAL) or not isinstance(value, Iterable) else tuple(value)
 
 
-def _number(value: Any, now: datetime, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise LetterError(f"{name} must be a whole number, not {value!r}")
+def _listed(value: Any, name: str, types: tuple[type, ...]) -> tuple[Any, ...]:
+    """Return the values of a condition that takes one or several, each of one of these types."""
+    listed = _several(value)
+    for one in listed:
+        if not isinstance(one, types) or isinstance(one, bool):
+            raise LetterError(f"{name} must be a text, or several in a tuple or list, not {one!r}")
+    return listed
+
+
+def checked_number(value: Any, name: str, *, least: int) -> int:
+    """Return a number that databases can compare with, if it is one."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise LetterError(f"{name} must be a whole number of {least} or more, not {value!r}")
     if value >= 1 << 63:  # databases have no greater numbers
         raise LetterError(f"{name} must be at most {(1 << 63) - 1}, not {value}")
+    return value
+
+
+def _flag(value: Any, now: datetime, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise LetterError(f"{name} must be True or False, not {value!r}")
     return value
 
 
@@ -233,17 +269,31 @@ def _cause(value: Any, now: datetime, name: str) -> str:
 
 def _run(value: Any, now: datetime, name: str) -> str:
     text = str(value).lower()
-    if not is_run(text):
+    if not isinstance(value, str | UUID) or not is_run(text):
         raise LetterError(f"a run is a UUID, or the beginning of one as `redrive runs ls` shows it, not {value!r}")
     return text
 
 
-def _words(value: Any, now: datetime, name: str) -> str:
-    return storable(str(value))
+def _pipelines(value: Any, now: datetime, name: str) -> tuple[str, ...]:
+    return tuple(checked_pipeline(one) for one in _listed(value, name, (str,)))
+
+
+def _error_types(value: Any, now: datetime, name: str) -> tuple[str, ...]:
+    return tuple(checked_error_type(one) for one in _listed(value, name, (str,)))
+
+
+def _keys(value: Any, now: datetime, name: str) -> tuple[str, ...]:
+    return tuple(as_key(one) for one in _listed(value, name, _TEXTS))
+
+
+def _texts(value: Any, now: datetime, name: str) -> tuple[str, ...]:
+    return tuple(storable(one if isinstance(one, str) else str(one)) for one in _listed(value, name, _TEXTS))
 
 
 def _contained(value: Any, now: datetime, name: str) -> str:
-    words = storable(str(value))
+    if not isinstance(value, str):
+        raise LetterError(f"{name} must be a text, not {value!r}")
+    words = storable(value)
     if not words.strip():  # every message has it; often a variable of a script that is not set
         raise LetterError(f"{name} is empty, and would match every letter; leave it out for all of them")
     return words
@@ -251,17 +301,18 @@ def _contained(value: Any, now: datetime, name: str) -> str:
 
 # How each condition is checked, and made what the database compares with.
 _CHECKS: dict[str, Callable[[Any, datetime, str], Any]] = {
-    "ids": lambda value, now, name: _ids(value),
-    "pipeline": lambda value, now, name: tuple(checked_pipeline(one) for one in _several(value)),
-    "error_type": lambda value, now, name: tuple(checked_error_type(one) for one in _several(value)),
-    "status": lambda value, now, name: _statuses(value),
+    "ids": _ids,
+    "pipeline": _pipelines,
+    "error_type": _error_types,
+    "status": _statuses,
     "cause": _cause,
     "run_id": _run,
-    "key": lambda value, now, name: as_key(value),
-    "edited": lambda value, now, name: bool(value),
-    "superseded": lambda value, now, name: bool(value),
+    "key": _keys,
+    **dict.fromkeys(("edited", "superseded"), _flag),
     **dict.fromkeys(("since", "until", "seen_since", "reprocessed_since"), moment),
-    **dict.fromkeys(("source", "position", "rejected_by"), _words),
+    **dict.fromkeys(("source", "position", "rejected_by"), _texts),
     **dict.fromkeys(("text", "note"), _contained),
-    **dict.fromkeys(("min_seen", "attempts", "reprocess_count"), _number),
+    **dict.fromkeys(
+        ("min_seen", "attempts", "reprocess_count"), lambda value, now, name: checked_number(value, name, least=0)
+    ),
 }

@@ -15,7 +15,7 @@ from redrive.dlq import queries, retention, transfer
 from redrive.dlq.causes import find_causes
 from redrive.dlq.edit import edit
 from redrive.dlq.edit.edit import MISSING
-from redrive.dlq.filters import Filter, moment
+from redrive.dlq.filters import Filter, checked_number, moment
 from redrive.dlq.insert.digests import Digests
 from redrive.dlq.insert.insert import in_order, put_all, put_rows
 from redrive.dlq.insert.match import RowThatCounts
@@ -104,8 +104,9 @@ class DeadLetters:
     def _filter(self, filters: Mapping[str, Any], now: datetime | None = None) -> Filter:
         chosen = Filter.of(now or _now(), dict(filters))
         # Both forms, whatever this process would store: another one may mask fields.
-        texts = {name: text for name in ("key", "position") if (text := getattr(chosen, name))}
-        return chosen.but(**{name: (text, self._salted.text(text)) for name, text in texts.items()})
+        given = {name: texts for name in ("key", "position") if (texts := getattr(chosen, name))}
+        both = {name: (*texts, *(self._salted.text(text) for text in texts)) for name, texts in given.items()}
+        return chosen.but(**both)
 
     # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -215,8 +216,10 @@ class DeadLetters:
         max_record_chars  the longest record to read, in characters of its JSON; for a longer one the letter has a
                           `CutRecord` with its size and its beginning
         """
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
+        checked_number(limit, "limit", least=1)
+        if after is not None:
+            checked_number(after, "after", least=0)
+        _check_longest(max_record_chars)
         chosen = self._filter(filters)
         return self._database.read(
             lambda connection: queries.page(
@@ -254,8 +257,8 @@ class DeadLetters:
         """Letters grouped by what is wrong with them, the most frequent first."""
         now = _now()
         chosen = self._filter(filters, now)
-        if limit is not None and (not isinstance(limit, int) or limit < 1):
-            raise LetterError(f"limit must be a whole number of 1 or more, not {limit!r}")
+        if limit is not None:
+            checked_number(limit, "limit", least=1)
         return self._database.read(lambda connection: find_causes(connection, chosen, limit=limit, now=now))
 
     def history(self, source_key: str, *, max_record_chars: int | None = None) -> History:
@@ -264,6 +267,7 @@ class DeadLetters:
         source_key        the key that the record has at its source
         max_record_chars  the longest record to read, as in `find`
         """
+        _check_longest(max_record_chars)
         chosen = self._filter({"key": str(source_key)})
 
         def work(connection: Connection) -> History:
@@ -276,7 +280,8 @@ class DeadLetters:
 
     def audit(self, letter_id: int) -> list[AuditEntry]:
         """What happened to one letter, oldest first."""
-        return self._database.read(lambda connection: queries.audit(connection, [letter_id]))
+        ids = Filter.of(_now(), {"ids": (letter_id,)}).ids or ()
+        return self._database.read(lambda connection: queries.audit(connection, ids))
 
     def size(self) -> QueueSize:
         """How full the queue is."""
@@ -286,22 +291,19 @@ class DeadLetters:
 
     def discard(self, *, note: str, **filters: Any) -> Changed:
         """Give letters up on purpose."""
-        return self._settle(Status.DISCARDED, checked_note(note, "discard"), filters, not_of_tasks="discard")
+        return self._settle("discard", Status.DISCARDED, checked_note(note, "discard"), filters)
 
     def escalate(self, *, note: str, **filters: Any) -> Changed:
         """Hand letters to a person."""
-        return self._settle(Status.ESCALATED, checked_note(note, "escalate"), filters)
+        return self._settle("escalate", Status.ESCALATED, checked_note(note, "escalate"), filters)
 
     def reopen(self, *, note: str | None = None, **filters: Any) -> Changed:
         """Make settled letters pending again."""
-        return self._settle(Status.PENDING, _noted(note), filters, not_of_tasks="reopen")
+        return self._settle("reopen", Status.PENDING, _noted(note), filters)
 
-    def _settle(
-        self, target: Status, note: str | None, filters: dict[str, Any], *, not_of_tasks: str | None = None
-    ) -> Changed:
+    def _settle(self, action: str, target: Status, note: str | None, filters: dict[str, Any]) -> Changed:
         chosen = self._selection(filters, "discard, escalate or reopen")
-        if not_of_tasks is not None:
-            self._refuse_tasks(chosen, not_of_tasks)
+        self._refuse_tasks(chosen, action)
         total, again = Changed(), chosen.but(ids=None)
         try:
             for ids in self._parts(chosen, SETTLED_AT_ONCE):
@@ -527,6 +529,11 @@ def _edited(undo: bool) -> str:
 
 def _noted(note: str | None) -> str | None:
     return None if note is None else as_note(note)
+
+
+def _check_longest(max_record_chars: int | None) -> None:
+    if max_record_chars is not None:
+        checked_number(max_record_chars, "max_record_chars", least=0)
 
 
 def _now() -> datetime:

@@ -45,6 +45,8 @@ def checked_note(note: str | None, action: str) -> str:
 
 def as_note(note: str) -> str:
     """A note that both databases can hold, without secrets: it is shown wherever the letter is."""
+    if not isinstance(note, str):
+        raise LetterError(f"a note must be a text, not {note!r}")
     return storable(mask(note.strip())[:_LONGEST_NOTE])
 
 

@@ -1,4 +1,4 @@
-"""`among(column, ids)`: IN for any number of ids, as one parameter.
+"""`among(column, ids)`, `among_texts(column, texts)`: IN for any number of values, as one parameter.
 
 A parameter each would end at 32,766 of them on SQLite and at 65,535 on PostgreSQL, and the statement would be written
 anew for every number of them.
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import BigInteger, BindParameter, ColumnElement, literal
+from sqlalchemy import BigInteger, BindParameter, ColumnElement, Text, literal
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -35,10 +35,34 @@ def _on_postgres(element: _Listed, compiler: SQLCompiler, **options: Any) -> str
     return f"(SELECT value::bigint FROM jsonb_array_elements_text(CAST({numbers} AS jsonb)))"
 
 
+class _ListedTexts(FunctionElement[str]):
+    """The texts of a JSON array, as rows."""
+
+    name = "listed_texts"
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(_ListedTexts, "sqlite")
+def _texts_on_sqlite(element: _ListedTexts, compiler: SQLCompiler, **options: Any) -> str:
+    return f"(SELECT value FROM json_each({compiler.process(element.clauses, **options)}))"
+
+
+@compiles(_ListedTexts, "postgresql")
+def _texts_on_postgres(element: _ListedTexts, compiler: SQLCompiler, **options: Any) -> str:
+    texts = compiler.process(element.clauses, **options)
+    return f"(SELECT value FROM jsonb_array_elements_text(CAST({texts} AS jsonb)))"
+
+
 def among(column: ColumnElement[int], ids: Iterable[int] | BindParameter[str]) -> ColumnElement[bool]:
     """Whether the column is one of these ids; of a statement that is made once, of the ids given as `as_list` later."""
     listed = ids if isinstance(ids, BindParameter) else literal(as_list(ids))
     return column.bool_op("IN")(_Listed(listed))
+
+
+def among_texts(column: ColumnElement[str], texts: Iterable[str]) -> ColumnElement[bool]:
+    """Whether the column is one of these texts."""
+    return column.bool_op("IN")(_ListedTexts(literal(json.dumps(list(texts)))))
 
 
 def as_list(ids: Iterable[int]) -> str:

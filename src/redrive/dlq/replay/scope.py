@@ -72,18 +72,20 @@ def must_not_hide_tasks(connection: Connection, chosen: Filter, action: str) -> 
     Letters of runs that have ended may be discarded: no task waits for a decision any more.
 
     Args:
-        action: discard, reopen or edit.
+        action: discard, escalate, reopen or edit.
     """
     conditions = [chosen.where()]
     if action == "reopen":
         conditions.append(letters.c.status.in_((Status.DISCARDED, Status.REPROCESSED)))
     else:
-        conditions += [letters.c.status.in_(OPEN), task_runs.c.status.not_in(_ENDED)]
+        starts = (Status.PENDING,) if action == "escalate" else OPEN
+        conditions += [letters.c.status.in_(starts), task_runs.c.status.not_in(_ENDED)]
     found = _task_of(connection, conditions)
     if found is not None:
         run, flow = found
         uses = {
             "discard": f"`redrive tasks accept --run {run}`, or skip or fail instead of accept",
+            "escalate": f"`redrive tasks ls --run {run}`, which lists the tasks that wait for a decision",
             "reopen": f"`redrive tasks reopen --run {run}`",
             "edit": f"`redrive tasks retry --run {run}`, after the fault is fixed",
         }
