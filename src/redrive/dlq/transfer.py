@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -16,7 +15,7 @@ from redrive.dlq.filters import Filter, checked_status
 from redrive.dlq.fingerprint import Fingerprint
 from redrive.dlq.insert.digests import PREFIX, Digests, salt_id
 from redrive.dlq.insert.insert import CauseFound, add_causes
-from redrive.dlq.insert.row_builder import REDACTED, masked_record, masked_text, storable
+from redrive.dlq.insert.row_builder import REDACTED, masked_record, masked_text, run_text, storable
 from redrive.dlq.queries import in_parts, snapshot
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
@@ -144,7 +143,7 @@ def _read(line: str, redactor: Redactor, digests: Digests | None, salt: str | No
     """One line, checked: what reaches the database is of the right type."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LetterError("is cut off, or is not JSON") from None
     if not isinstance(found, dict) or not found.keys() >= _NEEDED:
         raise LetterError("is not a letter that redrive exported")
@@ -152,7 +151,7 @@ def _read(line: str, redactor: Redactor, digests: Digests | None, salt: str | No
         raise LetterError(f"is of format {found.get('format')!r}; this redrive reads format {FORMAT}")
     try:
         return _without_foreign_keys(_checked(found, redactor, digests), found, salt)
-    except (ValueError, TypeError, KeyError, LetterError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, LetterError):
         raise LetterError("is not a letter that redrive exported") from None
 
 
@@ -166,11 +165,11 @@ def _checked(found: dict[str, Any], redactor: Redactor, digests: Digests | None)
     if not row["pipeline_name"] or not row["error_type"] or row["error_message"] is None or len(row["identity"]) != 16:
         raise ValueError
     for name in _MOMENTS:
-        row[name] = None if found.get(name) is None else utc_text(datetime.fromisoformat(found[name]))
+        row[name] = _moment(found.get(name))
     if row["rejected_at"] is None:
         raise ValueError
     row["last_seen"] = row["last_seen"] or row["rejected_at"]
-    row["run_id"] = None if found.get("run_id") is None else str(uuid.UUID(found["run_id"]))
+    row["run_id"] = run_text(found.get("run_id"))
     for name, least in _NUMBERS.items():
         row[name] = found.get(name, least)
         if type(row[name]) is not int or not least <= row[name] < 1 << 31:
@@ -179,6 +178,8 @@ def _checked(found: dict[str, Any], redactor: Redactor, digests: Digests | None)
     record = decode(json.dumps(found["raw_record"]))
     edited = decode(json.dumps(found.get("edited_record")))
     context = decode(json.dumps(found.get("context")))
+    if context is not None and not isinstance(context, dict):
+        raise ValueError
     row["raw_record"] = encode(record)
     row["edited_record"] = encode(edited) if "edited_record" in found else None
     if digests is not None:
@@ -229,9 +230,7 @@ def _received_key(found: Any, digests: Digests | None) -> str | None:
     """Return the key of a letter before it was edited, checked; as a digest where its record is masked."""
     if found is None:
         return None
-    key, superseded = _text(found["sink_key"]), found["superseded_at"]
-    if superseded is not None:
-        superseded = utc_text(datetime.fromisoformat(superseded))
+    key, superseded = _text(found["sink_key"]), _moment(found["superseded_at"])
     if key is not None and digests is not None:
         key = digests.text(key)
     return json.dumps({"sink_key": key, "superseded_at": superseded})
@@ -243,10 +242,22 @@ def _text(value: Any) -> str | None:
     raise ValueError
 
 
+def _moment(value: Any) -> str | None:
+    if value is None:
+        return None
+    found = datetime.fromisoformat(value)
+    if found.tzinfo is None:  # it would be taken for a time of this machine's zone
+        raise ValueError
+    return utc_text(found)
+
+
 def _cause(found: Any, row: dict[str, Any]) -> CauseFound | None:
     if not found:
         return None
-    cause = Fingerprint(row["fingerprint"], str(found["template"]), int(found["version"]))
+    template, version = _text(found["template"]), found["version"]
+    if template is None or type(version) is not int or not 0 <= version < 1 << 31:
+        raise ValueError
+    cause = Fingerprint(row["fingerprint"], template, version)
     return cause, row["error_type"], row["error_message"]
 
 
