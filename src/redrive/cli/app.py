@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from redrive._internal.interrupts import Terminated, interrupt_behind
 from redrive.cli import exit_codes, say_interrupted
-from redrive.cli.command import root
+from redrive.cli.command import refuse_repeated_options, root
 from redrive.cli.format import in_a_line, one_line
 
 VERBS = {
@@ -43,6 +43,11 @@ _UsageError, _ClickException = cast("tuple[type[Any], type[Any]]", typer.BadPara
 
 class Program(TyperGroup):
     """The root of the commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command, each given once."""
+        refuse_repeated_options(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The nouns, and the verbs that need none."""

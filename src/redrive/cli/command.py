@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 import redrive
 from redrive.cli.exit_codes import UserCodeExited, on_broken_pipe
@@ -49,8 +50,28 @@ def root(app: typer.Typer) -> None:
     app.callback(invoke_without_command=True)(_with_options(start, [_Root]))
 
 
+def refuse_repeated_options(command: TyperCommand | TyperGroup, ctx: Any, args: list[str]) -> None:
+    """Refuse an option that takes one value and is given twice: one of the two would be ignored.
+
+    A flag without an opposite may be repeated, which changes nothing.
+    """
+    if ctx.resilient_parsing:
+        return
+    given = command.make_parser(ctx).parse_args(args=list(args))[2]
+    for option, times in Counter(given).items():
+        if not isinstance(option, TyperOption) or option.multiple or option.count:
+            continue
+        if times > 1 and not (option.is_flag and not option.secondary_opts):
+            raise typer.BadParameter(f"it takes one value and is given {times} times", ctx=ctx, param=option)
+
+
 class _Noun(TyperGroup):
     """A group of commands, each told of in a whole sentence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options of the group, each given once."""
+        refuse_repeated_options(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands; a line that is too long goes on below."""
@@ -63,6 +84,11 @@ class _Noun(TyperGroup):
 
 class _Command(TyperCommand):
     """A command, whose help shows what is to be typed: of which type Python makes it is nobody's business."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options of the command, each given once unless it takes several values."""
+        refuse_repeated_options(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What must be there stands as it is; braces are for choices."""

@@ -17,6 +17,8 @@ OPEN = ("pending", "escalated")
 DECIDED = ("reprocessed", "discarded")
 """The other ones."""
 _ANY = {"any", "all"}
+_SEVERAL = ("pipeline", "error_type", "source", "key", "position")
+"""Options that may be repeated, by the names of their filters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,8 @@ class Selection:
         str | None, typer.Option(metavar="HEX", help="Of this cause, or the beginning of one, as `causes` shows it.")
     ] = None
     error_type: Annotated[
-        list[str] | None, typer.Option(metavar="TYPE", help="Rejected there: validation, parse, sink and so on.")
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="Rejected there: validation, parse, sink and so on; may be repeated."),
     ] = None
     status: Annotated[
         list[str] | None,
@@ -48,9 +51,13 @@ class Selection:
     until: Annotated[str | None, typer.Option(metavar="WHEN", help="Rejected before.")] = None
     seen_since: Annotated[str | None, typer.Option(metavar="WHEN", help="Failed, for the last time, since.")] = None
     run: Annotated[str | None, typer.Option(metavar="UUID", help="Rejected in this run.")] = None
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="From this table or file.")] = None
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="With this source key.")] = None
-    position: Annotated[str | None, typer.Option(metavar="WHERE", help="From this line, offset or page.")] = None
+    source: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="From this table or file; may be repeated.")
+    ] = None
+    key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="With this source key; may be repeated.")] = None
+    position: Annotated[
+        list[str] | None, typer.Option(metavar="WHERE", help="From this line, offset or page; may be repeated.")
+    ] = None
     text: Annotated[str | None, typer.Option(metavar="WORDS", help="With these words in the error.")] = None
     min_seen: Annotated[int | None, typer.Option(metavar="N", help="Failed at least so often.")] = None
     edited: Annotated[bool | None, typer.Option("--edited/--unedited", help="Edited, or not.")] = None
@@ -74,12 +81,10 @@ class Selection:
     def conditions(self) -> dict[str, Any]:
         """What was said beside the ids and the status."""
         given = {
-            "pipeline": tuple(self.pipeline or ()) or None,
+            **{name: tuple(getattr(self, name) or ()) or None for name in _SEVERAL},
             "cause": self.cause,
-            "error_type": tuple(self.error_type or ()) or None,
             "run_id": self.run,
-            **{name: getattr(self, name) for name in ("since", "until", "seen_since", "source", "key", "position")},
-            **{name: getattr(self, name) for name in ("text", "min_seen", "edited")},
+            **{name: getattr(self, name) for name in ("since", "until", "seen_since", "text", "min_seen", "edited")},
         }
         return {name: value for name, value in given.items() if value is not None}
 
