@@ -1,5 +1,6 @@
 """Silences, snoozes and maintenance windows, on both databases and a clock of the test's own."""
 
+import random
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -12,7 +13,7 @@ from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.service import Alerts
 from redrive.errors import AlertError
 from redrive.model.alerts import AlertFilter, AlertStatus, Facts, SendStatus, Subject, What
-from tests.support.alerts import NOON, P1, P3, Recorder, after, finding, judgement, raising, settings, watched
+from tests.support.alerts import NOON, P1, P2, P3, Recorder, after, finding, judgement, raising, settings, watched
 
 HOUR = 3_600
 
@@ -212,6 +213,182 @@ class TestSnooze:
             desk.snooze(number, seconds=HOUR)
         with pytest.raises(AlertError, match="there is no alert 99"):
             desk.snooze(99, seconds=HOUR)
+
+
+class TestEndOfSnooze:
+    """A snooze is about one alert, as it was when it was snoozed."""
+
+    @pytest.fixture
+    def desk(self, store, make):
+        watched(store)
+        desk = make()
+        desk.sender = Sender(store.database, desk.settings, deliver=Recorder())
+        desk.sender.ring = lambda: None
+        return desk
+
+    def sent(self, desk):
+        desk.send_due()
+        return sent(desk)
+
+    def snoozed(self, desk, *findings, hours=72):
+        find(desk, *(findings or (finding(urgency=P3),)))
+        desk.send_due()
+        number = desk.find()[0].id
+        desk.snooze(number, seconds=hours * HOUR)
+        return number
+
+    def test_later_alert_of_the_same_key_is_sent(self, desk, clock):
+        first = self.snoozed(desk)
+        clock.at = after(60)
+        find(desk, gone=("run:vendor:failed",))
+        assert (desk.silences(), desk.silences(ended=True)[0].until) == ([], after(60))
+        clock.at = after(HOUR)
+        find(desk, finding(urgency=P3))
+        assert desk.silenced_until(desk.find(status="open")) == {}
+        assert [send.what for send in desk.sends(desk.find()[0].id)] == [What.OPENED]
+        assert [send.what for send in desk.sends(first)] == [What.OPENED, What.RESOLVED]
+
+    @pytest.mark.parametrize("how", ["closed", "resolved by its program"])
+    def test_snooze_ends_with_a_closed_alert(self, desk, clock, how):
+        desk.open(key="export", severity="P3", title="no rows")
+        number = desk.find()[0].id
+        desk.snooze(number, seconds=HOUR)
+        clock.at = after(60)
+        desk.resolve(number, by="me", note="done") if how == "closed" else desk.resolve("export")
+        assert desk.silences() == []
+        desk.open(key="export", severity="P3", title="no rows")
+        assert self.sent(desk)[-1] == "opened"
+
+    def test_snooze_ends_with_a_forgotten_alert(self, desk, clock):
+        number = self.snoozed(desk, finding(persist=600.0))
+        assert desk.get(number).status is AlertStatus.WAITING
+        clock.at = after(60)
+        find(desk, gone=("run:vendor:failed",))
+        assert desk.silences() == []
+
+    def test_more_severe_alert_is_sent_and_repeated(self, desk, clock):
+        self.snoozed(desk)
+        clock.at = after(60)
+        find(desk, finding(urgency=P1))
+        assert (self.sent(desk), desk.silences()) == (["opened", "escalated"], [])
+        look(desk, clock, 90)
+        assert self.sent(desk) == ["opened", "escalated"]
+        look(desk, clock, HOUR + 61)
+        assert self.sent(desk) == ["opened", "escalated", "repeated"]
+
+    def test_alert_is_sent_where_it_is_as_severe_again_as_once(self, desk, clock):
+        find(desk, finding(urgency=P1))
+        desk.send_due()
+        clock.at = after(60)
+        self.snoozed(desk, finding(urgency=P3))
+        look(desk, clock, 120)
+        assert self.sent(desk) == ["opened"]
+        find(desk, finding(urgency=P1))
+        assert self.sent(desk) == ["opened", "repeated"]
+
+    def test_less_severe_alert_stays_snoozed(self, desk, clock):
+        self.snoozed(desk, finding(urgency=P1))
+        clock.at = after(60)
+        find(desk, finding(urgency=P3))
+        look(desk, clock, 71 * HOUR)
+        assert self.sent(desk) == ["opened"]
+
+    def joined(self, name, urgency=P2):
+        return finding(f"run:{name}:failed", urgency, key="cause:1", subject=Subject(kind="pipeline", name=name))
+
+    def test_pipeline_that_joins_is_sent(self, desk, clock):
+        self.snoozed(desk, self.joined("a"), self.joined("b"))
+        clock.at = after(60)
+        find(desk, self.joined("c"))
+        assert (self.sent(desk), desk.silences()) == (["opened", "repeated"], [])
+
+    def test_pipeline_that_fails_again_stays_snoozed(self, desk, clock):
+        self.snoozed(desk, self.joined("a"), self.joined("b"))
+        for second in range(10, 60, 10):
+            clock.at = after(second)
+            find(desk, gone=("run:b:failed",))
+            clock.at = after(second + 5)
+            find(desk, self.joined("b"))
+        assert (self.sent(desk), len(desk.silences())) == (["opened"], 1)
+
+    def test_pipeline_that_fails_on_a_snoozed_service_is_sent(self, desk, clock):
+        bank, key = Subject(kind="service", name="bank"), "service:bank:down"
+        self.snoozed(desk, finding("run:a:failed", P2, key=key, subject=bank))
+        clock.at = after(60)
+        find(desk, finding("level:down:bank", P2, key=key, subject=bank))
+        assert self.sent(desk) == ["opened"]
+        find(desk, finding("run:b:failed", P2, key=key, subject=bank))
+        assert self.sent(desk) == ["opened", "repeated"]
+
+    def test_acknowledged_alert_is_joined_in_silence(self, desk, clock):
+        number = self.snoozed(desk, self.joined("a"))
+        desk.acknowledge(number, by="me")
+        clock.at = after(60)
+        find(desk, self.joined("c"))
+        assert self.sent(desk) == ["opened"]
+
+    def test_silence_by_rule_holds_back_what_has_become_worse(self, desk, clock):
+        self.snoozed(desk)
+        desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
+        clock.at = after(60)
+        find(desk, finding(urgency=P1))
+        look(desk, clock, HOUR - 1)
+        assert self.sent(desk) == ["opened"]
+        look(desk, clock, HOUR)
+        assert self.sent(desk) == ["opened", "escalated"]
+
+    def test_queued_message_of_a_worse_alert_is_sent(self, desk, clock):
+        find(desk, self.joined("a"))
+        desk.snooze(desk.find()[0].id, seconds=HOUR)
+        clock.at = after(60)
+        find(desk, self.joined("c"))
+        desk.send_due()
+        assert [send.status for send in desk.sends(desk.find()[0].id)] == [SendStatus.SENT]
+
+    def test_repeats_go_on_hourly_after_a_snooze(self, desk, clock):
+        self.snoozed(desk, finding(urgency=P1), hours=1)
+        for minute in range(60, 242):
+            look(desk, clock, minute * 60)
+            clock.at = after(minute * 60 + 2)
+            desk.send_due()
+        assert self.sent(desk) == ["opened", *["repeated"] * 4]
+
+    def test_listing_names_the_alert(self, desk):
+        number = self.snoozed(desk)
+        (snooze,) = desk.silences()
+        assert (snooze.alert_id, snooze.about) == (number, f"alert {number} (run:vendor)")
+        assert snooze.document()["alert_id"] == number
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_nothing_worse_is_held_back_in_any_order(self, desk, clock, seed):
+        chance, names, at = random.Random(seed), ("a", "b", "c"), 0
+        known = {}  # by alert: the severity and the pipelines that an operator was told of, or saw when snoozing
+        messages = {}
+        for _ in range(60):
+            at += chance.choice((1, 60, 1_800))
+            clock.at = after(at)
+            alert, what = (desk.find(status="open") or [None])[0], chance.randrange(4)
+            if what == 0 and alert is not None:
+                desk.snooze(alert.id, seconds=chance.choice((60, 2 * HOUR)))
+                known[alert.id] = (alert.urgency, self.members(alert))
+            elif what == 1:
+                find(desk, gone=[f"run:{name}:failed" for name in names if chance.random() < 0.7])
+            else:
+                find(desk, self.joined(chance.choice(names), chance.choice((P1, P2, P3))))
+            desk.pass_time()
+            desk.send_due()
+            for alert in desk.find(status="open"):
+                count, seen = len(desk.sends(alert.id)), (alert.urgency, self.members(alert))
+                if count > messages.get(alert.id, 0) or not desk.silenced_until([alert]):
+                    assert count > 0
+                    known[alert.id] = seen
+                messages[alert.id] = count
+                urgency, members = known[alert.id]
+                assert not alert.urgency.outranks(urgency)
+                assert self.members(alert) <= members
+
+    def members(self, alert):
+        return {evidence.split(":")[1] for evidence in alert.evidence}
 
 
 class TestQueuedMessages:

@@ -44,11 +44,11 @@ def silence(
         made = store.alerts.silence(
             seconds=seconds("--for", for_), reason=reason, subject=subject, condition=condition, pipeline=pipeline
         )
-        matching = sum(made.only.matches(one) for one in store.alerts.find(status="open", limit=1_000))
+        matching = sum(made.covers(one) for one in store.alerts.find(status="open", limit=1_000))
     if session.out.json:
         session.out.document(made.document())
     open_now = "no open alert matches now" if not matching else f"{matching:,} open alert{'s'[: matching > 1]} now"
-    session.out.say(f"silence {made.id} until {at(made.until)}: {made.only} ({open_now})")
+    session.out.say(f"silence {made.id} until {at(made.until)}: {made.about} ({open_now})")
 
 
 @command(app)
@@ -59,7 +59,10 @@ def snooze(
     for_: _For,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = "snoozed",
 ) -> None:
-    """Send nothing about one alert for a while; if it still holds when that ends, it is sent again."""
+    """Send nothing about one alert for a while; if it still holds when that ends, it is sent again.
+
+    The snooze ends early when the alert is resolved, becomes more severe, or concerns another pipeline or flow.
+    """
     with session.opened() as store, _in_a_sentence():
         made = store.alerts.snooze(alert_id, seconds=seconds("--for", for_), reason=reason)
     if session.out.json:
@@ -97,7 +100,7 @@ def unsilence(
         ended = store.alerts.end_silence(silence_id)
     if session.out.json:
         session.out.document(ended.document())
-    session.out.say(f"ended silence {ended.id}: {ended.only}")
+    session.out.say(f"ended silence {ended.id}: {ended.about}")
 
 
 _COLUMNS = (
@@ -113,4 +116,4 @@ _COLUMNS = (
 
 def _row(one: Silence) -> list[Any]:
     status = "active" if one.until > datetime.now(UTC) else "ended"
-    return [one.id, one.until, status, str(one.only), one.reason, one.created_by, one.created_at]
+    return [one.id, one.until, status, one.about, one.reason, one.created_by, one.created_at]

@@ -281,7 +281,20 @@ class Silence:
     until: datetime
     """When it ends, or was ended."""
     ended_by: str | None = None
-    """Who ended it early."""
+    """Who ended it early; `redrive` where a snooze ended with its alert, or because the alert became worse."""
+    alert_id: int | None = None
+    """The one alert that is snoozed; None where this is for all alerts that match."""
+
+    def covers(self, alert: Alert) -> bool:
+        """Whether this silences the alert. A snooze is about one alert, not about later ones of its key."""
+        return self.only.matches(alert) if self.alert_id is None else self.alert_id == alert.id
+
+    @property
+    def about(self) -> str:
+        """Which alerts, in words."""
+        if self.alert_id is None:
+            return str(self.only)
+        return " ".join([f"alert {self.alert_id}", *(f"({mask(key)})" for key in self.only.keys)])
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""

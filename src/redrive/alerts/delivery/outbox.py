@@ -139,7 +139,8 @@ class Outbox:
         if not sent or ended is None or max(sent) < ended:
             return False
         every = self._settings.repeat.get(alert.urgency)
-        return every is None or now - max(sent) < timedelta(seconds=every)
+        # Half of it: the next repeat is due by when the alert was stored, which is a little before it was sent.
+        return every is None or now - max(sent) < timedelta(seconds=every) / 2
 
     def _said_already(self, connection: Connection, unheard: Sequence[Row[Any]], what: What, now: datetime) -> bool:
         """Take out what need not be said any more; whether what is left says it all.

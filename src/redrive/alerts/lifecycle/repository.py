@@ -28,7 +28,7 @@ from redrive.alerts.lifecycle.open_alerts import (
     without_newer,
 )
 from redrive.alerts.lifecycle.rows import TITLE, alert_of, case_of, columns_of, fit_to_store, send_of
-from redrive.alerts.lifecycle.silences import Silenced, SilenceLog, insert_silence, read_silenced
+from redrive.alerts.lifecycle.silences import Silenced, SilenceLog, end_snoozes, insert_silence, read_silenced
 from redrive.alerts.lifecycle.state_machine import AlertChange, AlertRecord, Evidence
 from redrive.errors import AlertError
 from redrive.model.alerts import (
@@ -180,6 +180,7 @@ class AlertRepository:
                 case,
                 state_machine.passed(case, now, self._settings, after_silence=silenced.is_over(case.alert)),
                 silenced,
+                now,
             )
             for key, case in cases.items()
         }
@@ -193,7 +194,7 @@ class AlertRepository:
             applied = _Applied([], [])
             for key, change in changes.items():
                 before = cases.get(key)
-                told = _unless_silenced(before, change, silenced)
+                told = _unless_silenced(before, change, silenced, at)
                 case = self._write(connection, before, told, at)
                 if case is not None:
                     applied.cases.append(case)
@@ -213,6 +214,8 @@ class AlertRepository:
         case = change.case
         if before is not None and (case is None or case.alert.id != before.alert.id):
             connection.execute(delete(alerts).where(alerts.c.id == before.alert.id))
+        if before is not None and before.snooze is not None and (case is None or case.snooze is None):
+            end_snoozes(connection, before.alert.id, now)
         if case is None:
             return None
         if case.alert.id == state_machine.UNTOLD:
@@ -236,7 +239,8 @@ class AlertRepository:
             before = open_case(connection, finding.key, given)
             if before is not None and finding.condition == CUSTOM:  # its one witness may have an older form of the key
                 before = replace(before, witnesses=tuple(_with_evidence(one, finding) for one in before.witnesses))
-            change = _unless_silenced(before, state_machine.found(before, finding, at), self._silenced(connection, at))
+            silenced = self._silenced(connection, at)
+            change = _unless_silenced(before, state_machine.found(before, finding, at), silenced, at)
             case = self._write(connection, before, change, at)
             assert case is not None
             return _Applied([case], [case.alert])
@@ -376,7 +380,10 @@ class AlertRepository:
         return self._keys.of_name(name)
 
     def snooze(self, alert_id: int, *, length: timedelta, reason: str, by: str, now: datetime | None = None) -> Silence:
-        """Silence one alert; where it still holds when that ends, it is sent again, whoever had acknowledged it."""
+        """Silence one alert; where it still holds when that ends, it is sent again, whoever had acknowledged it.
+
+        The snooze ends with the alert, and early where the alert becomes more severe or concerns another run.
+        """
 
         def work(connection: Connection) -> tuple[AlertRecord, Silence]:
             at = self._begin(connection, now)
@@ -384,9 +391,10 @@ class AlertRepository:
             if before.alert.is_over:
                 raise AlertError(f"alert {alert_id} is over already: {before.alert.resolution}")
             only = AlertFilter(keys=(before.alert.key,))
-            silence = insert_silence(connection, only, length=length, reason=reason, by=by, now=at)
-            told = before.alert.status is not AlertStatus.WAITING
-            case = self._write(connection, before, state_machine.snoozed(before) if told else AlertChange(before), at)
+            silence = insert_silence(
+                connection, only, length=length, reason=reason, by=by, now=at, alert_id=before.alert.id
+            )
+            case = self._write(connection, before, state_machine.snoozed(before), at)
             assert case is not None
             return case, silence
 
@@ -436,10 +444,12 @@ class AlertRepository:
         return Retention(self._database, before=before, now=at).purge_alerts(before)
 
 
-def _unless_silenced(before: AlertRecord | None, change: AlertChange, silenced: Silenced) -> AlertChange:
-    """The change, without the messages that are silenced now."""
-    if change.case is None or silenced.until(change.case.alert) is None:
+def _unless_silenced(before: AlertRecord | None, change: AlertChange, silenced: Silenced, now: datetime) -> AlertChange:
+    """The change, without the messages that are silenced now. What is worse than when it was snoozed is sent."""
+    if change.case is None or change.wakes or silenced.until(change.case.alert) is None:
         return change
+    if state_machine.is_worse_than_snoozed(change.case) and silenced.is_only_snoozed(change.case.alert):
+        return state_machine.woken(change, now)
     return state_machine.held(before, change)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from redrive.alerts.custom import CUSTOM
 from redrive.alerts.delivery.safe_text import safe_document, safe_line
 from redrive.alerts.lifecycle.keys import StoredKeys
-from redrive.alerts.lifecycle.state_machine import AlertRecord, Evidence, brief_facts
+from redrive.alerts.lifecycle.state_machine import AlertRecord, Evidence, Snooze, brief_facts
 from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Severity, Subject, What
 
 TITLE = 500
@@ -44,6 +44,7 @@ def columns_of(case: AlertRecord) -> dict[str, Any]:
             "peak": None if case.peak is None else case.peak.value,
             "members": case.members,
             "returns": case.returns,
+            "snooze": None if case.snooze is None else _document_of_snooze(case.snooze),
             "witnesses": [_document_of(witness) for witness in case.witnesses if not witness.is_brief],
             "brief": _brief_of(case.witnesses),
         },
@@ -56,7 +57,8 @@ def case_of(row: Row[Any]) -> AlertRecord:
     brief = (one for document in kept.get("brief", ()) for one in _briefly(row.key, document))
     witnesses = (*brief, *(_witness_of(row.key, document) for document in kept["witnesses"]))
     peak = None if kept["peak"] is None else Severity(kept["peak"])
-    return AlertRecord(alert_of(row), witnesses, peak, kept.get("members", 0), kept.get("returns", 0))
+    snooze = None if kept.get("snooze") is None else _snooze_of(kept["snooze"])
+    return AlertRecord(alert_of(row), witnesses, peak, kept.get("members", 0), kept.get("returns", 0), snooze)
 
 
 def alert_of(row: Row[Any]) -> Alert:
@@ -104,6 +106,15 @@ def fit_to_store(finding: Finding, keys: StoredKeys) -> Finding:
         group_title=None if finding.group_title is None else safe_line(finding.group_title, TITLE),
         facts=Facts.of(safe_document(finding.facts.document())),
     )
+
+
+def _document_of_snooze(snooze: Snooze) -> dict[str, Any]:
+    return {"urgency": snooze.urgency.value, "members": sorted([one.kind, one.name] for one in snooze.members)}
+
+
+def _snooze_of(document: Mapping[str, Any]) -> Snooze:
+    members = frozenset(Subject(kind=kind, name=name) for kind, name in document["members"])
+    return Snooze(Severity(document["urgency"]), members)
 
 
 def _document_of(witness: Evidence) -> dict[str, Any]:

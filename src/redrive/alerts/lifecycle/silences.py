@@ -29,8 +29,8 @@ class Silenced:
 
     def __init__(self, silences: Iterable[Silence], windows: Iterable[Maintenance], now: datetime) -> None:
         self._known, self._windows = list(silences), list(windows)
-        self._active = [(one.only, one.until) for one in self._known if one.until > now]
-        self._active += [(one.only, until) for one in self._windows if (until := one.until(now)) is not None]
+        self._active = [one for one in self._known if one.until > now]
+        self._open_windows = [(one.only, until) for one in self._windows if (until := one.until(now)) is not None]
         self._ended = [one for one in self._known if one.until <= now]
 
     def __bool__(self) -> bool:
@@ -39,28 +39,35 @@ class Silenced:
 
     def until(self, alert: Alert) -> datetime | None:
         """When an alert may be sent again; None where it may be now."""
-        return max((until for only, until in self._active if only.matches(alert)), default=None)
+        ends = [one.until for one in self._active if one.covers(alert)]
+        return max([*ends, *(until for only, until in self._open_windows if only.matches(alert))], default=None)
+
+    def is_only_snoozed(self, alert: Alert) -> bool:
+        """Whether nothing silences an alert but a snooze, which is about what was known when it began."""
+        covering = [one for one in self._active if one.covers(alert)]
+        by_rule = any(one.alert_id is None for one in covering)
+        return bool(covering) and not by_rule and not any(only.matches(alert) for only, _ in self._open_windows)
 
     def is_over(self, alert: Alert) -> bool:
         """Whether a silence has ended since the alert was last sent, and it is not silent any more."""
         told_at = alert.told_at
         if told_at is None or self.until(alert) is not None:
             return False
-        return any(one.created_at >= told_at and one.only.matches(alert) for one in self._ended)
+        return any(one.created_at >= told_at and one.covers(alert) for one in self._ended)
 
     def ended_at(self, alert: Alert) -> datetime | None:
         """Return when the last silence of an alert ended; None where none has ended lately."""
-        return max((one.until for one in self._ended if one.only.matches(alert)), default=None)
+        return max((one.until for one in self._ended if one.covers(alert)), default=None)
 
     def is_settled(self, alert: Alert) -> bool:
-        """Whether an alert was acknowledged or resolved before a silence of it ended."""
+        """Whether an alert was acknowledged or resolved before a silence of it ended, or ended its snooze by that."""
         moments = [one for one in (alert.acknowledged_at, alert.resolved_at) if one is not None]
         if not moments or self.until(alert) is not None:
             return bool(moments)
-        silences = [one for one in self._known if one.only.matches(alert)]
+        silences = [one for one in self._known if one.covers(alert)]
         windows = [one for one in self._windows if one.only.matches(alert)]
         return any(
-            any(one.until > moment for one in silences) or any(one.until(moment) is not None for one in windows)
+            any(one.until >= moment for one in silences) or any(one.until(moment) is not None for one in windows)
             for moment in moments
         )
 
@@ -140,10 +147,18 @@ class SilenceLog:
 
 
 def insert_silence(
-    connection: Connection, only: AlertFilter, *, length: timedelta, reason: str, by: str, now: datetime
+    connection: Connection,
+    only: AlertFilter,
+    *,
+    length: timedelta,
+    reason: str,
+    by: str,
+    now: datetime,
+    alert_id: int | None = None,
 ) -> Silence:
-    """Write a silence, in the transaction of who calls."""
+    """Write a silence, or the snooze of one alert, in the transaction of who calls."""
     values = {
+        "alert_id": alert_id,
         "key": _first(only.keys),
         "subject": _first(only.subjects),
         "condition": _first(only.conditions),
@@ -154,6 +169,12 @@ def insert_silence(
         "until": now + length,
     }
     return _silence_of(connection.execute(insert(alert_silences).values(values).returning(alert_silences)).one())
+
+
+def end_snoozes(connection: Connection, alert_id: int, now: datetime) -> None:
+    """End the snoozes of an alert, in the transaction of who calls."""
+    active = (_silences.alert_id == alert_id) & (_silences.until > now)
+    connection.execute(update(alert_silences).where(active).values(until=now, ended_by="redrive"))
 
 
 def _first(names: tuple[str, ...]) -> str | None:
@@ -177,4 +198,5 @@ def _silence_of(row: Row[Any]) -> Silence:
         created_at=row.created_at,
         until=row.until,
         ended_by=row.ended_by,
+        alert_id=row.alert_id,
     )

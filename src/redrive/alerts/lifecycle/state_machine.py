@@ -69,6 +69,15 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Snooze:
+    """What an operator knew of an alert when it was snoozed; what is worse than that is sent."""
+
+    urgency: Severity
+    members: frozenset[Subject]
+    """The pipelines and flows that had failed of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class AlertRecord:
     """An alert, and all who speak for it."""
 
@@ -81,6 +90,8 @@ class AlertRecord:
     """The most pipelines and flows that have failed of it at a time."""
     returns: int = 0
     """How often it was gone and came back within `flap_seconds`, earlier alerts of the same key included."""
+    snooze: Snooze | None = None
+    """Set when it is snoozed, until it is worse than it was then, or over."""
 
     @property
     def is_told(self) -> bool:
@@ -97,6 +108,8 @@ class AlertChange:
     told: tuple[What, ...] = ()
     recovered: tuple[Evidence, ...] = ()
     """Who said that a run had failed, and was answered by a good end before anybody was told."""
+    wakes: bool = False
+    """It is worse than when it was snoozed, so it is sent."""
 
 
 def found(case: AlertRecord | None, finding: Finding, now: datetime, *, returns: int = 0) -> AlertChange:
@@ -234,8 +247,27 @@ def acknowledged(case: AlertRecord, now: datetime, *, by: str, note: str | None)
 
 def snoozed(case: AlertRecord) -> AlertChange:
     """It is sent again when the silence that goes with this is over, whoever was at it."""
-    alert = replace(case.alert, status=AlertStatus.OPEN, acknowledged_at=None, acknowledged_by=None)
-    return AlertChange(replace(case, alert=alert))
+    alert = case.alert
+    if alert.status is not AlertStatus.WAITING:
+        alert = replace(alert, status=AlertStatus.OPEN, acknowledged_at=None, acknowledged_by=None)
+    return AlertChange(replace(case, alert=alert, snooze=Snooze(alert.urgency, _runs_of(case))))
+
+
+def is_worse_than_snoozed(case: AlertRecord) -> bool:
+    """Whether a snoozed alert is more severe than when it was snoozed, or concerns another pipeline or flow."""
+    if case.snooze is None or case.alert.status is not AlertStatus.OPEN:
+        return False
+    return case.alert.urgency.outranks(case.snooze.urgency) or not _runs_of(case) <= case.snooze.members
+
+
+def woken(change: AlertChange, now: datetime) -> AlertChange:
+    """The change of an alert that is worse than when it was snoozed: its snooze ends, and it is sent."""
+    assert change.case is not None
+    case = replace(change.case, snooze=None)
+    if any(what in SILENCED for what in change.told):
+        return replace(change, case=case, wakes=True)
+    alert = replace(case.alert, told_at=now, repeats=case.alert.repeats + 1)
+    return replace(change, case=replace(case, alert=alert), told=(*change.told, What.REPEATED), wakes=True)
 
 
 def closed(case: AlertRecord, now: datetime, *, by: str, note: str) -> AlertChange:
@@ -520,6 +552,11 @@ def _members(case: AlertRecord) -> set[Subject]:
     return {one.finding.subject for one in case.witnesses}
 
 
+def _runs_of(case: AlertRecord) -> frozenset[Subject]:
+    """The pipelines and flows of which runs have failed of it, of a service that is to blame as well."""
+    return frozenset(one for one in map(_runs, case.witnesses) if one.kind in ("pipeline", "flow"))
+
+
 def _facts(lead: Evidence, case: AlertRecord) -> Facts:
     facts = lead.finding.facts
     affected = dict.fromkeys(name for one in (lead, *case.witnesses) for name in one.finding.facts.affected)
@@ -537,7 +574,7 @@ def _resolved(case: AlertRecord, now: datetime, why: str) -> AlertChange:
         evidence=frozenset(),
         gone_since=None,
     )
-    return AlertChange(replace(case, alert=alert, witnesses=()), (What.RESOLVED,) if case.is_told else ())
+    return AlertChange(replace(case, alert=alert, witnesses=(), snooze=None), (What.RESOLVED,) if case.is_told else ())
 
 
 def _told_once(case: AlertRecord | None, finding: Finding, now: datetime) -> AlertChange:

@@ -76,6 +76,8 @@ alert_silences = Table(
     "alert_silences",
     metadata,
     Column("id", Id, primary_key=True, autoincrement=True),
+    # The one alert that is snoozed, and its key; empty where a silence is for all alerts that match.
+    Column("alert_id", BigInteger),
     Column("key", Text),
     Column("subject", Text),
     Column("condition", Text),

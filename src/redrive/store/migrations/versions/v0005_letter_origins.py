@@ -118,6 +118,7 @@ def _add_silences(schema: str | None) -> None:
     op.create_table(
         "alert_silences",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+        sa.Column("alert_id", sa.BigInteger),
         *(sa.Column(name, sa.Text) for name in ("key", "subject", "condition", "pipeline")),
         *(sa.Column(name, sa.Text, nullable=False) for name in ("reason", "created_by")),
         *(sa.Column(name, UtcTimestamp, nullable=False) for name in ("created_at", "until")),
