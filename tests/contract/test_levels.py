@@ -348,7 +348,17 @@ def test_a_service_is_its_last_hour_by_quarters(books, levels):
     assert found.quarters == (Window(calls=40, failed=5, successes=30, retries=3), Window(retries=4))
     assert (found.failed_4xx, found.failed_auth) == (2, 0)
     assert found.last_auth_failure == quarter - 25 * HOUR + 15 * MINUTE
-    assert found.last_success == quarter - HOUR + 15 * MINUTE
+    assert found.last_success == quarter - HOUR  # of windows without a time, the one that is sure
+
+
+def test_last_refusal_and_success_are_known_to_the_second(books, levels):
+    now = MONDAY.replace(hour=10, minute=20)
+    quarter, second = now.replace(minute=15), MINUTE / 60
+    times = {"last_failed_auth": quarter + second, "last_success": quarter + 2 * second}
+    books.put(service_rollups, rollup(quarter - HOUR, failed_auth=1, successes=1))
+    books.put(service_rollups, rollup(quarter, failed_auth=1, successes=1, **times))
+    (found,) = levels().picture(now).services
+    assert (found.last_auth_failure, found.last_success) == (quarter + second, quarter + 2 * second)
 
 
 class TestWhatIsUsual:

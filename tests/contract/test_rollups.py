@@ -10,7 +10,7 @@ from sqlalchemy import select
 import redrive
 from redrive.calls.metrics.publisher import MetricsBatch
 from redrive.calls.metrics.window import EDGES, MetricsWindow
-from redrive.store.schema import service_minutes, service_reporters
+from redrive.store.schema import service_minutes, service_reporters, service_rollups
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -54,6 +54,20 @@ def rows(store, table):
 def test_a_store_in_which_no_service_was_recorded_knows_none(services):
     assert (services.names(), services.windows(), services.totals()) == ([], [], [])
     assert services.minutes("bank", NOON) == []
+
+
+def test_latest_success_and_refusal_of_all_processes_are_kept(store, services):
+    early, late = NOON.timestamp() + 1, NOON.timestamp() + 2
+    for number, (refused, succeeded) in enumerate([(None, early), (late, None), (early, early), (None, None)], start=1):
+        done = MetricsWindow()
+        done.refused(early, "circuit_open")
+        if refused is not None:
+            done.ended(refused, "calls_failed", "failed_auth")
+        if succeeded is not None:
+            done.succeeded(succeeded, [0.1])
+        services.add(batch(number, bank=done))
+    (row,) = rows(store, service_rollups)
+    assert (row.last_success, row.last_failed_auth) == (NOON + timedelta(seconds=1), NOON + timedelta(seconds=2))
 
 
 def test_what_a_process_did_comes_back_as_a_window(services):

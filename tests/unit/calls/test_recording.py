@@ -232,6 +232,28 @@ def test_a_call_that_ends_on_a_bad_answer_is_counted_by_whose_fault_it_is(servic
     assert shelf.minute(NOON) == (1, int(status >= 500 or status in (408, 425)))
 
 
+class TestRefusedCredential:
+    """Whether a service answered well after a refusal, where both are within one minute."""
+
+    def times(self, service, shelf, clock, answers):
+        bank, told = service(), iter(answers)
+        transport = bank.httpx_transport(httpx.MockTransport(lambda request: httpx.Response(next(told))))
+        with httpx.Client(transport=transport) as client:
+            for _ in answers:
+                client.get("https://bank.example")
+                clock.advance(1.0)
+        sums = shelf.sums()
+        return sums.last_success, sums.last_failed_auth
+
+    def test_success_before_the_refusal_does_not_count_as_later(self, service, shelf, clock):
+        succeeded, refused = self.times(service, shelf, clock, [200, 200, 401])
+        assert succeeded < refused == NOON.timestamp() + 2
+
+    def test_success_after_the_refusal_counts_as_later(self, service, shelf, clock):
+        succeeded, refused = self.times(service, shelf, clock, [200, 401, 200])
+        assert succeeded >= refused == NOON.timestamp() + 1
+
+
 def test_a_fallback_is_counted_and_its_call_has_not_failed_unless_the_fallback_does(service, shelf):
     bank = service()
     assert bank.with_options(fallback=7).call(fail) == 7

@@ -60,8 +60,11 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
             name: _sum(column[name], column.at >= hour)
             for name in ("failed_4xx", "failed_404", "streaks_5xx", "failed_auth")
         },
-        "last_auth_failure": _last(column.failed_auth > 0),
-        "last_success": _last(column.successes > 0),
+        "last_auth_failure": func.max(column.last_failed_auth, type_=column.at.type),
+        "last_success": func.max(column.last_success, type_=column.at.type),
+        # Windows that older versions have written.
+        "quarter_auth_failure": _last((column.failed_auth > 0) & column.last_failed_auth.is_(None)),
+        "quarter_success": _last((column.successes > 0) & column.last_success.is_(None)),
     }
     summed = (
         select(column.service, *(one.label(name) for name, one in sums.items()))
@@ -76,9 +79,11 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
     for row in connection.execute(summed).all():
         values = dict(row._mapping)
         name = values.pop("service")
-        for moment in ("last_auth_failure", "last_success"):
-            began = values.pop(moment)
-            values[moment] = None if began is None else began + timedelta(seconds=QUARTER)
+        refused_in, success_in = values.pop("quarter_auth_failure"), values.pop("quarter_success")
+        if refused_in is not None:
+            refused_in += timedelta(seconds=QUARTER)
+        values["last_auth_failure"] = _later(values["last_auth_failure"], refused_in)
+        values["last_success"] = _later(values["last_success"], success_in)
         quarters = compared.get(name, [])
         usual = usual_windows(quarters, hour, troubles.get(name, ()))
         if quarters and quarters[-1][0] >= hour and sum(one.successes for one in usual) < FEW:
@@ -212,6 +217,10 @@ def _suffering(connection: Connection, now: datetime) -> dict[str, tuple[str, ..
 
 def _sum(column: ColumnElement[int], within: ColumnElement[bool]) -> ColumnElement[int]:
     return func.coalesce(func.sum(case((within, column), else_=0)), 0).cast(BigInteger)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    return max((at for at in (one, other) if at is not None), default=None)
 
 
 def _last(where: ColumnElement[bool]) -> ColumnElement[datetime]:

@@ -226,9 +226,9 @@ class ServicePicture:
     """How often three calls in a row ended in an answer 5xx."""
     failed_auth: int = 0
     last_auth_failure: datetime | None = None
-    """The end of the last quarter of an hour, of those within a day, in which a credential was refused for good."""
+    """When, within a day, a call last failed by a credential that was refused for good."""
     last_success: datetime | None = None
-    """In the same way the end of the last quarter of an hour in which an attempt succeeded."""
+    """A moment within a day at which, or after which, an attempt has succeeded."""
     next_probe: datetime | None = None
     """When its open circuit lets the next probe through, of the processes that hold it open the first."""
     used_by: tuple[str, ...] = ()

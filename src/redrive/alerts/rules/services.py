@@ -20,6 +20,8 @@ _RENEW = (
     "calls that need it fail at once, and nothing renews it: put a valid credential in place, then run again what has "
     "failed"
 )
+_REFUSAL = timedelta(minutes=15)
+"""How long a refused credential counts at least, though other calls succeed."""
 _FIGURES = 75 * 60.0
 """Seconds that the figures of the last hour may reach back: the quarter of an hour under way, and four before it."""
 _FLAPPING = 0.25
@@ -211,16 +213,16 @@ def _may_fail_again(service: ServicePicture, now: datetime, limits: Thresholds) 
 def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
     """Services that refused a credential for good, and that have answered nothing well since.
 
-    Both are known by the quarter of an hour. Where both happened in the same one the refusal counts: a page too many is
-    better than a credential that only some processes have.
+    A refusal counts for a quarter of an hour at least, whatever succeeds: a page too many is better than a credential
+    that only some processes have.
     """
     now = picture.now
     findings = []
     for service in _services(picture):
         limits = settings.limits_of(service.name)
         at = service.last_auth_failure or (now if service.failed_auth else None)
-        healed = at is not None and service.last_success is not None and service.last_success > at
-        if at is None or healed or (now - at).total_seconds() >= limits.auth_silence:
+        healed = at is not None and service.last_success is not None and service.last_success >= at
+        if at is None or (healed and now - at >= _REFUSAL) or (now - at).total_seconds() >= limits.auth_silence:
             continue
         often = f" {counted(service.failed_auth, 'time')} within the hour" if service.failed_auth else ""
         findings.append(
@@ -228,7 +230,7 @@ def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
                 "auth_refused",
                 service,
                 picture,
-                f"{short(service.name)} refused its credential{often}, last before {clock(min(at, now), now)}",
+                f"{short(service.name)} refused its credential{often}, last at {clock(min(at, now), now)}",
                 next_step=_RENEW,
                 measured={"refused within the hour": service.failed_auth},
             )

@@ -84,7 +84,7 @@ class MetricsRecord:
         self._latencies, self._by_endpoint = core.tally.latencies, core.tally.by_endpoint
         self._lock = threading.RLock()
         self._book = MetricsWindow()
-        self._minute = window(self._now(), MINUTE)  # of the successes that are told next
+        self._told_at = self._now()  # the successes that are told next came after it
         self._open_since: float | None = None  # by the clock that only ever grows, as the circuit has it
         core.tally.recorder = self
         core.tally.fold(core.clock.monotonic())
@@ -99,9 +99,9 @@ class MetricsRecord:
     def succeeded(self, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]]) -> float:
         now = self._now()
         with self._lock:
-            self._book.succeeded(self._minute, latencies, by_endpoint)
-            self._minute = window(now, MINUTE)
-            return self._minute + MINUTE - now
+            self._book.succeeded(self._told_at, latencies, by_endpoint)
+            self._told_at = now
+            return window(now, MINUTE) + MINUTE - now
 
     def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
         now = self._now()
@@ -114,9 +114,14 @@ class MetricsRecord:
             self._book.refused(now, outcome, endpoint=endpoint)
 
     def ended(self, *how: str, endpoint: str) -> None:
+        refused = "failed_auth" in how
+        if refused and (core := self._core()) is not None:
+            core.tally.fold(core.clock.monotonic())  # what has succeeded before it must not seem to come after it
         now = self._now()
         with self._lock:
             self._book.ended(now, *how, endpoint=endpoint)
+            if refused:
+                self._told_at = now
 
     def turned(self, closed: bool, now: float) -> None:
         """The circuit is closed now, or it is not any more."""

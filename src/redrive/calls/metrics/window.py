@@ -57,9 +57,14 @@ class WindowSums:
     """Successful attempts by how long they took."""
     success_seconds: float = 0.0
     open_seconds: float = 0.0
+    last_success: float | None = None
+    """An attempt has succeeded at this time or later."""
+    last_failed_auth: float | None = None
+    """When a call last failed by a credential that was refused for good."""
 
-    def succeeded(self, latencies: Sequence[float]) -> None:
-        """Attempts that succeeded."""
+    def succeeded(self, at: float, latencies: Sequence[float]) -> None:
+        """Attempts that succeeded, at this time or later."""
+        self.last_success = _later(self.last_success, at)
         self.counts["successes"] += len(latencies)
         self.buckets = [one + more for one, more in zip(self.buckets, spread(latencies), strict=True)]
         self.success_seconds += sum(latencies)
@@ -70,6 +75,12 @@ class WindowSums:
         self.buckets = [one + more for one, more in zip(self.buckets, other.buckets, strict=True)]
         self.success_seconds += other.success_seconds
         self.open_seconds += other.open_seconds
+        self.last_success = _later(self.last_success, other.last_success)
+        self.last_failed_auth = _later(self.last_failed_auth, other.last_failed_auth)
+
+
+def _later(one: float | None, other: float | None) -> float | None:
+    return max((at for at in (one, other) if at is not None), default=None)
 
 
 @dataclass(slots=True)
@@ -109,13 +120,13 @@ class MetricsWindow:
     def succeeded(
         self, at: float, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]] | None = None
     ) -> None:
-        """Calls that succeeded at their first attempt, in all and by endpoint."""
+        """Calls that succeeded at their first attempt, in all and by endpoint, then or later in the same minute."""
         if not latencies:
             return
         sums, count = self.quarters[window(at, QUARTER)], len(latencies)
         sums.counts["calls"] += count
         sums.counts["attempts"] += count
-        sums.succeeded(latencies)
+        sums.succeeded(at, latencies)
         self.minutes[window(at, MINUTE)].attempts += count
         for endpoint, taken in (by_endpoint or {}).items():
             self._count(at, endpoint, Counter(dict.fromkeys(("calls", "attempts", "successes"), len(taken))))
@@ -137,7 +148,7 @@ class MetricsWindow:
         sums.counts["attempts"] += 1
         sums.counts["retries" if repeat else "calls"] += 1
         if outcome == "success":
-            sums.succeeded([seconds])
+            sums.succeeded(at, [seconds])
         else:
             sums.counts[outcome] += 1
         minute = self.minutes[window(at, MINUTE)]
@@ -154,7 +165,10 @@ class MetricsWindow:
     def ended(self, at: float, *names: str, endpoint: str | None = None) -> None:
         """What became of a call that did not succeed, by the names of the columns."""
         self._count(at, endpoint, Counter(name for name in names if name in ENDPOINT_COUNTS))
-        self.quarters[window(at, QUARTER)].counts.update(names)
+        sums = self.quarters[window(at, QUARTER)]
+        sums.counts.update(names)
+        if "failed_auth" in names:
+            sums.last_failed_auth = _later(sums.last_failed_auth, at)
 
     def open_for(self, begins: float, ends: float) -> None:
         """A span in which the circuit was not closed."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Table, delete
+from sqlalchemy import Connection, Table, case, delete, or_
 
 from redrive.calls.metrics.window import MINUTES_KEPT, MetricsWindow
 from redrive.store.dialects.dialect import Dialect
@@ -27,7 +27,9 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 REPORTERS_KEPT = timedelta(days=1)
 """How long it is known which batches of a process are there: nobody is unsure for as long what became of one."""
 
-SUMS = tuple(column.name for column in service_rollups.columns if not column.primary_key)
+TIMES = ("last_success", "last_failed_auth")
+"""What is the latest of all batches of a window, and not their sum."""
+SUMS = tuple(column.name for column in service_rollups.columns if not column.primary_key and column.name not in TIMES)
 ENDPOINT_SUMS = tuple(column.name for column in service_endpoints.columns if not column.primary_key)
 _COUNTS = tuple(name for name in SUMS if not name.endswith("_seconds"))
 _PARTS = 1 << 20  # of a second; a power of two, so that a float holds a multiple of one exactly
@@ -43,7 +45,8 @@ def add(connection: Connection, dialect: Dialect, batch: MetricsBatch) -> None:
         return
     # Everybody in the same order, so that nobody has what another waits for.
     books = sorted(batch.books.items())
-    _grow(connection, dialect, service_rollups, SUMS, [row for name, book in books for row in _sums(name, book)])
+    sums = [row for name, book in books for row in _sums(name, book)]
+    _grow(connection, dialect, service_rollups, SUMS, sums, times=TIMES)
     _grow(
         connection, dialect, service_latencies, ["count"], [row for name, book in books for row in _buckets(name, book)]
     )
@@ -101,14 +104,27 @@ def _is_new(connection: Connection, dialect: Dialect, batch: MetricsBatch, now: 
     return connection.execute(noted, row).first() is not None
 
 
-def _grow(connection: Connection, dialect: Dialect, table: Table, sums: Sequence[str], rows: Rows) -> None:
-    """Add to the rows that are there, and make those that are not."""
+def _grow(
+    connection: Connection,
+    dialect: Dialect,
+    table: Table,
+    sums: Sequence[str],
+    rows: Rows,
+    *,
+    times: Sequence[str] = (),
+) -> None:
+    """Add to the rows that are there, and make those that are not; of `times` the latest counts."""
     if rows:
         insert = dialect.insert(table)
+        added = insert.excluded
+        latest = {
+            name: case((or_(table.c[name].is_(None), table.c[name] < added[name]), added[name]), else_=table.c[name])
+            for name in times
+        }
         connection.execute(
             insert.on_conflict_do_update(
                 index_elements=[column.name for column in table.primary_key],
-                set_={name: table.c[name] + insert.excluded[name] for name in sums},
+                set_={**{name: table.c[name] + added[name] for name in sums}, **latest},
             ),
             rows,
         )
@@ -123,7 +139,7 @@ def _sweep(connection: Connection, batch: MetricsBatch, now: datetime) -> None:
 # ── a book as rows ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _moment(at: int) -> datetime:
+def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
@@ -135,6 +151,7 @@ def _sums(service: str, book: MetricsWindow) -> Iterator[dict[str, Any]]:
             **{name: sums.counts[name] for name in _COUNTS},
             "success_seconds": _exact(sums.success_seconds),
             "open_seconds": _exact(sums.open_seconds),
+            **{name: None if (moment := getattr(sums, name)) is None else _moment(moment) for name in TIMES},
         }
 
 

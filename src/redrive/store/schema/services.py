@@ -77,6 +77,9 @@ service_rollups = Table(
     ),
     Column("success_seconds", Float, nullable=False, server_default=text("0")),
     Column("open_seconds", Float, nullable=False, server_default=text("0")),
+    # An attempt has succeeded at this time or later; a call failed at this time by a credential that was refused.
+    Column("last_success", UtcTimestamp),
+    Column("last_failed_auth", UtcTimestamp),
     PrimaryKeyConstraint("service", "at"),
     sqlite_with_rowid=False,
 )

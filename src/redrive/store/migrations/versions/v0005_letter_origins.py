@@ -73,6 +73,8 @@ def upgrade() -> None:
     for name in ("no_key_left", "cancelled", "failed_404", "streaks_5xx"):
         zero = sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0"))
         op.add_column("service_rollups", zero, schema=schema)
+    for name in ("last_success", "last_failed_auth"):
+        op.add_column("service_rollups", sa.Column(name, UtcTimestamp), schema=schema)
     _add_endpoints(schema)
     _add_silences(schema)
     _add_salt(schema)
