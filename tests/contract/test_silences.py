@@ -353,6 +353,14 @@ class TestEndOfSnooze:
             desk.send_due()
         assert self.sent(desk) == ["opened", *["repeated"] * 4]
 
+    def test_resolved_alert_names_what_was_sent_before_the_snooze(self, desk, clock):
+        number = self.snoozed(desk, finding(urgency=P2, condition="slow"))
+        clock.at = after(60)
+        find(desk, finding(urgency=P3, condition="too_long"))
+        look(desk, clock, HOUR)
+        find(desk, gone=("run:vendor:failed",))
+        assert (desk.get(number).status, desk.get(number).condition) == (AlertStatus.RESOLVED, "slow")
+
     def test_listing_names_the_alert(self, desk):
         number = self.snoozed(desk)
         (snooze,) = desk.silences()

@@ -136,6 +136,35 @@ def test_a_level_must_be_gone_for_a_while(books):
     assert books.pass_time(400) == [What.RESOLVED]
 
 
+class TestNameOfTheEnd:
+    """An alert is resolved as what was last sent of it, not as what was left of it at the end."""
+
+    KEY = "service:bank:down"
+
+    def judge(self, books, *conditions, at):
+        names = {"server_errors": ("level:5xx:bank", P3), "service_down": ("level:down:bank", P2)}
+        findings = [finding(*names[name], key=self.KEY, condition=name, title=name) for name in conditions]
+        books.judge(*findings, under=["level:"], at=at)
+
+    def test_resolved_alert_names_what_it_was_escalated_to(self, books):
+        self.judge(books, "server_errors", at=0)
+        self.judge(books, "server_errors", "service_down", at=60)
+        self.judge(books, "server_errors", at=120)
+        assert books.alert(self.KEY).condition == "server_errors"
+        self.judge(books, at=180)
+        books.pass_time(600)
+        (over,) = books.over
+        assert (over.condition, over.title) == ("service_down", "service_down")
+
+    def test_resolved_alert_names_what_was_repeated(self, books):
+        self.judge(books, "service_down", at=0)
+        self.judge(books, "server_errors", at=60)
+        books.pass_time(90_000)
+        self.judge(books, at=90_060)
+        books.pass_time(91_000)
+        assert books.over[0].condition == "server_errors"
+
+
 class TestFlapping:
     """What is gone and comes back within an hour must then be gone for an hour."""
 

@@ -45,6 +45,7 @@ def columns_of(case: AlertRecord) -> dict[str, Any]:
             "members": case.members,
             "returns": case.returns,
             "snooze": None if case.snooze is None else _document_of_snooze(case.snooze),
+            "notified": case.notified,
             "witnesses": [_document_of(witness) for witness in case.witnesses if not witness.is_brief],
             "brief": _brief_of(case.witnesses),
         },
@@ -58,7 +59,9 @@ def case_of(row: Row[Any]) -> AlertRecord:
     witnesses = (*brief, *(_witness_of(row.key, document) for document in kept["witnesses"]))
     peak = None if kept["peak"] is None else Severity(kept["peak"])
     snooze = None if kept.get("snooze") is None else _snooze_of(kept["snooze"])
-    return AlertRecord(alert_of(row), witnesses, peak, kept.get("members", 0), kept.get("returns", 0), snooze)
+    notified = None if kept.get("notified") is None else tuple(kept["notified"])
+    members, returns = kept.get("members", 0), kept.get("returns", 0)
+    return AlertRecord(alert_of(row), witnesses, peak, members, returns, snooze, notified)
 
 
 def alert_of(row: Row[Any]) -> Alert:

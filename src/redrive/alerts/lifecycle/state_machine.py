@@ -92,6 +92,8 @@ class AlertRecord:
     """How often it was gone and came back within `flap_seconds`, earlier alerts of the same key included."""
     snooze: Snooze | None = None
     """Set when it is snoozed, until it is worse than it was then, or over."""
+    notified: tuple[str, str] | None = None
+    """The condition and the title that were last sent: what its end is told of."""
 
     @property
     def is_told(self) -> bool:
@@ -204,7 +206,7 @@ def passed(case: AlertRecord, now: datetime, settings: AlertSettings, *, after_s
     if not after_silence and (every is None or now - alert.told_at < timedelta(seconds=every)):
         return change
     repeated = replace(alert, told_at=now, repeats=alert.repeats + 1)
-    return AlertChange(replace(change.case, alert=repeated), (What.REPEATED,))
+    return AlertChange(_notified(replace(change.case, alert=repeated)), (What.REPEATED,))
 
 
 def held(before: AlertRecord | None, change: AlertChange) -> AlertChange:
@@ -216,7 +218,9 @@ def held(before: AlertRecord | None, change: AlertChange) -> AlertChange:
     if case is None or not any(what in SILENCED for what in change.told):
         return change
     if before is None or not before.is_told:
-        return replace(change, case=replace(case, alert=replace(case.alert, told_at=None), peak=None), told=())
+        return replace(
+            change, case=replace(case, alert=replace(case.alert, told_at=None), peak=None, notified=None), told=()
+        )
     known = before.alert
     alert = replace(case.alert, told_at=known.told_at, repeats=known.repeats)
     if not alert.is_over:
@@ -227,7 +231,7 @@ def held(before: AlertRecord | None, change: AlertChange) -> AlertChange:
             acknowledged_by=known.acknowledged_by,
         )
     told = tuple(what for what in change.told if what not in SILENCED)
-    return replace(change, case=replace(case, alert=alert, peak=before.peak), told=told)
+    return replace(change, case=replace(case, alert=alert, peak=before.peak, notified=before.notified), told=told)
 
 
 def acknowledged(case: AlertRecord, now: datetime, *, by: str, note: str | None) -> AlertChange:
@@ -267,7 +271,7 @@ def woken(change: AlertChange, now: datetime) -> AlertChange:
     if any(what in SILENCED for what in change.told):
         return replace(change, case=case, wakes=True)
     alert = replace(case.alert, told_at=now, repeats=case.alert.repeats + 1)
-    return replace(change, case=replace(case, alert=alert), told=(*change.told, What.REPEATED), wakes=True)
+    return replace(change, case=_notified(replace(case, alert=alert)), told=(*change.told, What.REPEATED), wakes=True)
 
 
 def closed(case: AlertRecord, now: datetime, *, by: str, note: str) -> AlertChange:
@@ -492,12 +496,16 @@ def _weighed(case: AlertRecord, now: datetime) -> AlertChange:
         if not lead.has_held(now):
             return AlertChange(replace(case, alert=alert))
         opened = replace(alert, status=AlertStatus.OPEN, opened_at=alert.opened_at or now, told_at=now)
-        return AlertChange(replace(case, alert=opened, peak=alert.urgency), (What.OPENED,))
+        return AlertChange(_notified(replace(case, alert=opened, peak=alert.urgency)), (What.OPENED,))
     # Once told that it is a P1, nobody is told so again because it was less for a while: it is repeated as what it is.
     if not alert.urgency.outranks(case.peak):
         return AlertChange(replace(case, alert=alert))
     escalated = replace(alert, status=AlertStatus.OPEN, told_at=now, acknowledged_at=None, acknowledged_by=None)
-    return AlertChange(replace(case, alert=escalated, peak=alert.urgency), (What.ESCALATED,))
+    return AlertChange(_notified(replace(case, alert=escalated, peak=alert.urgency)), (What.ESCALATED,))
+
+
+def _notified(case: AlertRecord) -> AlertRecord:
+    return replace(case, notified=(case.alert.condition, case.alert.title))
 
 
 def _lead(case: AlertRecord, now: datetime) -> Evidence:
@@ -565,9 +573,15 @@ def _facts(lead: Evidence, case: AlertRecord) -> Facts:
 
 
 def _resolved(case: AlertRecord, now: datetime, why: str) -> AlertChange:
+    condition, title = case.alert.condition, case.alert.title
+    if case.notified is not None and case.notified[0] != condition:
+        condition, title = case.notified  # who was told of an outage is told that the outage is over
+    elif case.members > 1 and case.witnesses:
+        title = _title(case, _lead(case, now), over=True)
     alert = replace(
         case.alert,
-        title=_title(case, _lead(case, now), over=True) if case.members > 1 and case.witnesses else case.alert.title,
+        condition=condition,
+        title=title,
         status=AlertStatus.RESOLVED,
         resolved_at=now,
         resolution=why,
