@@ -75,7 +75,9 @@ def test_38_an_executor_whose_lease_was_taken_over_writes_nothing_any_more(flow,
     report = flow.run()
     assert (report.status, report.resumed) == (FlowStatus.COMPLETE, True)
     go_on.set()
-    assert "another executor has taken over what this one had of flow 'settlement'" in str(first.join().error)
+    error = first.join().error
+    assert "another executor has taken over what this one had of flow 'settlement'" in str(error)
+    assert (error.report.run_id, error.report.status) == (report.run_id, FlowStatus.COMPLETE)
     details = store.tasks.get("settlement", "work")
     assert (details.result, [one.ended for one in details.attempts]) == ("of the second", ["lost", "returned"])
     assert flow.result("after") == "of the second"

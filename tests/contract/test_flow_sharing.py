@@ -7,13 +7,14 @@ import sys
 import textwrap
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select, text, update
 
 import redrive
 from redrive.errors import FlowStopped
+from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.dialects import postgres
 from redrive.store.schema import task_executors, tasks
@@ -157,6 +158,22 @@ def test_a_lease_is_counted_from_when_its_time_was_read_not_from_the_end_of_the_
     ledger.release()
 
 
+def test_suspended_executor_says_that_another_took_over(store, monkeypatch):
+    flow = redrive.Flow("shared", store=store, workers=1, stop_within=0)
+    flow.task(name="work", in_thread=True)(lambda: 1)
+
+    def was_suspended(ledger):
+        ended = update(task_executors).values(ended_at=datetime.now(UTC))
+        store.database.write(lambda connection: connection.execute(ended))
+        return True
+
+    monkeypatch.setattr(ExecutorLease, "is_late", was_suspended)
+    with pytest.raises(FlowStopped, match="another executor has taken over") as stopped:
+        flow.run()
+    assert stopped.value.kind is Kind.TRANSIENT
+    assert stopped.value.report.run_id == store.tasks.runs(flow="shared")[0].run_id
+
+
 def test_who_cannot_be_sure_of_its_lease_stops_and_says_why(store, monkeypatch):
     flow = redrive.Flow("shared", store=store, workers=1, stop_within=0)
     begun, go_on = threading.Event(), threading.Event()
@@ -167,7 +184,7 @@ def test_who_cannot_be_sure_of_its_lease_stops_and_says_why(store, monkeypatch):
 
     flow.task(name="work", in_thread=True)(work)
     late = functools.partial(ExecutorLease, lease=timedelta(seconds=0.5))
-    monkeypatch.setattr("redrive.tasks.executor.Ledger", late)
+    monkeypatch.setattr("redrive.tasks.executor.executor.ExecutorLease", late)
     beside = Beside(flow.run)
     assert begun.wait(PATIENCE)
     release = threading.Event()

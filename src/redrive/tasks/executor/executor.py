@@ -8,6 +8,7 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from uuid import UUID
 from redrive._internal.shutdown import StopSignal
 from redrive.calls import testmode
 from redrive.clock import SystemClock
+from redrive.errors import FlowStopped, StoreError
 from redrive.model.calls import Kind
 from redrive.model.tasks import FlowProgress, FlowReport, FlowStatus, State
 from redrive.store.store import Store
@@ -68,6 +70,7 @@ class Executor:
         self._flow = flow
         self._params, self._run_id, self._start = params, run_id, start
         self.begun: tuple[Store, UUID] | None = None
+        self._is_resumed = False
         """The run that it began or resumed, and where."""
         self._bell = Waker()
         self._stopping = StopSignal(deadline, told=self._bell.ring)
@@ -131,38 +134,47 @@ class Executor:
     def run(self) -> FlowReport:
         """Run it, to its end or until it is told to stop."""
         try:
-            if self._pool is not None:
-                _ = self._ledger.store.alerts  # imported for the end of the run, while the workers import the flow
-                self._pool.check()
-            warn_of_sla(self._flow)
-            begun = self._ledger.begin(
-                params=self._params,
-                run_id=self._run_id,
-                start=self._start,
-                sla=self._flow.sla,
-                task_slas={one.name: one.sla for one in self._flow.graph.nodes.values() if one.sla is not None},
-            )
-            self.begun = self._ledger.store, begun.run_id
-            ordered = [self._flow.graph.nodes[place.name] for place in self._ledger.shape.places]
-            self._turn.nodes = ordered
-            self._planner.number(ordered)
-            self._order.resume = begun.resumed
-            warn_of_known_keys(self._flow, begun)
-            self._news.began(begun)
-            self._watch_slas(begun)
-            with self._stopping.heeding_signals(), self._stopping.heeding_sigint():
+            try:
+                return self._run()
+            finally:
+                self._close()
+        except FlowStopped as error:
+            if error.report is None and self.begun is not None:  # nothing of ours runs any more: the store may be slow
+                with suppress(StoreError):
+                    raise self._ledger.explained(error, resumed=self._is_resumed) from None
+            raise
+
+    def _run(self) -> FlowReport:
+        if self._pool is not None:
+            _ = self._ledger.store.alerts  # imported for the end of the run, while the workers import the flow
+            self._pool.check()
+        warn_of_sla(self._flow)
+        begun = self._ledger.begin(
+            params=self._params,
+            run_id=self._run_id,
+            start=self._start,
+            sla=self._flow.sla,
+            task_slas={one.name: one.sla for one in self._flow.graph.nodes.values() if one.sla is not None},
+        )
+        self.begun, self._is_resumed = (self._ledger.store, begun.run_id), begun.resumed
+        ordered = [self._flow.graph.nodes[place.name] for place in self._ledger.shape.places]
+        self._turn.nodes = ordered
+        self._planner.number(ordered)
+        self._order.resume = begun.resumed
+        warn_of_known_keys(self._flow, begun)
+        self._news.began(begun)
+        self._watch_slas(begun)
+        with self._stopping.heeding_signals(), self._stopping.heeding_sigint():
+            self._work()
+            while not self._leave():
                 self._work()
-                while not self._leave():
-                    self._work()
-            report = self._ledger.report(resumed=begun.resumed)
-            self._news.ended(report)
-            if self._stopping.interrupted:
-                raise KeyboardInterrupt
-            if report.status is not FlowStatus.COMPLETE:
-                raise stopped(report, self._ledger.database, self._stopping.reason())
-            return report
-        finally:
-            self._close()
+        report = self._ledger.report(resumed=begun.resumed)
+        self._news.ended(report)
+        if self._stopping.interrupted:
+            raise KeyboardInterrupt
+        if report.status is not FlowStatus.COMPLETE:
+            raise stopped(report, self._ledger.database, self._stopping.reason())
+        return report
 
     def _watch_slas(self, begun: StartedRun) -> None:
         due = dict(begun.task_slas)

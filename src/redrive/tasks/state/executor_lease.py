@@ -358,6 +358,20 @@ class ExecutorLease(RunHandle):
             kind=Kind.TRANSIENT,
         )
 
+    def explained(self, error: FlowStopped, *, resumed: bool) -> FlowStopped:
+        """The error of a lost lease with the report of the run, and with what the store knows of this executor by now.
+
+        An executor that was suspended is late as well; the store answers, and others may have taken over.
+        """
+
+        def work(connection: Connection) -> FlowStopped:
+            ended_at = select(task_executors.c.ended_at).where(task_executors.c.id == self.executor)
+            reason = error if connection.execute(ended_at).scalar() is None else self.fenced()
+            report = report_of(connection, self.run_id, resumed=resumed)
+            return FlowStopped(str(reason), kind=reason.kind, report=report)
+
+        return self.database.read(work)
+
     def left_behind(self, connection: Connection, now: datetime) -> Sequence[Row[Any]]:
         """Tasks in the hands of executors that will not be heard of again, which are ended herewith."""
         self._end_the_dead(connection, now)
