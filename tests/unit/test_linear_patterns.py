@@ -41,7 +41,7 @@ MOST = 3.5
 def test_patterns_built_at_run_time_are_known():
     # Escaped names and separators in classes of characters; the tables of drivers and of masks are looked at here.
     assert BUILT == [
-        "_internal.masking.credentials",
+        "_internal.masking.lazy_pattern",
         "alerts.delivery.message",
         "classify.detail",
         "classify.http_verdict",
@@ -109,6 +109,12 @@ TEXTS = [
     repeated("mysql -p"),
     repeated("mysql '\""),
     repeated("'mysql', '-p"),
+    *(repeated(piece) for piece in ("'--password', '", '"-u", "a:', "'-p', 'a1", " -Password ", "--user=a:'")),
+    repeated("password\n  input_value="),
+    repeated("input_value={...", "password\n "),
+    *(repeated(piece) for piece in ("(password)=(", '"name": "token", "value": "', '"password": {"value": "')),
+    *(repeated(piece) for piece in ('"passwords": [', '"passwords": ["a",', "token%3D", "%3A%2F%2Fa%3A")),
+    *(repeated(piece) for piece in ("password: |\n ", "login a password ", "M1" + "a" * 22 + ".", "a1~-8Q~")),
 ]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from base64 import b64decode
 from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from redrive._internal.masking import MASK, mask, mask_all, mask_start
-from redrive._internal.masking.controls import without_controls
+from redrive._internal.masking import LONGEST, MASK, mask_all, mask_bytes, mask_start
 from redrive.cli.output import iso
 from redrive.model.letters import AuditEntry, Cause, CutRecord, Letter
 from redrive.store.encoding import encode
@@ -20,6 +21,7 @@ MOST_IN_LIST = 10_000
 """Characters of a record that lists show whole."""
 _LONGEST = 500  # characters of a value in a list of changes
 _PREVIEW = 199
+_BYTES = re.compile(r"(\"\$bytes\":\s?\")([A-Za-z0-9+/]++)(=*\"?)")
 _RECORDS = {"record", "edited_record"}
 _TEXTS = {"error_message", "last_error", "note", "key", "position"}
 
@@ -57,7 +59,7 @@ class LetterView:
 
     def _cut(self, name: str, record: CutRecord) -> dict[str, Any]:
         """What a list shows of a large record: its size and how it begins, unless fields of it are to be masked."""
-        preview = MASK if self._redactor.fields else f"{mask_start(record.beginning, _PREVIEW)}…"
+        preview = MASK if self._redactor.fields else f"{mask_start(_BYTES.sub(_readable, record.beginning), _PREVIEW)}…"
         return {name: None, f"{name}_size": record.size, f"{name}_preview": preview}
 
     def record(self, record: Any) -> Any:
@@ -65,14 +67,9 @@ class LetterView:
         return mask_all(json.loads(encode(self._redactor.record(record))))
 
     def content(self, record: bytes) -> bytes | str:
-        """What may be shown of bytes: a word instead of them where fields are to be masked, which they may hold."""
+        """What may be shown of bytes: their beginning, or a text where something in it is masked."""
         shown = self._redactor.record(record)
-        if not isinstance(shown, bytes):
-            return str(shown)
-        text = shown.decode("latin-1")
-        masked = mask(text)
-        # A dump steers no terminal: its control characters stay, unless something was masked between them.
-        return shown if masked == without_controls(text) else masked.encode("latin-1")
+        return mask_bytes(shown[:LONGEST]) if isinstance(shown, bytes) else str(shown)
 
     def changes(self, before: Any, after: Any) -> list[tuple[str, str, str]]:
         """What an edit changed: the path, and the value before and after as short JSON."""
@@ -110,6 +107,14 @@ class LetterView:
         elif isinstance(entry.detail, dict):
             shown["detail"] = {name: self.record(value) for name, value in entry.detail.items()}
         return shown
+
+
+def _readable(encoded: re.Match[str]) -> str:
+    """Bytes within the beginning of a record, in which something is to be masked."""
+    digits = encoded[2]
+    data = b64decode(digits[: len(digits) // 4 * 4])
+    shown = mask_bytes(data)
+    return encoded[0] if shown is data else f"{encoded[1]}{shown}{encoded[3]}"
 
 
 def plain(value: Any) -> Any:

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from redrive._internal.masking.arguments import mask_arguments
 from redrive._internal.masking.cards import cards_in, may_hold_cards, replace_cards
 from redrive._internal.masking.commands import mask_commands
 from redrive._internal.masking.controls import without_controls
-from redrive._internal.masking.credentials import MASK as MASK
-from redrive._internal.masking.credentials import SECRET_FIELD, mask_credentials
+from redrive._internal.masking.credentials import mask_credentials
+from redrive._internal.masking.documents import mask_bytes as _mask_bytes
+from redrive._internal.masking.documents import mask_document
 from redrive._internal.masking.excerpts import MARGIN as MARGIN
 from redrive._internal.masking.excerpts import MaskedStream, end_of, start_of
+from redrive._internal.masking.fields import mask_fields
+from redrive._internal.masking.lazy_pattern import MASK as MASK
+from redrive._internal.masking.names import is_secret_name as is_secret_name
 
-__all__ = ["MARGIN", "MASK", "last_four", "mask", "mask_all", "mask_end", "mask_start", "mask_stream", "remember"]
+__all__ = [
+    "LONGEST",
+    "MARGIN",
+    "MASK",
+    "is_secret_name",
+    "last_four",
+    "mask",
+    "mask_all",
+    "mask_bytes",
+    "mask_end",
+    "mask_start",
+    "mask_stream",
+    "remember",
+]
 
 # Keys and tokens in use, which may look like anything, in the forms in which a text may have them; the longest first.
 _known: dict[str, None] = {}
@@ -26,7 +44,7 @@ _MOST_KNOWN = 64  # each is looked for in every text
 _PASSES = 3
 
 # Masking takes time, and no signal or timeout ends a search: about 0.3 s for this many characters of the worst kind.
-_LONGEST = 200_000
+LONGEST = 200_000
 
 
 def remember(secret: str) -> None:
@@ -58,8 +76,8 @@ def mask(text: str) -> str:
 
     Colours and other sequences for terminals are left out. Of a text beyond 200,000 characters the beginning is shown.
     """
-    if len(text) > _LONGEST:
-        return f"{start_of(text, _LONGEST, _mask)} ... ({len(text) - _LONGEST:,} more characters)"
+    if len(text) > LONGEST:
+        return f"{start_of(text, LONGEST, _mask)} ... ({len(text) - LONGEST:,} more characters)"
     return _mask(text)
 
 
@@ -83,7 +101,7 @@ def _mask_cards(text: str) -> str:
 
 
 def _mask_words(text: str) -> str:
-    return mask_credentials(mask_commands(text))
+    return mask_credentials(mask_fields(mask_commands(mask_arguments(text))))
 
 
 def mask_start(text: str, length: int) -> str:
@@ -103,20 +121,12 @@ def mask_stream() -> MaskedStream:
 
 def mask_all(value: Any) -> Any:
     """A document without secrets: its texts and numbers masked, and whatever stands under the name of a secret."""
-    if isinstance(value, Mapping):
-        return {name: _under(name, inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [mask_all(inner) for inner in value]
-    if isinstance(value, str):
-        return mask(value)
-    if isinstance(value, int | float) and not isinstance(value, bool) and (shown := mask(str(value))) != str(value):
-        return shown  # a card that was read as a number
-    return value
+    return mask_document(value, mask)
 
 
-def _under(name: object, value: Any) -> Any:
-    named = isinstance(name, str) and SECRET_FIELD.fullmatch(name)
-    return MASK if named and isinstance(value, str) and value else mask_all(value)
+def mask_bytes(data: bytes) -> bytes | str:
+    """Return bytes as they are, or where they hold a secret: the masked text, or their size if they are no text."""
+    return _mask_bytes(data, mask)
 
 
 def last_four(secret: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from redrive._internal.masking.credentials import MASK, LazyPattern
+from redrive._internal.masking.lazy_pattern import MASK, LazyPattern
 
 # Between words of a command line, also where it is shown as a Python or JSON list.
 _NEXT = r"""(?:\s{1,3}|['"],\s?['"])"""

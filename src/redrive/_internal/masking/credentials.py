@@ -8,34 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cached_property
 
-MASK = "***"
-
-_TELLING = (
-    r"(?:(?:[\w-]{1,40}[-_])?(?:"
-    r"(?:api|access|account|auth|client|encryption|private|secret|shared[-_]?access|storage|subscription)[-_]?key|"
-    r"token|secret|passwd|password|passphrase|passcode|pwd|credentials?|signature)|"
-    r"\w{0,20}(?:apikey|token|secret|password|signature)|"
-    r"(?:admin|db|database|ftp|mail|pg|root|smtp|ssh|user)[-_]?pass|"
-    r"(?:proxy-)?authorization|cookie|set-cookie|x-amz-[a-z-]+)"
-)
-# `key` alone is Google's query parameter; a `sort_key` or `source_key` is no secret. Neither is a `second_pass`.
-_NAMES = rf"(?:key|sig|auth|pass|(?-i:[A-Z0-9_]{{1,40}}_PASS)|{_TELLING})"
-SECRET_FIELD = re.compile(rf"sig|auth|pass|{_TELLING}", re.IGNORECASE)
+from redrive._internal.masking.lazy_pattern import MASK, LazyPattern
+from redrive._internal.masking.names import NAME_ENDS, NAMES, SECRET_WORDS, TELLING
+from redrive._internal.masking.tokens import mask_tokens
 
 # What follows is not itself a name whose secret is still to come, as in "bearer\nX-Api-Key: abc": to take the name for
 # the secret would leave the secret standing.
 _NO_NAME = r"""(?!:?[\w-]+(?:\s?:\s|\s?=\s?['"(]|\s=|\s?=>))"""
 
 # Directly behind `name=` a colon ends the value, as in "password=abc: refused", unless another such name stands there.
-_NO_NAME_BEHIND_EQUALS = rf"""(?!:?{_NAMES}\s?:\s)(?!:?[\w-]+(?:\s?=\s?['"(]|\s=|\s?=>))"""
+_NO_NAME_BEHIND_EQUALS = rf"""(?!:?{NAMES}\s?:\s)(?!:?[\w-]+(?:\s?=\s?['"(]|\s=|\s?=>))"""
 
 # A value without quotes behind `name: ` or `name = ` has a digit: "password: field required" is none, and neither is
 # "token = get_token()".
 _UNQUOTED = rf"{_NO_NAME}(?=[^\s'\",;]*[0-9])[^\s'\",;(){{}}\[\]<>]{{8,}}+(?![(\[])"
 
 _APART = r"(?:[ \t]{1,20}=>?[ \t]{0,20}|=[ \t]{1,20}|=>[ \t]{0,20})"
+
+
+# What may stand before a quoted value: a class that holds it, and the letters of Python's literals.
+_WRAPPED = r"(?:[a-z_][\w.]{0,40}\(\s?)?[bru]{0,2}"
 
 
 def _quoted(group: int, closed_by: str = "") -> str:
@@ -55,36 +48,12 @@ def _web_token(found: re.Match[str]) -> str:
     return found[0] if found[1] is None else MASK
 
 
-# What must be in a text, in lower case, for a pattern to have a chance. Most messages have none of it, and looking for
-# a word is a hundred times as fast as a pattern.
-_SECRET_WORDS = ("key", "token", "secret", "pass", "pwd", "cred", "sig", "auth", "cookie", "x-amz")
-# Every name that _NAMES takes ends so, but Amazon's.
-_NAME_ENDS = (
-    *("key", "token", "secret", "passwd", "password", "passphrase", "passcode", "pwd", "credential", "credentials"),
-    *("signature", "sig", "auth", "authorization", "cookie", "pass"),
-)
 _BEHIND_A_NAME = frozenset({"=", ": "})
 _SHAPES = (
     *("a3t", "abia", "acca", "akia", "asia", "akc", "aiza", "gh", "github_pat", "gr1348941", "gl", "sk", "rk", "pk"),
-    *("sq0", "-us", "xox", "sg.", "npm_", "hf_", "dapi", "ya29.", "gocspx-", "pypi-", "_v1_", "hv", "bot", ":aa"),
+    *("sq0", "-us", "xox", "sg.", "npm_", "hf_", "ya29.", "gocspx-", "pypi-", "hv", "bot", ":aa"),
     *("shp", "dckr_pat_", "whsec_", "lin_api_", "sntry", "atatt"),
 )
-
-
-class LazyPattern:
-    """A regular expression that is compiled when it is first needed: all of them take 15 ms at every start."""
-
-    def __init__(self, source: str, flags: int = 0) -> None:
-        self._source, self._flags = source, flags
-
-    @cached_property
-    def compiled(self) -> re.Pattern[str]:
-        """The expression, ready for use."""
-        return re.compile(self._source, self._flags)
-
-    def sub(self, replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
-        """Return the text with what matches replaced."""
-        return self.compiled.sub(replacement, text)
 
 
 _PATTERNS: tuple[
@@ -237,8 +206,8 @@ _PATTERNS: tuple[
     ),
     # PWD={a;b}, as ODBC quotes: }} stands for a brace
     (
-        (("=",), _SECRET_WORDS),
-        LazyPattern(rf"(?<![\w-])({_NAMES}\s?=\s?)\{{(?:\}}\}}|[^}}\n])++(?:\}}|(?=\n|\Z))", re.IGNORECASE),
+        (("=",), SECRET_WORDS),
+        LazyPattern(rf"(?<![\w-])({NAMES}\s?=\s?)\{{(?:\}}\}}|[^}}\n])++(?:\}}|(?=\n|\Z))", re.IGNORECASE),
         rf"\1{MASK}",
     ),
     # openssl … -passin pass:abc
@@ -267,52 +236,52 @@ _PATTERNS: tuple[
         LazyPattern(r"""(\baws[^\n'"]{0,40}+['"])[0-9a-z/+]{40}(?=['"])""", re.IGNORECASE),
         rf"\1{MASK}",
     ),
-    # password='a b', password="a b", password => 'a b'
+    # password='a b', password="a b", password => 'a b', password=b'a b', password=SecretStr('a b')
     (
-        (("=",), _SECRET_WORDS),
-        LazyPattern(rf"""(?<![\w-])({_NAMES}\s?=>?\s?)(['"]){_quoted(2)}""", re.IGNORECASE),
+        (("=",), SECRET_WORDS),
+        LazyPattern(rf"""(?<![\w-])({NAMES}\s?=>?\s?{_WRAPPED})(['"]){_quoted(2)}""", re.IGNORECASE),
         rf"\1\2{MASK}\2",
     ),
     # ?api_key=abc&…, password=abc (also libpq keyword strings)
     (
-        (("=",), _SECRET_WORDS),
-        LazyPattern(rf"(?<![\w-])({_NAMES})=(?!>){_NO_NAME_BEHIND_EQUALS}[^\s&'\",;]+", re.IGNORECASE),
+        (("=",), SECRET_WORDS),
+        LazyPattern(rf"(?<![\w-])({NAMES})=(?!>){_NO_NAME_BEHIND_EQUALS}[^\s&'\",;]+", re.IGNORECASE),
         rf"\1={MASK}",
     ),
     # password = abc123, password => abc123, as in INI files
     (
-        (("=",), _SECRET_WORDS),
-        LazyPattern(rf"(?<![\w-])({_TELLING}{_APART}){_UNQUOTED}", re.IGNORECASE),
+        (("=",), SECRET_WORDS),
+        LazyPattern(rf"(?<![\w-])({TELLING}{_APART}){_UNQUOTED}", re.IGNORECASE),
         rf"\1{MASK}",
     ),
     # "api_key": "abc", also where the JSON is itself inside a JSON string; "api_key" => "abc"; it["api_key"] = "abc"
     (
-        ((":", "="), ('"', "'"), _SECRET_WORDS),
+        ((":", "="), ('"', "'"), SECRET_WORDS),
         LazyPattern(
-            rf"""((\\?["']){_NAMES}\2\]?\s*(?::=?|=>?)\s*)(\\?["'])(?:(?!\3)(?:\\.|[^\\]))*+(?:\3|\\?\Z)""",
+            rf"""((\\?["']){NAMES}\2\]?\s*(?::=?|=>?)\s*{_WRAPPED})(\\?["'])(?:\\{{3}}['"]|(?!\3)(?:\\.|[^\\]))*+(?:\3|\\?\Z)""",
             re.IGNORECASE | re.DOTALL,
         ),
         rf"\1\3{MASK}\3",
     ),
     # private_key: 'abc'; a short one may be part of a sentence, "unexpected token: '}'"
     (
-        ((": ",), ('"', "'"), _SECRET_WORDS),
+        ((": ",), ('"', "'"), SECRET_WORDS),
         LazyPattern(
-            rf"""(?<![\w-])({_TELLING}\s?: +)(['"])(?=(?:(?!\2)[^\n]){{6}}){_quoted(2)}""",
+            rf"""(?<![\w-])({TELLING}\s?: +)(['"])(?=(?:(?!\2)[^\n]){{6}}){_quoted(2)}""",
             re.IGNORECASE,
         ),
         rf"\1\2{MASK}\2",
     ),
     # (b"X-Api-Key", b"abc"), as headers are kept
     (
-        (("(",), ("'", '"'), _SECRET_WORDS),
-        LazyPattern(rf"""(\(b?(['"]){_NAMES}\2,\s?b?)(['"]){_quoted(3, "(?=[)])")}""", re.IGNORECASE),
+        (("(",), ("'", '"'), SECRET_WORDS),
+        LazyPattern(rf"""(\(b?(['"]){NAMES}\2,\s?b?)(['"]){_quoted(3, "(?=[)])")}""", re.IGNORECASE),
         rf"\1\3{MASK}\3",
     ),
     # <password>abc</password>
     (
-        (("</",), _SECRET_WORDS),
-        LazyPattern(rf"(<(?:\w{{1,20}}:)?{_TELLING}(?:\s[^<>]{{0,200}})?>)[^<]++(?=</)", re.IGNORECASE),
+        (("</",), SECRET_WORDS),
+        LazyPattern(rf"(<(?:\w{{1,20}}:)?{TELLING}(?:\s[^<>]{{0,200}})?>)[^<]++(?=</)", re.IGNORECASE),
         rf"\1{MASK}",
     ),
     # Cookie: theme=dark; session=abc
@@ -341,14 +310,14 @@ _PATTERNS: tuple[
     ),
     # password: abc123, also a header of any other name
     (
-        ((": ",), _SECRET_WORDS),
-        LazyPattern(rf"(?<![\w-])({_TELLING}\s?: +){_UNQUOTED}", re.IGNORECASE),
+        ((": ",), SECRET_WORDS),
+        LazyPattern(rf"(?<![\w-])({TELLING}\s?: +){_UNQUOTED}", re.IGNORECASE),
         rf"\1{MASK}",
     ),
     # --password abc
     (
-        (("--",), _SECRET_WORDS),
-        LazyPattern(rf"""(?<![\w-])(--{_TELLING}\s+)(?:'[^']*'|"[^"]*"|[^\s'"]+)""", re.IGNORECASE),
+        (("--",), SECRET_WORDS),
+        LazyPattern(rf"""(?<![\w-])(--{TELLING}\s+)(?:'[^']*'|"[^"]*"|[^\s'"]+)""", re.IGNORECASE),
         rf"\1{MASK}",
     ),
     # PagerDuty's routing key; RabbitMQ has one, too, which is no secret and looks different
@@ -380,7 +349,7 @@ _PATTERNS: tuple[
             r"|sq0[a-z]{3}-[\w-]{20,}|SK[0-9a-z]{32}|[0-9a-z]{32}-us[0-9]{1,2}\b"  # Square, Twilio, Mailchimp
             r"|SG\.[\w-]{16,64}\.[\w-]{16,}"  # SendGrid
             r"|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{40,}|dckr_pat_[\w-]{20,}"
-            r"|hf_[A-Za-z0-9]{30,}|dapi[0-9a-f]{32}|do[opr]_v1_[0-9a-f]{40,}|hv[sbr]\.[\w-]{20,}"
+            r"|hf_[A-Za-z0-9]{30,}|hv[sbr]\.[\w-]{20,}"
             r"|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|lin_api_[A-Za-z0-9]{30,}|sntry[su]_[\w+/=]{30,}|ATATT3[\w=-]{20,}"
             r"|bot[0-9]{6,12}:[\w-]{30,}|[0-9]{8,10}:AA[\w-]{33})"  # Telegram, in a URL and alone
         ),
@@ -391,7 +360,7 @@ _PATTERNS: tuple[
 
 # Most messages have none of all this.
 _ANY = (
-    *_SECRET_WORDS,
+    *SECRET_WORDS,
     *("private-lines", "/soap/v3", "aws", "bearer", "basic", "digest", "://", "/services/t", "webhook", "eyj"),
     *("oracle", "curl", "@", "identified", *_SHAPES),
 )
@@ -406,7 +375,7 @@ def mask_credentials(text: str) -> str:
         if word in lowered:
             break
     else:
-        return text
+        return mask_tokens(text, lowered)
     for needs, pattern, replacement in _PATTERNS:
         for words in needs:
             for word in words:  # a generator for any() would cost more than the search
@@ -418,10 +387,10 @@ def mask_credentials(text: str) -> str:
             mark = needs[0][0]
             if mark not in _BEHIND_A_NAME or _names_a_secret(lowered, mark):
                 text = pattern.sub(replacement, text)
-    return text
+    return mask_tokens(text, lowered)
 
 
 def _names_a_secret(lowered: str, mark: str) -> bool:
     """Whether this mark stands somewhere behind what may be a secret's name."""
     before = lowered.split(mark)[:-1]
-    return any(part.rstrip().endswith(_NAME_ENDS) or "x-amz-" in part for part in before)
+    return any(part.rstrip().endswith(NAME_ENDS) or "x-amz-" in part for part in before)

@@ -131,8 +131,7 @@ def _record(view: LetterView, record: Any, *, full: bool) -> str:
     content = view.content(record) if isinstance(record, bytes) else None
     if isinstance(content, bytes):
         shown = content if full else content[: _LONGEST // 16]
-        text, cut = hexdump(shown), max(len(record), len(content)) - len(shown)  # masks are applied to a beginning only
-        unit = "bytes"
+        text, cut, unit = hexdump(shown), len(record) - len(shown), "bytes"
     else:
         document = content or view.record(record)
         whole = json.dumps(document if full else _with_short_texts(document), ensure_ascii=False, indent=2)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_ar
 from uuid import UUID
 
 from redrive._internal.garbage import without_collection
+from redrive._internal.masking import MASK, is_secret_name
 from redrive._internal.optional import needs
 from redrive.classify.signals import is_interrupt
 from redrive.errors import PipelineError
@@ -35,6 +36,7 @@ with needs("rows"):
 
 _WRITABLE = frozenset({str, int, float, bool, bytes, Decimal, datetime, date, time, timedelta, UUID, NoneType})
 _LONGEST = 38  # digits of a DECIMAL column
+_SHORTEST_SECRET = 3  # characters that a message is searched for
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
@@ -190,7 +192,16 @@ def _problem(problem: Mapping[str, Any]) -> str:
         said = said.removeprefix(prefix)
     place = ".".join(map(str, problem["loc"]))
     value = shown(problem["input"]) if "input" in problem else None
+    if value is not None and any(map(is_secret_name, problem["loc"])):
+        said, value = _without(problem["input"], said), MASK
     return (f"{place}: {said}" if place else said) + (f" ({value})" if value is not None else "")
+
+
+def _without(secret: Any, text: str) -> str:
+    """The message of a validator, which may repeat the value; a very short one is part of other words."""
+    for form in (str(secret), repr(secret)):
+        text = text.replace(form, MASK) if len(form) >= _SHORTEST_SECRET else text
+    return text
 
 
 def _values_of(model: type[BaseModel]) -> Callable[[Any], tuple[Any, ...]]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from redrive._internal.masking import MASK, is_secret_name
 from redrive._internal.optional import needs
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
@@ -213,14 +214,18 @@ def _misfits(cast: pl.Series, missing: pl.Series, received: Sequence[Any] | pl.S
     places = (cast.is_null() & ~missing).arg_true()
     values = received.gather(places) if isinstance(received, pl.Series) else [received[place] for place in places]
     for place, value in zip(places.to_list(), values, strict=True):
-        faults.said[place].append(why + _in_brackets(value))
+        faults.said[place].append(why + _value_of(name, value))
         faults.unread.add((place, name))
 
 
 def _broken(name: str, rule: str, value: Any) -> str:
     if rule == "nullability":
         return f"{name}: missing"
-    return f"{name}: {rule.removeprefix('check__')}" + _in_brackets(value)
+    return f"{name}: {rule.removeprefix('check__')}" + _value_of(name, value)
+
+
+def _value_of(name: str, value: Any) -> str:
+    return f" ({MASK})" if is_secret_name(name) and value is not None else _in_brackets(value)
 
 
 def _in_brackets(*values: Any) -> str:

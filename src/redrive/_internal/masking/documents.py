@@ -1,0 +1,167 @@
+"""Secrets in documents: by the names that values stand under, in commands given as lists, in bytes."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redrive._internal.masking.arguments import mask_argument
+from redrive._internal.masking.controls import without_controls
+from redrive._internal.masking.lazy_pattern import MASK
+from redrive._internal.masking.names import SECRET_FIELD, TELLING
+
+# Numbers under these names are secrets; under others, such as `token` and `signature`, they count something.
+_SECRET_NUMBER = re.compile(r"(?:.*[\W_])?(?:\w{0,20}passw(?:or)?d|passcode|pwd|pw|otp|cvv2?|cvc2?|pin)", re.IGNORECASE)
+_SECRET_FIELDS = re.compile(rf"(?!tokens\Z)(?:{TELLING})s", re.IGNORECASE)
+_VALUE_FIELD = re.compile("value|secret|plain(?:text)?|raw|current|old|new|text|data|content", re.IGNORECASE)
+_NAMING = ("name", "key", "header", "field")
+
+# What the encoding of the store has for a value that JSON lacks, and what is a leaf of it.
+_TAG_OF_BYTES = "$bytes"
+_TAGS_OF_LEAVES = frozenset({"$bytes", "$text", "$repr", "$int", "$float", "$decimal"})
+_TAGS_OF_ITEMS = frozenset({"$tuple", "$set", "$frozenset"})
+
+# Beside these, a control character means that bytes are no text.
+_BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f]")
+_NO_ZEROS = str.maketrans("", "", "\0")
+
+Mask = Callable[[str], str]
+
+
+def mask_document(value: Any, mask: Mask) -> Any:
+    """Return a document without secrets: of bytes that hold one, a masked text or their size."""
+    return _Document(mask).of(value)
+
+
+def mask_bytes(data: bytes, mask: Mask) -> bytes | str:
+    """Return bytes as they are, or where they hold a secret: the masked text, or their size if they are no text.
+
+    Of bytes beyond the length that is looked at, too, a text is shown by its beginning, and others by their size.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    # UTF-16 has zeros between the letters of a name.
+    spread = text.translate(_NO_ZEROS)
+    if all(mask(one) == without_controls(one) for one in {text, spread}):
+        return data
+    return f"{MASK} ({len(data):,} bytes)" if _BINARY.search(text) else mask(text)
+
+
+class _Document:
+    """One walk through a document."""
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+
+    def of(self, value: Any) -> Any:
+        """Return any value, masked."""
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, list | tuple):
+            return self._items(value)
+        if isinstance(value, str):
+            return self._mask(value)
+        if isinstance(value, bytes):
+            return mask_bytes(value, self._mask)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and (shown := self._mask(str(value))) != str(value):
+            return shown  # a card that was read as a number
+        return value
+
+    def _mapping(self, fields: Mapping[Any, Any]) -> Any:
+        tag, inner = next(iter(fields.items())) if len(fields) == 1 else (None, None)
+        if tag == _TAG_OF_BYTES and isinstance(inner, str):
+            return self._encoded(inner)
+        if tag == "$map" and isinstance(inner, list):
+            return {tag: [self._pair(pair) for pair in inner]}
+        shown = {name: self._under(name, value) for name, value in fields.items()}
+        if any(isinstance(fields.get(name), str) and SECRET_FIELD.fullmatch(fields[name]) for name in _NAMING):
+            shown.update(
+                {name: MASK for name in ("value", "Value") if isinstance(fields.get(name), str) and fields[name]}
+            )
+        return shown
+
+    def _pair(self, pair: Any) -> Any:
+        """The key and the value of a mapping whose keys are no plain texts."""
+        if not isinstance(pair, list) or len(pair) != 2:
+            return self.of(pair)
+        key, value = pair
+        name = key
+        if isinstance(key, dict) and isinstance(key.get(_TAG_OF_BYTES), str):
+            name = _decoded(key[_TAG_OF_BYTES]).decode("latin-1")
+        return [self.of(key), self._under(name, value)]
+
+    def _encoded(self, text: str) -> Any:
+        data = _decoded(text)
+        shown = mask_bytes(data, self._mask)
+        return {_TAG_OF_BYTES: text} if shown is data else shown
+
+    def _items(self, items: Sequence[Any]) -> list[Any]:
+        shown: list[Any] = []
+        before: Any = None
+        for item in items:
+            masked = self.of(item)
+            if isinstance(item, str) and isinstance(masked, str) and (hidden := mask_argument(item, before)) != item:
+                masked = hidden if hidden == MASK else self._mask(hidden)
+            shown.append(masked)
+            before = item
+        return shown
+
+    def _under(self, name: object, value: Any) -> Any:
+        if not isinstance(name, str):
+            return self.of(value)
+        if SECRET_FIELD.fullmatch(name):
+            return self._secret(name, value)
+        if _SECRET_FIELDS.fullmatch(name) and isinstance(value, list | tuple | Mapping):
+            return self._secrets(value)
+        return self._headers(value) if name.lower().endswith("headers") else self.of(value)
+
+    def _secret(self, name: str, value: Any) -> Any:
+        if isinstance(value, str | bytes):
+            return MASK if value else value
+        if isinstance(value, int | float) and not isinstance(value, bool) and _SECRET_NUMBER.fullmatch(name):
+            return MASK
+        return self._secrets(value) if isinstance(value, list | tuple | Mapping) else self.of(value)
+
+    def _secrets(self, value: Any) -> Any:
+        """What stands in a container that is named like a secret."""
+        if isinstance(value, list | tuple):
+            return [MASK if isinstance(item, str) and item else self._secrets(item) for item in value]
+        if not isinstance(value, Mapping):
+            return self.of(value)
+        tag = next(iter(value)) if len(value) == 1 else None
+        if tag in _TAGS_OF_LEAVES:
+            return MASK
+        if tag in _TAGS_OF_ITEMS and isinstance(value[tag], list):
+            return {tag: self._secrets(value[tag])}
+        shown = self._mapping(value)
+        if isinstance(shown, dict):
+            hidden = [name for name in value if isinstance(name, str) and _VALUE_FIELD.fullmatch(name)]
+            shown.update({name: MASK for name in hidden if isinstance(value[name], str) and value[name]})
+        return shown
+
+    def _headers(self, value: Any) -> Any:
+        """Headers as pairs: ["X-Api-Key", "abc"]."""
+        if isinstance(value, Mapping) and len(value) == 1 and isinstance(value.get("$tuple"), list):
+            return {"$tuple": self._headers(value["$tuple"])}
+        if not isinstance(value, list | tuple):
+            return self.of(value)
+        return [self._header(item) for item in value]
+
+    def _header(self, item: Any) -> Any:
+        pair = item.get("$tuple") if isinstance(item, Mapping) and len(item) == 1 else item
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            return self.of(item)
+        shown = self._pair(list(pair))
+        return shown if pair is item else {"$tuple": shown}
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text)
+    except ValueError:
+        return text.encode(errors="replace")

@@ -1,0 +1,111 @@
+"""Secrets that stand apart from the name of their field: in errors of pydantic and PostgreSQL, in lists and headers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from redrive._internal.masking.lazy_pattern import MASK, LazyPattern
+from redrive._internal.masking.names import NAMES, SECRET_FIELD, TELLING, may_name_a_secret
+
+_VALUE: Final = r"(?:\\{3}['\"]|(?!\4)(?:\\.|[^\\]))*+(?:\4|\\?\Z)"
+_WITHIN: Final = "value|secret|plain|plaintext|raw|current|old|new|text|data|content"
+_OF_A_HEADER: Final = "name|key|header|field"
+_NEWLINE: Final = r"(?:\n|\\n)"
+
+# password
+#   Input should be a valid integer [type=int_type, input_value='abc', input_type=str]
+_INPUT = LazyPattern(
+    rf"((?:^|\\n)(?:[\w-]{{1,60}}\.){{0,10}}{NAMES}(?:\.[0-9]{{1,6}})?{_NEWLINE}[ \t]{{1,8}})"
+    r"((?:(?!input_value=)[^\n])*+)(input_value=)((?:(?!, input_type=)[^\n])*+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+# input_value={'host': 'db.exam...word': 'abc', 'port': 1}: what follows the dots may be a value whose name is cut off
+_CUT = LazyPattern(
+    r"(input_value=[\w.]{0,80}[{(\[](?:(?!, input_type=|\.\.\.)[^\n]){0,100}\.\.\.)"
+    r"(?:(?!, input_type=|, ['\"]|, \w{1,60}=)[^\n])++"
+)
+# DETAIL:  Key (tenant, password)=(7, abc) already exists.
+_KEY = LazyPattern(r"(\(([\w\", ]{1,200})\)=\()([^\n]*+)")
+# "name": "X-Api-Key", "value": "abc"
+_HEADER = LazyPattern(
+    rf"""((\\?['"])(?:{_OF_A_HEADER})\2\s?:\s?b?(\\?['"])(?:{TELLING}|auth)\3\s?,\s{{0,20}}\2value\2\s?:\s?b?)(\\?['"]){_VALUE}""",
+    re.IGNORECASE | re.DOTALL,
+)
+# "password": {"value": "abc"}
+_NESTED = LazyPattern(
+    rf"""((\\?['"]){TELLING}\2\s?:\s?\{{\s{{0,20}}(\\?['"])(?:{_WITHIN})\3\s?:\s?b?)(\\?['"]){_VALUE}""",
+    re.IGNORECASE | re.DOTALL,
+)
+# "passwords": ["abc", "def"]; what has a blank in it is a sentence, ["Field required"]
+_LIST = LazyPattern(rf"""((\\?['"])(?!tokens)(?:{TELLING}s?|auth)\2\s?[:=]\s?[\[(])([^\[\](){{}}]++)""", re.IGNORECASE)
+_ITEM = LazyPattern(r"""(?<!\w)((b?\\?['"]))(?:(?!\2)[^\s'"])++(?=\\?['"])""")
+# redirect=https%3A%2F%2Fhost%2F%3Ftoken%3Dabc%26page%3D1
+_ENCODED = LazyPattern(
+    rf"((?:%(?:25)?(?:3f|26|23)|(?<![\w-])){NAMES}%(?:25)?3D)(?:(?!%(?:25)?26)[^\s&'\",;])++", re.IGNORECASE
+)
+# proxy=http%3A%2F%2Fuser%3Aabc%40host
+_ENCODED_USER = LazyPattern(
+    r"(%(?:25)?3A%(?:25)?2F%(?:25)?2F[^\s&'\"%]{0,100}%(?:25)?3A)(?:(?!%(?:25)?40)[^\s&'\"]){1,300}+(?=%(?:25)?40)",
+    re.IGNORECASE,
+)
+# password is abc12345; machine host login user password abc12345, as .netrc has it
+_STATED = LazyPattern(
+    r"(?<![\w-])((?:password|passwd|passphrase|passcode|pwd)\s{1,5}(?:is|was)\s{1,5}"
+    r"|(?:api[ _-]?key|token|secret)\s{1,5}provided(?::\s{0,5}|\s{1,5})"
+    r"|\blogin[ \t]{1,5}\S{1,100}[ \t]{1,5}password[ \t]{1,5})(?=[^\s'\"]{0,100}[0-9])[^\s'\",;<>]{6,}+",
+    re.IGNORECASE,
+)
+
+
+# A line of YAML with its value on the next one: `password: |`
+_NEXT_LINE = LazyPattern(
+    rf"(?<![\w-])({TELLING}:[ \t]{{0,5}}(?:[|>][+-]?[ \t]{{0,5}})?\n[ \t]{{1,20}})(?=[^\s'\"]{{0,100}}[0-9])"
+    r"[^\s:'\",;(){}\[\]<>=]{8,}+(?![:=(\[])",
+    re.IGNORECASE,
+)
+
+_ENCODED_MARKS = ("%3d", "%253d", "%40", "%2540")
+
+
+def mask_fields(text: str) -> str:
+    """Return the text without values of fields that are named like secrets."""
+    lowered = text.lower()
+    for word in _ENCODED_MARKS:
+        if word in lowered:
+            text = _ENCODED_USER.sub(rf"\1{MASK}", _ENCODED.sub(rf"\1{MASK}", text))
+            break
+    if "input_value=" in lowered:
+        text = _CUT.sub(rf"\1{MASK}", _INPUT.sub(_masked_input, text))
+    if not may_name_a_secret(lowered):
+        return text
+    if ")=(" in lowered:
+        text = _KEY.sub(_masked_key, text)
+    if "value" in lowered and ("'" in lowered or '"' in lowered):
+        text = _HEADER.sub(rf"\1\4{MASK}\4", text)
+    if "{" in lowered:
+        text = _NESTED.sub(rf"\1\4{MASK}\4", text)
+    if ("[" in lowered or "(" in lowered) and ("'" in lowered or '"' in lowered):
+        text = _LIST.sub(lambda found: found[1] + _ITEM.sub(rf"\1{MASK}", found[3]), text)
+    if ":\n" in lowered or ": |" in lowered or ": >" in lowered:
+        text = _NEXT_LINE.sub(rf"\1{MASK}", text)
+    if "pass" in lowered or "pwd" in lowered or "provided" in lowered:
+        text = _STATED.sub(rf"\1{MASK}", text)
+    return text
+
+
+def _masked_input(found: re.Match[str]) -> str:
+    """The error of a field, whose message may repeat the value."""
+    value = found[4].strip("'\"")
+    said = found[2].replace(value, MASK) if len(value) >= _SHORTEST else found[2]
+    return f"{found[1]}{said}{found[3]}{MASK}"
+
+
+_SHORTEST = 4  # characters of a value; a shorter one is found in every message
+
+
+def _masked_key(found: re.Match[str]) -> str:
+    if not any(SECRET_FIELD.fullmatch(name.strip(' "')) for name in found[2].split(",")):
+        return found[0]
+    _, closed, after = found[3].rpartition(")")
+    return f"{found[1]}{MASK}{closed}{after}"
