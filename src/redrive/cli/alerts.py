@@ -16,7 +16,7 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
 from redrive.cli.exit_codes import UNAVAILABLE, CommandRefused
-from redrive.cli.format import ago, at, in_a_line
+from redrive.cli.format import ago, at, due, in_a_line
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Limit, Session
 from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus, Severity, What
@@ -358,7 +358,7 @@ def _say_what_was_not_delivered(out: Output, told: Iterable[_AlertWithMessages])
         for name in one.unconfigured:
             out.say(f"alert {one.alert.id}: messages wait: {in_a_line(unconfigured(name))}")
         for send in one.failed:
-            rest = f"next try {ago(send.due_at)}" if send.status is SendStatus.WAITING else "it is not tried any more"
+            rest = f"next try {due(send.due_at)}" if send.status is SendStatus.WAITING else "it is not tried any more"
             out.say(
                 f"alert {one.alert.id}: {send.channel} ✗ since {at(send.created_at)}, "
                 f"{send.attempts} {'try' if send.attempts == 1 else 'tries'}: {in_a_line(send.error)}; {rest}"

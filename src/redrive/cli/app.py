@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, cast
 
@@ -36,6 +39,9 @@ NOUNS = {
     "simulate": "Simulations: what a policy does to a service that is contended, or comes back.",
 }
 COMMANDS = VERBS | NOUNS
+
+# What calls a command: a warning that points there points nowhere.
+_FRAMEWORK = {os.path.dirname(str(module.__file__)) for module in (typer, typer.core)}
 
 # Public by their child alone, in click as in the copy of it that typer brings.
 _UsageError, _ClickException = cast("tuple[type[Any], type[Any]]", typer.BadParameter.__mro__[1:3])
@@ -84,7 +90,8 @@ class Program(TyperGroup):
             logging.lastResort.addFilter(_is_no_interrupt)
         extra = {**extra, "prog_name": "redrive", "standalone_mode": False, "obj": {"words": words}}
         try:
-            code = super().main(words, **extra) or exit_codes.DONE
+            with _plain_warnings():
+                code = super().main(words, **extra) or exit_codes.DONE
             sys.stdout.flush()
         except BrokenPipeError:
             code = exit_codes.on_broken_pipe()
@@ -98,6 +105,27 @@ class Program(TyperGroup):
         if code == exit_codes.INTERRUPTED:
             say_interrupted(KeyboardInterrupt())
         sys.exit(code)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show a warning of ours in one line, and where only if that is a line of the user's."""
+    from redrive.errors import PolicyWarning
+
+    before = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], filename: str, lineno: int, *rest: Any, **more: Any) -> None:
+        if not issubclass(category, PolicyWarning):
+            before(message, category, filename, lineno, *rest, **more)
+            return
+        here = "" if os.path.dirname(filename) in _FRAMEWORK else f"{filename}, line {lineno}: "
+        _say(f"warning: {here}{message}")
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

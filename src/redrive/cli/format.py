@@ -26,6 +26,12 @@ def ago(moment: datetime | None) -> str:
     return f"{in_words(seconds)} ago" if seconds > 0 else f"in {in_words(-seconds)}"
 
 
+def due(moment: datetime | None) -> str:
+    """When something is to happen: what is overdue happens at the next opportunity."""
+    said = ago(moment)
+    return said if said.startswith("in ") else "due now"
+
+
 def at(moment: datetime | None) -> str:
     """A moment for a person who wants to know exactly: UTC, and how long ago."""
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC, {ago(moment)}"

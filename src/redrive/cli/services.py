@@ -268,6 +268,8 @@ def reset(
     """Close a circuit in every process that shares the store."""
     with session.opened() as store:
         resting = any(one.drained for one in store.shared.services() if one.service == name)
+        if not resting:
+            _of_name(_all(store, datetime.now(UTC)), name)  # refuses a name that nothing is known of
         known = store.shared.reset(name, keys=keys)
     if session.out.json:
         session.out.document({"service": name, "reset": known, "keys": keys})

@@ -57,7 +57,10 @@ class Session:
         url, as_json = None, False
         here: typer.Context | None = context
         while here is not None:
-            url = url or here.params.get("store")
+            given = here.params.get("store")
+            if given is not None and not given.strip():
+                raise CommandRefused("--store is empty; name a file or a URL, or leave it out for the default")
+            url = url or given
             as_json = as_json or bool(here.params.get("json"))
             here = here.parent  # type: ignore[assignment]  # a parent is one of the same kind
         words = (context.obj or {}).get("words", ())

@@ -70,6 +70,8 @@ def load(wanted: str) -> Any:
 def _loaded(where: str) -> ModuleType:
     if not where:
         raise TargetNotFound(f"'' does not say what to load; {_FORMS}")
+    if where in (os.curdir, os.pardir) or Path(where).is_dir():
+        raise TargetNotFound(f"{where!r} is a directory; {_FORMS}")
     _import_from(os.getcwd())
     return _file(Path(where)) if _is_file(where) else _module(where)
 

@@ -10,6 +10,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from redrive.config.located import ConfigError
@@ -60,6 +61,7 @@ def _home() -> Path | None:
         return None
 
 
+@cache  # once for each directory: a command looks for its file more than once
 def _warn_of_file_above(here: Path) -> None:
     """Say that a file is not used that was used before the search had an end."""
     *_, last = _searched(here)

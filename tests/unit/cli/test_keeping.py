@@ -229,3 +229,12 @@ def test_import_says_which_letters_differ_and_keeps_those_of_the_store(run, put,
     assert store.dlq.get(2).status == "discarded"
     told = json.loads(run("dlq", "import", "letters.ndjson", "--json").out)
     assert told == {"new": 0, "known": 3, "differing": 1, "masked_elsewhere": 0}
+
+
+class TestExportOntoTheStore:
+    @pytest.mark.parametrize("end", ["", "-wal"])
+    def test_is_refused(self, run, store, end):
+        path = f"{store.database.name.removeprefix('sqlite:///')}{end}"
+        answer = run("dlq", "export", "-o", path)
+        assert answer.code == 64
+        assert "is a file of the open store" in answer.err

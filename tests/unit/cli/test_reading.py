@@ -515,3 +515,21 @@ def test_empty_text_selects_nothing(run, put, store, words):
     answer = run("dlq", *words, "--text", "")
     assert answer.code == 64
     assert store.dlq.count(status="pending") == 2
+
+
+class TestBytesWithASecret:
+    def test_are_shown_masked_and_given_raw_as_received(self, run, terminal, spawn, store):
+        data = b"17;M\xfcller;password=Zq8vTr4nLw2x"
+        store.dlq.put(data, "bad", pipeline="vendor")
+        store.dlq.put({"body": data}, "bad", pipeline="vendor")
+        for answer in (run("dlq", "ls", "--json"), run("dlq", "show", 1, "--json"), run("dlq", "show", 2, "--json")):
+            assert "password=***" in answer.out
+            assert "$bytes" not in answer.out
+        for number in (1, 2):
+            assert "password=***" in terminal("dlq", "show", number).out
+        assert spawn("dlq", "show", 1, "--raw", text=False).stdout == data
+
+
+class TestEmptyStoreOption:
+    def test_is_a_usage_error(self, run):
+        assert run("dlq", "ls", "--store", "").code == 64

@@ -160,10 +160,10 @@ def test_a_reset_closes_the_circuit_and_with_keys_uses_them_again(run, trouble, 
     assert [one.drained for one in store.shared.services()] == [(), ()]
 
 
-def test_to_reset_what_nobody_spoke_of_is_harmless_and_said(run, store):
+def test_reset_of_unknown_service_is_a_usage_error(run, store):
     answer = run("services", "reset", "typo")
-    assert answer.code == 0
-    assert answer.err.startswith("there was nothing to reset of typo")
+    assert answer.code == 64
+    assert "nothing is known of a service 'typo'" in answer.err
 
 
 def test_service_is_forgotten_with_go(run, day, trouble):

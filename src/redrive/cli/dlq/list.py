@@ -204,7 +204,8 @@ def _letter_row(letter: Letter, view: LetterView) -> list[Any]:
         letter.rejected_at,
         letter.last_seen,
         letter.edited,
-        view.text(letter.error_message, letter),
+        # Of one that a replay has sent, why it failed then: the first reason may be repaired.
+        view.text(letter.last_error or letter.error_message, letter),
     ]
 
 

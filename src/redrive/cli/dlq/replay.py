@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, fields, replace
@@ -343,7 +344,11 @@ def _rows(report: ReplayReport) -> list[list[Any]]:
     rows: list[list[Any]] = [["selected", report.selected, _pipelines(report)]]
     rows += [[name, count, None] for name, count in counts]
     # Without its fingerprint: letters keep the cause of their first failure, and nothing is found by the new one.
-    return rows + [["would fail" if would else "failed again", one.count, one.message] for one in report.by_cause]
+    # Causes that differ in their type alone read alike.
+    failed: Counter[str] = Counter()
+    for one in report.by_cause:
+        failed[one.message] += one.count
+    return rows + [["would fail" if would else "failed again", count, why] for why, count in failed.most_common()]
 
 
 def _pipelines(report: ReplayReport) -> str | None:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -44,7 +45,10 @@ def export(
                 sys.stdout.write(f"{in_json(line)}\n")
             return
         total = store.dlq.count(**filters)
-        with whole_file(_local(output)) as file, session.out.progress("exporting") as tell:
+        path = _local(output)
+        if _is_of_store(path, store.database.dialect.place()):
+            raise CommandRefused(f"{path} is a file of the open store; name another file. Nothing was written")
+        with whole_file(path) as file, session.out.progress("exporting") as tell:
             written = 0
             for line in lines:
                 file.write(f"{line}\n".encode())
@@ -110,6 +114,16 @@ def purge(
         session.out.say(f"would remove {counted(purged.letters)}; nothing was changed")
     else:
         session.out.say(f"removed {counted(purged.letters)}")
+
+
+def _is_of_store(path: Path, place: object) -> bool:
+    """Whether it is the file of the open store, under whichever name, or its log."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        with suppress(OSError):
+            found = path.with_name(path.name.removesuffix(end)).stat()
+            if path.name.endswith(end) and place == (found.st_dev, found.st_ino):
+                return True
+    return False
 
 
 def _local(path: str) -> Path:

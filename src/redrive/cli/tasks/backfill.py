@@ -63,7 +63,7 @@ def backfill(
         if session.url is not None:
             store = around.enter_context(session.opened(create=True, may_lack_secrets=False))
         if dry_run:
-            _foresee(session, plan, store or flow.store)
+            _foresee(session, flow.name, plan, store or flow.store)
             return
         ended = plan.run(store, each=lambda one: session.out.say(_line(one)))
     _report(session, flow.name, ended)
@@ -90,10 +90,14 @@ def _values(given: list[str]) -> list[dict[str, Any]]:
         raise CommandRefused(str(error)) from None
 
 
-def _foresee(session: Session, plan: Backfill, store: Store) -> None:
+def _foresee(session: Session, flow: str, plan: Backfill, store: Store) -> None:
+    from redrive._internal.masking import mask_all
     from redrive.tasks.parameters import written
 
     done = plan.complete(store)
+    if session.out.json:
+        runs = [{"params": mask_all(params), "skipped": written(params) in done} for params in plan.params]
+        session.out.document({"flow": flow, "dry_run": True, "runs": runs})
     for params in plan.params:
         session.out.say(f"{_shown(params)}: {'complete, skipped' if written(params) in done else 'to be run'}")
     left = len(plan.params) - len(done)

@@ -208,9 +208,14 @@ def _ask(session: Session, verb: str, which: _TaskSelection, found: dict[State, 
     confirm(session, f"{verb} {counted(total, 'task')} ({', '.join(kinds)})", total)
 
 
+def _refuse_constant(name: str) -> None:
+    """NaN and Infinity: Python reads them, and JSON has none."""
+    raise ValueError(name)
+
+
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise CommandRefused(
             f"""--result is JSON, such as 12, [], {{"paid": 0}} or '"text"', not {text!r}; nothing was changed"""

@@ -255,6 +255,8 @@ class SqliteDialect:
 
     def advice(self, error: BaseException, kind: Kind) -> str | None:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_CANTOPEN and self._path.exists() and not os.access(self._path.parent, os.W_OK):
+            code = sqlite3.SQLITE_READONLY  # its log cannot be made beside it, as on a mount that is read-only
         return {
             sqlite3.SQLITE_FULL: "free some space and run again; everything committed before is kept",
             sqlite3.SQLITE_READONLY: "the file or its directory is read-only; nothing was changed",
