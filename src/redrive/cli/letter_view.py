@@ -114,7 +114,7 @@ def _readable(encoded: re.Match[str]) -> str:
     digits = encoded[2]
     data = b64decode(digits[: len(digits) // 4 * 4])
     shown = mask_bytes(data)
-    return encoded[0] if shown is data else f"{encoded[1]}{shown}{encoded[3]}"
+    return f"{encoded[1]}{shown}{encoded[3]}" if isinstance(shown, str) else encoded[0]
 
 
 def plain(value: Any) -> Any:
