@@ -80,11 +80,13 @@ def class_of(name: str) -> type[Exception]:
 
 def instance_of(cls: type[BaseException], message: str = "", given: FailureDetails | None = None) -> BaseException:
     """An exception of a class, whatever its `__init__` asks for: none but redrive's own is called."""
-    cls = _with_code(cls)
     try:
-        error = cls.__new__(cls)
+        # pydantic makes its errors by a method of its own.
+        make = getattr(cls, "from_exception_data", None)
+        error = make(message, []) if callable(make) else cls.__new__(cls)
     except Exception:  # some classes can only be made by the library itself
         error = _named_like(cls)
+    _put_sqlstate(error)
     if message:
         put(error, args=(message,))
     _begin_ours(error, message, None if given is None else given.patience)
@@ -93,13 +95,12 @@ def instance_of(cls: type[BaseException], message: str = "", given: FailureDetai
     return error
 
 
-def _with_code(cls: type[BaseException]) -> type[BaseException]:
+def _put_sqlstate(error: BaseException) -> None:
     """psycopg2 gives its errors their SQLSTATE when it raises them, where others have it in the class."""
     states: dict[str, type] = getattr(sys.modules.get("psycopg2._psycopg"), "sqlstate_errors", {})
-    code = next((state for state, of in states.items() if of is cls), None)
-    if code is None:
-        return cls
-    return type(cls.__name__, (cls,), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "pgcode": code})
+    code = next((state for state, of in states.items() if of is type(error)), None)
+    if code is not None:
+        error.__setstate__({"pgcode": code})  # the attribute cannot be set
 
 
 def _begin_ours(error: BaseException, message: str, patience: float | None) -> None:
@@ -145,33 +146,59 @@ class DatabaseError(Exception):
         self.sqlstate = sqlstate
 
 
-def mysql_error(number: int, said: str = "") -> Exception:
+def mysql_error(number: int, said: str = "", cls: type[BaseException] | None = None) -> Exception:
     """As the MySQL drivers raise it."""
-    return class_of("pymysql.err.OperationalError")(number, said)
+    return _made_of(cls or _class_for(number), args=(number, said))
 
 
-def sqlite_error(name: str, message: str = "") -> Exception:
+def _class_for(number: int) -> type[BaseException]:
+    """The class that PyMySQL raises for an error number; its own by default, where PyMySQL is loaded."""
+    known = getattr(sys.modules.get("pymysql.err"), "error_map", {})
+    return known.get(number) or class_of(f"pymysql.err.{'InternalError' if 0 < number < 1000 else 'OperationalError'}")
+
+
+def _made_of(cls: type[BaseException], **values: Any) -> Exception:
+    error = instance_of(cls)
+    put(error, **values)
+    assert isinstance(error, Exception)
+    return error
+
+
+# By the primary result code, as the module of the standard library chooses the class; all others: OperationalError.
+_SQLITE_CLASSES = {
+    "SQLITE_CONSTRAINT": "IntegrityError",
+    "SQLITE_MISMATCH": "IntegrityError",
+    "SQLITE_INTERNAL": "InternalError",
+    "SQLITE_NOTFOUND": "InternalError",
+    "SQLITE_TOOBIG": "DataError",
+    "SQLITE_MISUSE": "InterfaceError",
+    "SQLITE_RANGE": "InterfaceError",
+    "SQLITE_CORRUPT": "DatabaseError",
+    "SQLITE_NOTADB": "DatabaseError",
+    "SQLITE_FORMAT": "DatabaseError",
+    "SQLITE_AUTH": "DatabaseError",
+    "SQLITE_NOLFS": "DatabaseError",
+}
+
+
+def sqlite_error(name: str, message: str = "", cls: type[BaseException] | None = None) -> Exception:
     """As sqlite3 raises it: SQLITE_BUSY, SQLITE_CONSTRAINT_UNIQUE …"""
     import sqlite3
 
     code = getattr(sqlite3, name, None)
     if not isinstance(code, int):
         raise UnclearQuestion(f"{name} is no result code of SQLite; they are such as SQLITE_BUSY")
-    error = sqlite3.OperationalError(message)
-    put(error, sqlite_errorcode=code, sqlite_errorname=name)
-    return error
+    primary = "_".join(name.split("_")[:2])
+    cls = cls or getattr(sqlite3, _SQLITE_CLASSES.get(primary, "OperationalError"))
+    return _made_of(cls, args=(message,), sqlite_errorcode=code, sqlite_errorname=name)
 
 
-def grpc_error(status: str, details: str = "") -> Exception:
+def grpc_error(status: str, details: str = "", cls: type[BaseException] | None = None) -> Exception:
     """As a call of gRPC raises it."""
-    base = class_of("grpc.RpcError")
-    cls = type(
-        "RpcError",
-        (base,),
-        {"__module__": "grpc", "code": lambda _: _Named(status), "details": lambda _: details},
-    )
-    error: Exception = cls()
-    return error
+    base = cls or class_of("grpc.RpcError")
+    told = {"__module__": base.__module__, "__qualname__": base.__qualname__}
+    answers = {"code": lambda _: _Named(status), "details": lambda _: details}
+    return _made_of(type(base.__name__, (base,), {**told, **answers}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,24 +206,22 @@ class _Named:
     name: str
 
 
-def kafka_error(name: str, said: str = "") -> Exception:
+def kafka_error(name: str, said: str = "", cls: type[BaseException] | None = None) -> Exception:
     """As confluent-kafka raises it."""
     told = {"name": name, "str": said, "retriable": False, "fatal": False}
     body: dict[str, Any] = {method: _telling(value) for method, value in told.items()}
     reason = type("KafkaError", (), {"__module__": "confluent_kafka", **body})()
-    error = instance_of(class_of("confluent_kafka.KafkaException"))
-    put(error, args=(reason,))
-    assert isinstance(error, Exception)
-    return error
+    return _made_of(cls or class_of("confluent_kafka.KafkaException"), args=(reason,))
 
 
 def _telling(value: object) -> Any:
     return lambda _: value
 
 
-def aws_error(code: str, message: str = "") -> Exception:
+def aws_error(code: str, message: str = "", cls: type[BaseException] | None = None) -> Exception:
     """As botocore raises it."""
-    error = instance_of(class_of("botocore.exceptions.ClientError"))
-    put(error, response={"Error": {"Code": code, "Message": message}})
-    assert isinstance(error, Exception)
-    return error
+    made = class_of("botocore.exceptions.ClientError")
+    if cls is not None and not issubclass(cls, made):
+        # botocore makes a class for each error of a service, `botocore.errorfactory.NoSuchKey`: nothing has it by name.
+        cls = type(cls.__name__, (made,), {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    return _made_of(cls or made, response={"Error": {"Code": code, "Message": message}})

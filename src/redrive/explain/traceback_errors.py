@@ -117,7 +117,7 @@ def _made(told: TracebackException, given: FailureDetails | None) -> BaseExcepti
         parts = [made for told in told.parts if isinstance(made := _made(told, given), Exception)]
         return ExceptionGroup(told.message, parts or [Exception()])
     for library, remake in _REMAKE.items():
-        if library in libraries(cls) and (remade := remake(told.message)) is not None:
+        if library in libraries(cls) and (remade := remake(told.message, cls)) is not None:
             return remade
     error = instance_of(cls, told.message, given)
     _give_back(error, told)
@@ -164,20 +164,20 @@ def _linked(told: TracebackException, error: BaseException, before: BaseExceptio
 # ── of libraries whose errors are their code ──────────────────────────────────────────────────────────────────────────
 
 
-def _remake_sqlite(message: str) -> Exception | None:
+def _remake_sqlite(message: str, cls: type[BaseException]) -> Exception | None:
     name = next((name for said, name in _SQLITE.items() if message.startswith(said)), None)
-    return sqlite_error(name, message) if name else None
+    return sqlite_error(name, message, cls) if name else None
 
 
-def _remake(form: re.Pattern[str], make: Callable[[Any, str], Exception], code: Any = str) -> Any:
-    def remake(message: str) -> Exception | None:
+def _remake(form: re.Pattern[str], make: Callable[[Any, str, type[BaseException]], Exception], code: Any = str) -> Any:
+    def remake(message: str, cls: type[BaseException]) -> Exception | None:
         found = form.search(message)
-        return make(code(found[1]), found["said"]) if found else None
+        return make(code(found[1]), found["said"], cls) if found else None
 
     return remake
 
 
-_REMAKE: dict[str, Callable[[str], Exception | None]] = {
+_REMAKE: dict[str, Callable[[str, type[BaseException]], Exception | None]] = {
     "botocore": _remake(_AWS, aws_error),
     "confluent_kafka": _remake(_KAFKA, kafka_error),
     "grpc": _remake(_GRPC, grpc_error),
