@@ -46,7 +46,7 @@ def perform(step: Step, work: Driver) -> Outcome | None:
             case Invoke():
                 return Returned(work.attempt(step))
             case Wait(seconds):
-                if (shortened := shortest(seconds)) > 0:
+                if (shortened := testmode.capped(seconds)) > 0:
                     work.clock.sleep(shortened)
             case Refresh(keeper, seen, patience):
                 keeper.refresh(seen, patience)
@@ -81,7 +81,7 @@ async def aperform(step: Step, work: Driver) -> Outcome | None:
             case Invoke():
                 return Returned(await work.attempt(step))
             case Wait(seconds):
-                if (shortened := shortest(seconds)) > 0:
+                if (shortened := testmode.capped(seconds)) > 0:
                     await work.clock.asleep(shortened)
             case Refresh(keeper, seen, patience):
                 await keeper.arefresh(seen, patience)
@@ -114,12 +114,6 @@ def _failed(step: Step, error: Exception) -> Outcome | None:
     if isinstance(step, CallFallback) and error.__cause__ is None and error is not step.error:
         error.__cause__ = step.error  # a fallback that fails does not hide what it stood in for
     return Raised(error)
-
-
-def shortest(seconds: float) -> float:
-    """The wait as the test mode allows it."""
-    longest = testmode.active().longest_wait
-    return seconds if longest is None else min(seconds, longest)
 
 
 def unwrap(outcome: Outcome) -> Any:

@@ -441,7 +441,7 @@ class RetryLoop:
             status=status,
             error=type(trial.failure).__name__ if raised else None,
             key_id=trial.grant.key_id if trial.grant else None,
-            wait_s=decision.wait if isinstance(decision, Repeat) else None,
+            wait_s=testmode.capped(decision.wait) if isinstance(decision, Repeat) else None,
             elapsed_s=self._elapsed(),
             request=self._request,
             server=self._server,

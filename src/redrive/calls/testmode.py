@@ -23,6 +23,12 @@ def active() -> TestMode:
     return _active
 
 
+def capped(seconds: float) -> float:
+    """The wait as the mode in force allows it."""
+    longest = _active.longest_wait
+    return seconds if longest is None else min(seconds, longest)
+
+
 def activate(mode: TestMode) -> TestMode:
     """Put a mode in force for the whole program; returns the one before."""
     global _active  # the one switch of the program, on purpose

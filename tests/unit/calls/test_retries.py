@@ -452,6 +452,13 @@ def test_14_waiting_can_be_switched_off_for_the_whole_program(flaky):
         assert patient.call(flaky(TimeoutError(), TimeoutError(), "done")) == "done"
 
 
+def test_14_log_shows_the_waits_that_are_made(flaky, caplog):
+    patient = Service("patient", retry=Retry(base=60, cap=60, jitter="none"))
+    with set_testing(longest_wait=0.01):
+        patient.call(flaky(TimeoutError(), "done"))
+    assert "next in 0.01 s" in caplog.text
+
+
 def test_14_attempts_can_be_capped_as_well(flaky):
     work = flaky(TimeoutError())
     with set_testing(attempts=2), pytest.raises(TimeoutError):
