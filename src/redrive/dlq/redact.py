@@ -7,7 +7,8 @@
 | `customer.email` | that path from the top, through lists; also a flat key spelled like it |
 | `*_token`        | names that end so, however deep; `?` stands for one character          |
 
-Case does not matter. `*` alone between dots is any path of one step or more.
+Case does not matter. `*` alone between dots is any path of one step or more. In the record of a call, a path also
+begins at the top of the body, of the query string and of each argument: `customer.email` is `body.customer.email`, too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _SCALARS = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUI
 
 # A value that pydantic cut short cannot be recognised: what is left of it may be the secret.
 _CUT_SHORT = re.compile(r"input_value=(?:(?!, input_type=)[^\n]){0,100}?\.\.\.(?:(?!, input_type=)[^\n]){0,100}")
+
+_CALLS = (frozenset({"function", "args", "kwargs"}), frozenset({"method", "url", "content_type", "body"}))
+_PARTS_OF_CALLS = frozenset({"args", "kwargs", "url", "body"})
 
 _IS_MASK = re.compile(rf"{re.escape(MASK)}(?: \([0-9]{{1,20}} (?:characters|bytes)\))?")
 
@@ -103,19 +107,25 @@ class Redactor:
 
     def _secrets(self, record: Any) -> set[str] | None:
         """Return what the named fields of a record hold; None for one that cannot be looked into."""
-        parting = _Parting(self._is_named)
+        parting = self._parting(record)
         try:
             parting.copy(record, "")
         except Exception:
             return None
         return parting.secrets
 
+    def _parting(self, record: Any) -> _Parting:
+        return _Parting(self._is_named_in_call if _is_call(record) else self._is_named)
+
+    def _is_named_in_call(self, path: str) -> bool:
+        return self._is_named(path) or any(map(self._is_named, _paths_inside(path)))
+
     def _part(self, value: Any) -> tuple[Any, list[str] | None]:
         """A copy with the named fields masked, and what they held, the longest first: one may be part of another.
 
         A record that cannot be looked into, whatever it raises, is masked whole, and what it holds is not known.
         """
-        parting = _Parting(self._is_named)
+        parting = self._parting(value)
         try:
             copy = parting.copy(value, "")
         except Exception:
@@ -230,6 +240,21 @@ def _path_pattern(field: object) -> str:
     ]
     anywhere = r"(?:.*\.)?" if len(steps) == 1 else ""
     return anywhere + r"\.".join(patterns)
+
+
+def _is_call(record: Any) -> bool:
+    """Whether a record has the fields of a call or of a request, as the letters of services do."""
+    return isinstance(record, Mapping) and any(fields <= record.keys() for fields in _CALLS)
+
+
+def _paths_inside(path: str) -> Iterator[str]:
+    """The path of a field of a call from the top of what the field is in."""
+    part, _, inside = path.partition(".")
+    if part in _PARTS_OF_CALLS and inside:
+        yield inside
+        _, _, inside = inside.partition(".")
+        if part == "kwargs" and inside:
+            yield inside
 
 
 def _name(key: object) -> str:
