@@ -1,6 +1,7 @@
 """Calls that become dead letters, and the way back, on every store."""
 
 import asyncio
+import io
 import signal
 
 import httpx
@@ -404,7 +405,123 @@ def test_wrong_options_are_refused(store):
         redrive.Service("bank", on_discard=None)
 
 
+class TestUploads:
+    """The body is in the letter, or the letter says that it is not."""
+
+    @pytest.fixture
+    def server(self):
+        with FaultyServer() as server:
+            server.on("/upload", Answer(422, json={"detail": "no such customer: pat@bank.example"}))
+            yield server
+
+    @pytest.fixture(params=["httpx", "requests"])
+    def upload(self, request, bank, server):
+        """Sends a POST with a body of the given kind."""
+        client = httpx.Client(transport=bank.httpx_transport())
+        session = requests.Session()
+        session.mount("http://", bank.requests_adapter())
+
+        def send(kind, order):
+            content = f"order {order}".encode()
+            made = {"file": io.BytesIO, "generator": lambda content: iter([content])}
+            if kind == "form":
+                options = {"files": {"file": ("o.csv", content)}, "data": {"email": "pat@bank.example"}}
+            else:
+                options = {"content" if request.param == "httpx" else "data": made[kind](content)}
+            (client if request.param == "httpx" else session).post(server.url + "/upload", **options)
+
+        yield send
+        client.close()
+        session.close()
+
+    @pytest.mark.parametrize("kind", ["form", "file"])
+    def test_replayed_upload_has_its_body(self, store, server, upload, kind):
+        for order in (1, 2):
+            upload(kind, order)
+        assert len(letters(store)) == 2
+        server.on("/upload", Answer(201))
+        sent = [request.body for request in server.requests]
+
+        def resend(records):
+            for record in records:
+                headers = {"Content-Type": record["content_type"]} if record["content_type"] else {}
+                httpx.post(record["url"], content=record["body"], headers=headers).raise_for_status()
+
+        report = store.dlq.replay(resend, pipeline="payments", dry_run=False)
+        assert report.reprocessed == 2
+        assert sorted(request.body for request in server.requests[2:]) == sorted(sent)
+
+    def test_uploads_without_a_body_are_letters_of_their_own(self, store, upload, caplog):
+        for order in (1, 2, 3):
+            upload("generator", order)
+        assert [letter.seen for letter in letters(store)] == [1, 1, 1]
+        assert all("only once" in letter.record["body_missing"] for letter in letters(store))
+        assert caplog.text.count("has no body") == 1
+
+    def test_replay_refuses_an_upload_without_a_body(self, store, upload):
+        upload("generator", 1)
+        sent = []
+        report = store.dlq.replay(sent.extend, pipeline="payments", dry_run=False)
+        assert (sent, report.reprocessed, report.failed_again) == ([], 0, 1)
+        [letter] = letters(store)
+        assert "the record has no body" in letter.last_error
+        store.dlq.edit(letter.id, patch={"body": "order 1"})
+        report = store.dlq.replay(sent.extend, pipeline="payments", status="escalated", dry_run=False)
+        assert report.reprocessed == 1
+        assert [record["body"] for record in sent] == ["order 1"]
+
+    def test_replay_refuses_a_form_of_an_older_version(self, store):
+        record = {"method": "POST", "url": "http://bank/x", "content_type": "multipart/form-data; boundary=x"}
+        store.dlq.put({**record, "body": None}, "503", pipeline="payments", error_type="call")
+        report = store.dlq.replay(lambda _: None, pipeline="payments", dry_run=False)
+        assert (report.reprocessed, report.failed_again) == (0, 1)
+
+    @pytest.mark.parametrize("library", ["httpx", "requests"])
+    @pytest.mark.parametrize("kind", ["form", "generator"])
+    def test_message_repeats_no_redacted_field(self, store_url, server, library, kind):
+        with redrive.connect(store_url, redact=["email"]) as store:
+            bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
+            data = {"email": "pat@bank.example"}
+            if library == "httpx":
+                body = {"data": data, "files": {"f": b"x"}} if kind == "form" else {"content": iter([b"x"])}
+                with httpx.Client(transport=bank.httpx_transport()) as client:
+                    client.post(server.url + "/upload", **body)
+            else:
+                body = {"data": data, "files": {"f": b"x"}} if kind == "form" else {"data": iter([b"x"])}
+                with requests.Session() as session:
+                    session.mount("http://", bank.requests_adapter())
+                    session.post(server.url + "/upload", **body)
+            [letter] = letters(store)
+        assert "422" in letter.error_message
+        assert "pat@bank.example" not in letter.error_message
+
+
 class TestRedactedFields:
+    @pytest.mark.parametrize("field", ["customer.email", "*.email"])
+    def test_path_begins_at_the_body_or_an_argument(self, store_url, server, field):
+        def refuse(*args, **kwargs):
+            raise ValueError("no such customer: pat@bank.example")
+
+        customer = {"customer": {"email": "pat@bank.example", "id": 7}}
+        with redrive.connect(store_url, redact=[field]) as store:
+            bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
+            with httpx.Client(transport=bank.httpx_transport(), base_url=server.url) as client:
+                client.post("/orders/1", json=customer)
+                client.post("/orders/1", data={"customer[email]": "pat@bank.example"})
+                client.post("/orders/1", params={"customer[email]": "pat@bank.example"})
+            for args, kwargs in [((), customer), ((customer,), {}), ((), {"order": customer})]:
+                with pytest.raises(ValueError, match="no such"):
+                    bank.call(refuse, *args, **kwargs)
+            kept = letters(store)
+            shown = [repr(store.dlq.redactor.record(letter.record)) + letter.error_message for letter in kept]
+        assert len(shown) == 6
+        assert all("***" in text and "pat@" not in text and "pat%40" not in text for text in shown)
+
+    def test_path_of_a_row_begins_at_its_top(self, store_url):
+        with redrive.connect(store_url, redact=["customer.email"]) as store:
+            record = {"body": {"customer": {"email": "pat@bank.example"}}}
+            assert store.dlq.redactor.record(record) == record
+
     def test_form_bodies_and_urls_are_stored_masked(self, store_url, server):
         server.on("/pay", Answer(400))
         with redrive.connect(store_url, redact=["card_number"], store_redacted=True) as store:

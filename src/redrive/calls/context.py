@@ -65,6 +65,11 @@ class EnclosingAttempt:
             self.keys.send(key, what)
             self.sent = key
 
+    def send_unprotected(self) -> None:
+        """Note that a request which is not idempotent is about to be sent without a key."""
+        if self.keys is not None:
+            self.sent = self.keys.send_unprotected()
+
 
 def attempt_of(
     core: ServiceCore, grant: Grant | None, outer: EnclosingAttempt | None, key: str | None, keys: SentKeys | None

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive._internal.masking import mask
+from redrive.calls.context import new_key
 from redrive.calls.effects.in_flight import idempotency_key
+from redrive.calls.effects.request_body import BodyMissing, body_of
 from redrive.calls.failure_of import story_of
 from redrive.calls.function import CalledFunction, endpoint_of, is_async
 from redrive.calls.steps import Outcome, Raised
@@ -17,7 +19,7 @@ from redrive.classify.signals import is_interrupt
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted
 from redrive.events.bus import EVENTS
 from redrive.model.calls import Failure, Kind, Verdict
-from redrive.model.letters import GENERATED_KEY, ErrorType, NewLetter
+from redrive.model.letters import BODY_MISSING, GENERATED_KEY, ErrorType, NewLetter
 
 if TYPE_CHECKING:
     from redrive.calls.service import Service
@@ -66,6 +68,7 @@ class DeadLetterWriter:
     def __init__(self, queue: Queue, pipeline: str) -> None:
         self._queue = queue
         self._pipeline = pipeline
+        self._has_warned = False
 
     def wants(self, outcome: Outcome) -> bool:
         """Whether a call came to nothing: it raised, or ended in an answer that says so."""
@@ -98,7 +101,7 @@ class DeadLetterWriter:
             record[GENERATED_KEY] = generated_key
         letter = NewLetter(
             record=record,
-            error=carrier if isinstance(outcome, Raised) else _said(target.endpoint, story),
+            error=carrier if isinstance(outcome, Raised) else self._said(target.endpoint, story, record),
             source=target.endpoint,
             error_type=ErrorType.CALL,
             attempts=_attempts(carrier, story),
@@ -110,6 +113,21 @@ class DeadLetterWriter:
                 raise
             told = mask(f"{type(error).__name__}: {error}")
             EVENTS.error("cannot store the dead letter of a call of %s: %s", target.endpoint, told)
+        if BODY_MISSING in record and not self._has_warned:
+            self._has_warned = True
+            EVENTS.warning(
+                "the dead letter of %s has no body: %s. It cannot be replayed as it is; send bytes or a file that can "
+                "be read again",
+                target.endpoint,
+                record[BODY_MISSING],
+            )
+
+    def _said(self, endpoint: str, story: Failure | None, record: Mapping[str, Any]) -> str:
+        """Return what the server said, unless it may repeat fields of a body that is not there to mask them by."""
+        redacted = attribute(attribute(self._queue, "redactor"), "fields")
+        if story is not None and BODY_MISSING in record and redacted:
+            return f"{endpoint}: {story.verdict.reason}"
+        return _said(endpoint, story)
 
 
 def _attempts(carrier: Any, story: Failure | None) -> int:
@@ -125,9 +143,15 @@ def _call(target: CalledFunction, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def _request(request: Any, key: str | None) -> dict[str, Any]:
-    """A request of httpx or requests, without headers and the secrets in its URL; a body only where it is in memory."""
-    body = attribute(request, "content") if hasattr(request, "stream") else attribute(request, "body")
-    if isinstance(body, bytes):
+    """A request of httpx or requests, without headers and the secrets in its URL; with its body if that can be read."""
+    body: str | bytes | None = None
+    missing = {}
+    try:
+        body = body_of(request)
+    except BodyMissing as error:
+        # Nobody knows whether two such requests are equal: each is a letter of its own.
+        missing = {BODY_MISSING: str(error), "call_id": new_key()}
+    if body is not None:
         with suppress(UnicodeDecodeError):  # it is stored as bytes
             body = body.decode()
     headers = attribute(request, "headers")
@@ -136,7 +160,8 @@ def _request(request: Any, key: str | None) -> dict[str, Any]:
         "method": str(attribute(request, "method")),
         "url": mask(str(attribute(request, "url"))),
         "content_type": None if headers is None else headers.get("content-type"),
-        "body": body if isinstance(body, str | bytes | None) else None,
+        "body": body,
+        **missing,
     }
     return record if key is None else {**record, "idempotency_key": key}
 

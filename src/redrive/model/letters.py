@@ -12,6 +12,9 @@ from uuid import UUID
 GENERATED_KEY = "generated_key"
 """Where the record of a call has the idempotency key that redrive made for it."""
 
+BODY_MISSING = "body_missing"
+"""Where the record of a request says why its body is not kept."""
+
 
 class ErrorType(StrEnum):
     """Where in a pipeline a record was rejected."""

@@ -613,13 +613,6 @@ def test_11_blocks_inside_a_call_keep_the_keys_of_what_they_send(server):
     assert len(set(sent)) == len({key for _, key in sent}) == 3
 
 
-def test_11_a_multipart_body_tells_nothing_and_gets_no_derived_key(client, server):
-    server.on("/upload", Answer(201))
-    shipfast = Service("shipfast", idempotent="key")
-    shipfast.call(lambda: client.send(shipfast, "POST", "/upload", files={"file": b"content"}))
-    assert keys_seen(server) == [None]
-
-
 def test_25_a_repeat_that_is_not_made_is_not_charged(client, server):
     server.on("/orders", Answer(502))
     server.on("/page", Answer(502), Answer(502), Answer(json=[1]))

@@ -20,6 +20,7 @@ from redrive.calls.effects.repeatable import (
     http_target,
     note_redirect,
     note_sent,
+    note_unprotected,
     put_key,
     shorter,
     too_slow,
@@ -172,6 +173,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         )
         if key is not None:
             note_sent(request.extensions, request, outgoing)
+        elif self._runner.keyed:
+            note_unprotected(request)
         return outgoing
 
     def _guarded(self, request: httpx.Request) -> CalledFunction:
@@ -179,8 +182,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions, KEY_SENT: None}
         if self._runner.keyed:
             begin_key(request.extensions, request)
-        body = b"".join(request.stream) if isinstance(request.stream, _library(request).ByteStream) else request.stream
-        return http_target(request.method, str(request.url), body, keyed=self._runner.keyed)
+        return http_target(request, keyed=self._runner.keyed)
 
     def _sync_transport(self, url: httpx.URL) -> httpx.BaseTransport:
         if _is_sync(self._given):

@@ -16,6 +16,7 @@ from redrive.calls.effects.repeatable import (
     http_target,
     note_redirect,
     note_sent,
+    note_unprotected,
     put_key,
     shorter,
     too_slow,
@@ -62,10 +63,7 @@ class ServiceAdapter(BaseAdapter):
         request.hooks[KEY_SENT] = None
         if self._runner.keyed:
             begin_key(request.hooks, request)
-        # A multipart body has a random boundary: it does not tell what is sent.
-        multipart = "multipart/" in str(request.headers.get("Content-Type", ""))
-        body = request if multipart else request.body
-        target = http_target(request.method or "", request.url or "", body, keyed=self._runner.keyed)
+        target = http_target(request, keyed=self._runner.keyed)
         limit = options.pop("timeout", None)
         send = functools.partial(self._send, limit=limit)
         response: requests.Response = self._runner.at(target.endpoint).guard(target, send)(request, **options)
@@ -116,6 +114,8 @@ class ServiceAdapter(BaseAdapter):
         if key is not None:
             put_key(outgoing.headers, request.hooks.get(KEY) or key)
             note_sent(request.hooks, request, outgoing)
+        elif self._runner.keyed:
+            note_unprotected(request)
         return outgoing
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ an equal request that is meant as a second one, is refused before it is sent, or
 
 from __future__ import annotations
 
+from itertools import count
 from typing import NoReturn
 
 from redrive.errors import Permanent
@@ -13,6 +14,10 @@ from redrive.errors import Permanent
 EQUAL_REQUESTS = (
     "equal requests were sent in one attempt, and it cannot be told whether another attempt would start over or "
     "continue; send each with an Idempotency-Key of your own"
+)
+NO_KEY = (
+    "a request was sent without an Idempotency-Key, since its body cannot be read in advance, and another attempt may "
+    "send it again; pass bytes, or an Idempotency-Key of your own"
 )
 
 
@@ -28,6 +33,10 @@ class SentKeys:
         self._answered: set[str] = set()
         self._first: set[str] = set()  # what the first attempt began with: several keys where requests overlap
         self._begins = True
+        self._numbers = count(1)
+        self._unprotected: set[str] = set()  # requests without a key on which the server may have acted
+        self._follows: set[str] = set()  # idempotent requests that an attempt first sent after one that was answered
+        self._precedes: set[str] = set()  # and those that it sent before
         self.begin()
 
     def begin(self) -> None:
@@ -48,6 +57,10 @@ class SentKeys:
         """The key of an equal request of this attempt that the server did not act on: it has not been used."""
         keys = self._turned_away.get(request)
         return keys.pop() if keys else None
+
+    def why_not_again(self) -> str | None:
+        """Why the call must not be repeated, whatever it fails for; None where it may."""
+        return EQUAL_REQUESTS if self.equal else NO_KEY if self._unprotected else None
 
     def protects(self, key: object) -> bool:
         """Whether this call has sent a request with that key, and would send it with the same again."""
@@ -72,6 +85,27 @@ class SentKeys:
             self._unknown.add(key)
         self._sent.add(key)
 
+    def send_unprotected(self) -> str:
+        """Note that a request without a key is about to be sent; the answer stands for it in `ended`."""
+        name = f"without a key {next(self._numbers)}"
+        self._unprotected.add(name)
+        return name
+
+    def pass_by(self, key: str) -> None:
+        """Note that an idempotent request is about to be sent: it tells where an attempt begins.
+
+        One that begins with what an earlier attempt first sent after its first answer does not start over.
+        """
+        if self._now & self._answered:
+            self._follows.add(key)
+            return
+        if self._now:
+            return
+        if self._resumes or (key in self._follows and key not in self._precedes):
+            self._resumes = True
+        else:
+            self._precedes.add(key)
+
     def _refuse_what_is_unsafe(self, key: str, what: str) -> None:
         if not self._sent_before:
             return
@@ -89,6 +123,8 @@ class SentKeys:
             acted: whether the server has acted on it; None where that is not known.
             give_back: whether an equal request of the same attempt is to have the key if the server did not act.
         """
+        if acted is False:
+            self._unprotected.discard(key)
         request = self._requests.get(key)
         if request is None:
             return

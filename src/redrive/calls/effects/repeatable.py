@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from redrive._internal.masking import mask
 from redrive.calls.context import current
-from redrive.calls.effects.idempotency_keys import EQUAL_REQUESTS, SentKeys
+from redrive.calls.effects.idempotency_keys import SentKeys
 from redrive.calls.effects.in_flight import KnownRequest, carry, idempotency_key, key_in, known
+from redrive.calls.effects.request_body import content_of
 from redrive.calls.effects.sent import never_left, sent_requests
 from redrive.calls.endpoints import route, shown_path
 from redrive.calls.function import CalledFunction
@@ -42,8 +43,9 @@ _FILLED = (("credential", 1), ("timeout", 1))
 _FILLED_WITH_KEY = (*_FILLED, ("idempotency_key", 1))
 
 
-def http_target(method: str, url: str, body: object, *, keyed: bool) -> CalledFunction:
+def http_target(request: Any, *, keyed: bool) -> CalledFunction:
     """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
+    method, url = request.method or "", str(request.url or "")
     parts = urlsplit(url)
     path = mask(parts.path)  # webhooks and bots have their secret there
     return CalledFunction(
@@ -51,7 +53,8 @@ def http_target(method: str, url: str, body: object, *, keyed: bool) -> CalledFu
         _FILLED_WITH_KEY if keyed else _FILLED,
         request=f"{method} {shown_path(path)}",
         returns_responses=True,
-        content=_content(method, url, body) if keyed else None,
+        # Only a key that is derived inside of an attempt is made of the content.
+        content=_content(request, method, url) if keyed and current() is not None else None,
         limits_itself=True,
         server=parts.netloc.rpartition("@")[2] or None,  # without the user and password of a URL
     )
@@ -65,12 +68,24 @@ def put_key(headers: Any, key: str) -> None:
 
 def note_sent(notes: Any, request: Any, outgoing: Any) -> None:
     """Note the key that a request is sent with, unless it is the caller's own; before it is sent."""
-    key = idempotency_key(outgoing)
-    if key is None or key == idempotency_key(request) or request.method.upper() in IDEMPOTENT_METHODS:
+    key, attempt = idempotency_key(outgoing), current()
+    if key is None or key == idempotency_key(request):
         return
-    if (attempt := current()) is not None:
+    if request.method.upper() in IDEMPOTENT_METHODS:
+        if attempt is not None and attempt.keys is not None:
+            attempt.keys.pass_by(key)
+        return
+    if attempt is not None:
         attempt.send(key, f"the {request.method.upper()}")
     notes[KEY_SENT] = key
+
+
+def note_unprotected(request: Any) -> None:
+    """Note that a request is sent without a key, since none can be derived from its body; before it is sent."""
+    attempt = current()
+    if request.method.upper() in IDEMPOTENT_METHODS or idempotency_key(request) is not None or attempt is None:
+        return
+    attempt.send_unprotected()
 
 
 def note_redirect(notes: Any, request: Any, status: int, outgoing: Any) -> None:
@@ -105,12 +120,9 @@ def warn_of_retries(runner: ServiceRunner, retries: object, instead: str) -> Non
         )
 
 
-def _content(method: str, url: str, body: object) -> str | None:
-    if isinstance(body, str):
-        body = body.encode()
-    if not isinstance(body, bytes | None):
-        return None
-    return f"{method} {url} {sha256(body or b'').hexdigest()}"
+def _content(request: Any, method: str, url: str) -> str | None:
+    content = content_of(request)
+    return None if content is None else f"{method} {url} {sha256(content).hexdigest()}"
 
 
 def why_not_again(
@@ -140,7 +152,7 @@ def why_not_again(
     for request in beside() if not idempotent else ():
         if request.method.upper() not in IDEMPOTENT_METHODS and not _has_key(request, keys):
             return _without_key(request)
-    return EQUAL_REQUESTS if keys is not None and keys.equal else None
+    return None if keys is None else keys.why_not_again()
 
 
 def _without_key(request: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from redrive.dlq.replay.target import LetterOutcome, Target, TargetAnswer, Targe
 from redrive.dlq.replay.unknown_keys import UnknownKeys
 from redrive.dlq.schedule import Schedule
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.model.letters import OPEN, Letter, ReplayReport
+from redrive.model.letters import BODY_MISSING, OPEN, ErrorType, Letter, ReplayReport
 from redrive.policy import option_checks
 from redrive.store.database import Database
 from redrive.store.schema import letter_claims, letters
@@ -46,6 +46,7 @@ CANARY_ABOVE = 100
 _LONGEST_LEASE = 365 * 86_400
 _LOOK_AGAIN = 0.25
 _MASKED = "values of the record were masked before it was stored; edit all of them before it is replayed"
+_WITHOUT_BODY = "the record has no body: edit it to have one before it is replayed"
 
 Progress = Callable[[int, int], None]
 """Called with how many letters are done, and of how many."""
@@ -425,13 +426,14 @@ class Replay:
     def _try(self, batch: list[Letter]) -> list[TargetAnswer]:
         self._sent = batch
         self._pace.sent(len(batch))
-        masked = {letter.id for letter in batch if (letter.context or {}).get(REDACTED) and has_mask(letter.payload)}
-        if not masked:
+        refused = {letter.id: reason for letter in batch if (reason := _why_not_sent(letter)) is not None}
+        if not refused:
             return self._target.try_all(batch, dry_run=self._dry)
-        sent = [letter for letter in batch if letter.id not in masked]
+        sent = [letter for letter in batch if letter.id not in refused]
         answers = iter(self._target.try_all(sent, dry_run=self._dry) if sent else ())
         return [
-            TargetAnswer(LetterOutcome.FAILED, _MASKED) if letter.id in masked else next(answers) for letter in batch
+            TargetAnswer(LetterOutcome.FAILED, refused[letter.id]) if letter.id in refused else next(answers)
+            for letter in batch
         ]
 
     def _note_outcomes(self, batch: Sequence[Letter], answers: Sequence[TargetAnswer]) -> list[Answered]:
@@ -494,6 +496,19 @@ class Replay:
             key_unknown=self._unknown.count,
             canary=self._canary,
         )
+
+
+def _why_not_sent(letter: Letter) -> str | None:
+    """Why the record of a letter is not what was received; None where it may be sent."""
+    record = letter.payload
+    if (letter.context or {}).get(REDACTED) and has_mask(record):
+        return _MASKED
+    if letter.error_type != ErrorType.CALL or not isinstance(record, Mapping) or record.get("body") is not None:
+        return None
+    if missing := record.get(BODY_MISSING):
+        return f"{missing}; {_WITHOUT_BODY}"
+    # Letters of older versions do not say that a form with files is missing.
+    return _WITHOUT_BODY if str(record.get("content_type")).startswith("multipart/") else None
 
 
 def _in_order(found: list[Letter]) -> list[Letter]:

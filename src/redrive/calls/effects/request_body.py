@@ -1,0 +1,108 @@
+"""The body of a request of httpx or requests, read without using it up: for dead letters and derived keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from redrive.classify.responses import attribute
+
+MOST_BYTES = 16 << 20
+"""Of a file, or of a form with files, more is not read into memory. What is in memory anyway has no limit."""
+
+_BOUNDARY = re.compile(r"multipart/[^;]{1,100};.{0,200}?\bboundary=\"?([^\";,\s]{1,200})", re.IGNORECASE)
+
+
+class BodyMissing(Exception):
+    """The body of a request cannot be read: it is sent as it comes, or it is too large."""
+
+
+def body_of(request: Any) -> bytes | None:
+    """Return the body of a request, also after it was sent; None for a request without one.
+
+    A file is read from where its sending begins, and left at the position where it is.
+
+    Raises:
+        BodyMissing: with the reason.
+    """
+    body, start = _source(request)
+    if isinstance(body, bytes | None):
+        return body
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, list | tuple):
+        return b"".join(body)
+    try:
+        return _read(request, body, start)
+    except BodyMissing:
+        raise
+    except Exception as error:  # a closed file, or an object of the caller's
+        raise BodyMissing(f"the body cannot be read ({type(error).__name__})") from error
+
+
+def content_of(request: Any) -> bytes | None:
+    """Return what tells the body of a request from another one; None where that cannot be told.
+
+    The boundary of a multipart body is random, and another one in the next attempt.
+    """
+    try:
+        body = body_of(request) or b""
+    except BodyMissing:
+        return None
+    boundary = _boundary(request)
+    return body if boundary is None else body.replace(boundary, b"")
+
+
+def _boundary(request: Any) -> bytes | None:
+    found = _BOUNDARY.match(_header(request, "content-type"))
+    return None if found is None else found[1].encode()
+
+
+def _source(request: Any) -> tuple[Any, int | None]:
+    """Return what a body is sent from, and where in a file its sending begins."""
+    stream = attribute(request, "stream")
+    if stream is None:  # requests, which notes where the reading of a file has begun
+        return attribute(request, "body"), attribute(request, "_body_position")
+    kind = type(stream).__name__
+    if kind == "ByteStream":
+        return b"".join(stream), None
+    return (attribute(stream, "_stream"), 0) if kind == "IteratorByteStream" else (stream, None)
+
+
+def _read(request: Any, body: Any, start: int | None) -> bytes:
+    """Read a file, or a form with files."""
+    form = type(body).__name__ == "MultipartStream"
+    files = [attribute(field, "file") for field in body.fields] if form else [body]
+    files = [file for file in files if not isinstance(file, str | bytes | None)]
+    if not (form or isinstance(start, int)) or not all(map(_is_seekable, files)):
+        raise BodyMissing("the body was a stream that can be read only once")
+    length = _header(request, "content-length")
+    if not (length.isascii() and length.isdigit()):
+        raise BodyMissing("the length of the body is not known")
+    if int(length) > MOST_BYTES:
+        raise BodyMissing(f"the body is larger than {MOST_BYTES >> 20} MiB")
+    positions = [file.tell() for file in files]
+    try:
+        content = b"".join(body) if form else _read_file(body, start, int(length) + 1)
+    finally:
+        for file, position in zip(files, positions, strict=True):
+            file.seek(position)
+    if len(content) != int(length):
+        raise BodyMissing("the file has changed since it was sent")
+    return content
+
+
+def _read_file(file: Any, start: int | None, most: int) -> bytes:
+    file.seek(start)
+    content = file.read(most)
+    return content.encode() if isinstance(content, str) else bytes(content)
+
+
+def _is_seekable(file: Any) -> bool:
+    seekable: Callable[[], bool] | None = attribute(file, "seekable")
+    return callable(seekable) and seekable() is True
+
+
+def _header(request: Any, name: str) -> str:
+    return str((attribute(request, "headers") or {}).get(name) or "")
