@@ -405,6 +405,31 @@ def test_wrong_options_are_refused(store):
         redrive.Service("bank", on_discard=None)
 
 
+class TestArgumentsReadOnce:
+    @pytest.mark.parametrize("make", [lambda: iter([1]), lambda: {"files": [io.BytesIO(b"1")]}])
+    def test_replay_refuses_the_call_until_it_is_edited(self, store, bank, make):
+        closed, given = [True], []
+
+        @bank
+        def load(rows):
+            if closed:
+                raise ValueError("closed")
+            given.append(rows)
+
+        for _ in range(2):
+            with pytest.raises(ValueError, match="closed"):
+                load(make())
+        closed.clear()
+        assert [letter.seen for letter in letters(store)] == [1, 1]
+        report = store.dlq.replay(bank.replay_target(load), dry_run=False)
+        assert (given, report.reprocessed, report.failed_again) == ([], 0, 2)
+        letter = letters(store)[0]
+        assert "can be read only once" in letter.last_error
+        store.dlq.edit(letter.id, patch={"args": [[1]], "argument_missing": None})
+        report = store.dlq.replay(bank.replay_target(load), ids=[letter.id], status="escalated", dry_run=False)
+        assert (given, report.reprocessed) == ([[1]], 1)
+
+
 class TestUploads:
     """The body is in the letter, or the letter says that it is not."""
 
@@ -456,7 +481,7 @@ class TestUploads:
             upload("generator", order)
         assert [letter.seen for letter in letters(store)] == [1, 1, 1]
         assert all("only once" in letter.record["body_missing"] for letter in letters(store))
-        assert caplog.text.count("has no body") == 1
+        assert caplog.text.count("is not complete") == 1
 
     def test_replay_refuses_an_upload_without_a_body(self, store, upload):
         upload("generator", 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from redrive._internal.masking import mask
 from redrive.calls.context import new_key
 from redrive.calls.effects.in_flight import idempotency_key
+from redrive.calls.effects.members import members
 from redrive.calls.effects.request_body import BodyMissing, body_of
 from redrive.calls.failure_of import story_of
 from redrive.calls.function import CalledFunction, endpoint_of, is_async
@@ -19,7 +20,7 @@ from redrive.classify.signals import is_interrupt
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted
 from redrive.events.bus import EVENTS
 from redrive.model.calls import Failure, Kind, Verdict
-from redrive.model.letters import BODY_MISSING, GENERATED_KEY, ErrorType, NewLetter
+from redrive.model.letters import ARGUMENT_MISSING, BODY_MISSING, GENERATED_KEY, ErrorType, NewLetter
 
 if TYPE_CHECKING:
     from redrive.calls.service import Service
@@ -113,13 +114,14 @@ class DeadLetterWriter:
                 raise
             told = mask(f"{type(error).__name__}: {error}")
             EVENTS.error("cannot store the dead letter of a call of %s: %s", target.endpoint, told)
-        if BODY_MISSING in record and not self._has_warned:
+        missing = record.get(BODY_MISSING) or record.get(ARGUMENT_MISSING)
+        if missing and not self._has_warned:
             self._has_warned = True
             EVENTS.warning(
-                "the dead letter of %s has no body: %s. It cannot be replayed as it is; send bytes or a file that can "
-                "be read again",
+                "the dead letter of a call of %s is not complete: %s. A replay refuses it; pass what can be read "
+                "again, such as bytes",
                 target.endpoint,
-                record[BODY_MISSING],
+                missing,
             )
 
     def _said(self, endpoint: str, story: Failure | None, record: Mapping[str, Any]) -> str:
@@ -138,8 +140,20 @@ def _attempts(carrier: Any, story: Failure | None) -> int:
 
 def _call(target: CalledFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> dict[str, Any]:
     # Sorted: equal calls are one letter, in whatever order their keywords are written.
-    call = {"function": target.endpoint, "args": list(args), "kwargs": dict(sorted(kwargs.items()))}
+    call: dict[str, Any] = {
+        "function": target.endpoint,
+        "args": list(args),
+        "kwargs": dict(sorted(kwargs.items())),
+    }
+    if (lost := next(filter(_is_used_up, members([args, kwargs])), None)) is not None:
+        call[ARGUMENT_MISSING] = f"an argument ({type(lost).__name__}) can be read only once"
+        call["call_id"] = new_key()  # what tells two such calls apart is not known
     return call if key is None else {**call, "idempotency_key": key}
+
+
+def _is_used_up(value: object) -> bool:
+    """Whether an argument is an iterator or a file: what it holds is not in its text."""
+    return isinstance(value, Iterator | AsyncIterator) or callable(attribute(value, "read"))
 
 
 def _request(request: Any, key: str | None) -> dict[str, Any]:
@@ -147,13 +161,13 @@ def _request(request: Any, key: str | None) -> dict[str, Any]:
     body: str | bytes | None = None
     missing = {}
     try:
-        body = body_of(request)
+        content = body = body_of(request)
+        if content is not None:
+            with suppress(UnicodeDecodeError):  # it is stored as bytes
+                body = content.decode()
     except BodyMissing as error:
         # Nobody knows whether two such requests are equal: each is a letter of its own.
         missing = {BODY_MISSING: str(error), "call_id": new_key()}
-    if body is not None:
-        with suppress(UnicodeDecodeError):  # it is stored as bytes
-            body = body.decode()
     headers = attribute(request, "headers")
     key = idempotency_key(request) or key
     record = {

@@ -15,6 +15,9 @@ GENERATED_KEY = "generated_key"
 BODY_MISSING = "body_missing"
 """Where the record of a request says why its body is not kept."""
 
+ARGUMENT_MISSING = "argument_missing"
+"""Where the record of a call says why an argument is not kept."""
+
 
 class ErrorType(StrEnum):
     """Where in a pipeline a record was rejected."""

@@ -32,7 +32,7 @@ from redrive.dlq.replay.target import LetterOutcome, Target, TargetAnswer, Targe
 from redrive.dlq.replay.unknown_keys import UnknownKeys
 from redrive.dlq.schedule import Schedule
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.model.letters import BODY_MISSING, OPEN, ErrorType, Letter, ReplayReport
+from redrive.model.letters import ARGUMENT_MISSING, BODY_MISSING, OPEN, ErrorType, Letter, ReplayReport
 from redrive.policy import option_checks
 from redrive.store.database import Database
 from redrive.store.schema import letter_claims, letters
@@ -47,6 +47,7 @@ _LONGEST_LEASE = 365 * 86_400
 _LOOK_AGAIN = 0.25
 _MASKED = "values of the record were masked before it was stored; edit all of them before it is replayed"
 _WITHOUT_BODY = "the record has no body: edit it to have one before it is replayed"
+_WITHOUT_ARGUMENT = f"edit the arguments, and remove {ARGUMENT_MISSING}, before it is replayed"
 
 Progress = Callable[[int, int], None]
 """Called with how many letters are done, and of how many."""
@@ -503,7 +504,11 @@ def _why_not_sent(letter: Letter) -> str | None:
     record = letter.payload
     if (letter.context or {}).get(REDACTED) and has_mask(record):
         return _MASKED
-    if letter.error_type != ErrorType.CALL or not isinstance(record, Mapping) or record.get("body") is not None:
+    if letter.error_type != ErrorType.CALL or not isinstance(record, Mapping):
+        return None
+    if missing := record.get(ARGUMENT_MISSING):
+        return f"{missing}; {_WITHOUT_ARGUMENT}"
+    if record.get("body") is not None:
         return None
     if missing := record.get(BODY_MISSING):
         return f"{missing}; {_WITHOUT_BODY}"
