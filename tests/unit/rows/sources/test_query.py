@@ -879,6 +879,33 @@ def test_values_of_the_databases_own_types_come_back_from_letters_as_they_were(s
     assert now == was
 
 
+class TestJsonColumns:
+    """json and jsonb of PostgreSQL, whose numbers have any number of digits."""
+
+    @pytest.mark.parametrize(("kind", "wrapped"), [("json", "%s"), ("jsonb", "%s"), ("json[]", "ARRAY[%s::json]")])
+    def test_numbers_are_exact(self, server, kind, wrapped):
+        text = '{"amount": 12345678901234567.89, "wei": 0.123456789012345678, "count": 123456789012345678901, "x": 0.1}'
+        server.run(f"CREATE TABLE orders (id integer PRIMARY KEY, doc {kind})")
+        with psycopg.connect(server.url) as connection:
+            connection.execute(f"INSERT INTO orders VALUES (1, {wrapped})", (text,))
+        [batch] = read_all(query(server.url, "SELECT * FROM orders", watermark="id", key="id"))
+        [record] = batch.rows.records
+        exact = {
+            "amount": Decimal("12345678901234567.89"),
+            "wei": Decimal("0.123456789012345678"),
+            "count": 123456789012345678901,
+            "x": 0.1,
+        }
+        assert record["doc"] == ([exact] if kind == "json[]" else exact)
+
+    def test_number_beyond_a_float_is_a_letter_with_the_text(self, server):
+        server.run("CREATE TABLE orders (id integer PRIMARY KEY, doc json)")
+        server.run("""INSERT INTO orders VALUES (1, '{"x": 1e400}'), (2, '{"x": 1}')""")
+        [batch] = read_all(query(server.url, "SELECT * FROM orders", watermark="id", key="id"))
+        assert batch.rows.records == [{"id": 2, "doc": {"x": 1}}]
+        assert [lost.raw for lost in batch.unreadable] == [{"id": 1, "doc": '{"x": 1e400}'}]
+
+
 class TestBlockedSource:
     """A lock on the table that is read: waited for, but not for ever."""
 

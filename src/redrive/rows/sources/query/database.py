@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import URL, CursorResult, Executable, create_engine, event
+from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.sql import ClauseElement
@@ -24,6 +25,7 @@ from redrive.errors import SourceError, Transient
 from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.rows.sinks.locks import limit_lock_waits
+from redrive.rows.sources.ndjson.numbers import loads
 from redrive.rows.sources.query.duckdb_exact import ExactColumns, is_timedelta
 
 T = TypeVar("T")
@@ -147,6 +149,9 @@ class _Alchemy:
         options: dict[str, Any] = {}
         if url.get_backend_name() == "postgresql":
             options["execution_options"] = {"postgresql_readonly": True}
+        if issubclass(url.get_dialect(), PGDialect):
+            # The drivers decode json and jsonb, fractions as floats; those of other databases give JSON as text.
+            options["json_deserializer"] = loads
         if url.get_driver_name() == "psycopg":
             # A pooler may hand the next page to another server process, which knows no statement of ours.
             options["connect_args"] = {"connect_timeout": 10, "prepare_threshold": None}
