@@ -179,11 +179,19 @@ class RunHandle:
         return begun
 
     def refuse(
-        self, source: Source, *, sink: str, sla: TimeOfDay | float | None, reason: str, fault: RunFault
+        self,
+        source: Source,
+        *,
+        sink: str,
+        sla: TimeOfDay | float | None,
+        reason: str,
+        fault: RunFault,
+        seconds: float = 0.0,
     ) -> RunRefused | None:
         """Note a run that could not begin, beside one that is not finished; None where others are at the pipeline.
 
-        It is nobody's checkpoint: what is to be gone on with is so as before.
+        It is nobody's checkpoint: what is to be gone on with is so as before. `seconds` is how long it was tried, such
+        as the retries of an API's first page.
         """
         run_id = uuid.uuid4()
 
@@ -194,7 +202,8 @@ class RunHandle:
             if standing is not None and _is_held(standing, now):
                 return None
             note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
-            row = self._new(run_id, source, sink=sink, sla=sla, now=now)
+            began = now - timedelta(seconds=seconds)
+            row = self._new(run_id, source, sink=sink, sla=sla, now=began) | {"updated_at": now, "seconds": seconds}
             ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **_fault(fault)}
             connection.execute(runs.insert(), {**row, **ended})
             return RunRefused(run_id=run_id, at=now, sla=row["sla"])

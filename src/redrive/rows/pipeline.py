@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
@@ -185,6 +186,11 @@ class Pipeline:
             self.sink.close()
 
     def _begun(self, job: RunOptions, ledger: RunHandle, **options: bool) -> StartedRun:
+        began = time.monotonic()
+
+        def tell(error: BaseException) -> None:
+            tell_of_refusal(job, ledger, sla=self._sla, error=error, seconds=time.monotonic() - began)
+
         try:
             appending = self.sink if not self.sink.key and isinstance(self.sink, Appends) else None
             return ledger.begin(
@@ -198,12 +204,12 @@ class Pipeline:
         except (RunStopped, StoreError):
             raise  # another process has it in hand, or nothing can be noted
         except SystemExit as error:
-            tell_of_refusal(job, ledger, sla=self._sla, error=error)
+            tell(error)
             raise
         except Exception as error:
             if is_interrupt(error):
                 raise
-            tell_of_refusal(job, ledger, sla=self._sla, error=error)
+            tell(error)
             if isinstance(error, RedriveError) and not isinstance(error, CallError | StatedVerdict):
                 raise
             # The source could not be compared with the one of the checkpoint: an API that is down, say.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from redrive._internal.interrupts import is_from_signal_handler
@@ -407,7 +407,9 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | SystemExit)
 
 
-def tell_of_refusal(job: RunOptions, ledger: RunHandle, *, sla: TimeOfDay | float | None, error: BaseException) -> None:
+def tell_of_refusal(
+    job: RunOptions, ledger: RunHandle, *, sla: TimeOfDay | float | None, error: BaseException, seconds: float
+) -> None:
     """Note and announce that a run could not begin: its file is not there, its checkpoint is of another source.
 
     Nobody would hear of it otherwise but who has started it, which may be a scheduler.
@@ -415,7 +417,7 @@ def tell_of_refusal(job: RunOptions, ledger: RunHandle, *, sla: TimeOfDay | floa
     fault = RunFault.of(error)
     reason = stop_reason(error) if isinstance(error, SystemExit) else sentence(error)
     try:
-        refusal = ledger.refuse(job.source, sink=job.sink.name, sla=sla, reason=reason, fault=fault)
+        refusal = ledger.refuse(job.source, sink=job.sink.name, sla=sla, reason=reason, fault=fault, seconds=seconds)
     except StoreError:
         return  # its caller has the error itself
     if refusal is not None:
@@ -425,8 +427,8 @@ def tell_of_refusal(job: RunOptions, ledger: RunHandle, *, sla: TimeOfDay | floa
             status=RunStatus.FAILED,
             source=job.source_name,
             sink=job.sink_name,
-            started_at=refusal.at,
-            seconds=0.0,
+            started_at=refusal.at - timedelta(seconds=seconds),
+            seconds=seconds,
             reason=reason,
             sla=refusal.sla,
             ended_at=refusal.at,
