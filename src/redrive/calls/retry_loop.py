@@ -265,7 +265,7 @@ class RetryLoop:
             return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
         if free is None and not self._core.may_repeat():
             why = "the service's retry budget is spent"
-            return Stop(why, spent=True, retry_in=verdict.retry_after, advice=BUDGET_SPENT)
+            return Stop(why, spent=True, retry_in=verdict.retry_after, advice=BUDGET_SPENT, cut_short=True)
         return decision
 
     def _credential_decision(self, trial: AttemptResult, verdict: Verdict) -> Decision | None:
@@ -323,7 +323,7 @@ class RetryLoop:
             return Stop(all_used(self._most_attempts), spent=True, retry_in=verdict.retry_after)
         circuit = self._core.circuit
         if circuit is not None and (retry_in := circuit.retry_in()) > decision.wait:
-            return Stop("the circuit opened", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN)
+            return Stop("the circuit opened", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN, cut_short=True)
         return decision
 
     def _prepare(self, decision: Repeat) -> Generator[Step, Any, AttemptResult | None]:
@@ -385,6 +385,7 @@ class RetryLoop:
             why=stop.why,
             advice=advise(last.verdict if last else verdict, stop),
             retry_in=stop.retry_in,
+            cut_short=stop.cut_short,
         )
         exhausted = stop.spent and bool(self._attempts) and not self._has_fallback
         self._core.announcer.event(CallFailed(failure, exhausted))
@@ -466,7 +467,7 @@ def is_a_fault(verdict: Verdict) -> bool:
 
 
 def _circuit_open(retry_in: float) -> Stop:
-    return Stop("the circuit is open", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN)
+    return Stop("the circuit is open", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN, cut_short=True)
 
 
 def _nothing_to_judge(stop: Stop) -> Verdict:

@@ -84,6 +84,8 @@ class Stop:
     """Seconds after which a new call makes sense, where that is known."""
     advice: str | None = None
     """What a person should do, where the reason for stopping says more than the kind of the error."""
+    cut_short: bool = False
+    """Whether the call had attempts left, and an open circuit or a spent retry budget ended it."""
 
 
 Decision = Repeat | Stop
@@ -138,6 +140,8 @@ class Failure:
     advice: str
     """What a person should do now."""
     retry_in: float | None = None
+    cut_short: bool = False
+    """Whether the call had attempts left, and an open circuit or a spent retry budget ended it."""
 
     def __str__(self) -> str:
         call = f"service {self.service!r}" + ("" if self.endpoint == self.service else f", {self.endpoint}")

@@ -502,3 +502,50 @@ def test_the_end_may_be_missing_at_the_limit(server, service, fetch):
     server.on("/pages/7", Answer(404))
     found, unreadable, _, error = read_all(rows.pages(service, fetch, limit=6, bad_page="quarantine"))
     assert (found, unreadable, error) == (rows_of(1, 2, 3, 4, 5), [], None)
+
+
+class TestCallsCutShort:
+    """A page whose call had attempts left when the circuit opened, or when the retry budget was spent."""
+
+    @pytest.fixture
+    def clock(self):
+        return FakeClock()
+
+    @pytest.fixture
+    def service(self, clock):
+        return Service("partner", breaker=Breaker(), retry=Retry(base=0.1), clock=clock)
+
+    @pytest.fixture
+    def source(self, service, client):
+        return rows.pages(
+            service, lambda page: client.get(f"/pages/{page}").raise_for_status(), bad_page="quarantine", in_flight=1
+        )
+
+    def test_opening_circuit_stops_run_at_page(self, server, source, clock):
+        for number in range(2, 7):  # the fifth failure opens the circuit
+            server.on(f"/pages/{number}", Answer(503), page(number))
+        found, unreadable, stands, error = read_all(source)
+        assert (found, unreadable, stands["token"]) == (rows_of(*range(1, 6)), [], 6)
+        assert redrive.classify(error).kind == "transient"
+        clock.advance(60)
+        found, unreadable, _, error = read_all(source, position=stands)
+        assert (found, unreadable, error) == (rows_of(*range(6, LAST + 1)), [], None)
+
+    def test_page_that_stays_bad_is_quarantined_by_a_later_run(self, server, source, clock):
+        for number in (2, 3):
+            server.on(f"/pages/{number}", Answer(503), page(number))
+        server.on("/pages/4", Answer(503))
+        found, unreadable, stands, _ = read_all(source)
+        assert (found, unreadable, stands["token"]) == (rows_of(1, 2, 3), [], 4)
+        clock.advance(60)
+        reading = source.open(stands, source.identity())
+        assert [lost.raw["page"] for lost in reading.read(1_000).unreadable] == [4]
+        reading.close()
+
+    def test_spent_retry_budget_stops_run_at_page(self, server, client):
+        service = Service("partner", breaker=None, budget=redrive.RetryBudget(ratio=0, reserve=0))
+        server.on("/pages/3", Answer(503), page(3))
+        source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
+        found, unreadable, stands, error = read_all(source)
+        assert (found, unreadable, stands["token"]) == (rows_of(1, 2), [], 3)
+        assert error.redrive.cut_short

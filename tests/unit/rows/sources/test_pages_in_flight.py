@@ -7,15 +7,16 @@ import json
 import os
 import random
 import threading
+import time
 from collections import Counter
 
 import httpx
 import pytest
 
 import redrive
-from redrive import Service, rows
+from redrive import Breaker, Retry, Service, rows
 from redrive.errors import SourceError
-from redrive.testing import Answer, FaultyServer, set_testing
+from redrive.testing import Answer, FakeClock, FaultyServer, set_testing
 
 LAST = 45
 
@@ -397,3 +398,37 @@ def test_cursors_are_followed_by_an_async_fetch(service):
 
     batches, error = read_all(rows.pages(service, fetch, by="cursor"))
     assert (records(batches), error) == (rows_of(range(1, LAST + 1)), None)
+
+
+class TestHalfOpenCircuit:
+    """Pages in flight beside the probe of a half-open circuit wait for it."""
+
+    @pytest.fixture
+    def recovered(self):
+        """A service whose circuit has opened, and whose cooldown is over."""
+        clock = FakeClock()
+        service = Service("partner", breaker=Breaker(failures=1), retry=Retry(attempts=1), clock=clock)
+
+        def fail():
+            raise ConnectionError("down")
+
+        with pytest.raises(ConnectionError):
+            service.call(fail)
+        clock.advance(60)
+        return service
+
+    def test_threads_wait_for_probe(self, recovered):
+        def fetch(page):
+            time.sleep(0.1)
+            return items(page)
+
+        batches, error = read_all(rows.pages(recovered, fetch, in_flight=8, identity="today"))
+        assert (records(batches), error) == (rows_of(range(1, LAST + 1)), None)
+
+    def test_coroutines_wait_for_probe(self, recovered):
+        async def fetch(page):
+            await asyncio.sleep(0.1)
+            return items(page)
+
+        batches, error = read_all(rows.pages(recovered, fetch, in_flight=8, identity="today"))
+        assert (records(batches), error) == (rows_of(range(1, LAST + 1)), None)

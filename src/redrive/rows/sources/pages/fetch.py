@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from inspect import isawaitable, iscoroutine
 from typing import Any
 
+from redrive.calls.circuit import Circuit
 from redrive.calls.function import endpoint_of, is_async
 from redrive.calls.service import Service
 from redrive.classify import classify
@@ -16,7 +18,10 @@ from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
 from redrive.errors import CircuitOpen, RetriesExhausted, SourceError
 from redrive.model.calls import Failure, Kind, Verdict
+from redrive.policy.breaker import CircuitState
 from redrive.rows.sources.pages.content import MalformedPage, Page, PageReader, body_of
+
+_TICK = 0.05  # seconds
 
 
 class FaultKind(Enum):
@@ -30,12 +35,17 @@ class FaultKind(Enum):
     """This page alone, by the verdict."""
     DOWN = auto()
     """The service's: it failed as long as it was tried."""
+    CUT_SHORT = auto()
+    """The service's, too: its circuit opened, or its retry budget was spent, while attempts were left."""
     FINAL = auto()
     """Ours, the key's or nobody's: other pages would fare no better, or nothing was sent at all."""
 
 
-RETRY_LATER = (FaultKind.DOWN, FaultKind.FINAL)
+RETRY_LATER = (FaultKind.DOWN, FaultKind.CUT_SHORT, FaultKind.FINAL)
 """Faults that say nothing about the page."""
+
+STOPPING = (FaultKind.CUT_SHORT, FaultKind.FINAL)
+"""Faults that stop the run in any case: the page is to be fetched again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +91,57 @@ class PageFetcher:
         self._function = function
         self._contents = contents
         self._stopped = False
+        self._endpoint = endpoint_of(function)
         self._guarded = service(self._named_attempt())
 
     def __call__(self, token: Any) -> Outcome:
         """Fetch a page in this thread."""
-        try:
-            return self._page(self._guarded(token))
-        except Exception as error:
-            if is_interrupt(error):
-                raise
-            return PageFailed(error, fault_of(error))
+        while True:
+            try:
+                return self._page(self._guarded(token))
+            except Exception as error:
+                if is_interrupt(error):
+                    raise
+                if not self._met_probe(error):
+                    return PageFailed(error, fault_of(error))
+            while self._is_probing():
+                time.sleep(_TICK)
 
     async def acall(self, token: Any) -> Outcome:
         """Fetch a page in this coroutine."""
-        try:
-            return self._page(await self._guarded(token))
-        except Exception as error:
-            if is_interrupt(error):
-                raise
-            return PageFailed(error, fault_of(error))
+        while True:
+            try:
+                return self._page(await self._guarded(token))
+            except Exception as error:
+                if is_interrupt(error):
+                    raise
+                if not self._met_probe(error):
+                    return PageFailed(error, fault_of(error))
+            import asyncio  # for those who need it
+
+            while self._is_probing():  # noqa: ASYNC110 - the circuit belongs to threads, and has no event
+                await asyncio.sleep(_TICK)
+
+    def _met_probe(self, error: Exception) -> bool:
+        """Whether a page was not sent because another one is the probe of a circuit that is half-open."""
+        story = error.redrive if isinstance(error, CircuitOpen) else None
+        return story is not None and story.service == self._service.name and self._is_probing()
+
+    def _is_probing(self) -> bool:
+        circuit = self._circuit
+        if circuit is None or self._stopped:
+            return False
+        return circuit.state is CircuitState.HALF_OPEN and circuit.retry_in() > 0
+
+    @property
+    def wants_probe(self) -> bool:
+        """Whether the next page is the probe that decides if the circuit closes."""
+        circuit = self._circuit
+        return circuit is not None and circuit.state is not CircuitState.CLOSED and circuit.retry_in() == 0
+
+    @property
+    def _circuit(self) -> Circuit | None:
+        return self._service._core.at(self._endpoint).circuit
 
     def stop(self) -> None:
         """Let calls under way make no further attempt."""
@@ -116,7 +158,7 @@ class PageFetcher:
 
         named: Callable[..., Any] = aattempt if self.is_async else attempt
         functools.update_wrapper(named, self._function, assigned=(), updated=())
-        named.__qualname__ = endpoint_of(self._function)
+        named.__qualname__ = self._endpoint
         return named
 
     # A page is read inside the attempt: a body that was cut short is then fetched once more.
@@ -170,7 +212,10 @@ def fault_of(error: Exception) -> FaultKind:
     if unread and verdict.status is None and classify(error, "row").kind is Kind.ROW:
         return FaultKind.MALFORMED
     # Who is told to come back later is not told that this page is bad: rate limits are nobody's fault.
-    return FaultKind.DOWN if kind in (Kind.TRANSIENT, Kind.RETRY_NOW, Kind.AMBIGUOUS) else FaultKind.FINAL
+    if kind not in (Kind.TRANSIENT, Kind.RETRY_NOW, Kind.AMBIGUOUS):
+        return FaultKind.FINAL
+    story = attribute(error, "redrive")
+    return FaultKind.CUT_SHORT if isinstance(story, Failure) and story.cut_short else FaultKind.DOWN
 
 
 def _verdict(error: Exception) -> Verdict:

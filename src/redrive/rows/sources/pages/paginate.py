@@ -19,7 +19,7 @@ from redrive.errors import SourceError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.pages.content import UNSAID, Page
-from redrive.rows.sources.pages.fetch import RETRY_LATER, FaultKind, Outcome, PageFailed
+from redrive.rows.sources.pages.fetch import RETRY_LATER, STOPPING, FaultKind, Outcome, PageFailed
 from redrive.rows.sources.pages.plan import PagePlan, is_json
 from redrive.rows.sources.pages.prefetch import Fetcher
 
@@ -66,7 +66,7 @@ class NumberedPages:
             fetched: Future[Outcome] = Future()
             fetched.set_result(first)
             self._ahead.append(fetched)
-        self._answered = False
+        self._answered = first is not None and _is_answer(first)
         self._alike = 0
         self._digest = b""
         self._rows = plan.size or 1
@@ -122,7 +122,7 @@ class NumberedPages:
         if under_way is None or not under_way.done():
             return False
         outcome = under_way.result()
-        return self._is_last(outcome) if isinstance(outcome, Page) else outcome.fault is FaultKind.FINAL
+        return self._is_last(outcome) if isinstance(outcome, Page) else outcome.fault in STOPPING
 
     def _token(self, place: int = 0) -> int:
         token: int = self._plan.start + (self._pages + place) * self._plan.step
@@ -192,7 +192,7 @@ class NumberedPages:
         """A lost page is quarantined where that is allowed; None where there is none to lose."""
         if failed.fault is FaultKind.MISSING and self._is_the_end(failed):
             return None
-        quarantine = self._plan.bad_page == "quarantine" and failed.fault is not FaultKind.FINAL
+        quarantine = self._plan.bad_page == "quarantine" and failed.fault not in STOPPING
         if not quarantine or (failed.fault is FaultKind.DOWN and not self._is_up()):
             hint = 'bad_page="quarantine" would set it aside and go on'
             raise _stopping(failed, self._label(), self._name, hint)

@@ -156,7 +156,9 @@ class Pages:
         return None
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> PagesReading:
-        self._plan.place(position)  # before anything is started that would have to be closed
+        _, done, _ = self._plan.place(position)  # before anything is started that would have to be closed
+        if done and self._plan.bad_page == "quarantine":
+            self._probe()
         first, self._first = self._first, None
         fetcher = self._fetcher(self._plan.in_flight)
         walk: CursorPages | NumberedPages
@@ -201,6 +203,14 @@ class Pages:
 
     def _fetch_first(self) -> Outcome:
         return self._fetch_one(self._plan.start)
+
+    def _probe(self) -> None:
+        """Have the first page close a half-open circuit: with a page that stays bad as the probe, it never would."""
+        fetch = PageFetcher(self._service, self._fetch, self._contents)
+        while fetch.wants_probe:
+            self._first = self._fetch_first()
+            if isinstance(self._first, PageFailed):
+                return
 
     def _fetch_one(self, token: Any) -> Outcome:
         fetcher = self._fetcher(1)
