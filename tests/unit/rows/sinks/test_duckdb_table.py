@@ -334,3 +334,37 @@ def test_floats_of_16_bits_are_written(sql, sink):
     frame = frame.with_columns(list=pl.Series([[0.5], []], dtype=pl.List(pl.Float16)))
     assert list(sink(create=True).write(Outgoing.of_frame(frame, range(2)), label="a")) == []
     assert sql("SELECT v, CAST(list AS DOUBLE[]) FROM t ORDER BY id") == [(1.5, [0.5]), (None, [])]
+
+
+class TestShortYears:
+    """DuckDB reads `07/04/26` as the 26th of April in the year 7."""
+
+    TEXTS = ("07/04/26", "1/2/26", "26-07-04", " 26-07-04 12:00", "26 07 04", "-5-01-01", "44-03-15 (BC)")
+
+    @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_NS", "DATE[]"])
+    @pytest.mark.parametrize("rows", [rows_of, frame_of])
+    def test_date_with_a_short_year_is_refused(self, sink, sql, kind, rows):
+        sql(f"CREATE TABLE t (id INTEGER PRIMARY KEY, v {kind})")
+        texts = [f"[{text}]" if kind.endswith("]") else text for text in (*self.TEXTS, "2026-07-04")]
+        refused = sink().write(rows([{"id": at, "v": text} for at, text in enumerate(texts)]), label="run/0")
+        assert [one.place for one in refused] == list(range(len(self.TEXTS)))
+
+    def test_year_of_four_digits_is_kept(self, sink, sql):
+        sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v DATE)")
+        texts = ["0007-04-26", "2026/7/4", "0044-03-15 (BC)", "infinity", "12026-01-01", "20260704"]
+        refused = sink().write(rows_of([{"id": at, "v": text} for at, text in enumerate(texts[:5])]), label="run/0")
+        assert not refused
+        assert [value for (value,) in sql("SELECT v::VARCHAR FROM t ORDER BY id")] == [
+            "0007-04-26",
+            "2026-07-04",
+            "0044-03-15 (BC)",
+            "infinity",
+            "12026-01-01",
+        ]
+
+    @pytest.mark.parametrize("rows", [rows_of, frame_of])
+    def test_interval_with_an_offset_is_refused(self, sink, sql, rows):
+        sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTERVAL)")
+        texts = ["01:00:00+05", "01:00Z", "01:00:00 UTC", "1 day 01:00:00.5-0500", "1 day -01:00:00", "1 month 2 days"]
+        refused = sink().write(rows([{"id": at, "v": text} for at, text in enumerate(texts)]), label="run/0")
+        assert [one.place for one in refused] == [0, 1, 2, 3]

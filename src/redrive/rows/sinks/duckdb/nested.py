@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any
 
 from redrive._internal.optional import needs
-from redrive.rows.sinks.duckdb.types import change_within, own_rules
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.duckdb.types import capacity_of, change_within, own_rules
+from redrive.rows.sinks.exact.capacity import Family
 from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.sinks.table_schema import quoted
 from redrive.rows.sinks.values import is_foreign, native
@@ -85,7 +85,7 @@ def _member(value: Any, kind: Any) -> dict[str, Any]:
 
 
 def _change(value: Any, kind: Any) -> str | None:
-    capacity = Capacity.of(str(kind))
+    capacity = capacity_of(str(kind))
     change = change_within(value, str(kind)) if capacity is None else change_of(value, capacity)
     return None if change is None else f"{str(value)!r} {change}"
 
@@ -96,7 +96,7 @@ def _written(value: Any, kind: str) -> Any:
         return str(value).replace(",", "")
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return value
-    capacity = Capacity.of(kind)
+    capacity = capacity_of(kind)
     exact = kind == "VARCHAR" or (capacity is not None and capacity.family is Family.DECIMAL)
     return str(value) if exact or (isinstance(value, int) and abs(value) >= 2**63) else value
 
@@ -126,7 +126,7 @@ def _is_exact(kind: Any) -> bool:
         return False
     if kind.id in _CONTAINERS:
         return all(_is_exact(inner) for _, inner in kind.children if not isinstance(inner, int))
-    return Capacity.of(str(kind)) is None and own_rules(str(kind)) is None
+    return capacity_of(str(kind)) is None and own_rules(str(kind)) is None
 
 
 def _taken_apart(texts: pl.Series, kind: Any) -> list[Any]:

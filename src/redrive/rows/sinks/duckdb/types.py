@@ -6,11 +6,13 @@ DuckDB would rewrite others, such as the bytes `ü` to the text `\\xC3\\xBC`, so
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
 from redrive._internal.optional import needs
+from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.values import Convert, Rules, json_text
 
 with needs("rows"):
@@ -18,7 +20,16 @@ with needs("rows"):
 
 _BYTES = (bytes, bytearray, memoryview)
 _OF_JSON = "what JSON has: texts, booleans, floats, integers of 64 bits, lists and objects"
+_DAYS = (Family.DATE, Family.TIMESTAMP, Family.INSTANT)
 _OF_TEXT = ("UUID", "BIT", "ENUM", "GEOMETRY")
+
+
+def capacity_of(kind: str) -> Capacity | None:
+    """See `Capacity.of`. DuckDB reads `07/04/26` as the 26th of April in the year 7."""
+    capacity = Capacity.of(kind)
+    if capacity is None or capacity.family not in _DAYS:
+        return capacity
+    return replace(capacity, takes_short_years=True)
 
 
 def own_rules(kind: str) -> Rules | None:

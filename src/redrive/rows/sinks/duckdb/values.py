@@ -12,7 +12,7 @@ from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.duckdb.catalog import is_nested
 from redrive.rows.sinks.duckdb.nested import changes_in_texts, fitted, has_members, is_same
-from redrive.rows.sinks.duckdb.types import is_own, own_rules, text_rules, variant_rules
+from redrive.rows.sinks.duckdb.types import capacity_of, is_own, own_rules, text_rules, variant_rules
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.table_schema import quoted
@@ -75,7 +75,7 @@ class _Framing:
 
     def of_series(self, series: pl.Series, kind: str) -> pl.Series:
         """A column of a frame."""
-        dtype, capacity = series.dtype, Capacity.of(kind)
+        dtype, capacity = series.dtype, capacity_of(kind)
         if self._is_for_python(series, kind):
             return self.of_values(series.name, values_of(series), kind)
         self._note(series.name, find_changes(series, capacity))
@@ -127,7 +127,7 @@ class _Framing:
         column = [values]
         for place, fault in adapt_columns(column, [_rules(kind, self._type_of, of_text=self._of_text)]).items():
             self.bad.setdefault(place, f"{name}: {fault}")
-        capacity = Capacity.of(kind)
+        capacity = capacity_of(kind)
         self._note(name, find_changes(column[0], capacity))
         series = _series(name, column[0], kind, capacity, self.bad)
         if name in self.mixed:

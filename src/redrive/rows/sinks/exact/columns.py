@@ -178,7 +178,9 @@ def _suspect_texts(texts: pl.Series, capacity: Capacity) -> pl.Series | None:
         case Family.INTERVAL:
             if capacity.lowest:
                 return texts.is_not_null()
-            return texts.str.contains(rf"\.\d{{{capacity.places}}}\d*[1-9]|^[^A-Za-z:]*$|[\[\]{{}}\"']")
+            return texts.str.contains(
+                rf"\.\d{{{capacity.places}}}\d*[1-9]|^[^A-Za-z:]*$|:\d\d(?:\.\d*)?\s*[A-Za-z+-]|[\[\]{{}}\"']"
+            )
     return None
 
 

@@ -33,8 +33,10 @@ _YEARS_AND_MONTHS = re.compile(r"\s*[+-]?\d+-\d+\s*")
 _UNITS = ("year", "mon", "month", "week", "day", "hour", "min", "minute")
 _WORDS = re.compile(r"(?<!\d)([+-]?\d++)\s*+([a-z]++)")
 _TIME = re.compile(r"(?:[+-]?(\d+):(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?")
+_CLOCK_AND_MORE = re.compile(r":\d\d(?:\.\d*)?\s*([A-Za-z+-].*)$", re.DOTALL)
 _FRACTION = re.compile(r"\.(\d+)")
 _DATE = re.compile(r"\d[-/]\d")
+_SHORT_YEAR = re.compile(r"\s*-?(\d{1,3})(?=[^\d\s:]|\s+\d)")
 _LEAP_SECOND = "60"
 _BRACKETS = re.compile(r"[\[\]{}\"']")
 TIMES = (Family.TIMESTAMP, Family.INSTANT, Family.DATE, Family.TIME, Family.INTERVAL)
@@ -57,6 +59,8 @@ def change_of(value: Any, capacity: Capacity) -> str | None:
         return f"is a number, not a value of type {capacity.type}"
     if capacity.family in TIMES and isinstance(value, str) and _BRACKETS.search(value):
         return f"has brackets or quotes, which {capacity.type} would leave out"
+    if capacity.takes_short_years and isinstance(value, str) and (year := _SHORT_YEAR.match(value)):
+        return f"would be read by {capacity.type} as a day of the year {int(year[1])}: write the year with four digits"
     return _CHANGES[capacity.family](value, capacity)
 
 
@@ -190,6 +194,9 @@ def _in_intervals(value: Any, capacity: Capacity) -> str | None:
         return None
     if _NUMBERS_ALONE.fullmatch(value) and not _YEARS_AND_MONTHS.fullmatch(value):
         return f"is a number without a unit, not a value of type {capacity.type}"
+    clock = _CLOCK_AND_MORE.search(value)
+    if clock is not None and _ZONE.fullmatch(clock[1].strip()) and clock[1].strip().lower() != "ago":
+        return _offset(capacity)
     if capacity.lowest and not _is_of_units(value, capacity.lowest):
         return f"would be cut: {capacity.type} keeps nothing below a {capacity.lowest}"
     return next((change for digits in _FRACTION.findall(value) if (change := _finer(digits, capacity))), None)

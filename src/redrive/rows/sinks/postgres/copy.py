@@ -139,6 +139,8 @@ class CopyText:
         is_float = isinstance(given, pl.Series) and given.dtype.is_float() and base in _INTEGERS
         if is_float or is_no_time(given, capacity):
             values = given
+        elif _are_texts(sent):
+            values = sent  # an escape such as "\\n" has a letter that the text has not
         for changes in (find_changes(values, capacity), find_changes_by_type(sent, self._stored[name])):
             for place, change in changes:
                 self.bad.setdefault(place, f"{name}: {change}")
@@ -192,6 +194,12 @@ class CopyText:
             copy.write(_lines(piece))
 
 
+def _are_texts(values: pl.Series | Sequence[Any]) -> bool:
+    if isinstance(values, pl.Series):
+        return values.dtype in (pl.String, pl.Categorical, pl.Enum)
+    return set(map(type, values)) <= {str, type(None)}
+
+
 def _lines(frame: pl.DataFrame) -> bytes:
     lines = BytesIO()
     frame.write_csv(lines, include_header=False, separator="\t", quote_style="never", null_value="\\N")
@@ -210,7 +218,7 @@ def _is_own(kind: pl.DataType, base: str) -> bool:
         return base in (*_INTEGERS, *_NUMBERS)
     for one, own in (
         (pl.Time, base == "time"),
-        (pl.Binary, base not in (*_JSON, *_TEXTS)),
+        (pl.Binary, False),
         (pl.Decimal, base == "numeric"),
     ):
         if kind == one:
@@ -317,6 +325,7 @@ def _refusal(why: str) -> Callable[[Any], Any]:
 
 
 _UNDECODED = dict.fromkeys(_BYTES, _refusal("the column takes text; decode bytes in a transform"))
+_NO_BYTES = dict.fromkeys(_BYTES, _refusal("the column takes no bytes; decode them in a transform"))
 _NO_PARTS = dict.fromkeys(NESTED, _refusal("the column takes no lists and no objects"))
 
 
@@ -339,7 +348,7 @@ def _scalar_rules(base: str) -> Rules:
         rules[bool] = json_text
     if base in _INTEGERS:
         rules[float] = _whole
-    return rules | _UNDECODED if base in _TEXTS else rules
+    return rules | (_UNDECODED if base in _TEXTS else _NO_BYTES)  # as text, "\\x…", which some types read as a value
 
 
 def _adapted(values: Iterable[Any], rules: Rules) -> list[Any]:
