@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection
 
@@ -26,11 +26,19 @@ from redrive.rows.sinks.table_schema import TableName, TableSchema, compare, no_
 from redrive.store.database import Database
 
 _classifier = Classifier()
+_TRIED = 16
+
+T = TypeVar("T")
 
 
 def is_row_fault(error: BaseException) -> bool:
     """Whether an error says that a row is bad, and nothing about the next one."""
     return isinstance(error, Exception) and _classifier.classify(error, scope="row").kind is Kind.ROW
+
+
+def evenly(rows: Sequence[T]) -> Sequence[T]:
+    """Return a few among many, which are tried for an error that may be a row's fault or everybody's."""
+    return rows[:: -(-len(rows) // _TRIED) or 1]
 
 
 class RowFaults(dict[int, str]):

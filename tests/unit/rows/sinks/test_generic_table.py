@@ -9,8 +9,9 @@ from sqlalchemy.dialects import mysql, oracle
 
 from redrive.errors import StoreError
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.sqlalchemy.sink import upsert
+from redrive.rows.sinks.sqlalchemy.sink import GenericTable, upsert
 from redrive.rows.sinks.table import table
+from redrive.rows.sinks.table_schema import TableName
 
 TABLE = sa.table("odd table", sa.column("id"), sa.column("Shop"), sa.column("a"), schema="silver")
 
@@ -93,3 +94,37 @@ def test_a_value_of_another_type_is_its_row_s_fault_unless_every_row_has_one(pos
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         assert connection.execute("SELECT * FROM generic_values ORDER BY id").fetchall() == [(0, 1), (2, 2)]
         connection.execute("DROP TABLE generic_values")
+
+
+class TestErrorsThatMayBeARows:
+    """Errors whose code does not say whether a row is at fault or the statement."""
+
+    @pytest.fixture
+    def write(self, tmp_path):
+        """Write rows to a table that such a statement makes."""
+
+        def write(values, *statements):
+            url = sa.make_url(f"sqlite:///{tmp_path}/data.db")
+            engine = sa.create_engine(url)
+            with engine.begin() as connection:
+                for statement in statements:
+                    connection.exec_driver_sql(statement)
+            engine.dispose()
+            sink = GenericTable(url, TableName("t"), key=("id",), create=False, patience=1)
+            rows = [{"id": number, "v": value} for number, value in enumerate(values)]
+            try:
+                return sink.write(Outgoing.of_records(rows, range(len(rows))), label="run/0")
+            finally:
+                sink.close()
+
+        return write
+
+    def test_row_for_which_a_function_fails_is_refused(self, write):
+        checked = "CREATE TABLE t (id integer PRIMARY KEY, v text CHECK (json_extract(v, '$.a') > 0))"
+        [refused] = write([*['{"a": 1}'] * 7, "{", *['{"a": 1}'] * 12], checked)
+        assert (refused.place, str(refused.error)) == (7, "malformed JSON")
+
+    def test_error_of_every_row_ends_the_write(self, write):
+        trigger = "CREATE TRIGGER g BEFORE INSERT ON t BEGIN SELECT json_extract('{', '$.a'); END"
+        with pytest.raises(StoreError, match="malformed JSON"):
+            write(["a", "b"], "CREATE TABLE t (id integer PRIMARY KEY, v text)", trigger)

@@ -644,3 +644,93 @@ def test_columns_that_agree_in_63_bytes_are_refused_in_one_sentence(sink):
     with pytest.raises(SinkMismatch, match="keeps 63 bytes of a column's name") as refused:
         sink("t", create=True).write(rows_of([{"id": 1, **dict.fromkeys(names, 1)}]), label="a")
     assert all(repr(name) in str(refused.value) for name in names)
+
+
+class TestErrorsThatMayBeARows:
+    """Errors whose SQLSTATE does not say whether a row is at fault or the statement."""
+
+    @pytest.fixture
+    def raising(self, sql):
+        """A table whose trigger raises a code for the rows of a condition."""
+
+        def make(code, condition="NEW.v = 'bad'", when="INSERT OR UPDATE"):
+            sql(
+                "CREATE TABLE t (id integer PRIMARY KEY, v text);"
+                f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF {condition} THEN "
+                f"RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = 'refused'; END IF; "
+                "RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END; END$$;"
+                f"CREATE TRIGGER refuse BEFORE {when} ON t FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+
+        return make
+
+    @pytest.mark.parametrize(
+        ("kind", "good", "bad"),
+        [("tsquery", "a & b", "a &"), ("jsonpath", "$.a", "$.a["), ("regclass", "pg_class", "no such")],
+    )
+    @pytest.mark.parametrize("key", ["id", None])
+    def test_value_that_a_type_does_not_take_is_refused(self, sink, sql, kind, good, bad, key):
+        sql(f"CREATE TABLE t (id integer PRIMARY KEY, v {kind})")
+        rows = [{"id": number, "v": bad if number in (3, 77) else good} for number in range(100)]
+        writes = sink(key=key, append=True) if key is None else sink()
+        assert [one.place for one in writes.write(rows_of(rows), label="run/0")] == [3, 77]
+        assert sql("SELECT count(*) FROM t") == [(98,)]
+
+    def test_batch_of_such_values_alone_is_refused(self, sink, sql):
+        sql("CREATE TABLE t (id integer PRIMARY KEY, v tsquery)")
+        assert len(sink().write(rows_of([{"id": 1, "v": "a &"}]), label="run/0")) == 1
+
+    @pytest.mark.parametrize("code", ["45000", "MY001", "P0002", "42501", "0A000", "55000", "42601"])
+    def test_row_for_which_a_trigger_raises_is_refused(self, sink, sql, raising, code):
+        raising(code)
+        rows = [{"id": number, "v": "bad" if number % 10 == 0 else "good"} for number in range(50)]
+        refused = sink().write(rows_of(rows), label="run/0")
+        assert [(one.place, str(one.error)) for one in refused] == [(place, "refused") for place in range(0, 50, 10)]
+        assert sql("SELECT count(*) FROM t") == [(45,)]
+
+    @pytest.mark.parametrize("code", ["42501", "0A000"])
+    def test_error_of_every_row_ends_the_write(self, sink, raising, code, statements):
+        raising(code, "true")
+        statements.clear()
+        with pytest.raises(StoreError, match="refused"):
+            sink().write(rows_of([{"id": number, "v": "good"} for number in range(1_000)]), label="run/0")
+        assert sum("INSERT INTO" in statement for statement in statements) < 40
+
+    @pytest.mark.parametrize("code", ["45000", "P0002"])
+    def test_code_of_a_triggers_own_is_every_rows(self, sink, raising, code):
+        raising(code, "true")
+        assert len(sink().write(rows_of([{"id": 1, "v": "good"}]), label="run/0")) == 1
+
+    @pytest.mark.parametrize("code", ["45000", "42501"])
+    def test_deletion_for_which_a_trigger_raises_is_refused(self, sink, sql, raising, code):
+        raising(code, "OLD.v = 'bad'", when="DELETE")
+        sql("INSERT INTO t VALUES (1, 'good'), (2, 'bad'), (3, 'good')")
+        rows = rows_of([{"id": number, "v": "x", "gone": True} for number in (1, 2, 3)])
+        assert [one.place for one in sink(delete_when="gone").write(rows, label="run/0")] == [1]
+        assert sql("SELECT id FROM t") == [(2,)]
+
+    def test_deletion_that_is_never_allowed_ends_the_write(self, sink, sql, raising):
+        raising("42501", "true", when="DELETE")
+        sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+        rows = rows_of([{"id": number, "v": "x", "gone": True} for number in (1, 2)])
+        with pytest.raises(StoreError, match="refused"):
+            sink(delete_when="gone").write(rows, label="run/0")
+
+
+class TestTexts:
+    """Texts as they are judged and sent."""
+
+    @pytest.mark.parametrize("rows", [rows_of, frame_of])
+    def test_number_before_a_line_break_is_no_interval(self, sink, sql, rows):
+        sql("CREATE TABLE t (id integer PRIMARY KEY, v interval)")
+        texts = ["5\n", "5\t", "5\r\n", "1 day\n"]
+        refused = sink().write(rows([{"id": at, "v": text} for at, text in enumerate(texts)]), label="run/0")
+        assert [one.place for one in refused] == [0, 1, 2]
+
+    @pytest.mark.parametrize("kind", ["xml", "tsvector", "integer", "xml[]"])
+    @pytest.mark.parametrize("rows", [rows_of, frame_of])
+    def test_bytes_are_refused_by_all_but_bytea(self, sink, sql, kind, rows):
+        sql(f"CREATE TABLE t (id integer PRIMARY KEY, v {kind})")
+        value = [b"<a/>"] if kind.endswith("[]") else b"<a/>"
+        [refused] = sink().write(rows([{"id": 1, "v": value}]), label="run/0")
+        assert "the column takes no bytes" in str(refused.error)

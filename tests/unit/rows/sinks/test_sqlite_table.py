@@ -301,3 +301,20 @@ def test_booleans_in_a_text_column_are_words(sql, sink):
     records = [{"id": 1, "v": "x"}, {"id": 2, "v": True}, {"id": 3, "v": False}, {"id": 4, "v": 1}]
     assert list(sink(create=True).write(rows_of(records), label="a")) == []
     assert sql("SELECT v FROM t ORDER BY id") == [("x",), ("true",), ("false",), ("1",)]
+
+
+class TestErrorsOfFunctions:
+    """SQLite has one code for malformed JSON in a trigger's function and for a missing column."""
+
+    def test_row_for_which_a_function_fails_is_refused(self, sink, sql):
+        sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT CHECK (json_extract(v, '$.a') > 0))")
+        rows = [{"id": number, "v": "{" if number == 7 else '{"a": 1}'} for number in range(20)]
+        [refused] = sink().write(rows_of(rows), label="run/0")
+        assert (refused.place, str(refused.error)) == (7, "malformed JSON")
+        assert sql("SELECT count(*) FROM t") == [(19,)]
+
+    def test_error_of_every_row_ends_the_write(self, sink, sql):
+        sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
+        sql("CREATE TRIGGER g BEFORE INSERT ON t BEGIN SELECT json_extract('{', '$.a'); END")
+        with pytest.raises(redrive.errors.StoreError, match="malformed JSON"):
+            sink().write(rows_of([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]), label="run/0")

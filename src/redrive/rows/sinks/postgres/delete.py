@@ -8,7 +8,8 @@ from typing import Any
 from redrive._internal.optional import needs
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
-from redrive.rows.sinks.sql_table import RowFaults, is_row_fault
+from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
+from redrive.rows.sinks.sql_table import RowFaults, evenly
 from redrive.rows.sinks.table_schema import TableName, TableSchema, quoted
 
 with needs("postgres"):
@@ -41,7 +42,7 @@ def delete_rows(
         try:
             cursor.executemany(statement, values[start:stop])
         except (psycopg.Error, *_UNSENDABLE) as error:
-            if isinstance(error, psycopg.Error) and error.sqlstate is not None and not is_row_fault(error):
+            if isinstance(error, psycopg.Error) and error.sqlstate is not None and not may_be_rows(error):
                 raise
             cursor.execute("ROLLBACK TO redrive_delete; RELEASE redrive_delete")
             return error
@@ -49,9 +50,37 @@ def delete_rows(
         cursor.execute("RELEASE redrive_delete")
         return None
 
-    if attempt(0, len(values)) is not None:
-        faults.update({place: _told(error) for place, error in isolate(len(values), attempt)})
-    return faults
+    error = attempt(0, len(values))
+    if error is None:
+        return faults
+    if _is_sure(error) or any(_is_taken(cursor, statement, values[place]) for place in evenly(range(len(values)))):
+        found = isolate(len(values), attempt)
+        others = [error for _, error in found if not _is_sure(error)]
+        if not others or len(found) < len(values):
+            faults.update({place: _told(error) for place, error in found})
+            return faults
+        error = others[0]
+    raise error
+
+
+def _is_sure(error: Exception) -> bool:
+    """Whether an error is a row's fault, whatever becomes of the other rows."""
+    return not isinstance(error, psycopg.Error) or error.sqlstate is None or is_rows(error)
+
+
+def _is_taken(cursor: psycopg.Cursor[Any], statement: str, values: Sequence[Any]) -> bool:
+    """Whether a row can be deleted by itself; it is not."""
+    cursor.execute("SAVEPOINT redrive_delete")
+    try:
+        cursor.execute(statement, values)
+    except (psycopg.Error, *_UNSENDABLE) as error:
+        if isinstance(error, psycopg.Error) and error.sqlstate is not None and not may_be_rows(error):
+            raise
+        is_taken = False
+    else:
+        is_taken = True
+    cursor.execute("ROLLBACK TO redrive_delete; RELEASE redrive_delete")
+    return is_taken
 
 
 def _told(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redrive._internal.optional import needs
@@ -11,8 +11,8 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow
+from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
 from redrive.rows.sinks.postgres.types import StoredType
-from redrive.rows.sinks.sql_table import is_row_fault
 from redrive.rows.sinks.table_schema import TableName, quoted
 
 with needs("postgres"):
@@ -76,7 +76,7 @@ def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType
         query += "".join(
             f" AND pg_input_is_valid({quoted(name)}, {_literal(types[name].name)})" for name in rows.columns
         )
-    found = _answers(cursor, query, len(rows))
+    found = _answers(cursor, query, len(rows), may_be_rows)  # no table is read: what fails is a value
     plain = [_without_zeros if _has_numbers(types[name]) else _as_is for name in rows.columns]
     return [
         [plain[at](found[place][at]) if place in found else value for place, value in enumerate(rows.values(name))]
@@ -119,7 +119,9 @@ def _stage(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyT
     return number
 
 
-def _answers(cursor: psycopg.Cursor[Any], query: str, count: int) -> dict[int, Sequence[Any]]:
+def _answers(
+    cursor: psycopg.Cursor[Any], query: str, count: int, is_fault: Callable[[psycopg.Error], bool] = is_rows
+) -> dict[int, Sequence[Any]]:
     """Return what a query over a range of places answers, by place; without the rows for which it fails."""
     found: dict[int, Sequence[Any]] = {}
 
@@ -130,7 +132,7 @@ def _answers(cursor: psycopg.Cursor[Any], query: str, count: int) -> dict[int, S
             cursor.execute(query.replace("{}", str(start), 1).replace("{}", str(stop), 1))
             found.update({place: key for place, *key in cursor})
         except psycopg.Error as error:
-            if not is_row_fault(error):
+            if not is_fault(error):
                 raise
             cursor.execute("ROLLBACK TO redrive_keys; RELEASE redrive_keys")
             return error

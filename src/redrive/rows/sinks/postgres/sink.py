@@ -32,10 +32,11 @@ from redrive.rows.sinks.postgres.catalog import (
 )
 from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow, faulty_line
 from redrive.rows.sinks.postgres.delete import delete_rows
+from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
 from redrive.rows.sinks.postgres.isolate import can_sift, sift
 from redrive.rows.sinks.postgres.keys import KeyType, ask, stored_values
 from redrive.rows.sinks.postgres.unique import UniqueFaults
-from redrive.rows.sinks.sql_table import RowFaults, SqlTable, execute_with, is_row_fault
+from redrive.rows.sinks.sql_table import RowFaults, SqlTable, evenly, execute_with
 from redrive.rows.sinks.table_schema import TableName, TableSchema, listed, quoted
 from redrive.store.database import Database
 from redrive.store.dialects.postgres import PostgresDialect
@@ -221,6 +222,11 @@ class PostgresTable(SqlTable):
             raise
 
 
+def _is_sure(error: Exception) -> bool:
+    """Whether an error is a row's fault, whatever becomes of the other rows."""
+    return not isinstance(error, psycopg.Error) or isinstance(error, _SAME_ROW_TWICE) or is_rows(error)
+
+
 def _place(database: Database) -> tuple[object, ...]:
     """What makes two URLs one database and one user; the password is not among it."""
     url = make_url(database.name)
@@ -303,11 +309,11 @@ class _Load:
         return min(left_out, found[0]) if found else 0
 
     def _attempt(self, work: Callable[[], object]) -> Exception | None:
-        """Do something as a whole, and keep it; or not at all, and give the fault of the row that is why."""
+        """Do something as a whole, and keep it; or not at all, and give the error, which may be a row's fault."""
         try:
             work()
         except (psycopg.Error, UnsendableRow) as error:
-            if not isinstance(error, UnsendableRow | _SAME_ROW_TWICE) and not is_row_fault(error):
+            if not isinstance(error, UnsendableRow) and not may_be_rows(error):
                 raise
             self._cursor.execute("ROLLBACK TO redrive_load")
             return error
@@ -339,6 +345,8 @@ class _Load:
                 # One such row ends a COPY without a word about its line, so all of them are taken out at once.
                 asked_nul = True
                 self._bad.update({place: fault for place, fault in found_nul.items() if place not in self._bad})
+            elif not _is_sure(error) and not self._names_value(error):
+                raise error
             elif place is None:
                 self._bad.update(self._found(range(start, stop), lambda some: self._stage(some[0], some[-1] + 1)))
                 start = stop
@@ -370,6 +378,12 @@ class _Load:
         self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
         self._bad.update(bad)
         return True
+
+    def _names_value(self, error: Exception) -> bool:
+        """Whether COPY told the column: then the type does not take the value, whatever its error is called."""
+        assert isinstance(error, psycopg.Error)
+        told = faulty_line(error.diag.context, self._staging.name, self._columns)
+        return told is not None and told[1] is not None
 
     def _place(self, error: Exception, start: int, stop: int) -> int | None:
         """The row that COPY stumbled over, where it told."""
@@ -404,6 +418,8 @@ class _Load:
     def _insert_all(self) -> None:
         """Insert what was staged. What breaks a foreign key or a unique index is asked for, the rest searched for."""
         while (error := self._insert()) is not None:
+            if not _is_sure(error) and not self._takes_another():
+                raise error
             found = self._orphans(error) or self._losers(error)
             if not found:
                 self._isolate()
@@ -412,18 +428,41 @@ class _Load:
             self._cursor.execute(f"DELETE FROM {self._staging.table} WHERE {self._among(list(found))}")
             self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
 
+    def _takes_another(self) -> bool:
+        """Whether the table takes one of the staged rows by itself; a few are tried, and nothing is kept."""
+        staged = [place for place in range(self._count) if place not in self._bad]
+        for place in evenly(staged):
+            source = f"{self._staging.table} WHERE {self._among([place])}"
+            try:
+                self._cursor.execute(upsert(self._table, self._columns, self._key, source, self._mode))
+            except psycopg.Error as error:
+                if not may_be_rows(error):
+                    raise
+                is_taken = False
+            else:
+                is_taken = True
+            self._cursor.execute("ROLLBACK TO redrive_load")
+            if is_taken:
+                return True
+        return False
+
     def _isolate(self) -> None:
         places: Sequence[int] = range(self._count)
         while True:
-            refused = self._found(places, self._insert)
+            refused = self._found(places, self._insert, staged=self._count - len(self._bad))
             # A row may refer to one behind it: once that is in, it may be, too.
             if not self._shape.refers_to_itself or len(refused) in (0, len(places)):
                 break
             places = sorted(refused)
         self._bad.update(refused)
 
-    def _found(self, places: Sequence[int], attempt: Callable[[Sequence[int]], Exception | None]) -> dict[int, str]:
+    def _found(
+        self, places: Sequence[int], attempt: Callable[[Sequence[int]], Exception | None], *, staged: int | None = None
+    ) -> dict[int, str]:
+        """Find the bad rows; where all that were staged are, an error that need not be a row's is raised."""
         found = isolate(len(places), lambda start, stop: attempt(places[start:stop]))
+        if len(found) == staged and (others := [error for _, error in found if not _is_sure(error)]):
+            raise others[0]
         return {places[at]: self._told(error) for at, error in found}
 
     def _orphans(self, error: Exception) -> dict[int, str]:

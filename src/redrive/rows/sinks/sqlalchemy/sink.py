@@ -15,6 +15,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, StatementError
 
 from redrive._internal.masking import mask
+from redrive.classify.classifier import Classifier
 from redrive.classify.detail import error_detail
 from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
@@ -24,7 +25,7 @@ from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.exact.decimals import column_digits
 from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
-from redrive.rows.sinks.sql_table import SqlTable, is_row_fault
+from redrive.rows.sinks.sql_table import SqlTable, evenly, is_row_fault
 from redrive.rows.sinks.sqlite.numbers import column_type, fit_numbers
 from redrive.rows.sinks.sqlite.sink import rules_of as sqlite_rules
 from redrive.rows.sinks.table_schema import Column, TableName, TableSchema
@@ -46,8 +47,9 @@ _TYPES: dict[ColumnType, sa.types.TypeEngine[Any]] = {
     ColumnType.JSON: sa.JSON(),
 }
 _JSON = "json"
-_OF_ANOTHER_TYPE = ("42804", "0A000", "42846")
-"""What PostgreSQL says of a statement that has a value of another type in it: the value may be one row's."""
+_OF_A_ROW = {Kind.ROW, Kind.PERMANENT, Kind.AUTH}
+"""What an error is that may be one row's; the others are the server's, the network's or another session's."""
+_classifier = Classifier()
 _LONGEST_KEY = 255  # some databases index no text without a limit
 _HAS_ON_CONFLICT = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
@@ -153,16 +155,24 @@ class GenericTable(SqlTable):
         statements = upsert(dialect, table, self.key, key_alone=alone)
         places: Sequence[int] = [place for place in range(len(tuples)) if place not in bad]
 
-        def attempt(start: int, stop: int) -> Exception | None:
-            given = [{f"p{at}": value for at, value in enumerate(tuples[place])} for place in places[start:stop]]
-            return _attempt(connection, statements, given)
+        def given(place: int) -> dict[str, Any]:
+            return {f"p{at}": value for at, value in enumerate(tuples[place])}
 
-        if not places or attempt(0, len(places)) is None:
+        def attempt(start: int, stop: int) -> Exception | None:
+            return _attempt(connection, statements, [given(place) for place in places[start:stop]])
+
+        error = attempt(0, len(places)) if places else None
+        if error is None:
             return bad
+        if not is_row_fault(error) and not _takes_any(
+            connection, statements, [given(place) for place in evenly(places)]
+        ):
+            raise error
+        total = len(places)
         while True:
             errors = isolate(len(places), attempt)
-            if len(errors) == len(places) and all(_is_of_another_type(error) for _, error in errors):
-                raise errors[0][1]
+            if len(errors) == total and (others := [error for _, error in errors if not is_row_fault(error)]):
+                raise others[0]
             found = {places[at]: _told(error) for at, error in errors}
             # A row may refer to one behind it: once that is in, it may be, too.
             if len(found) in (0, len(places)) or not self._refers_to_itself(connection):
@@ -310,7 +320,7 @@ def upsert(dialect: str, table: TableClause, key: Sequence[str], *, key_alone: b
 
 
 def _attempt(connection: Connection, statements: Sequence[Executable], rows: list[dict[str, Any]]) -> Exception | None:
-    """Write rows as a whole; or none of them, and give the fault of the row that is why."""
+    """Write rows as a whole; or none of them, and give the error, which may be a row's fault."""
     try:
         with connection.begin_nested():
             for statement in statements:
@@ -318,15 +328,28 @@ def _attempt(connection: Connection, statements: Sequence[Executable], rows: lis
     except (ValueError, OverflowError) as error:  # the driver cannot put a value into words
         return error
     except StatementError as error:
-        if not is_row_fault(error) and not _is_of_another_type(error):
+        if not _may_be_rows(error):
             raise
         return error
     return None
 
 
-def _is_of_another_type(error: Exception) -> bool:
-    cause = error.orig if isinstance(error, DBAPIError) else None
-    return (getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)) in _OF_ANOTHER_TYPE
+def _takes_any(connection: Connection, statements: Sequence[Executable], rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether the table takes one of these rows by itself; nothing is kept."""
+    for row in rows:
+        undone = connection.begin_nested()
+        is_taken = _attempt(connection, statements, [row]) is None
+        undone.rollback()
+        if is_taken:
+            return True
+    return False
+
+
+def _may_be_rows(error: StatementError) -> bool:
+    """Whether an error may be a row's fault: of its value's type, or raised by a trigger with a code of its own."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return False
+    return _classifier.classify(error, scope="row").kind in _OF_A_ROW
 
 
 def _told(error: Exception) -> str:

@@ -24,7 +24,7 @@ from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import WriteResult
-from redrive.rows.sinks.sql_table import RowFaults, SqlTable, execute_with, is_row_fault, refusals
+from redrive.rows.sinks.sql_table import RowFaults, SqlTable, evenly, execute_with, is_row_fault, refusals
 from redrive.rows.sinks.sqlite.catalog import SqliteSchema, ends_transactions, loses_rows, other_tables, read_shape
 from redrive.rows.sinks.sqlite.keys import affinity, ask, kind_of
 from redrive.rows.sinks.sqlite.numbers import column_type, fit_numbers, holds_numbers, number_text
@@ -390,7 +390,7 @@ class _Load:
                 done = True
                 self._changed += max(self._cursor.rowcount, 0)
             except (sqlite3.Error, *_UNSENDABLE) as error:
-                if not isinstance(error, _UNSENDABLE) and not is_row_fault(error):
+                if not isinstance(error, _UNSENDABLE) and not is_row_fault(error) and not self._is_rows(error, rows):
                     raise
                 at = len(rows) - length_hint(left) - 1  # the last one that was taken
                 refused[places[at]] = self._told(error, places[at])
@@ -404,6 +404,26 @@ class _Load:
             if exactly:
                 self._cursor.execute("RELEASE redrive_part")
         return refused
+
+    def _is_rows(self, error: sqlite3.Error, rows: Sequence[tuple[Any, ...]]) -> bool:
+        """Whether an error is a row's, such as of a function that a trigger calls: the table takes other rows."""
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or not self._cursor.connection.in_transaction:
+            return False
+        return any(map(self._takes, evenly(rows)))
+
+    def _takes(self, row: tuple[Any, ...]) -> bool:
+        """Whether the table takes a row by itself; it is not kept."""
+        self._cursor.execute("SAVEPOINT redrive_try")
+        try:
+            self._cursor.execute(self._upsert, row)
+        except (sqlite3.Error, *_UNSENDABLE):
+            is_taken = False
+        else:
+            is_taken = True
+        if self._cursor.connection.in_transaction:
+            self._cursor.execute("ROLLBACK TO redrive_try")
+            self._cursor.execute("RELEASE redrive_try")
+        return is_taken
 
     def _told(self, error: Exception, place: int) -> str:
         said = str(error)
