@@ -92,8 +92,19 @@ class SchemaValidator:
         return True
 
     def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
-        """The record's own; the sink casts it as the schema would."""
-        return own_key(record, key)
+        """The record's own, cast as that of a row that passes: a sink that takes its types from the rows knows none."""
+        own = own_key(record, key)
+        return None if own is None else tuple(map(self._as_passed, key, own))
+
+    def _as_passed(self, name: str, value: Any) -> Any:
+        """A value in the type of the schema; as it is where it has no place in that."""
+        if name not in self._columns:
+            return value
+        received, misfits = framed([{name: value}], [name])
+        if misfits:
+            return value
+        cast = fitted(received.get_column(name), self._columns[name].dtype)
+        return value if cast is None or cast[0] is None else cast[0]
 
     def __call__(self, rows: Received) -> ValidatedRows:
         if not len(rows):

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import redrive
 from redrive.dlq.fingerprint import template
 from redrive.errors import PipelineError
 from redrive.rows.batch import Received
+from redrive.rows.validation.schema import SchemaValidator
 from redrive.rows.validation.validator import check_of
 
 
@@ -309,3 +311,39 @@ def test_struct_with_a_field_that_the_schema_lacks_is_rejected():
     outcome = check_of(Nested)(Received([{"at": value} for value in values]))
     assert [one.place for one in outcome.rejected] == [1]
     assert outcome.good.values("at") == [[{"city": "Ulm", "zip": None}]]
+
+
+class TestKeysOfRejectedRows:
+    """A letter has the key that its row would have, so that a later row of the key supersedes it."""
+
+    class Schema(dy.Schema):
+        id = dy.Int64()
+        v = dy.Int64()
+
+    @pytest.mark.parametrize(
+        ("key", "passed"), [("01", 1), (" 1", 1), (1.0, 1), ("1", 1), (1, 1), ("x", "x"), ("\ud800", "\ud800")]
+    )
+    def test_key_is_cast_as_that_of_a_good_row(self, key, passed):
+        found = SchemaValidator(self.Schema).key_of({"id": key, "v": "bad"}, ["id"])
+        assert (found, type(found[0])) == ((passed,), type(passed))
+
+    def test_missing_key_is_none(self):
+        assert SchemaValidator(self.Schema).key_of({"id": None}, ["id"]) is None
+
+    @pytest.mark.parametrize("kind", ["created table", "dataset"])
+    def test_newer_row_of_a_padded_key_supersedes_letter(self, tmp_path, kind):
+        def pipeline(text, validate):
+            (tmp_path / "in.csv").write_text(text)
+            sink = (
+                redrive.rows.parquet_dataset(tmp_path / "out", key="id")
+                if kind == "dataset"
+                else redrive.rows.table(f"sqlite:///{tmp_path}/out.db", "t", key="id", create=True)
+            )
+            source = redrive.rows.csv(tmp_path / "in.csv")
+            return redrive.Pipeline("p", source=source, sink=sink, validate=validate, store=tmp_path / "store.db")
+
+        pipeline("id,v\n07,7\n01,bad\n", self.Schema).run()
+        pipeline("id,v\n01,2\n", self.Schema).run()
+        fixed = pipeline("id,v\n", lambda record: {"id": int(record["id"]), "v": 0})
+        report = fixed.store.dlq.replay(fixed, dry_run=False)
+        assert (report.superseded, report.reprocessed) == (1, 0)

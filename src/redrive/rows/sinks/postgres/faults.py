@@ -1,7 +1,7 @@
 """Errors of PostgreSQL that may be the fault of one row, besides those that always are.
 
-The input functions of some types raise syntax errors (`ltree`, `tsquery`, `regclass`) or internal ones (`hstore`), and a
-trigger raises whatever SQLSTATE it likes. Such an error is a row's where the table takes other rows of the batch.
+The input functions of some types raise syntax errors (`ltree`, `tsquery`, `regclass`) or internal ones (`hstore`), and
+a trigger raises whatever SQLSTATE it likes. Such an error is a row's where the table takes other rows of the batch.
 """
 
 from __future__ import annotations
