@@ -40,17 +40,19 @@ $(VENV)/.docs: $(VENV)/.base
 demo: $(VENV)/.base  ## Play the demo: an API, a vendor file and a settlement on a bad day.
 	$(BIN)/redrive demo
 
-lint: $(VENV)/.test  ## Check style and types.
+lint: $(VENV)/.test  ## Check style, vocabulary and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.support.word_list
 	$(BIN)/mypy
 
 unit: $(VENV)/.test  ## Run the pure and in-process tests: under a minute.
 	REDRIVE_TEST_LOOP=unit $(PYTEST) --numprocesses $$(($(CORES) + 1)) -m "not chaos and not process and not slow" tests/unit
 
-test: $(VENV)/.test  ## Run everything: style, types and all tests, real servers included.
+test: $(VENV)/.test  ## Run everything: style, vocabulary, types and all tests, real servers included.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.support.word_list
 	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
 	$(PYTEST) -m "not chaos"; tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests > types ? tests : types))
