@@ -3,8 +3,8 @@
     python -m tests.support.word_list [--update] [FILE ...]
 
 The check reads the comments, docstrings and string literals of src/redrive, and the prose of README.md and docs/*.md.
-Code is not text: inline code in backquotes, fenced blocks, and strings that are a single name such as "patience" are
-skipped. Words of the vocabulary with many right uses ("check", "place", "hand", "turn", "who") are left to reviewers.
+Code is not text: inline code in backquotes, fenced blocks, targets of links, and strings that are a single name such as
+"patience" are skipped. Words with many right uses ("check", "place", "hand", "turn", "who") are left to reviewers.
 
 A right use of a listed word goes into word_list_allowed.txt. Uses that existed when the check was added are counted in
 word_list_baseline.txt: a file fails when it has more than its count. `--update` lowers the counts to those of today and
@@ -66,6 +66,7 @@ _WORDS = [
 ]
 _NAME = re.compile(r"[\w.:/-]*")
 _INLINE_CODE = re.compile(r"(`+)[^`]+\1")
+_LINK_TARGET = re.compile(r"(?<=\])\([^)\s]+\)")
 _FENCED_CODE = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 
 
@@ -112,7 +113,7 @@ def find_uses(path: str, content: str, allowed: Sequence[Allowed] = ()) -> list[
 
 
 def _uses_in(path: str, first_line: int, text: str, right: Iterable[re.Pattern[str]]) -> Iterator[Use]:
-    for pattern in (_INLINE_CODE, *right):
+    for pattern in (_INLINE_CODE, _LINK_TARGET, *right):
         text = pattern.sub(_blank, text)
     for pattern, instead in _WORDS:
         for match in pattern.finditer(text):

@@ -37,6 +37,9 @@ class TestPages:
     def test_indented_fence_is_skipped(self):
         assert words("a.md", "- one\n\n    ```text\n    anew\n    ```\n\n    mended\n") == [(7, "mended")]
 
+    def test_target_of_a_link_is_skipped(self):
+        assert words("a.md", "[told](alerts.md#who-is-told)") == [(1, "told")]
+
     def test_phrase_over_two_lines_is_found(self):
         assert words("a.md", "The run goes\non here.\n") == [(1, "goes on")]
 
