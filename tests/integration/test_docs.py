@@ -42,7 +42,8 @@ OPERATIONS = "test_operations_page.py, with a server's own programs"
 UNTYPED = {
     ("README.md", "make demo"): "it makes an environment first; what it then runs, test_demo.py runs",
     ("README.md", "make test"): "you are looking at it",
-    ("docs/index.md", "pip install 'redrive[all]'"): "test_stranger.py, from the wheel",
+    ("README.md", "pip install '/path/to/redrive[all]'"): "test_stranger.py, from the wheel",
+    ("docs/index.md", "pip install '/path/to/redrive[all]'"): "test_stranger.py, from the wheel",
     ("docs/quickstart.md", "pip install 'redrive[all]'"): "test_stranger.py, from the wheel",
     ("docs/quickstart.md", "python -m venv .venv && . .venv/bin/activate"): "test_stranger.py",
     (
@@ -131,6 +132,12 @@ def test_the_settings_of_a_page_can_be_used(block, tmp_path):
     read(settings)
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
+def test_committed_example_is_the_code_of_the_page(name):
+    (shown,) = [block for block in BLOCKS if named(block.page) == name and block.file == "vendor.py"]
+    assert shown.text == "# vendor.py\n" + (ROOT / "examples" / "deliveries" / "vendor.py").read_text()
+
+
 # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -186,6 +193,19 @@ def failure_of(name):
 def test_a_verdict_is_what_its_page_says(described, kind):
     name, _, scope = described.partition(", in a ")
     assert redrive.classify(failure_of(name), scope=scope or "call").kind == kind
+
+
+def test_readme_figures_are_those_of_the_benchmark_run():
+    recorded = (ROOT / "docs" / "benchmarks.md").read_text()
+    (quick,) = re.findall(r"A quick look only: (.+?)\.\*\*", recorded)
+    for title in quick.split(", "):
+        recorded, count = re.subn(rf"^## {title}\n(?s:.*?)(?=^## |\Z)", "", recorded, flags=re.MULTILINE)
+        assert count == 1, title
+    _, _, section = (ROOT / "README.md").read_text().partition("\n## How fast\n")
+    rows = [line.split("|") for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    figures = {figure for _, _, ours, theirs, _ in rows[1:] for figure in re.findall(r"\d[\d,.]*\d|\d", ours + theirs)}
+    assert len(figures) > 20
+    assert [figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,])", recorded)] == []
 
 
 def test_every_semantic_that_is_promised_has_a_test_of_its_number():

@@ -120,3 +120,12 @@ def test_what_is_shown_can_be_written_into_the_page(read):
     page, seen = read(PAGE.replace("hellohello\n$", "bye\n$"))
     assert write(page, seen) == 2
     assert page.read_text() == PAGE.replace("  # exit code 3\n12:00 7 rows\n…", "\n12:00 7 rows\na\nb")
+
+
+def test_files_of_an_example_are_copied_beside_the_page(read):
+    _, seen = read(
+        "<!-- files: examples/deliveries -->\n\n```python\n# vendor.py\nNEW = 1\n```\n\n"
+        "```console\n$ head -n 1 deliveries.csv\ndelivery_id,city,fee\n$ cat vendor.py\n# vendor.py\nNEW = 1\n```\n"
+        "\n<!-- directory: elsewhere -->\n\n```console\n$ ls\n```\n"
+    )
+    assert [one.is_as_shown for one in seen] == [True, True, True]

@@ -8,6 +8,7 @@
 
 A command that is to fail says so behind itself: `  # exit code 70`. Comments of HTML say where blocks belong:
 `<!-- directory: NAME -->` begins another empty directory, or goes on in it, with an interpreter of its own;
+`<!-- files: examples/NAME -->` copies the files of that directory of the repository into it;
 `<!-- run with: postgresql -->` gives what follows a store there, until `<!-- run with: sqlite -->`; after
 `<!-- exact -->` every figure must be the one that is shown, where otherwise times, sizes and names of runs may differ.
 """
@@ -29,6 +30,7 @@ PAGES = [
 _PART = re.compile(
     r"^```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^```$"
     r"|^<!-- directory: (?P<directory>[\w-]+) -->$"
+    r"|^<!-- files: (?P<files>[\w/-]+) -->$"
     r"|^<!-- run with: (?P<store>sqlite|postgresql) -->$"
     r"|^(?P<exact><!-- exact -->)$",
     re.MULTILINE | re.DOTALL,
@@ -49,6 +51,8 @@ class Block:
     directory: str = ""
     store: str = "sqlite"
     exact: bool = False
+    files: str = ""
+    """The directory of the repository whose files the block needs beside it."""
 
     @property
     def file(self) -> str | None:
@@ -73,12 +77,13 @@ class Example:
 
 def blocks(page: Path) -> Iterator[Block]:
     """The blocks of a page, in order."""
-    text, directory, store, exact = page.read_text(), "", "sqlite", False
+    text, directory, store, exact, files = page.read_text(), "", "sqlite", False, ""
     for part in _PART.finditer(text):
         directory, store, exact = part["directory"] or directory, part["store"] or store, exact or bool(part["exact"])
+        files = "" if part["directory"] else part["files"] or files
         if part["text"] is not None:
             line = text.count("\n", 0, part.start("text")) + 1
-            place = {"directory": directory, "store": store, "exact": exact}
+            place = {"directory": directory, "store": store, "exact": exact, "files": files}
             yield Block(page=page, line=line, language=part["language"], text=part["text"], **place)
 
 

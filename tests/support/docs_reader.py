@@ -9,6 +9,7 @@ import json
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from difflib import ndiff
 from pathlib import Path
 from typing import Any
 
-from tests.support.docs_pages import Block, Example, chapters, commands, examples, script
+from tests.support.docs_pages import ROOT, Block, Example, chapters, commands, examples, script
 from tests.support.terminal import on_a_terminal
 from tests.support.warm_python import warm_programs, warm_python
 
@@ -114,6 +115,8 @@ class Reader:
         typed = "\n".join(command for block in parts for command in commands(block))
         with closing(_Interpreter(self._python, self.directory, self._environ("sqlite"))) as interpreter:
             for block in parts:
+                if block.files:
+                    self._copy(ROOT / block.files)
                 if block.file is not None:
                     (self.directory / block.file).write_text(block.text)
                 if block.language == "python" and block.file is None:
@@ -124,6 +127,11 @@ class Reader:
                     self._must(block, "sh", "-c", script(block))
                 elif block.language == "console":
                     yield from (self._type(block, example) for example in examples(block))
+
+    def _copy(self, files: Path) -> None:
+        for file in files.iterdir():
+            if file.is_file() and not (self.directory / file.name).exists():
+                shutil.copyfile(file, self.directory / file.name)
 
     def _type(self, block: Block, example: Example) -> Seen:
         command, environ = ["sh", "-c", example.command], self._environ(block.store)
