@@ -37,6 +37,7 @@ LIBRARIES = (
     *("dataframely", "duckdb", "polars", "pyarrow.parquet"),
 )
 SIDE_EFFECTS = (
+    "redrive.__main__",
     "redrive.cli.__main__",
     "redrive.demo.programs",
     "redrive.store.migrations",

@@ -31,7 +31,7 @@ LAYERS = [
     {"rows", "tasks", "streams", "engines"},
     {"testing"},
     {"demo"},
-    {"cli", "console"},
+    {"cli", "console", "__main__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 PURE = {"classify", "policy"}

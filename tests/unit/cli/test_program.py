@@ -371,30 +371,24 @@ class TestSignalWhileConnectionsClose:
         assert "Traceback" not in done.stderr
 
 
-class TestOptionGivenTwice:
-    @pytest.mark.parametrize(
-        ("words", "option"),
-        [
-            ("dlq ls --cause 12 --cause 34", "--cause"),
-            ("dlq ls --limit 1 --limit=2", "--limit"),
-            ("dlq ls --edited --unedited", "--edited"),
-            ("dlq discard --text a --text b --note x", "--text"),
-            ("dlq discard 1 --note x --note y", "--note"),
-            ("dlq --store a.db --store b.db ls", "--store"),
-            ("--store a.db --store b.db dlq ls", "--store"),
-            ("tasks ls --state dead_letter --state running", "--state"),
-            ("runs ls --limit 1 --limit 2", "--limit"),
-        ],
-    )
-    def test_is_refused_if_it_takes_one_value(self, run, store, words, option):
-        answer = run(*shlex.split(words))
-        assert answer.code == exit_codes.USAGE
-        assert option in answer.sentence
-        assert "it takes one value and is given 2 times; see `redrive " in answer.sentence
+@pytest.mark.process
+class TestModule:
+    def run(self, module, *words):
+        return subprocess.run(warm_python("-m", module, *words), capture_output=True, text=True, check=False)
 
-    def test_is_accepted_if_it_takes_several_or_none(self, run, store):
-        assert run("dlq", "ls", "--json", "--json", "--id", 1, "--id", 2, "--key", "a", "--key", "b").out == "[]\n"
+    @pytest.mark.parametrize("module", ["redrive", "redrive.cli"])
+    def test_module_runs_the_command_line(self, module):
+        done = self.run(module, "--version")
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"redrive {redrive.__version__}\n", "")
 
-    def test_is_accepted_before_and_after_the_command(self, run, store):
-        nowhere = ["--store", "nowhere.db"]
-        assert run(*nowhere, "dlq", "ls", "--store", ".redrive/redrive.db").code == 0
+    def test_module_shows_the_name_of_the_program(self):
+        assert self.run("redrive", "dlq", "ls", "--help").stdout.startswith("Usage: redrive dlq ls ")
+
+    def test_module_ends_with_the_exit_code_of_the_command(self):
+        done = self.run("redrive", "nonsense")
+        assert done.returncode == exit_codes.USAGE
+        assert "nonsense" in done.stderr
+
+    def test_import_of_the_module_runs_nothing(self):
+        done = subprocess.run(warm_python("-c", "import redrive.__main__"), capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
