@@ -392,3 +392,32 @@ class TestModule:
     def test_import_of_the_module_runs_nothing(self):
         done = subprocess.run(warm_python("-c", "import redrive.__main__"), capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+class TestOptionGivenTwice:
+    @pytest.mark.parametrize(
+        ("words", "option"),
+        [
+            ("dlq ls --cause 12 --cause 34", "--cause"),
+            ("dlq ls --limit 1 --limit=2", "--limit"),
+            ("dlq ls --edited --unedited", "--edited"),
+            ("dlq discard --text a --text b --note x", "--text"),
+            ("dlq discard 1 --note x --note y", "--note"),
+            ("dlq --store a.db --store b.db ls", "--store"),
+            ("--store a.db --store b.db dlq ls", "--store"),
+            ("tasks ls --state dead_letter --state running", "--state"),
+            ("runs ls --limit 1 --limit 2", "--limit"),
+        ],
+    )
+    def test_is_refused_if_it_takes_one_value(self, run, store, words, option):
+        answer = run(*shlex.split(words))
+        assert answer.code == exit_codes.USAGE
+        assert option in answer.sentence
+        assert "it takes one value and is given 2 times; see `redrive " in answer.sentence
+
+    def test_is_accepted_if_it_takes_several_or_none(self, run, store):
+        assert run("dlq", "ls", "--json", "--json", "--id", 1, "--id", 2, "--key", "a", "--key", "b").out == "[]\n"
+
+    def test_is_accepted_before_and_after_the_command(self, run, store):
+        nowhere = ["--store", "nowhere.db"]
+        assert run(*nowhere, "dlq", "ls", "--store", ".redrive/redrive.db").code == 0
