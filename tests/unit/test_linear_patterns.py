@@ -41,15 +41,15 @@ MOST = 3.5
 def test_patterns_built_at_run_time_are_known():
     # Escaped names and separators in classes of characters; the tables of drivers and of masks are looked at here.
     assert BUILT == [
-        "alerts.message",
+        "_internal.masking.credentials",
+        "alerts.delivery.message",
         "classify.detail",
         "classify.http_verdict",
         "dlq.redact",
-        "masking.credentials",
-        "rows.sinks.sqlite_keys",
-        "rows.sources.csv_frames",
-        "rows.sources.csv_records",
-        "rows.sources.csv_scan",
+        "rows.sinks.sqlite.keys",
+        "rows.sources.csv.frames",
+        "rows.sources.csv.record_end",
+        "rows.sources.csv.records",
     ]
 
 

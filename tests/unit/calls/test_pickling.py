@@ -74,7 +74,7 @@ def test_functions_of_a_notebook_run_in_another_process():
     sender = f"{PROGRAM}\nservice.call(len, 'x')\nsys.stdout.write(cloudpickle.dumps(work).hex())"
     receiver = "import sys, cloudpickle; print(cloudpickle.loads(bytes.fromhex({!r}))())"
     assert (
-        run(receiver.format(run(sender))) == "(4, <State.CLOSED: 'closed'>)\n"
+        run(receiver.format(run(sender))) == "(4, <CircuitState.CLOSED: 'closed'>)\n"
     )  # fresh counts, nothing of the sender's
 
 
@@ -86,7 +86,7 @@ def test_joblib_runs_guarded_functions(tmp_path):
     )
     program.write_text(f"{PROGRAM}\n{last}")
     done = subprocess.run([sys.executable, program], capture_output=True, timeout=120, check=False)
-    assert done.stdout.decode() == "[(4, <State.CLOSED: 'closed'>)]\n", done.stderr.decode()
+    assert done.stdout.decode() == "[(4, <CircuitState.CLOSED: 'closed'>)]\n", done.stderr.decode()
 
 
 @pytest.mark.process

@@ -50,7 +50,7 @@ def launched(flow: Flow) -> Iterator[None]:
 def _supervisor_of(flow: Flow) -> Supervisor:
     launch = {"home": FlowLocation.of(flow).document(), "max_rss": flow.max_rss}
     try:
-        return Supervisor("forkserver", f"workers of flow {flow.name}", launch, is_quiet=True)
+        return Supervisor("redrive.tasks.workers.fork_server", f"workers of flow {flow.name}", launch, is_quiet=True)
     except OSError as error:
         raise FlowError(f"no process can be started for workers: {error.strerror}") from None
 

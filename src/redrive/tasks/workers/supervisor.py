@@ -22,7 +22,7 @@ _PROGRAM = """
 import sys
 path = {path!r}
 sys.path = [entry for entry in sys.path if entry] + path
-from redrive.tasks.{module} import main
+from {module} import main
 sys.path[:] = path
 main({descriptor})
 """
@@ -36,7 +36,7 @@ class Supervisor:
     def __init__(
         self, module: str, title: str, launch: Mapping[str, Any], *, takes: Sequence[int] = (), is_quiet: bool = False
     ) -> None:
-        """Start a fresh interpreter that runs `main` of a module of this package.
+        """Start a fresh interpreter that runs `main` of this module.
 
         title     for those who look at the list of processes
         launch    what it is to know beforehand
