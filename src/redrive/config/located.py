@@ -79,7 +79,7 @@ class Located:
         entries = {name: self.at(name) for name in self.value}
         for name, entry in entries.items():
             if known is not None and name not in known:
-                raise entry.wrong(f"{called or 'means nothing here'}; {self._hint(name, known)}")
+                raise entry.wrong(f"{called or 'is not a setting'}; {self._hint(name, known)}")
         return entries
 
     def entries(self, of: str) -> list[Located]:
