@@ -119,7 +119,7 @@ def herd(
             compared,
             seed=seed,
             repetitions=repetitions,
-            tell=lambda share: bar(round(1_000 * share), 1_000),
+            progress=lambda share: bar(round(1_000 * share), 1_000),
         )
     _tell(out, scenario, results, premise=_premise(scenario, repetitions, seed))
     show(out, figures(scenario, results), plot)
@@ -175,7 +175,7 @@ def _facts(one: Result) -> dict[str, Any]:
 def _document(scenario: Scenario, one: Result) -> dict[str, Any]:
     from redrive.simulate.herd.report import per_second
 
-    books = one.books
+    books = one.buckets
     series = {
         "from_s": books.begins(0) + scenario.outage,
         "bucket_s": books.width,
