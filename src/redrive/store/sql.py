@@ -1,7 +1,7 @@
 """`among(column, ids)`: IN for any number of ids, as one parameter.
 
 A parameter each would end at 32,766 of them on SQLite and at 65,535 on PostgreSQL, and the statement would be written
-anew for every number of them.
+again for every number of them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def _on_postgres(element: _Listed, compiler: SQLCompiler, **options: Any) -> str
 
 
 def among(column: ColumnElement[int], ids: Iterable[int] | BindParameter[str]) -> ColumnElement[bool]:
-    """Whether the column is one of these ids; of a statement that is made once, of the ids given as `as_list` later."""
+    """Return `column IN (ids)`; in a statement that is built once, `ids` is a parameter that gets `as_list` later."""
     listed = ids if isinstance(ids, BindParameter) else literal(as_list(ids))
     return column.bool_op("IN")(_Listed(listed))
 
 
 def as_list(ids: Iterable[int]) -> str:
-    """Ids as the parameter they are."""
+    """Return ids as the text of one parameter."""
     return json.dumps(list(ids))

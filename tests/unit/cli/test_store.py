@@ -134,7 +134,7 @@ def test_results_are_looked_for_where_the_settings_say_unless_another_place_is_n
     monkeypatch.setenv("REDRIVE_RETENTION_FILES", "unmounted")
     answer = run("store", "purge", "--older-than", "90d")
     assert answer.code == 70
-    assert answer.sentence.startswith("there is no directory 'unmounted' in which results of flows could be")
+    assert answer.sentence.startswith("the directory 'unmounted' of flow results does not exist")
     assert run("store", "purge", "--older-than", "90d", "--files", here).code == 0
 
 
@@ -336,7 +336,7 @@ def test_a_server_that_cannot_be_reached_is_down(run, monkeypatch):
         port = probe.getsockname()[1]  # nobody listens there
         answer = run("dlq", "ls", "--store", f"postgresql://redrive:hunter2@127.0.0.1:{port}/prod")
     assert answer.code == 69
-    assert "see that the server runs and can be reached; running again is safe" in answer.sentence
+    assert "check that the server runs and is reachable; running again is safe" in answer.sentence
     assert "hunter2" not in answer.err
 
 
@@ -350,4 +350,4 @@ def test_a_database_that_another_process_keeps_busy_is_temporary(run, put, here,
     finally:
         other.close()
     assert answer.code == 75
-    assert "another process has been writing all this time; running again is safe" in answer.sentence
+    assert "another process keeps the file locked; running again is safe" in answer.sentence

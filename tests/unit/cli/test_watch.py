@@ -178,7 +178,7 @@ def test_runs_stay_while_the_directory_of_their_results_is_not_there(run, store,
     settings('[retention]\nruns = "90d"\nfiles = "unmounted"\n')
     answer = run("watch", "--once")
     assert answer.code == 70
-    assert "unmounted' in which results of flows could be" in answer.sentence
+    assert "unmounted' of flow results does not exist" in answer.sentence
     assert len(left(store)) == finished.NEWEST + 2
 
 
