@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.observe.figures import Figures
 from redrive.observe.metric_families import families
 
-with needs("prometheus"):
+with require_extra("prometheus"):
     from prometheus_client.metrics_core import Metric
 
 _PREFIX = "redrive_"

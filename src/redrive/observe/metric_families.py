@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.calls.metrics.window import EDGES
 from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus
@@ -16,7 +16,7 @@ from redrive.policy.breaker import CircuitState
 from redrive.store.repositories.services import ServiceWindow
 from redrive.store.schema import OUTCOMES
 
-with needs("prometheus"):
+with require_extra("prometheus"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
     from prometheus_client.metrics_core import Metric
 

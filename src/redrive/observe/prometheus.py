@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sqlalchemy import Connection
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive._internal.paths import local_path
 from redrive._internal.private_files import open_new, scratch_beside
 from redrive.config import ConfigError
@@ -30,7 +30,7 @@ from redrive.observe.name_limit import limit_names, most_names
 from redrive.store import migrate
 from redrive.store.database import Database
 
-with needs("prometheus"):
+with require_extra("prometheus"):
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector

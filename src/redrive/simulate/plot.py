@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.simulate.figure import Figure
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def check(path: Path) -> None:
         raise ValueError(f"{path} is a directory; name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ValueError(f"{path} cannot be written: permission denied; name another place")
-    with needs("plot"):
+    with require_extra("plot"):
         import matplotlib  # noqa: F401
 
 
@@ -48,7 +48,7 @@ def save(figures: Sequence[Figure], path: Path, *, into: IO[bytes] | None = None
         into: the open file to write to, where the path only selects the format.
     """
     check(path)
-    with needs("plot"):
+    with require_extra("plot"):
         from matplotlib import rc_context
         from matplotlib.figure import Figure as Sheet
 

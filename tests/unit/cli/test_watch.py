@@ -95,7 +95,10 @@ def test_people_get_one_line_for_each_change_and_nothing_else(terminal, failed):
     [
         (("--every", "soon"), '--every must be a span such as "90s", "5min" or "1h"'),
         (("--every", "0"), "--every must be more than 0 seconds"),
-        (("--listen", "nowhere"), "the address to listen on must be a host and a port, such as 127.0.0.1:9464, not 'nowhere'"),
+        (
+            ("--listen", "nowhere"),
+            "the address to listen on must be a host and a port, such as 127.0.0.1:9464, not 'nowhere'",
+        ),
         (("--textfile", "metrics.txt"), "metrics.txt would not be read"),
         (("--textfile", "no/such/place.prom"), "no/such/place.prom cannot be written"),
         (("--once", "--every", "5s"), "--once looks once: leave --every out"),

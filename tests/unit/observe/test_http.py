@@ -188,7 +188,9 @@ def test_a_name_and_ipv6_will_do():
     ],
 )
 def test_what_is_no_address_is_refused_in_one_sentence(listen):
-    with pytest.raises(ConfigError, match=r"^the address to listen on must be a host and a port, such as 127.+:9464, not .{0,120}$"):
+    with pytest.raises(
+        ConfigError, match=r"^the address to listen on must be a host and a port, such as 127.+:9464, not .{0,120}$"
+    ):
         MetricsServer(listen, say)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import redrive
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive._internal.tracing import register
 from redrive.events.bus import on_event
 from redrive.observe.otel.metrics import Meters
 from redrive.observe.otel.spans import Spans
 
-with needs("otel"):
+with require_extra("otel"):
     from opentelemetry.metrics import MeterProvider, get_meter
     from opentelemetry.trace import TracerProvider, get_tracer
 

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.model.calls import Attempt, CallFailed
 
-with needs("otel"):
+with require_extra("otel"):
     from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, get_current_span, set_span_in_context
 
 NO_END = "its end was never announced"

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.calls.endpoints import MOST, OTHER
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, FallbackUsed
 from redrive.model.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
 from redrive.model.runs import BatchWritten, Report, RunEnded
 from redrive.model.tasks import FlowEnded, FlowReport, TaskEnded
 
-with needs("otel"):
+with require_extra("otel"):
     from opentelemetry.metrics import Counter, Histogram, Meter
 
 _CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

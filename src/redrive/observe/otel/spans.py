@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.model.calls import Attempt, CallFailed, Event
 from redrive.model.runs import (
     COUNTED,
@@ -40,7 +40,7 @@ from redrive.model.tasks import (
 )
 from redrive.observe.otel.calls import CallSpans, lose, plain
 
-with needs("otel"):
+with require_extra("otel"):
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, StatusCode, Tracer, format_trace_id, get_current_span, set_span_in_context
 

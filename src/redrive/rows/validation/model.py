@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_ar
 from uuid import UUID
 
 from redrive._internal.garbage import without_collection
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.classify.signals import is_interrupt
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
@@ -27,7 +27,7 @@ from redrive.rows.batch import Outgoing, Received, Record
 from redrive.rows.validation.serializers import dump_with, has_serializers
 from redrive.rows.validation.validator import RowSorter, ValidatedRows, joined, listed, own_key, owned, shown, unmet
 
-with needs("rows"):
+with require_extra("rows"):
     import pydantic
     from pydantic import AliasChoices, AliasPath, AnyUrl, BaseModel, RootModel, TypeAdapter, ValidationError
     from pydantic.fields import FieldInfo

@@ -10,12 +10,12 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, tex
 from sqlalchemy.dialects.postgresql import insert
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.model.calls import Kind
 from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, RepeatedLetter
 from redrive.store.encoding import decode, encode
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 _SCHEMA_LOCK = 7_236_413_905_712  # the number of redrive's advisory lock; any constant will do

@@ -92,7 +92,9 @@ class _KillableCall:
         self._ours, theirs = socket.socketpair()
         try:
             launch = {"connection": theirs.fileno(), "home": self._home, "watched_until": self._watched_until}
-            self._supervisor = Supervisor("redrive.tasks.killable.worker", f"call of {self._name}", launch, takes=[theirs.fileno()])
+            self._supervisor = Supervisor(
+                "redrive.tasks.killable.worker", f"call of {self._name}", launch, takes=[theirs.fileno()]
+            )
         except BaseException:
             self._ours.close()
             raise

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive._internal.shutdown import Cancellation
 from redrive.classify.classifier import Classifier
 from redrive.classify.detail import shown
@@ -47,7 +47,7 @@ from redrive.rows.sinks.sql_table import is_row_fault, refusals
 from redrive.rows.sinks.table_schema import TableName, compare, fold_name, listed, no_table, quoted
 from redrive.rows.sinks.unique import IndexClaim, losers, shown_values
 
-with needs("rows"):
+with require_extra("rows"):
     import duckdb
 
 T = TypeVar("T")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.sql_table import RowFaults, is_row_fault
 from redrive.rows.sinks.table_schema import TableName, TableSchema, quoted
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 _UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, TypeError, ValueError, OverflowError)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv.header import unique_names
@@ -21,7 +21,7 @@ from redrive.rows.sources.parquet.rows import rows_of
 from redrive.rows.sources.parquet.unfit_values import see_that_it_was_edited
 from redrive.rows.sources.source import Misfit, Reading
 
-with needs("rows"):
+with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
