@@ -11,7 +11,7 @@ from redrive.errors import RedriveError, StoreError
 
 
 @contextmanager
-def making_sense(of: str) -> Iterator[None]:
+def corrupt_row_as_store_error(of: str) -> Iterator[None]:
     """Turn an error of decoding stored rows into a StoreError, with the error as its cause.
 
     Args:

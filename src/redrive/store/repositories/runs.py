@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, select
 
 from redrive.errors import PipelineError
 from redrive.model.runs import COUNTED, Counts, Report, RunStatus, Tier
-from redrive.store.corrupt_rows import making_sense
+from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.database import Database
 from redrive.store.schema import checkpoints, runs
 
@@ -27,7 +27,7 @@ class RunRepository:
         self._database = database
 
     def _read(self, work: Callable[[Connection], list[Report]]) -> list[Report]:
-        with making_sense("runs"):
+        with corrupt_row_as_store_error("runs"):
             return self._database.read(work)
 
     def find(

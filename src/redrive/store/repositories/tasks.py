@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 
 from redrive.errors import FlowError
 from redrive.model.tasks import FlowReport, FlowStatus, State
-from redrive.store.corrupt_rows import making_sense
+from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.database import Database
 from redrive.store.encoding import decode
 from redrive.store.process_identity import is_dead
@@ -134,7 +134,7 @@ class TaskRepository:
         self._database = database
 
     def _read(self, work: Callable[[Connection], T]) -> T:
-        with making_sense("flows"):
+        with corrupt_row_as_store_error("flows"):
             return self._database.read(work)
 
     def runs(

@@ -17,7 +17,7 @@ from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, State
-from redrive.store.corrupt_rows import making_sense
+from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.encoding import encode
 from redrive.store.repositories.tasks import exactly, find_run, named, no_such_task, shown_name, whole_cause
 from redrive.store.schema import letters, task_changes, task_runs, tasks
@@ -148,7 +148,7 @@ def concerned(
         found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause, states))
         return {state: found[state] for state in states if found[state]}
 
-    with making_sense("flows"):
+    with corrupt_row_as_store_error("flows"):
         return store.database.read(work)
 
 

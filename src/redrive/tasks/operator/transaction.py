@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, select
 
-from redrive.store.corrupt_rows import making_sense
+from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.repositories.tasks import find_run, named, no_such_task
 from redrive.store.schema import tasks
 from redrive.store.store import Store
@@ -25,7 +25,7 @@ def change_run(store: Store, run: UUID | str, work: Callable[[RunHandle, Connect
         place = RunHandle.of(store, connection, find_run(connection, run))
         return work(place, connection, place.database.dialect.begin_bounded(connection))
 
-    with making_sense("flows"):
+    with corrupt_row_as_store_error("flows"):
         return store.database.write(within)
 
 
