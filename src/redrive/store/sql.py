@@ -35,7 +35,7 @@ def _on_postgres(element: _Listed, compiler: SQLCompiler, **options: Any) -> str
     return f"(SELECT value::bigint FROM jsonb_array_elements_text(CAST({numbers} AS jsonb)))"
 
 
-def among(column: ColumnElement[int], ids: Iterable[int] | BindParameter[str]) -> ColumnElement[bool]:
+def in_ids(column: ColumnElement[int], ids: Iterable[int] | BindParameter[str]) -> ColumnElement[bool]:
     """Return `column IN (ids)`; in a statement that is built once, `ids` is a parameter that gets `as_list` later."""
     listed = ids if isinstance(ids, BindParameter) else literal(as_list(ids))
     return column.bool_op("IN")(_Listed(listed))

@@ -21,7 +21,7 @@ from redrive.store.encoding import decode
 from redrive.store.process_identity import is_dead
 from redrive.store.repositories.runs import is_run, of_run
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 T = TypeVar("T")
 
@@ -236,7 +236,7 @@ class TaskRepository:
 
     def inputs(self, ids: Sequence[int]) -> dict[int, Any]:
         """Return the inputs of children of fan-outs, by the ids of the tasks."""
-        wanted = select(tasks.c.id, tasks.c.input).where(among(tasks.c.id, list(ids)), tasks.c.input.is_not(None))
+        wanted = select(tasks.c.id, tasks.c.input).where(in_ids(tasks.c.id, list(ids)), tasks.c.input.is_not(None))
         return self._read(lambda connection: {row.id: decode(row.input) for row in connection.execute(wanted)})
 
 

@@ -36,7 +36,7 @@ from redrive.store.schema import (
     task_executors,
     task_runs,
 )
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 T = TypeVar("T")
 
@@ -225,8 +225,8 @@ class Retention:
 
         def work(connection: Connection) -> list[int]:
             gone = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
-            connection.execute(delete(alert_sends).where(among(alert_sends.c.alert_id, gone)))
-            connection.execute(delete(alerts).where(among(alerts.c.id, gone)))
+            connection.execute(delete(alert_sends).where(in_ids(alert_sends.c.alert_id, gone)))
+            connection.execute(delete(alerts).where(in_ids(alerts.c.id, gone)))
             return gone
 
         removed = 0

@@ -20,7 +20,7 @@ from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
 from redrive.store.retention.finished import FLOWS, PURGING, Retention, StorePurged
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 RUNS = 100
 TASKS = 2_000
@@ -123,9 +123,9 @@ class FlowRetention:
 
         def work(connection: Connection) -> list[int]:
             gone = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
-            connection.execute(delete(task_attempts).where(among(task_attempts.c.task_id, gone)))
-            connection.execute(delete(task_changes).where(among(task_changes.c.task_id, gone)))
-            connection.execute(delete(tasks).where(among(tasks.c.id, gone)))
+            connection.execute(delete(task_attempts).where(in_ids(task_attempts.c.task_id, gone)))
+            connection.execute(delete(task_changes).where(in_ids(task_changes.c.task_id, gone)))
+            connection.execute(delete(tasks).where(in_ids(tasks.c.id, gone)))
             return gone
 
         removed = 0

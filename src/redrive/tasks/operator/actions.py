@@ -21,7 +21,7 @@ from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.encoding import encode
 from redrive.store.repositories.tasks import exactly, find_run, named, no_such_task, shown_name, whole_cause
 from redrive.store.schema import letters, task_changes, task_runs, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 from redrive.store.store import Store
 from redrive.tasks.executor.decide import RECOVERS
 from redrive.tasks.graph import reach
@@ -276,7 +276,7 @@ class _ActionTransaction:
         for row in chosen:
             by_state.setdefault(self._state_of(row), []).append(row)
         for state, rows in by_state.items():
-            theirs = among(tasks.c.id, [row.id for row in rows])
+            theirs = in_ids(tasks.c.id, [row.id for row in rows])
             self._connection.execute(update(tasks).where(theirs).values(state=state, **self._values(state)))
             common = {"at": self._now, "after": state, "cause": self._note}
             changes = [{"task_id": row.id, "before": row.state, **common} for row in rows]

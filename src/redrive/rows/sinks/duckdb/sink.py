@@ -505,7 +505,7 @@ class _Load:
         found = self._asked(places, [*queries, *(contested(typed, index) for index in indexes)])
         if not indexes or found is None:
             return {}
-        others, among = found[: len(indexes)], found[len(indexes) :]
+        others, in_ids = found[: len(indexes)], found[len(indexes) :]
         lost = losers(
             [
                 (IndexClaim(row, index, tuple(values)), bool(may_change))
@@ -514,7 +514,7 @@ class _Load:
             ],
             [
                 IndexClaim(row, index, tuple(values))
-                for index, rows in zip(indexes, among, strict=True)
+                for index, rows in zip(indexes, in_ids, strict=True)
                 for row, *values in rows
             ],
             in_order=self._asked_rules and not self._shape.refers_to_itself and self._knows_rules(),

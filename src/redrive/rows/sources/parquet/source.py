@@ -186,14 +186,14 @@ class ParquetReading:
             row += len(tables[-1])
         if not tables and not before:
             return None
-        rows, places, among = rows_of(pa.concat_tables(tables), first) if tables else (Received([]), (), [])
+        rows, places, in_ids = rows_of(pa.concat_tables(tables), first) if tables else (Received([]), (), [])
         self._row = row
         return Batch(
             rows,
             lambda place: f"row {first + places[place] + 1}",
             {"file": name, "row": row},
             name,
-            [*before, *among, *behind],
+            [*before, *in_ids, *behind],
             self._done + row,
         )
 
