@@ -34,7 +34,7 @@ from redrive.rows.sources.source import Incremental, Replaceable, Source
 from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
-from redrive.store.repositories.known_runs import count_rows, note_start
+from redrive.store.repositories.known_runs import count_rows, register_start
 from redrive.store.repositories.runs import columns_of, counts_of
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
 
@@ -132,7 +132,7 @@ class RunHandle:
         def work(connection: Connection) -> StartedRun:
             now = self._database.dialect.now(connection)
             standing = self._claim(connection, identity, now)
-            note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
+            register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
             last, failures = None if standing is None else _run(connection, standing.run_id), 0
             started_over = None
             if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
@@ -193,7 +193,7 @@ class RunHandle:
             standing = connection.execute(select(checkpoints).where(mine)).first()
             if standing is not None and _is_held(standing, now):
                 return None
-            note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
+            register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
             row = self._new(run_id, source, sink=sink, sla=sla, now=now)
             ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **_fault(fault)}
             connection.execute(runs.insert(), {**row, **ended})

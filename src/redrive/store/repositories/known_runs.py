@@ -15,7 +15,7 @@ from redrive.store.schema import pipelines
 Runnable = Literal["pipeline", "flow"]
 
 
-def note_start(
+def register_start(
     connection: Connection, dialect: Dialect, kind: Runnable, name: str, *, sla: TimeOfDay | float | None, now: datetime
 ) -> None:
     """Record the start of a run, and its SLA if that is a time of day; an SLA in seconds belongs to each run."""

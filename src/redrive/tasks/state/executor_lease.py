@@ -27,7 +27,7 @@ from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.store.encoding import decode, encode
 from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
-from redrive.store.repositories.known_runs import note_start
+from redrive.store.repositories.known_runs import register_start
 from redrive.store.repositories.tasks import anybody_at, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.store import Store
@@ -123,7 +123,7 @@ class ExecutorLease(RunHandle):
             nonlocal asked
             now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
-            note_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
+            register_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
             standing = self._standing(connection, run_id, same)
             if start is not EarlierRun.RESUME:
                 if standing is not None and run_id is not None:
