@@ -33,7 +33,7 @@ from redrive.rows.sources.files.files import with_new_files
 from redrive.rows.sources.source import Incremental, Replaceable, Source
 from redrive.store.database import Database
 from redrive.store.lease import renewed
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
 from redrive.store.repositories.known_runs import count_rows, register_start
 from redrive.store.repositories.runs import columns_of, counts_of
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
@@ -97,7 +97,7 @@ class RunHandle:
         self._key = [storable(name) for name in key] or None
         self._environment = _environment(environment)
         self._lease = lease
-        self._owner = ourselves()
+        self._owner = new_owner()
         self._confirmed = time.monotonic()
         self.claims = Claims(database, lease=lease.total_seconds())
         """Letters whose rows the run is about to write: no replay must write them at the same time."""

@@ -23,7 +23,7 @@ def end_work(owner: str) -> None:
     _at_work.discard(owner)
 
 
-def ourselves() -> str:
+def new_owner() -> str:
     """Return a new owner name for a claim of this process; others can tell by it whether the process lives."""
     pid = os.getpid()
     token = uuid.uuid4().hex

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
 
 pytestmark = pytest.mark.process
 
-SAYS_WHO_IT_IS = "from redrive.store.process_identity import ourselves; print(ourselves())"
+SAYS_WHO_IT_IS = "from redrive.store.process_identity import new_owner; print(new_owner())"
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_claim_that_does_not_say_which_kernel_it_is_from_is_nobodys_to_end(of_
 
 
 def test_a_claim_of_our_own_lives_while_somebody_is_behind_it():
-    owner = ourselves()
+    owner = new_owner()
     begin_work(owner)
     assert not is_dead(owner)
     end_work(owner)

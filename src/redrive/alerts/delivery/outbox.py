@@ -30,7 +30,7 @@ from redrive.clock import Random
 from redrive.model.alerts import Alert, Send, SendStatus, Severity, What
 from redrive.policy import backoff
 from redrive.store.database import Database
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
 from redrive.store.schema import alert_sends, alerts
 from redrive.store.sql import in_ids
 
@@ -199,7 +199,7 @@ class Outbox:
 
     def claim(self, name: str, *, now: datetime | None = None, alert_id: int | None = None) -> ClaimedMessage | None:
         """Take what is to be delivered next to a channel, so that nobody else does; None where nothing is due."""
-        channel, owner = self.channels[name], ourselves()
+        channel, owner = self.channels[name], new_owner()
         begin_work(owner)
 
         def work(connection: Connection) -> ClaimedMessage | None:

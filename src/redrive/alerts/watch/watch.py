@@ -33,7 +33,7 @@ from redrive.model.alerts import Alert, AlertStatus
 from redrive.model.calls import Kind
 from redrive.store import lease
 from redrive.store.database import Database
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
 from redrive.store.repositories.watches import WATCH, mark_look
 
 LOG = logging.getLogger("redrive.watch")
@@ -131,7 +131,7 @@ class Watch:
         self._clock = clock
         self._purges, self._beside = (desk.purge, *purges), beside or {}
         self._tell = news
-        self._owner = ourselves()
+        self._owner = new_owner()
         self._watchers = WatchRegistry(database.dialect, desk.settings, self._owner)
         self._differing: tuple[str, ...] = ()
         self._unconfigured: dict[str, tuple[int, ...]] = {}

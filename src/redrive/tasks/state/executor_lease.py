@@ -26,7 +26,7 @@ from redrive.model.letters import Status
 from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.store.encoding import decode, encode
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
 from redrive.store.repositories.known_runs import register_start
 from redrive.store.repositories.tasks import anybody_at, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
@@ -95,7 +95,7 @@ class ExecutorLease(RunHandle):
         self.takes = takes or {}
         self.defaults = defaults or {}
         self.lease = lease
-        self._owner = ourselves()
+        self._owner = new_owner()
         self._beat = 0
         self._time = DatabaseClock()
         self.confirmed = time.monotonic()
