@@ -33,7 +33,7 @@ from redrive.rows.sources.files.files import with_new_files
 from redrive.rows.sources.source import Incremental, Replaceable, Source
 from redrive.store.database import Database
 from redrive.store.lease import renewed
-from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
 from redrive.store.repositories.known_runs import count_rows, register_start
 from redrive.store.repositories.runs import columns_of, counts_of
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
@@ -533,7 +533,7 @@ def _forget_keys(connection: Connection, run_id: uuid.UUID) -> None:
 
 def _is_held(standing: Row[Any], now: datetime) -> bool:
     """Whether a process that lives has the pipeline in hand."""
-    return standing.owner is not None and standing.owner_until > now and not is_dead(standing.owner)
+    return standing.owner is not None and standing.owner_until > now and not is_owner_dead(standing.owner)
 
 
 def _failures(last: Row[Any]) -> int:

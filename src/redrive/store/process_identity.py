@@ -39,7 +39,7 @@ def new_owner() -> str:
     )
 
 
-def is_dead(owner: str) -> bool:
+def is_owner_dead(owner: str) -> bool:
     """Return whether the claim of this owner is stale, as far as this machine can tell."""
     identity = json.loads(owner)
     if (identity["host"], identity.get("boot"), identity["space"]) != (socket.gethostname(), _boot(), _space()):

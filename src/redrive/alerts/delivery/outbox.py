@@ -30,7 +30,7 @@ from redrive.clock import Random
 from redrive.model.alerts import Alert, Send, SendStatus, Severity, What
 from redrive.policy import backoff
 from redrive.store.database import Database
-from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
 from redrive.store.schema import alert_sends, alerts
 from redrive.store.sql import in_ids
 
@@ -355,7 +355,9 @@ class Outbox:
 
 def _is_taken(row: Row[Any], now: datetime) -> bool:
     """Whether somebody who lives has it in hand."""
-    return row.owner is not None and row.owner_until is not None and row.owner_until > now and not is_dead(row.owner)
+    return (
+        row.owner is not None and row.owner_until is not None and row.owner_until > now and not is_owner_dead(row.owner)
+    )
 
 
 def _ours(claim: ClaimedMessage) -> Any:

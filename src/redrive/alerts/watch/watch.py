@@ -33,7 +33,7 @@ from redrive.model.alerts import Alert, AlertStatus
 from redrive.model.calls import Kind
 from redrive.store import lease
 from redrive.store.database import Database
-from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
 from redrive.store.repositories.watches import WATCH, mark_look
 
 LOG = logging.getLogger("redrive.watch")
@@ -377,7 +377,7 @@ class Watch:
         now, dialect = self._now(), self._database.dialect
         self._watchers.register(connection, LEASE, now=now)
         holder = lease.holder(connection, dialect, WATCH, now=now)
-        if holder not in (None, self._owner) and is_dead(holder):
+        if holder not in (None, self._owner) and is_owner_dead(holder):
             lease.give_back(connection, WATCH, holder)  # who was killed on this machine is not waited for
         if lease.take(connection, dialect, WATCH, self._owner, LEASE, now=now):
             return self._owner

@@ -18,7 +18,7 @@ from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.database import Database
 from redrive.store.encoding import decode
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.repositories.runs import is_run, of_run
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
 from redrive.store.sql import in_ids
@@ -382,7 +382,7 @@ def anybody_at(connection: Connection, run_id: UUID, now: datetime) -> bool:
     there = select(task_executors.c.owner).where(
         task_executors.c.run_id == run_id, task_executors.c.ended_at.is_(None), task_executors.c.until > now
     )
-    return any(not is_dead(row.owner) for row in connection.execute(there))
+    return any(not is_owner_dead(row.owner) for row in connection.execute(there))
 
 
 def time_at_work(connection: Connection, run_ids: Sequence[UUID], now: datetime) -> dict[UUID, float]:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from redrive.store import lease
 from redrive.store.dialects.dialect import Dialect
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.schema import leases
 
 WATCH = "watch"
@@ -24,7 +24,7 @@ def is_watched(connection: Connection, dialect: Dialect, *, now: datetime) -> bo
     A watch that was killed on this machine does not come back, although its lease is still valid.
     """
     holder = lease.holder(connection, dialect, WATCH, now=now)
-    if holder is not None and not is_dead(holder):
+    if holder is not None and not is_owner_dead(holder):
         return True
     return lease.holder(connection, dialect, _SCHEDULED, now=now) is not None
 

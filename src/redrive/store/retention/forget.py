@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Table, delete, func, or_, select
 from redrive.errors import StoreError
 from redrive.model.letters import OPEN
 from redrive.store.database import Database
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.repositories.known_runs import Runnable
 from redrive.store.repositories.tasks import anybody_at
 from redrive.store.retention.finished import BATCH, Retention
@@ -120,7 +120,7 @@ def _forget_replays(connection: Connection, name: str) -> None:
 def _read_report(database: Database, connection: Connection, name: str) -> ForgetReport:
     now = database.dialect.now(connection)
     place = connection.execute(select(checkpoints).where(checkpoints.c.pipeline_name == name)).first()
-    if place is not None and place.owner is not None and place.owner_until > now and not is_dead(place.owner):
+    if place is not None and place.owner is not None and place.owner_until > now and not is_owner_dead(place.owner):
         raise StoreError(f"pipeline {name!r} is running: stop it first. Nothing was changed.")
     flows = connection.execute(
         select(task_runs.c.run_id, task_runs.c.params).where(task_runs.c.flow_name == name)

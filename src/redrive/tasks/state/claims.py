@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from redrive.model.tasks import State
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.schema import task_attempts, task_changes, task_executors, tasks
 from redrive.store.sql import as_list, in_ids
 from redrive.tasks.executor.decide import AttemptHistory
@@ -213,7 +213,9 @@ def _in_pool(ledger: ExecutorLease, connection: Connection, wanted: ClaimRequest
     )
     rows = connection.execute(running).all()
     now = ledger.database.dialect.now(connection) if rows else None
-    return sum(row.tasks for row in rows if row.id == ledger.executor or (row.until >= now and not is_dead(row.owner)))
+    return sum(
+        row.tasks for row in rows if row.id == ledger.executor or (row.until >= now and not is_owner_dead(row.owner))
+    )
 
 
 def _of(nodes: Sequence[int]) -> ColumnElement[bool]:

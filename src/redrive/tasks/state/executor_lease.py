@@ -26,7 +26,7 @@ from redrive.model.letters import Status
 from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.store.encoding import decode, encode
-from redrive.store.process_identity import begin_work, end_work, is_dead, new_owner
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
 from redrive.store.repositories.known_runs import register_start
 from redrive.store.repositories.tasks import anybody_at, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
@@ -379,7 +379,7 @@ class ExecutorLease(RunHandle):
         moment = self.database.dialect.now(connection) if rows else now
         for row in rows:
             dead = select(task_executors.c.id).where(task_executors.c.id == row.id, task_executors.c.ended_at.is_(None))
-            if not is_dead(row.owner):
+            if not is_owner_dead(row.owner):
                 if row.until >= moment:
                     continue
                 dead = dead.where(task_executors.c.until < moment)  # it may only be slow, and renew its lease just now
