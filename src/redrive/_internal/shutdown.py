@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from redrive._internal.interrupts import STOP_SIGNALS, raise_terminated
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 _CANCEL_TIMEOUT = 3.0
 
@@ -50,7 +50,7 @@ class StopSignal:
         if self._told is not None:
             return self._told
         if self._ends is not None and time.monotonic() >= self._ends:
-            return f"its deadline of {in_words(self._deadline or 0)} has passed"
+            return f"its deadline of {format_duration(self._deadline or 0)} has passed"
         return None
 
     @contextmanager

@@ -10,7 +10,7 @@ from traceback import format_exc
 from redrive._internal.masking import mask
 from redrive.classify.signals import is_interrupt
 from redrive.events.log_lines import fields_of, line_of
-from redrive.model.calls import Attempt, CallFailed, Event, Kind, in_words
+from redrive.model.calls import Attempt, CallFailed, Event, Kind, format_duration
 from redrive.model.tasks import TaskEnded
 
 Hook = Callable[[Event], None]
@@ -85,7 +85,9 @@ class EventBus:
             key = "" if attempt.key_id is None else f" with key …{attempt.key_id}"
             after = "" if attempt.attempt == 1 or not sent else f", {attempt.elapsed_s:.1f} s since the call began"
             if attempt.wait_s is not None:
-                after += f", next in {attempt.wait_s:.2f} s" if sent else f", retry in {in_words(attempt.wait_s)}"
+                after += (
+                    f", next in {attempt.wait_s:.2f} s" if sent else f", retry in {format_duration(attempt.wait_s)}"
+                )
             ATTEMPTS.log(
                 level,
                 "%s %s attempt %d%s: %s (%s) in %.1f ms%s",

@@ -18,7 +18,7 @@ from redrive.model.calls import (
     FallbackUsed,
     KeyCooled,
     TokenRefreshed,
-    in_words,
+    format_duration,
 )
 from redrive.model.letters import LetterEvent, LettersChanged, LettersPurged, LettersPut, LettersReplayed
 from redrive.model.runs import (
@@ -60,7 +60,7 @@ def line_of(event: Event) -> tuple[int, str]:
         case LettersPut() | LettersReplayed() | LettersChanged() | LettersPurged():
             return _letter_line(event)
         case BreakerChanged(service, before, after, retry_in):
-            opened = "" if retry_in is None else f", next probe in {in_words(retry_in)}"
+            opened = "" if retry_in is None else f", next probe in {format_duration(retry_in)}"
             return logging.WARNING if after == "open" else logging.INFO, f"{service} circuit {before} → {after}{opened}"
         case KeyCooled(service, key_id, until, reason):
             level = logging.WARNING if reason == QUOTA_USED_UP else logging.INFO
@@ -119,7 +119,7 @@ def _flow_line(event: FlowEvent) -> tuple[int, str]:
         case FlowStarted(flow=flow, resumed=resumed):
             return logging.INFO, f"{flow} {'resumes' if resumed else 'starts'}"
         case TaskRetried(flow=flow, task=task, attempt=attempt, reason=reason, wait=wait):
-            return logging.INFO, f"{flow} {task} attempt {attempt}: {reason}; retry in {in_words(wait)}"
+            return logging.INFO, f"{flow} {task} attempt {attempt}: {reason}; retry in {format_duration(wait)}"
         case TaskFailed(flow=flow, task=task, reason=reason, upstream_failed=lower, count=count):
             after = f"; {lower:,} after it will not run" if lower else ""
             many = f" {count:,} times" if count > 1 else ""

@@ -56,7 +56,7 @@ class Verdict:
     """The HTTP status, if any."""
 
 
-def in_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration for operators: 0.4 s, 31 s, 12 min, 8 h, 3 days."""
     if seconds < 10:
         return f"{seconds:.1f} s"

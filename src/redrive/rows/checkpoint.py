@@ -23,7 +23,7 @@ from redrive._internal.tracing import trace_id
 from redrive.dlq.insert.row_builder import storable
 from redrive.dlq.replay.claims import Claims, abandon_run, owner_of_run
 from redrive.errors import PipelineError, RunStopped
-from redrive.model.calls import Kind, in_words
+from redrive.model.calls import Kind, format_duration
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.rows.errors import RunFault
@@ -353,7 +353,7 @@ class RunHandle:
             return None  # there was none before
         if _is_held(standing, now):
             who = json.loads(standing.owner)
-            wait = in_words((standing.owner_until - now).total_seconds())
+            wait = format_duration((standing.owner_until - now).total_seconds())
             raise RunStopped(
                 f"pipeline {self._pipeline!r} is being run by process {who['pid']} on {who['host']}; "
                 f"wait until it is done (if it is dead, the claim ends in {wait})",

@@ -139,7 +139,7 @@ class ModelValidator:
             try:
                 kept(row(validate(record)))
             except ValidationError as error:
-                sieve.refuse(place, in_words(error, with_input=not self._hides_input))
+                sieve.refuse(place, format_duration(error, with_input=not self._hides_input))
             except Exception as error:
                 sieve.failed(place, error)
             else:
@@ -178,7 +178,7 @@ def _bare(hint: Any) -> Any:
     return hint
 
 
-def in_words(error: Any, *, with_input: bool = True) -> str:
+def format_duration(error: Any, *, with_input: bool = True) -> str:
     """Every error of a row in one line: `fee: Input should be a valid decimal ('N/A'); distance_km: Field required`."""
     problems = error.errors(include_url=False, include_context=False, include_input=with_input)
     return "; ".join(map(_problem, problems))

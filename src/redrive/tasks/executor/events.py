@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from redrive.events.bus import EVENTS, EventBus
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.model.tasks import (
     FlowEnded,
     FlowEvent,
@@ -115,7 +115,7 @@ class FlowEvents:
     def _retried(self, name: str, one: TaskResult, reason: str) -> None:
         flow, wait = self._ledger.flow, one.next.wait or 0.0
         if one.next.capped is not None:
-            asked, then = in_words(one.next.capped), in_words(wait)
+            asked, then = format_duration(one.next.capped), format_duration(wait)
             EVENTS.warning("%s: task %s: the server asks to wait %s; it is tried again in %s", flow, name, asked, then)
         run_id, attempt = self._ledger.run_id, one.claim.attempt
         self._tell(TaskRetried(flow=flow, run_id=run_id, task=name, attempt=attempt, reason=reason, wait=wait))

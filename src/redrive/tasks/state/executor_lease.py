@@ -21,7 +21,7 @@ from sqlalchemy.exc import NoResultFound
 
 from redrive.dlq.status import actor, settle_within
 from redrive.errors import FlowError, FlowStopped, RedriveError
-from redrive.model.calls import Kind, in_words
+from redrive.model.calls import Kind, format_duration
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay, due_at
@@ -352,7 +352,7 @@ class ExecutorLease(RunHandle):
     def out_of_touch(self) -> FlowStopped:
         """Why nothing of ours may be written any more, though nobody is known to have taken it."""
         return FlowStopped(
-            f"the store could not be reached for longer than the lease of {in_words(self.lease.total_seconds())}, so "
+            f"the store could not be reached for longer than the lease of {format_duration(self.lease.total_seconds())}, so "
             f"others may have taken over what this one had of flow {self.flow!r}; what was running has been ended, and "
             "running it again goes on",
             kind=Kind.TRANSIENT,
