@@ -25,7 +25,7 @@ DEFAULT_WITHIN = float("180")
 """Compared by identity, to distinguish it from a `within=180` set by the user: tasks apply only the latter."""
 
 
-def all_used(attempts: int) -> str:
+def attempts_used(attempts: int) -> str:
     """Return the reason why there is no further attempt."""
     return "the one attempt is used" if attempts == 1 else f"all {attempts} attempts are used"
 
@@ -192,7 +192,7 @@ class Retry:
         if verdict.kind not in self.on:
             return Stop(f"{verdict.kind} errors are not retried", retry_in=verdict.retry_after)
         if progress.attempts >= self.attempts:
-            return Stop(all_used(self.attempts), spent=True, retry_in=verdict.retry_after)
+            return Stop(attempts_used(self.attempts), spent=True, retry_in=verdict.retry_after)
         if verdict.kind is Kind.AMBIGUOUS and progress.ambiguous > self.ambiguous:
             return Stop(f"all {self.ambiguous} retries of an ambiguous error are used", spent=True)
         left = self.within - progress.elapsed

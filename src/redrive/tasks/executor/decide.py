@@ -10,7 +10,7 @@ from redrive.classify.redrive_errors import SKIP
 from redrive.clock import Random
 from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, format_duration
 from redrive.model.tasks import State
-from redrive.policy.retry import DEFAULT_WITHIN, CallProgress, all_used
+from redrive.policy.retry import DEFAULT_WITHIN, CallProgress, attempts_used
 from redrive.tasks.graph import Node
 from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 
@@ -161,7 +161,7 @@ def _failed(
         return becomes(State.DEAD_LETTER, f"poison{times}: {error}")
     decision: Decision
     if most_attempts is not None and failures >= most_attempts:
-        decision = Stop(all_used(most_attempts), spent=True)
+        decision = Stop(attempts_used(most_attempts), spent=True)
     else:
         decision = node.retry.decide(_bounded(_repeatable(verdict)), _progress(node, past, failures), random)
     if isinstance(decision, Repeat):
