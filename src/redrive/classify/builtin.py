@@ -15,7 +15,7 @@ from redrive.classify.retry_after import requested_wait
 from redrive.classify.signals import is_interrupt
 from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TEXTS, TYPES
 from redrive.classify.type_names import type_names
-from redrive.classify.unwrap import is_wrapper, look_through, origin_of
+from redrive.classify.unwrap import is_wrapper, origin_of, unwrap_chain
 from redrive.model.calls import Kind, Scope, Verdict
 
 _STATUS_ATTRIBUTES = ("http_status", "http_status_code", "status", "code", "http_code")
@@ -41,7 +41,7 @@ def find(error: BaseException, scope: Scope, now: datetime, unknown: Kind | None
     if own_verdict := redrive_verdict(error, now):
         # As with a code, only a rule on the error's own class outranks this verdict.
         return BuiltinVerdict(own_verdict, "code")
-    chain = look_through(error)
+    chain = unwrap_chain(error)
     return (
         _by_certificate(chain, scope)
         or _by_code(chain, scope, now)
@@ -131,7 +131,7 @@ def _by_origin(error: BaseException, scope: Scope, now: datetime, depth: int = 0
     origin = origin_of(error)
     if origin is None or depth >= _DEPTH or is_interrupt(origin):
         return None
-    chain = look_through(origin)
+    chain = unwrap_chain(origin)
     own_verdict = redrive_verdict(origin, now)
     builtin = (
         (own_verdict and BuiltinVerdict(own_verdict, "code"))

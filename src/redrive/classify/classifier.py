@@ -16,7 +16,7 @@ from redrive.classify.retry_after import retry_after
 from redrive.classify.rule_options import ErrorTypes, Numbers, known_kind, make_rule
 from redrive.classify.rules import FailureFacts, Predicate, Rule, RuleFailed, RuleMatch, match
 from redrive.classify.signals import is_stop_signal
-from redrive.classify.unwrap import leaves, look_through
+from redrive.classify.unwrap import leaves, unwrap_chain
 from redrive.model.calls import Kind, Scope, Verdict
 
 # Which of several errors decides: one that cannot recover, before one that can.
@@ -149,7 +149,7 @@ class Classifier:
         builtin = find(error, scope, now, unknown)
         if not self.rules:
             return builtin.verdict
-        facts = FailureFacts.of_error(error, look_through(error))
+        facts = FailureFacts.of_error(error, unwrap_chain(error))
         matches = [matched for matched in self._matches(facts) if not _is_outranked(matched, builtin, facts)]
         if not matches:
             return builtin.verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redrive._internal.interrupts import is_from_signal_handler
 from redrive.classify.type_names import type_names
-from redrive.classify.unwrap import look_through
+from redrive.classify.unwrap import unwrap_chain
 
 # Exceptions in form only: a cancelled future, and the time limits that job runners raise inside the job.
 _STOP_TYPES = frozenset(
@@ -33,4 +33,4 @@ def is_interrupt(error: BaseException) -> bool:
 
     A client may have wrapped it: httpx makes a ReadTimeout of a handler's TimeoutError.
     """
-    return is_stop_signal(error) or is_from_signal_handler(*look_through(error))
+    return is_stop_signal(error) or is_from_signal_handler(*unwrap_chain(error))

@@ -32,7 +32,7 @@ _DEPTH = 10
 _MOST_LEAVES = 1_000
 
 
-def look_through(error: BaseException) -> tuple[BaseException, ...]:
+def unwrap_chain(error: BaseException) -> tuple[BaseException, ...]:
     """Return the error and, below it, what it wraps. An exception of the user's own is not unwrapped."""
     chain = [error]
     while len(chain) < _DEPTH:
