@@ -9,7 +9,7 @@ from redrive.classify.detail import error_detail, match_text, message, shown
 from redrive.classify.error_codes import (
     aws_code,
     aws_message,
-    called,
+    call_or_none,
     grpc_code,
     http_answer,
     kafka_error,
@@ -64,13 +64,13 @@ def sqlstate_entry(code: str) -> tuple[str, Entry] | None:
 def kafka_verdict(failure: object) -> Verdict | None:
     """Return the verdict by the name of a Kafka error, else by what the library states about retrying it."""
     error = kafka_error(failure)
-    name = called(error, "name")
+    name = call_or_none(error, "name")
     if not isinstance(name, str):
         return None
-    kind = KAFKA.get(name) or (Kind.TRANSIENT if called(error, "retriable") else Kind.PERMANENT)
-    if called(error, "fatal"):
+    kind = KAFKA.get(name) or (Kind.TRANSIENT if call_or_none(error, "retriable") else Kind.PERMANENT)
+    if call_or_none(error, "fatal"):
         kind = Kind.PERMANENT
-    text = called(error, "str")
+    text = call_or_none(error, "str")
     return Verdict(kind, f"Kafka {name}", f"kafka.{name}", detail=shown(text if isinstance(text, str) else ""))
 
 
@@ -159,7 +159,7 @@ def _by_grpc(error: BaseException) -> Verdict | None:
     name = grpc_code(error)
     if name not in GRPC:
         return None
-    text = called(error, "details")
+    text = call_or_none(error, "details")
     return Verdict(GRPC[name], f"gRPC {name}", f"grpc.{name}", detail=shown(text if isinstance(text, str) else ""))
 
 

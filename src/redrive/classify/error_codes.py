@@ -88,11 +88,11 @@ def grpc_code(error: BaseException) -> str | None:
     """Return the name of the gRPC status, such as UNAVAILABLE."""
     if "grpc.RpcError" not in type_names(type(error)):
         return None
-    name = attribute(called(error, "code"), "name")
+    name = attribute(call_or_none(error, "code"), "name")
     return name if isinstance(name, str) else None
 
 
-def called(value: object, method: str) -> Any:
+def call_or_none(value: object, method: str) -> Any:
     """Call a method without arguments and return its result; None where the method is missing or fails."""
     function = attribute(value, method)
     try:
