@@ -58,7 +58,7 @@ class TokenState:
         self.warned = False
         """Whether the warning that its tokens expire at once was given."""
 
-    def outdated(self, generation: int) -> bool:
+    def is_outdated(self, generation: int) -> bool:
         """Return whether the token has been renewed since the generation that failed."""
         return generation != self.generation
 
