@@ -93,7 +93,7 @@ class CircuitMachine:
     A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
     about the service (a cancelled probe, a permanent 4xx). A report that comes after the state has changed is void.
 
-    What other processes report is applied by `hear_open`, `hear_closed` and `hear_reset`;
+    What other processes report is applied by `apply_remote_open`, `hear_closed` and `hear_reset`;
     `redrive.policy.consensus` decides when.
     """
 
@@ -172,7 +172,7 @@ class CircuitMachine:
 
     # ── reports of other processes ───────────────────────────────────────────────────────────────────────────────
 
-    def hear_open(self, now: float, retry_in: float) -> None:
+    def apply_remote_open(self, now: float, retry_in: float) -> None:
         """Open because others found the service down, without a failure seen here.
 
         The circuit stays open for as long as theirs, but no longer than the cooldown set here, and with the jitter set

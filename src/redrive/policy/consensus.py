@@ -100,7 +100,7 @@ def hear(machine: CircuitMachine, reports: Collection[BreakerReport], *, node: s
     if machine.state is CircuitState.CLOSED:
         retry_in = _required_open_seconds(reports, node=node, quorum=quorum, within=now - machine.since)
         if retry_in > 0:
-            machine.hear_open(now, retry_in)
+            machine.apply_remote_open(now, retry_in)
     elif reset_ago(reports) < now - machine.since:
         machine.hear_reset(now)
     elif any(report.saying is ReportKind.CLOSED and report.ago < now - machine.opened_at for report in reports):

@@ -101,7 +101,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(retry_in=st.floats(0.1, 100))
     def others_say_open(self, retry_in):
         before, generation = self.machine.state, self.machine.generation
-        self.machine.hear_open(self.now, retry_in)
+        self.machine.apply_remote_open(self.now, retry_in)
         if before is CircuitState.CLOSED:
             assert self.machine.state is CircuitState.OPEN
             assert self.machine.generation > generation  # what is in flight is void
@@ -300,7 +300,7 @@ def test_who_hears_of_an_outage_at_the_same_time_does_not_probe_at_the_same_time
     waits = []
     for seed in range(200):
         breaker = CircuitMachine(Breaker(cooldown=30), random.Random(seed))
-        breaker.hear_open(0.0, 20.0)
+        breaker.apply_remote_open(0.0, 20.0)
         waits.append(breaker.retry_in(0.0))
     assert len(set(waits)) > 190
     assert min(waits) >= 16
@@ -309,16 +309,16 @@ def test_who_hears_of_an_outage_at_the_same_time_does_not_probe_at_the_same_time
 
 def test_hearsay_keeps_no_circuit_open_for_longer_than_its_own_cool_down():
     breaker = machine()
-    breaker.hear_open(0.0, 3600.0)
+    breaker.apply_remote_open(0.0, 3600.0)
     assert breaker.retry_in(0.0) == pytest.approx(5.0)
 
 
 def test_hearsay_neither_shortens_nor_prolongs_a_cool_down():
     breaker = machine()
     fail(breaker, 3)
-    breaker.hear_open(1.0, 0.5)
+    breaker.apply_remote_open(1.0, 0.5)
     assert breaker.retry_in(1.0) == pytest.approx(4.0)
-    breaker.hear_open(4.9, 5.0)
+    breaker.apply_remote_open(4.9, 5.0)
     assert breaker.admit(5.0) is not None
 
 
@@ -347,7 +347,7 @@ def test_it_is_hurried_once_per_cool_down_only():
 def test_a_failed_probe_prolongs_an_opening_and_begins_none_unless_it_was_hearsay():
     own, told = machine(), machine()
     fail(own, 3)
-    told.hear_open(0.0, 5.0)
+    told.apply_remote_open(0.0, 5.0)
     for breaker, since in ((own, 0.0), (told, 6.0)):
         breaker.failed(breaker.admit(6.0), 6.0)
         assert breaker.stance().since == since
