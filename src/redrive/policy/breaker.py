@@ -93,7 +93,7 @@ class CircuitMachine:
     A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
     about the service (a cancelled probe, a permanent 4xx). A report that comes after the state has changed is void.
 
-    What other processes report is applied by `apply_remote_open`, `hear_closed` and `hear_reset`;
+    What other processes report is applied by `apply_remote_open`, `apply_remote_close` and `hear_reset`;
     `redrive.policy.consensus` decides when.
     """
 
@@ -182,7 +182,7 @@ class CircuitMachine:
         if self.state is CircuitState.CLOSED:
             self._open(now, min(retry_in, self._options.cooldown), own=False)
 
-    def hear_closed(self, now: float) -> None:
+    def apply_remote_close(self, now: float) -> None:
         """Probe soon because others found the service up: each process at a random moment, and by its own probe.
 
         This happens once per cooldown: a service that is up for some and down for others is not to be probed by all of

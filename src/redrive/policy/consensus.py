@@ -104,7 +104,7 @@ def hear(machine: CircuitMachine, reports: Collection[BreakerReport], *, node: s
     elif reset_ago(reports) < now - machine.since:
         machine.hear_reset(now)
     elif any(report.saying is ReportKind.CLOSED and report.ago < now - machine.opened_at for report in reports):
-        machine.hear_closed(now)
+        machine.apply_remote_close(now)
 
 
 def _required_open_seconds(reports: Collection[BreakerReport], *, node: str, quorum: int, within: float) -> float:

@@ -113,7 +113,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def others_say_closed(self):
         before, generation, wait = self.machine.state, self.machine.generation, self.machine.retry_in(self.now)
-        self.machine.hear_closed(self.now)
+        self.machine.apply_remote_close(self.now)
         assert (self.machine.state, self.machine.generation) == (before, generation)
         assert self.machine.retry_in(self.now) <= wait
         if before is CircuitState.OPEN and self.machine.retry_in(self.now) < wait:
@@ -325,7 +325,7 @@ def test_hearsay_neither_shortens_nor_prolongs_a_cool_down():
 def test_a_circuit_that_hears_of_recovery_probes_soon_and_believes_only_the_probe():
     breaker = machine(cooldown=30, jitter=0.2)
     fail(breaker, 3)
-    breaker.hear_closed(1.0)
+    breaker.apply_remote_close(1.0)
     assert breaker.state is CircuitState.OPEN
     assert breaker.retry_in(1.0) == pytest.approx(3.0)  # the middle of a fifth of the cool-down
     breaker.failed(breaker.admit(4.0), 4.0)
@@ -336,11 +336,11 @@ def test_a_circuit_that_hears_of_recovery_probes_soon_and_believes_only_the_prob
 def test_it_is_hurried_once_per_cool_down_only():
     breaker = machine(cooldown=30, jitter=0.2)
     fail(breaker, 3)
-    breaker.hear_closed(1.0)
+    breaker.apply_remote_close(1.0)
     breaker.failed(breaker.admit(4.0), 4.0)
-    breaker.hear_closed(5.0)
+    breaker.apply_remote_close(5.0)
     assert breaker.retry_in(5.0) == pytest.approx(29.0)
-    breaker.hear_closed(31.0)
+    breaker.apply_remote_close(31.0)
     assert breaker.retry_in(31.0) == pytest.approx(3.0)
 
 
