@@ -150,7 +150,7 @@ class Credentials(Part):
         for event in news:
             self._announce(event)
 
-    def hear_reset(self, ago: float) -> None:
+    def apply_remote_reset(self, ago: float) -> None:
         """Somebody says by hand that what was known of used-up keys until then is out of date."""
         with self._lock:
             refilled = self._pool.refill(before=self._clock.monotonic() - ago)

@@ -113,7 +113,7 @@ class SyncedService:
                 hosts = ", ".join(sorted({word.host for word in consensus.openings(others) if word.in_force}))
                 EVENTS.info("%s circuit is open by word of %s", self.service, hosts)
         if self.keys is not None:
-            self.keys.hear_reset(consensus.reset_ago(others, ReportKind.RESET_KEYS))
+            self.keys.apply_remote_reset(consensus.reset_ago(others, ReportKind.RESET_KEYS))
             drained = {key.digest: key for key in heard.drained}
             slots = {slot: drained[name.digest] for slot, name in enumerate(self._names) if name.digest in drained}
             self.keys.hear_drained(slots)

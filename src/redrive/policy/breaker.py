@@ -93,7 +93,7 @@ class CircuitMachine:
     A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
     about the service (a cancelled probe, a permanent 4xx). A report that comes after the state has changed is void.
 
-    What other processes report is applied by `apply_remote_open`, `apply_remote_close` and `hear_reset`;
+    What other processes report is applied by `apply_remote_open`, `apply_remote_close` and `apply_remote_reset`;
     `redrive.policy.consensus` decides when.
     """
 
@@ -193,7 +193,7 @@ class CircuitMachine:
             soon = self._options.cooldown * self._random.uniform(0, self._options.jitter)
             self._retry_at = min(self._retry_at, now + soon)
 
-    def hear_reset(self, now: float) -> None:
+    def apply_remote_reset(self, now: float) -> None:
         """Close because an operator closed the circuit of all processes."""
         if self.state is not CircuitState.CLOSED:
             self._close(now, own=False)

@@ -102,7 +102,7 @@ def hear(machine: CircuitMachine, reports: Collection[BreakerReport], *, node: s
         if retry_in > 0:
             machine.apply_remote_open(now, retry_in)
     elif reset_ago(reports) < now - machine.since:
-        machine.hear_reset(now)
+        machine.apply_remote_reset(now)
     elif any(report.saying is ReportKind.CLOSED and report.ago < now - machine.opened_at for report in reports):
         machine.apply_remote_close(now)
 

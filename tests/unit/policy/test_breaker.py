@@ -122,7 +122,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def somebody_resets_all(self):
         before = self.machine.state
-        self.machine.hear_reset(self.now)
+        self.machine.apply_remote_reset(self.now)
         assert self.machine.state is CircuitState.CLOSED
         if before is not CircuitState.CLOSED:
             self.failed_at, self.probe, self.own = [], None, False
