@@ -77,7 +77,7 @@ class StateReport(NamedTuple):
 
     words: list[BreakerReport]
     drained: list[DrainedKey]
-    stance: CircuitReport | None
+    own_report: CircuitReport | None
     slots: dict[int, datetime]
 
 
@@ -120,31 +120,31 @@ class SyncedService:
 
     def news(self, said: Collection[BreakerReport]) -> StateReport:
         """What is worth telling, given what was said."""
-        stance = None if self._circuit is None else self._circuit.stance()
-        words = [] if stance is None or stance == self._said else [self._word(stance)]
+        own_report = None if self._circuit is None else self._circuit.own_report()
+        words = [] if own_report is None or own_report == self._said else [self._word(own_report)]
         words = [word for word in words if consensus.is_news(word, said)]
         slots = {} if self.keys is None else self.keys.untold()
         drained = [
             DrainedKey(self.service, self._names[slot].digest, self._names[slot].key_id, until)
             for slot, until in slots.items()
         ]
-        return StateReport(words, drained, stance if words else None, slots)
+        return StateReport(words, drained, own_report if words else None, slots)
 
     def told(self, news: StateReport) -> None:
         """The news is written."""
-        self._said = news.stance or self._said
+        self._said = news.own_report or self._said
         if self.keys is not None:
             self.keys.told(news.slots)
 
-    def _word(self, stance: CircuitReport) -> BreakerReport:
+    def _word(self, own_report: CircuitReport) -> BreakerReport:
         now = self._clock.monotonic()
         return BreakerReport(
             service=self.service,
             host=self._node,
             process=self._process,
-            saying=ReportKind.OPEN if stance.open else ReportKind.CLOSED,
-            ago=now - stance.since,
-            retry_in=max(0.0, stance.retry_at - now) if stance.open else 0.0,
+            saying=ReportKind.OPEN if own_report.open else ReportKind.CLOSED,
+            ago=now - own_report.since,
+            retry_in=max(0.0, own_report.retry_at - now) if own_report.open else 0.0,
             quorum=self._quorum,
         )
 
@@ -157,7 +157,7 @@ class SyncedService:
     def start_anew(self) -> None:
         """In a forked child: another process, which has said nothing; what its parent found out, its parent tells."""
         self._process = own_name()
-        self._said = None if self._circuit is None else self._circuit.stance()
+        self._said = None if self._circuit is None else self._circuit.own_report()
         self.looked = threading.Event()
 
 

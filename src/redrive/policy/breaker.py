@@ -198,7 +198,7 @@ class CircuitMachine:
         if self.state is not CircuitState.CLOSED:
             self._close(now, own=False)
 
-    def stance(self) -> CircuitReport | None:
+    def own_report(self) -> CircuitReport | None:
         """Return the report for other processes; None where the state only follows theirs."""
         return CircuitReport(self.state is not CircuitState.CLOSED, self.since, self._retry_at) if self._own else None
 

@@ -130,9 +130,9 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def it_tells_others_only_what_it_has_seen_itself(self):
         if hasattr(self, "machine"):
-            stance = self.machine.stance()
-            assert (stance is not None) == self.own
-            assert stance is None or stance.open == (self.machine.state is not CircuitState.CLOSED)
+            own_report = self.machine.own_report()
+            assert (own_report is not None) == self.own
+            assert own_report is None or own_report.open == (self.machine.state is not CircuitState.CLOSED)
 
     @invariant()
     def an_attempt_is_let_through_sooner_or_later(self):
@@ -350,8 +350,8 @@ def test_a_failed_probe_prolongs_an_opening_and_begins_none_unless_it_was_hearsa
     told.apply_remote_open(0.0, 5.0)
     for breaker, since in ((own, 0.0), (told, 6.0)):
         breaker.failed(breaker.admit(6.0), 6.0)
-        assert breaker.stance().since == since
-        assert breaker.stance().retry_at == pytest.approx(11.0)
+        assert breaker.own_report().since == since
+        assert breaker.own_report().retry_at == pytest.approx(11.0)
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,10 @@ def test_one_bad_process_cannot_hold_the_others_of_its_machine_open_by_failing_a
     bad, good = opened(0.0), closed()
     down = 0
     for second in range(300):
-        stance = bad.stance()
-        word = says("open", process="bad", ago=second - stance.since, retry_in=max(0.0, stance.retry_at - second))
+        own_report = bad.own_report()
+        word = says(
+            "open", process="bad", ago=second - own_report.since, retry_in=max(0.0, own_report.retry_at - second)
+        )
         consensus.hear(good, [word], node="a", quorum=2, now=float(second))
         if (probe := bad.admit(second)) is not None:
             bad.failed(probe, second)
@@ -184,7 +186,7 @@ def test_hearsay_opens_only_on_openings_in_force_and_closes_only_on_a_reset(word
     if before is CircuitState.OPEN and machine.state is CircuitState.CLOSED:
         assert any(word.saying is ReportKind.RESET for word in words)
     if machine.state is not before:
-        assert machine.stance() is None  # nothing to pass on
+        assert machine.own_report() is None  # nothing to pass on
 
 
 class Fleets(RuleBasedStateMachine):
@@ -218,11 +220,11 @@ class Fleets(RuleBasedStateMachine):
     def a_process_looks_and_tells(self, who):
         machine, name, words = self.machines[who], self.names[who], self.words()
         consensus.hear(machine, [w for w in words if (w.host, w.process) != name], node=who[0], quorum=2, now=self.now)
-        stance = machine.stance()
-        if stance is not None and stance != self.said.get(name):
-            (word,) = self.words({name: stance})
+        own_report = machine.own_report()
+        if own_report is not None and own_report != self.said.get(name):
+            (word,) = self.words({name: own_report})
             if consensus.is_news(word, words):
-                self.table[name] = self.said[name] = stance
+                self.table[name] = self.said[name] = own_report
 
     @rule(who=st.sampled_from(PROCESSES))
     def a_process_is_killed_and_another_starts(self, who):
@@ -245,12 +247,12 @@ class Fleets(RuleBasedStateMachine):
     def words(self, table=None):
         return [
             says(
-                "open" if stance.open else "closed",
+                "open" if own_report.open else "closed",
                 *who,
-                ago=self.now - stance.since,
-                retry_in=max(0.0, stance.retry_at - self.now),
+                ago=self.now - own_report.since,
+                retry_in=max(0.0, own_report.retry_at - self.now),
             )
-            for who, stance in (self.table if table is None else table).items()
+            for who, own_report in (self.table if table is None else table).items()
         ]
 
 
