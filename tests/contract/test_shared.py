@@ -35,8 +35,8 @@ def shared(store, clock):
     return store.shared
 
 
-def says(saying, host="a", process="1", *, service="bank", ago=0.0, retry_in=30.0, quorum=2):
-    return BreakerReport(service, host, process, ReportKind(saying), ago, retry_in if saying == "open" else 0.0, quorum)
+def says(kind, host="a", process="1", *, service="bank", ago=0.0, retry_in=30.0, quorum=2):
+    return BreakerReport(service, host, process, ReportKind(kind), ago, retry_in if kind == "open" else 0.0, quorum)
 
 
 def drained(digest="d1", *, service="bank", hours=1):
@@ -73,7 +73,7 @@ def test_as_long_as_nothing_was_said_the_clock_is_not_asked(shared, clock):
 def test_a_word_takes_the_place_of_the_last_one_of_the_same_process(shared):
     shared.tell([says("open"), says("open", process="2"), says("open", "b")], [])
     shared.tell([says("closed")], [])
-    assert sorted((word.host, word.process, word.saying) for word in words(shared)) == [
+    assert sorted((word.host, word.process, word.kind) for word in words(shared)) == [
         ("a", "1", "closed"),
         ("a", "2", "open"),
         ("b", "1", "open"),
@@ -123,8 +123,8 @@ def test_a_reset_takes_back_what_was_said_and_says_so_itself(shared, clock):
     shared.tell([says("open"), says("open", "b"), says("open", service="exchange")], [drained()])
     assert shared.reset("bank")
     clock.advance(2)
-    assert [(word.saying, word.ago) for word in words(shared)] == [("reset", 2.0)]
-    assert [word.saying for word in words(shared, "exchange")] == ["open"]
+    assert [(word.kind, word.ago) for word in words(shared)] == [("reset", 2.0)]
+    assert [word.kind for word in words(shared, "exchange")] == ["open"]
     assert len(keys(shared)) == 1
     assert not shared.reset("bank")
 
@@ -132,7 +132,7 @@ def test_a_reset_takes_back_what_was_said_and_says_so_itself(shared, clock):
 def test_a_reset_of_keys_too_forgets_which_are_used_up(shared):
     shared.tell([], [drained(), drained(service="exchange")])
     assert shared.reset("bank", keys=True)
-    assert sorted(word.saying for word in words(shared)) == ["reset", "reset_keys"]
+    assert sorted(word.kind for word in words(shared)) == ["reset", "reset_keys"]
     assert keys(shared) == []
     assert len(keys(shared, "exchange")) == 1
 

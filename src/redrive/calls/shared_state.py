@@ -142,7 +142,7 @@ class SyncedService:
             service=self.service,
             host=self._node,
             process=self._process,
-            saying=ReportKind.OPEN if own_report.open else ReportKind.CLOSED,
+            kind=ReportKind.OPEN if own_report.open else ReportKind.CLOSED,
             ago=now - own_report.since,
             retry_in=max(0.0, own_report.retry_at - now) if own_report.open else 0.0,
             quorum=self._quorum,

@@ -43,7 +43,7 @@ class BreakerReport:
     service: str
     host: str
     process: str
-    saying: ReportKind
+    kind: ReportKind
     ago: float
     """Seconds since it opened or closed."""
     retry_in: float = 0.0
@@ -54,7 +54,7 @@ class BreakerReport:
     @property
     def in_force(self) -> bool:
         """Whether this is an opening whose time to retry is still to come."""
-        return self.saying is ReportKind.OPEN and self.retry_in > 0
+        return self.kind is ReportKind.OPEN and self.retry_in > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class Reports(NamedTuple):
     drained: Sequence[DrainedKey]
 
 
-def reset_ago(reports: Iterable[BreakerReport], saying: ReportKind = ReportKind.RESET) -> float:
+def reset_ago(reports: Iterable[BreakerReport], kind: ReportKind = ReportKind.RESET) -> float:
     """Return the seconds since an operator last reset the service; infinite where none did."""
-    return min((report.ago for report in reports if report.saying is saying), default=math.inf)
+    return min((report.ago for report in reports if report.kind is kind), default=math.inf)
 
 
 def openings(reports: Collection[BreakerReport]) -> list[BreakerReport]:
@@ -86,12 +86,12 @@ def openings(reports: Collection[BreakerReport]) -> list[BreakerReport]:
     void = reset_ago(reports)
     closed_ago: dict[str, float] = {}
     for report in reports:
-        if report.saying is ReportKind.CLOSED:
+        if report.kind is ReportKind.CLOSED:
             closed_ago[report.host] = min(report.ago, closed_ago.get(report.host, math.inf))
     return [
         report
         for report in reports
-        if report.saying is ReportKind.OPEN and report.ago < min(void, closed_ago.get(report.host, math.inf))
+        if report.kind is ReportKind.OPEN and report.ago < min(void, closed_ago.get(report.host, math.inf))
     ]
 
 
@@ -103,7 +103,7 @@ def hear(machine: CircuitMachine, reports: Collection[BreakerReport], *, node: s
             machine.apply_remote_open(now, retry_in)
     elif reset_ago(reports) < now - machine.since:
         machine.apply_remote_reset(now)
-    elif any(report.saying is ReportKind.CLOSED and report.ago < now - machine.opened_at for report in reports):
+    elif any(report.kind is ReportKind.CLOSED and report.ago < now - machine.opened_at for report in reports):
         machine.apply_remote_close(now)
 
 
@@ -120,13 +120,13 @@ def is_news(report: BreakerReport, reports: Collection[BreakerReport]) -> bool:
 
     It is published if it corrects what this process reported before, or if its machine does not report it already.
     """
-    if report.saying is ReportKind.OPEN and not report.in_force:
+    if report.kind is ReportKind.OPEN and not report.in_force:
         return False
     if any((other.host, other.process) == (report.host, report.process) for other in reports):
         return True
     standing = openings(reports)
-    if report.saying is ReportKind.OPEN:
+    if report.kind is ReportKind.OPEN:
         return not any(other.host == report.host and other.in_force for other in standing)
     youngest = min((other.ago for other in standing), default=0.0)
-    closed = [other.ago for other in reports if other.saying is ReportKind.CLOSED and other.host == report.host]
+    closed = [other.ago for other in reports if other.kind is ReportKind.CLOSED and other.host == report.host]
     return report.ago < youngest <= min(closed, default=math.inf)

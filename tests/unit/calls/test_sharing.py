@@ -35,8 +35,8 @@ class Board:
         self.views.append(View(self, node, every))
         return self.views[-1]
 
-    def say(self, saying, host="*", process="0", retry_in=0.0, service="bank"):
-        word = BreakerReport(service, host, process, ReportKind(saying), 0.0, retry_in)
+    def say(self, kind, host="*", process="0", retry_in=0.0, service="bank"):
+        word = BreakerReport(service, host, process, ReportKind(kind), 0.0, retry_in)
         self.words[service, host, process] = (word, time.monotonic())
 
 
@@ -193,7 +193,7 @@ def test_what_is_heard_is_announced_here_and_not_passed_on(board):
     eventually(lambda: other.circuit == "open")
     after_another_look(board)
     assert [(event.before, event.after) for event in seen if isinstance(event, BreakerChanged)] == [("closed", "open")]
-    assert [word.saying for word in board.told] == ["open"]
+    assert [word.kind for word in board.told] == ["open"]
 
 
 def test_a_call_in_flight_while_the_circuit_opens_by_word_is_void(board):

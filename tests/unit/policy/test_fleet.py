@@ -16,8 +16,8 @@ OPTIONS = Breaker(failures=1, cooldown=30.0, probes=1, rate=0, quorum=2)
 NOW = 1_000.0
 
 
-def says(saying, host="a", process="1", *, ago=1.0, retry_in=20.0):
-    return BreakerReport("bank", host, process, ReportKind(saying), ago, retry_in if saying == "open" else 0.0)
+def says(kind, host="a", process="1", *, ago=1.0, retry_in=20.0):
+    return BreakerReport("bank", host, process, ReportKind(kind), ago, retry_in if kind == "open" else 0.0)
 
 
 def closed(since=None):
@@ -184,7 +184,7 @@ def test_hearsay_opens_only_on_openings_in_force_and_closes_only_on_a_reset(word
         assert "a" in in_force or len(in_force) >= quorum
         assert machine.retry_in(NOW) <= OPTIONS.cooldown * (1 + OPTIONS.jitter)
     if before is CircuitState.OPEN and machine.state is CircuitState.CLOSED:
-        assert any(word.saying is ReportKind.RESET for word in words)
+        assert any(word.kind is ReportKind.RESET for word in words)
     if machine.state is not before:
         assert machine.own_report() is None  # nothing to pass on
 
