@@ -49,7 +49,7 @@ class EventBus:
         self.hooks: tuple[Hook, ...] = () if hook is None else (hook,)
         self.listeners: tuple[Hook, ...] = ()
 
-    def heard_by(self, listeners: Iterable[Hook]) -> EventBus:
+    def with_listeners(self, listeners: Iterable[Hook]) -> EventBus:
         """Return a bus with the same hooks and these listeners."""
         bus = EventBus(None)
         bus.hooks, bus.listeners = self.hooks, tuple(listeners)

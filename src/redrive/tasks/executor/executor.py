@@ -90,7 +90,7 @@ class Executor:
         clock = SystemClock()
         turnstiles = {name: ServiceLimiter(group, clock) for name, group in flow.groups.items()}
         self._planner = ClaimPlanner(list(nodes), turnstiles, clock)
-        self._news = FlowEvents(flow.announcer.heard_by(opened.listeners), self._ledger, self._planner)
+        self._news = FlowEvents(flow.announcer.with_listeners(opened.listeners), self._ledger, self._planner)
         self._scribe: DbThread[CycleResult] = DbThread(self._bell)
 
         self._hands: dict[int, ClaimedJob] = {}  # by ticket
