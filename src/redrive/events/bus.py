@@ -56,7 +56,7 @@ class EventBus:
         return bus
 
     @property
-    def heard(self) -> bool:
+    def has_hooks(self) -> bool:
         """Whether a user's hook is registered: events that come by the thousand are only made for a hook."""
         return bool(self.hooks or everywhere)
 

@@ -69,7 +69,7 @@ class FlowEvents:
         """Attempts have ended, and the graph has moved on; what is not written yet is not told of yet."""
         waiting = {one.claim.node for one in unwritten}
         struck = {(storm.node, storm.like.next.fingerprint) for storm in storms}
-        tell_of_all = self._announcer.heard
+        tell_of_all = self._announcer.has_hooks
         for one in settlements:
             name = shown_name(self._planner.nodes[one.claim.node].name, one.claim.child)
             if tell_of_all and one.outcome is not None and one.begun:
