@@ -53,7 +53,7 @@ class ServiceFacts:
 def _all(store: Store, now: datetime) -> list[ServiceFacts]:
     from redrive.policy.breaker import CircuitState
     from redrive.store.repositories.service_state import ServiceState
-    from redrive.store.repositories.services import together
+    from redrive.store.repositories.services import merge_windows
 
     since = beginning(now)
     states = {one.service: one for one in store.shared.services()}
@@ -67,7 +67,7 @@ def _all(store: Store, now: datetime) -> list[ServiceFacts]:
     return [
         ServiceFacts(
             state=states.get(name) or silent(name),
-            day=together(windows[name], service=name, at=since),
+            day=merge_windows(windows[name], service=name, at=since),
             windows=windows[name],
         )
         for name in sorted(windows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.model.alerts import Alert, Send, SendStatus, What
 from redrive.model.tasks import State
-from redrive.store.repositories.services import together
+from redrive.store.repositories.services import merge_windows
 
 if TYPE_CHECKING:
     from redrive.model.letters import Cause
@@ -112,7 +112,7 @@ class DemoOutcome:
 
 def look(store: Store) -> DemoOutcome:
     """Read the outcome from the store."""
-    totals = together(store.services.totals())
+    totals = merge_windows(store.services.totals())
     attempts = _failed_attempts(store)
     return DemoOutcome(
         calls={kind: count for kind, count in totals.failures.items() if count},

@@ -137,7 +137,7 @@ def percentile(latencies: Sequence[int], share: float) -> float | None:
     return EDGES[-1]
 
 
-def together(windows: Iterable[ServiceWindow], *, service: str = "", at: datetime = EPOCH) -> ServiceWindow:
+def merge_windows(windows: Iterable[ServiceWindow], *, service: str = "", at: datetime = EPOCH) -> ServiceWindow:
     """Combine windows into one; the caller states its service and when it begins."""
     listed = list(windows)
     sums = {name: sum(getattr(window, name) for window in listed) for name in _TOTALLED}
