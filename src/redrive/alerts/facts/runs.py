@@ -23,7 +23,7 @@ from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.encoding import encode
 from redrive.store.process_identity import is_owner_dead
 from redrive.store.repositories.known_runs import Runnable
-from redrive.store.repositories.tasks import anybody_at, causes_of, counts_of, time_at_work
+from redrive.store.repositories.tasks import causes_of, counts_of, has_live_executor, time_at_work
 from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_runs, tasks
 
 _REMEMBERED = 60  # runs that say what is usual
@@ -259,7 +259,7 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
         subject=Subject(kind="flow", name=row.flow_name),
         run_id=row.run_id,
         status=row.status,
-        lost=row.status == FlowStatus.RUNNING and not anybody_at(connection, row.run_id, now),
+        lost=row.status == FlowStatus.RUNNING and not has_live_executor(connection, row.run_id, now),
         started_at=row.started_at,
         ended_at=row.ended_at,
         seconds=time_at_work(connection, [row.run_id], now).get(row.run_id, 0.0),

@@ -377,7 +377,7 @@ def counts_of(connection: Connection, run_id: UUID) -> dict[State, int]:
     return {state: counts[state] for state in State if state in counts}
 
 
-def anybody_at(connection: Connection, run_id: UUID, now: datetime) -> bool:
+def has_live_executor(connection: Connection, run_id: UUID, now: datetime) -> bool:
     """Return whether an executor works on a run, as far as is known."""
     there = select(task_executors.c.owner).where(
         task_executors.c.run_id == run_id, task_executors.c.ended_at.is_(None), task_executors.c.until > now

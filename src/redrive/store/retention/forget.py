@@ -16,7 +16,7 @@ from redrive.model.letters import OPEN
 from redrive.store.database import Database
 from redrive.store.process_identity import is_owner_dead
 from redrive.store.repositories.known_runs import Runnable
-from redrive.store.repositories.tasks import anybody_at
+from redrive.store.repositories.tasks import has_live_executor
 from redrive.store.retention.finished import BATCH, Retention
 from redrive.store.retention.flows import FlowRetention
 from redrive.store.schema import (
@@ -125,7 +125,7 @@ def _read_report(database: Database, connection: Connection, name: str) -> Forge
     flows = connection.execute(
         select(task_runs.c.run_id, task_runs.c.params).where(task_runs.c.flow_name == name)
     ).all()
-    if any(anybody_at(connection, row.run_id, now) for row in flows):
+    if any(has_live_executor(connection, row.run_id, now) for row in flows):
         raise StoreError(f"flow {name!r} is running: stop its executors first. Nothing was changed.")
     of_it = select(func.count(letters.c.id)).where(letters.c.pipeline_name == name)
     undecided = connection.execute(of_it.where(letters.c.status.in_(OPEN))).scalar_one()

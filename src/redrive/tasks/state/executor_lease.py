@@ -28,7 +28,7 @@ from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.store.encoding import decode, encode
 from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
 from redrive.store.repositories.known_runs import register_start
-from redrive.store.repositories.tasks import anybody_at, report_of
+from redrive.store.repositories.tasks import has_live_executor, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.store import Store
 from redrive.tasks.graph import GraphShape
@@ -185,7 +185,7 @@ class ExecutorLease(RunHandle):
                 f"run with the flow as it was, or {ANEW}"
             )
         if standing.status != FlowStatus.COMPLETE:  # what is complete remains so: there is nothing left to do
-            died = standing.status == FlowStatus.RUNNING and not anybody_at(
+            died = standing.status == FlowStatus.RUNNING and not has_live_executor(
                 connection, standing.run_id, self.database.dialect.now(connection)
             )
             connection.execute(
