@@ -34,7 +34,7 @@ from redrive.model.calls import Kind
 from redrive.store import lease
 from redrive.store.database import Database
 from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
-from redrive.store.repositories.watches import WATCH, mark_look
+from redrive.store.repositories.watches import WATCH, record_check
 
 LOG = logging.getLogger("redrive.watch")
 
@@ -197,7 +197,7 @@ class Watch:
 
     def _expected_again(self, connection: Connection) -> None:
         dialect = self._database.dialect
-        mark_look(connection, dialect, now=self._now() or dialect.now(connection))
+        record_check(connection, dialect, now=self._now() or dialect.now(connection))
 
     def look(self) -> bool:
         """Take the lead, or keep it, and look; False where another one has it."""

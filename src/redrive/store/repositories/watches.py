@@ -29,7 +29,7 @@ def is_watched(connection: Connection, dialect: Dialect, *, now: datetime) -> bo
     return lease.holder(connection, dialect, _SCHEDULED, now=now) is not None
 
 
-def mark_look(connection: Connection, dialect: Dialect, *, now: datetime) -> None:
+def record_check(connection: Connection, dialect: Dialect, *, now: datetime) -> None:
     """Record a check of a scheduled watch. Its last two checks give its interval, and so when the next is due.
 
     A single check may be an operator's, without another one to follow.
