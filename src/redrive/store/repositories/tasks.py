@@ -194,7 +194,7 @@ class TaskRepository:
             if name is not None:
                 wanted = wanted.where(named(name))
             if cause is not None:
-                wanted = wanted.where(tasks.c.fingerprint == whole_cause(connection, run_id, cause))
+                wanted = wanted.where(tasks.c.fingerprint == resolve_cause(connection, run_id, cause))
             if not children:
                 wanted = wanted.where(tasks.c.child == -1)
             elif state is not None or cause is not None:
@@ -267,7 +267,7 @@ def _runs_like(connection: Connection, text: str) -> list[UUID]:
     return list(connection.execute(newest.order_by(task_runs.c.started_at.desc()).limit(1)).scalars())
 
 
-def whole_cause(
+def resolve_cause(
     connection: Connection, run_id: UUID, beginning: str, among_states: Sequence[State] = tuple(State)
 ) -> str:
     """Return the one cause of this fingerprint or beginning: few characters must not select two causes by accident."""

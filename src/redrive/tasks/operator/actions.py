@@ -19,7 +19,7 @@ from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.encoding import encode
-from redrive.store.repositories.tasks import exactly, find_run, named, no_such_task, shown_name, whole_cause
+from redrive.store.repositories.tasks import exactly, find_run, named, no_such_task, resolve_cause, shown_name
 from redrive.store.schema import letters, task_changes, task_runs, tasks
 from redrive.store.sql import in_ids
 from redrive.store.store import Store
@@ -357,7 +357,7 @@ def _chosen(  # noqa: PLR0917 - what is looked for, and where
     wrong = tasks.c.state.in_(states) & tasks.c.children.is_(None)
     ours = wanted.where(tasks.c.run_id == place.run_id, wrong).order_by(tasks.c.node, tasks.c.child)
     if cause is not None:
-        cause = whole_cause(connection, place.run_id, cause, states)
+        cause = resolve_cause(connection, place.run_id, cause, states)
         if not names:
             return list(connection.execute(ours.where(tasks.c.fingerprint == cause)))
     found: dict[int, Row[Any]] = {}
