@@ -201,7 +201,7 @@ class TaskRepository:
                 wanted = wanted.where(func.coalesce(tasks.c.children, 0) == 0)
             rows = [_task(row) for row in connection.execute(wanted)]
             if name is not None and not rows and not _is_there(connection, run_id, name):
-                raise no_such_task(connection, run_id, name)
+                raise unknown_task_error(connection, run_id, name)
             return rows
 
         return self._read(work)
@@ -217,7 +217,7 @@ class TaskRepository:
             run_id = find_run(connection, run)
             row = connection.execute(select(tasks).where(tasks.c.run_id == run_id, exactly(name))).one_or_none()
             if row is None:
-                raise no_such_task(connection, run_id, name)
+                raise unknown_task_error(connection, run_id, name)
             attempts = select(task_attempts).where(task_attempts.c.task_id == row.id).order_by(task_attempts.c.attempt)
             changes = select(task_changes).where(task_changes.c.task_id == row.id).order_by(task_changes.c.id)
             return TaskDetails(
@@ -285,7 +285,7 @@ def resolve_cause(
     raise FlowError(f"no task of run {str(run_id)[:8]} failed for a cause that begins with {beginning!r}; {there}")
 
 
-def no_such_task(connection: Connection, run_id: UUID, name: str) -> FlowError:
+def unknown_task_error(connection: Connection, run_id: UUID, name: str) -> FlowError:
     """Return the error for a task that does not exist, with the name that was probably meant."""
     own = select(tasks.c.name, tasks.c.children).where(tasks.c.run_id == run_id, tasks.c.child == -1)
     known = {row.name: row.children for row in connection.execute(own)}

@@ -19,7 +19,7 @@ from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.encoding import encode
-from redrive.store.repositories.tasks import exactly, find_run, named, no_such_task, resolve_cause, shown_name
+from redrive.store.repositories.tasks import exactly, find_run, named, resolve_cause, shown_name, unknown_task_error
 from redrive.store.schema import letters, task_changes, task_runs, tasks
 from redrive.store.sql import in_ids
 from redrive.store.store import Store
@@ -375,7 +375,7 @@ def _nothing_wrong_with(place: RunHandle, connection: Connection, name: str) -> 
     own = select(tasks.c.node, tasks.c.state).where(tasks.c.run_id == place.run_id)
     row = connection.execute(own.where(exactly(name))).first()
     if row is None:
-        return no_such_task(connection, place.run_id, name)
+        return unknown_task_error(connection, place.run_id, name)
     if row.state == State.UPSTREAM_FAILED:
         failed = connection.execute(own.where(tasks.c.state == State.FAILED, tasks.c.child == -1)).all()
         above = [place.shape.places[one.node].name for one in failed if row.node in reach([one.node], place.below)]
