@@ -134,9 +134,9 @@ def _purges(session: Session, store: Store) -> list[Callable[[], object]]:
 
 
 def _purge_runs(session: Session, store: Store, keep: timedelta) -> None:
-    from redrive.store.retention.purge import place_of_results, purge_work
+    from redrive.store.retention.purge import purge_work, results_directory
 
-    where = place_of_results(session.settings.result_files, usual=store.results)
+    where = results_directory(session.settings.result_files, usual=store.results)
     done = purge_work(store.database, before=_ago(store, keep), files=where, within=_MOST_OF_A_LOOK)
     if done.elsewhere:
         _LOG.warning("%s", left_behind(done))

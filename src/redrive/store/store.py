@@ -144,11 +144,11 @@ class Store:
         files       the directory that `Flow(files=…)` names, if the results are there
         progress    called with the number of runs that were processed, and the number of all
         """
-        from redrive.store.retention.purge import place_of_results, purge
+        from redrive.store.retention.purge import purge, results_directory
 
         # By the database's clock, which all processes share: a process whose clock is ahead would purge recent work.
         before = old_before(older_than, self.database.read(self.database.dialect.now))
-        where = place_of_results(files, usual=self.results)
+        where = results_directory(files, usual=self.results)
         return purge(self.database, before=before, files=where, dry_run=dry_run, progress=progress)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from redrive.store.retention.flows import FlowRetention
 Progress = Callable[[int, int], None]
 
 
-def place_of_results(named: str | os.PathLike[str] | None, *, usual: Path) -> Path:
+def results_directory(named: str | os.PathLike[str] | None, *, usual: Path) -> Path:
     """Return the directory of the results of flows.
 
     A named directory that does not exist is a mistake, or a disk that is not mounted: the runs would be removed, and
