@@ -168,7 +168,7 @@ def test_what_failed_healed_and_was_killed_is_what_the_store_says(told):
     with redrive.connect(told.directory / ".redrive" / "redrive.db") as store:
         after = look(store)
     assert {"transient", "rate_limited", "auth", "quota"} <= after.calls.keys()
-    assert after.calls_lost == after.unhealed == 0
+    assert after.calls_lost == after.not_recovered == 0
     assert after.attempts["ambiguous"] == 2  # the poisoned one, which was not tried a third time by itself
     assert "settle[11]" in after.killed
     assert f"failed    {after.failed} attempts" in told.out

@@ -44,7 +44,7 @@ class DemoOutcome:
     """Calls that failed after all their attempts."""
     attempts: Mapping[str, int]
     """Failed attempts of tasks: by the kind of error, `timed_out` for those that were killed."""
-    unhealed: int
+    not_recovered: int
     """Failed attempts of tasks that have not succeeded since."""
     killed: tuple[str, ...]
     """Tasks that exceeded their timeout and were killed."""
@@ -61,7 +61,7 @@ class DemoOutcome:
     @property
     def healed(self) -> int:
         """Failed attempts after which another attempt succeeded."""
-        return self.failed - self.calls_lost - self.unhealed
+        return self.failed - self.calls_lost - self.not_recovered
 
     @property
     def errors(self) -> int:
@@ -118,7 +118,7 @@ def look(store: Store) -> DemoOutcome:
         calls={kind: count for kind, count in totals.failures.items() if count},
         calls_lost=totals.calls_failed,
         attempts=Counter(_kind_of(attempt) for _, attempt in attempts),
-        unhealed=sum(task.state is not State.SUCCESS for task, _ in attempts),
+        not_recovered=sum(task.state is not State.SUCCESS for task, _ in attempts),
         killed=tuple(dict.fromkeys(task.name for task, attempt in attempts if attempt.ended == _KILLED)),
         services=tuple(store.shared.services()),
         causes=tuple(store.dlq.causes(status=("pending", "escalated", "reprocessed", "discarded"))),
