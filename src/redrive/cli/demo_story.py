@@ -103,7 +103,7 @@ class DemoNarration:
         """The three together, before anybody has done anything."""
         self._title("What happened")
         self._entry("failed", f"{counted(so_far.failed, 'attempt')} of calls and tasks")
-        self._entry("healed", f"{so_far.healed:,} of them by themselves: waited, renewed, changed over")
+        self._entry("healed", f"{so_far.recovered:,} of them by themselves: waited, renewed, changed over")
         self._entry("killed", f"{counted(len(so_far.killed), 'task')} that hung, at its limit")
         self._entry("kept", f"{counted(so_far.letters, 'letter')} of {counted(len(so_far.causes), 'cause')}:")
         for cause in so_far.causes:
@@ -113,7 +113,7 @@ class DemoNarration:
             self._entry("", *self._told(one))
         few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.told))
         rows = f"{counted(few, 'row')} among thousands of good ones"
-        self._entry("not told", f"{so_far.healed:,} failures that healed, and {rows};")
+        self._entry("not told", f"{so_far.recovered:,} failures that healed, and {rows};")
         self._entry("", f"one message for each error would have been {so_far.errors:,}")
 
     # ── the fix and the redrive ───────────────────────────────────────────────────────────────────────────────────────

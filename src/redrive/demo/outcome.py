@@ -59,7 +59,7 @@ class DemoOutcome:
         return sum(self.calls.values()) + sum(self.attempts.values())
 
     @property
-    def healed(self) -> int:
+    def recovered(self) -> int:
         """Failed attempts after which another attempt succeeded."""
         return self.failed - self.calls_lost - self.not_recovered
 
@@ -83,7 +83,7 @@ class DemoOutcome:
         return {
             "failed_attempts": {"calls": dict(self.calls), "tasks": dict(self.attempts)},
             "calls_lost": self.calls_lost,
-            "healed": self.healed,
+            "healed": self.recovered,
             "killed": list(self.killed),
             "letters": [
                 {
