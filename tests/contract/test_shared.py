@@ -43,8 +43,8 @@ def drained(digest="d1", *, service="bank", hours=1):
     return DrainedKey(service, digest, f"…{digest}", NOON + timedelta(hours=hours))
 
 
-def words(shared, *services):
-    return list(shared.ask(services or ("bank",), keys=False).words)
+def reports(shared, *services):
+    return list(shared.ask(services or ("bank",), keys=False).reports)
 
 
 def keys(shared, *services):
@@ -54,26 +54,26 @@ def keys(shared, *services):
 def test_22_what_is_said_comes_back_as_spans_by_the_one_clock_that_all_share(shared, clock):
     shared.tell([says("open", ago=10, retry_in=30)], [])
     clock.advance(4)
-    assert words(shared) == [says("open", ago=14, retry_in=26)]
+    assert reports(shared) == [says("open", ago=14, retry_in=26)]
     clock.advance(100)
-    assert words(shared) == [says("open", ago=114, retry_in=0)]
+    assert reports(shared) == [says("open", ago=114, retry_in=0)]
 
 
 def test_22_a_clock_that_is_set_back_makes_nobody_last_longer(shared, clock):
     shared.tell([says("open", retry_in=30)], [])
     clock.advance(-3600)
-    assert words(shared) == []
+    assert reports(shared) == []
 
 
 def test_as_long_as_nothing_was_said_the_clock_is_not_asked(shared, clock):
-    assert words(shared) == []
+    assert reports(shared) == []
     assert clock.read == 0
 
 
 def test_a_word_takes_the_place_of_the_last_one_of_the_same_process(shared):
     shared.tell([says("open"), says("open", process="2"), says("open", "b")], [])
     shared.tell([says("closed")], [])
-    assert sorted((word.host, word.process, word.kind) for word in words(shared)) == [
+    assert sorted((word.host, word.process, word.kind) for word in reports(shared)) == [
         ("a", "1", "closed"),
         ("a", "2", "open"),
         ("b", "1", "open"),
@@ -82,18 +82,18 @@ def test_a_word_takes_the_place_of_the_last_one_of_the_same_process(shared):
 
 def test_only_the_services_that_were_asked_for_are_heard_of(shared):
     shared.tell([says("open"), says("open", service="exchange")], [drained(), drained(service="exchange")])
-    assert [word.service for word in words(shared, "exchange", "unheard of")] == ["exchange"]
+    assert [word.service for word in reports(shared, "exchange", "unheard of")] == ["exchange"]
     assert [key.service for key in keys(shared, "exchange")] == ["exchange"]
-    assert len(words(shared, "bank", "exchange")) == 2
+    assert len(reports(shared, "bank", "exchange")) == 2
 
 
 def test_a_word_that_moves_nobody_any_more_is_forgotten_when_something_else_is_said(shared, clock):
     shared.tell([says("open", process="old"), says("open", process="long", retry_in=7200)], [])
     clock.advance(3601)
     shared.tell([says("closed", service="exchange")], [])
-    assert len(words(shared)) == 2
+    assert len(reports(shared)) == 2
     shared.tell([says("closed", process="new")], [])
-    assert sorted(word.process for word in words(shared)) == ["long", "new"]
+    assert sorted(word.process for word in reports(shared)) == ["long", "new"]
 
 
 def test_a_drained_key_rests_until_the_latest_time_that_was_said(shared):
@@ -123,8 +123,8 @@ def test_a_reset_takes_back_what_was_said_and_says_so_itself(shared, clock):
     shared.tell([says("open"), says("open", "b"), says("open", service="exchange")], [drained()])
     assert shared.reset("bank")
     clock.advance(2)
-    assert [(word.kind, word.ago) for word in words(shared)] == [("reset", 2.0)]
-    assert [word.kind for word in words(shared, "exchange")] == ["open"]
+    assert [(word.kind, word.ago) for word in reports(shared)] == [("reset", 2.0)]
+    assert [word.kind for word in reports(shared, "exchange")] == ["open"]
     assert len(keys(shared)) == 1
     assert not shared.reset("bank")
 
@@ -132,7 +132,7 @@ def test_a_reset_takes_back_what_was_said_and_says_so_itself(shared, clock):
 def test_a_reset_of_keys_too_forgets_which_are_used_up(shared):
     shared.tell([], [drained(), drained(service="exchange")])
     assert shared.reset("bank", keys=True)
-    assert sorted(word.kind for word in words(shared)) == ["reset", "reset_keys"]
+    assert sorted(word.kind for word in reports(shared)) == ["reset", "reset_keys"]
     assert keys(shared) == []
     assert len(keys(shared, "exchange")) == 1
 

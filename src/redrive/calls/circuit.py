@@ -76,7 +76,9 @@ class Circuit(Part):
 
     def hear(self, words: Collection[consensus.BreakerReport], node: str) -> None:
         """Take in what other processes say of the service."""
-        self._moving(lambda machine, now: consensus.hear(machine, words, node=node, quorum=self.quorum, now=now))
+        self._moving(
+            lambda machine, now: consensus.apply_reports(machine, words, node=node, quorum=self.quorum, now=now)
+        )
 
     def own_report(self) -> CircuitReport | None:
         """What there is to tell other processes."""

@@ -55,7 +55,7 @@ class SharedState(Protocol):
         Spans of time are taken by one clock that all processes have in common.
         """
 
-    def tell(self, words: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
+    def tell(self, reports: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
         """Put each word in the place of the last one of the same process, and prolong the rest of drained keys."""
 
     def on_close(self, stop: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class HasSharedState(Protocol):
 class StateReport(NamedTuple):
     """What a service has to tell: the words for it, and what they are made of."""
 
-    words: list[BreakerReport]
+    reports: list[BreakerReport]
     drained: list[DrainedKey]
     own_report: CircuitReport | None
     slots: dict[int, datetime]
@@ -105,7 +105,7 @@ class SyncedService:
 
     def hear(self, heard: Reports) -> None:
         """Take in what others say."""
-        others = [word for word in heard.words if (word.host, word.process) != (self._node, self._process)]
+        others = [word for word in heard.reports if (word.host, word.process) != (self._node, self._process)]
         if self._circuit is not None:
             before = self._circuit.state
             self._circuit.hear(others, self._node)
@@ -121,14 +121,14 @@ class SyncedService:
     def news(self, said: Collection[BreakerReport]) -> StateReport:
         """What is worth telling, given what was said."""
         own_report = None if self._circuit is None else self._circuit.own_report()
-        words = [] if own_report is None or own_report == self._said else [self._word(own_report)]
-        words = [word for word in words if consensus.is_news(word, said)]
+        reports = [] if own_report is None or own_report == self._said else [self._word(own_report)]
+        reports = [word for word in reports if consensus.is_news(word, said)]
         slots = {} if self.keys is None else self.keys.untold()
         drained = [
             DrainedKey(self.service, self._names[slot].digest, self._names[slot].key_id, until)
             for slot, until in slots.items()
         ]
-        return StateReport(words, drained, own_report if words else None, slots)
+        return StateReport(reports, drained, own_report if reports else None, slots)
 
     def told(self, news: StateReport) -> None:
         """The news is written."""
@@ -284,17 +284,17 @@ class StateSync:
         told: list[tuple[SyncedService, StateReport]] = []
         for member in members:
             of_it = Reports(
-                [word for word in heard.words if word.service == member.service],
+                [word for word in heard.reports if word.service == member.service],
                 [key for key in heard.drained if key.service == member.service],
             )
             member.hear(of_it)
-            news = member.news(of_it.words)
-            if news.words or news.drained:
+            news = member.news(of_it.reports)
+            if news.reports or news.drained:
                 told.append((member, news))
         if not told:
             return
         self.shared.tell(
-            [word for _, news in told for word in news.words], [key for _, news in told for key in news.drained]
+            [word for _, news in told for word in news.reports], [key for _, news in told for key in news.drained]
         )
         for member, news in told:
             member.told(news)

@@ -72,7 +72,7 @@ class DrainedKey:
 class Reports(NamedTuple):
     """All reports on some services."""
 
-    words: Sequence[BreakerReport]
+    reports: Sequence[BreakerReport]
     drained: Sequence[DrainedKey]
 
 
@@ -95,7 +95,9 @@ def openings(reports: Collection[BreakerReport]) -> list[BreakerReport]:
     ]
 
 
-def hear(machine: CircuitMachine, reports: Collection[BreakerReport], *, node: str, quorum: int, now: float) -> None:
+def apply_reports(
+    machine: CircuitMachine, reports: Collection[BreakerReport], *, node: str, quorum: int, now: float
+) -> None:
     """Update the machine of a process on `node` by the reports of other processes."""
     if machine.state is CircuitState.CLOSED:
         retry_in = _required_open_seconds(reports, node=node, quorum=quorum, within=now - machine.since)
