@@ -152,8 +152,8 @@ def of_breaker(breaker: Breaker | None) -> str:
     probes = "one probe that succeeds closes" if breaker.probes == 1 else f"{breaker.probes} that succeed close"
     slow = f"; a success of {format_duration(breaker.slow)} counts as a failure" if breaker.slow is not None else ""
     return (
-        f"opens after {failures} within {format_duration(breaker.window)}{share_needed(breaker)}; then calls fail at once "
-        f"for {rest}, and probes go out one at a time, of which {probes} it{slow}"
+        f"opens after {failures} within {format_duration(breaker.window)}{share_needed(breaker)}; then calls fail at "
+        f"once for {rest}, and probes go out one at a time, of which {probes} it{slow}"
     )
 
 

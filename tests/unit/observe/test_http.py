@@ -196,7 +196,7 @@ def test_what_is_no_address_is_refused_in_one_sentence(listen):
 
 @pytest.mark.parametrize("listen", ["no.such.host.invalid:9464", "a\0b:9464", f"{'x' * 100}:9464"])
 def test_a_host_that_nobody_knows_is_refused_in_one_sentence(listen):
-    with pytest.raises(ConfigError, match="the address .* is unknown"):
+    with pytest.raises(ConfigError, match=r"the address .* is unknown"):
         MetricsServer(listen, say)
 
 
