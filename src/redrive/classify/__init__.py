@@ -21,9 +21,8 @@ def classify(failure: object, scope: Scope = "call", *, now: datetime | None = N
     scope    what was being done: one "call", one "row", one "task"
     now      what an HTTP date is compared with where the response has no Date of its own
 
-    Raises:
-        TypeError: the failure is a signal to stop, which is never classified: Ctrl-C, exit, cancellation (also the
-            CancelledError of concurrent.futures, which is an Exception), the time limit of a job runner.
+    Raises TypeError for a signal to stop, which is never classified: Ctrl-C, exit, cancellation (also the
+    CancelledError of concurrent.futures, which is an Exception), the time limit of a job runner.
     """
     from redrive.classify.classifier import Classifier
 

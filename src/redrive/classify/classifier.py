@@ -101,9 +101,8 @@ class Classifier:
         scope    what was being done: one "call", one "row", one "task"
         now      what an HTTP date is compared with where the response has no Date of its own
 
-        Raises:
-            TypeError: the failure is a signal to stop, which is never classified: Ctrl-C, exit, cancellation (also the
-                CancelledError of concurrent.futures, which is an Exception), the time limit of a job runner.
+        Raises TypeError for a signal to stop, which is never classified: Ctrl-C, exit, cancellation (also the
+        CancelledError of concurrent.futures, which is an Exception), the time limit of a job runner.
         """
         if scope not in get_args(Scope):
             raise ValueError(f"scope must be one of {', '.join(get_args(Scope))}, not {scope!r}")

@@ -20,10 +20,10 @@ LONGEST_PAUSE = 3_600.0
 
 
 class KeyPool:
-    """Keys, or one `Token` per account, of which the least-failed viable one is used.
+    """Keys, or one `Token` per account, of which the usable one with the fewest failures is used.
 
     keys    at least one
-      resets  when an exhausted key is good again: "00:00 America/Los_Angeles" (every day), or seconds, or a timedelta
+    resets  when an exhausted key is good again: "00:00 America/Los_Angeles" (every day), or seconds, or a timedelta
     """
 
     __slots__ = ("_daily", "keys", "resets")

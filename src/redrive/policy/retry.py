@@ -153,10 +153,9 @@ class Retry:
     ) -> list[str]:
         """Return what will hurt with this policy, given what is known about the service; one sentence each.
 
-        Args:
-            timeout: seconds of one attempt.
-            round_trip: seconds that a call usually takes.
-            sla: seconds that the whole call may take.
+        timeout     seconds of one attempt
+        round_trip  seconds that a call usually takes
+        sla         seconds that the whole call may take
         """
         concerns = []
         if self.attempts > 1 and self.base > self.within:

@@ -50,7 +50,7 @@ class ServiceState:
 
 
 class ServiceStateRepository:
-    """See `redrive.calls.shared_state.SharedState`.
+    """The state of services that processes share; implements `redrive.calls.shared_state.SharedState`.
 
     node    the name of this machine; where several machines have one name, give each its own
     every   seconds between two looks
@@ -114,8 +114,7 @@ class ServiceStateRepository:
     def reset(self, service: str, *, keys: bool = False) -> bool:
         """Close the circuit in every process that shares it, within a second; with `keys`, use all keys again, too.
 
-        Returns:
-            Whether there was anything to reset.
+        Returns whether there was anything to reset.
         """
 
         def work(connection: Connection) -> bool:

@@ -352,9 +352,9 @@ class ExecutorLease(RunHandle):
     def out_of_touch(self) -> FlowStopped:
         """Why nothing of ours may be written any more, though nobody is known to have taken it."""
         return FlowStopped(
-            f"the store could not be reached for longer than the lease of {format_duration(self.lease.total_seconds())}, "
-            f"so others may have taken over what this one had of flow {self.flow!r}; what was running has been ended, and "
-            "running it again goes on",
+            f"the store could not be reached for longer than the lease of "
+            f"{format_duration(self.lease.total_seconds())}, so others may have taken over what this one had of flow "
+            f"{self.flow!r}; what was running has been ended, and running it again goes on",
             kind=Kind.TRANSIENT,
         )
 
