@@ -214,7 +214,7 @@ class Pipeline:
         """End the run that is under way behind its batch; from another thread."""
         stopping = self._stopping
         if stopping is not None:
-            stopping.tell(reason)
+            stopping.request_stop(reason)
 
     @property
     def letters_pipeline(self) -> str:

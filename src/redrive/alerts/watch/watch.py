@@ -182,7 +182,7 @@ class Watch:
 
     def stop(self) -> None:
         """End `run`, from any thread."""
-        self._stopping.tell("it was asked to")
+        self._stopping.request_stop("it was asked to")
 
     def once(self) -> bool:
         """Look once, for cron, and be expected again; False where another one leads, which looks anyway."""

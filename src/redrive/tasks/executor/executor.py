@@ -126,7 +126,7 @@ class Executor:
 
     def stop(self, reason: str) -> None:
         """End the run before its time; from any thread."""
-        self._stopping.tell(reason)
+        self._stopping.request_stop(reason)
 
     def run(self) -> FlowReport:
         """Run it, to its end or until it is told to stop."""
@@ -326,7 +326,7 @@ class Executor:
         self._cancel(turned.cancelled)
         self._news.late(turned.late)
         if turned.abandoned is not None:
-            self._stopping.tell(f"it was {turned.abandoned}")
+            self._stopping.request_stop(f"it was {turned.abandoned}")
         self._over = turned.idle and not self._hands and not self._settlements
         self._look_again(order, turned, now)
 
