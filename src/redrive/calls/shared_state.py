@@ -39,7 +39,7 @@ LONGEST_PAUSE = 5.0
 class SharedState(Protocol):
     """Where processes leave word for each other. `redrive.connect(…).shared` is one, in the store.
 
-    `ask` and `tell` may take long and may raise anything: they are called from a thread of their own, one at a time.
+    `read` and `publish` may take long and may raise anything: they are called from a thread of their own, one at a time.
     """
 
     name: str
@@ -49,13 +49,13 @@ class SharedState(Protocol):
     every: float
     """Seconds between two looks."""
 
-    def ask(self, services: Collection[str], *, keys: bool) -> Reports:
+    def read(self, services: Collection[str], *, keys: bool) -> Reports:
         """All that is said of these services, by this process, too; of their keys only if asked.
 
         Spans of time are taken by one clock that all processes have in common.
         """
 
-    def tell(self, reports: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
+    def publish(self, reports: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
         """Put each word in the place of the last one of the same process, and prolong the rest of drained keys."""
 
     def on_close(self, stop: Callable[[], None]) -> None:
@@ -280,7 +280,7 @@ class StateSync:
 
     def _exchange(self, members: Collection[SyncedService]) -> None:
         keys = any(member.keys is not None for member in members)
-        heard = self.shared.ask({member.service for member in members}, keys=keys)
+        heard = self.shared.read({member.service for member in members}, keys=keys)
         told: list[tuple[SyncedService, StateReport]] = []
         for member in members:
             of_it = Reports(
@@ -293,7 +293,7 @@ class StateSync:
                 told.append((member, news))
         if not told:
             return
-        self.shared.tell(
+        self.shared.publish(
             [word for _, news in told for word in news.reports], [key for _, news in told for key in news.drained]
         )
         for member, news in told:

@@ -48,7 +48,7 @@ class View:
         self.shared = self
         self.stop = lambda: None
 
-    def ask(self, services, *, keys):
+    def read(self, services, *, keys):
         self._serve()
         self.board.asked += 1
         now = time.monotonic()
@@ -59,7 +59,7 @@ class View:
         ]
         return Reports(reports, [key for key in self.board.drained.values() if keys and key.service in services])
 
-    def tell(self, reports, drained):
+    def publish(self, reports, drained):
         self._serve()
         self.board.told += [*reports, *drained]
         for word in reports:

@@ -67,10 +67,10 @@ class ServiceStateRepository:
 
     # ── for the services of this process ─────────────────────────────────────────────────────────────────────────
 
-    def ask(self, services: Collection[str], *, keys: bool) -> Reports:
+    def read(self, services: Collection[str], *, keys: bool) -> Reports:
         return self._impatient.read(lambda connection: self._read_reports(connection, services, keys))
 
-    def tell(self, reports: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
+    def publish(self, reports: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
         def work(connection: Connection) -> None:
             now = self._database.dialect.now(connection)
             if reports:
