@@ -128,7 +128,7 @@ def say_what_to_do(
     """What went wrong, a line for each cause, and the commands that lead on from there."""
     where = where_it_is(report, store)
     if report.late and report.sla is not None:
-        out.say(f"late: it was to be done by {at(report.sla)}")
+        out.say(f"SLA missed: due {at(report.sla)}")
     for cause in causes[:_MOST_CAUSES]:
         out.say(_in_a_sentence(cause))
     if len(causes) > _MOST_CAUSES:

@@ -268,7 +268,7 @@ def say_what_to_do(out: Output, report: Report, *, store: str | None) -> None:
     """Print the commands that lead on from a report."""
     where = "" if store is None else f" --store {shlex.quote(mask(store))}"
     if report.late and report.sla is not None:
-        out.say(f"late: it was to be done by {at(report.sla)}")
+        out.say(f"SLA missed: due {at(report.sla)}")
     if report.rejected:
         out.say(f"the rejected rows by cause: redrive dlq causes --run {str(report.run_id)[:8]}{where}")
     if report.status in _ENDED_BADLY and report.read:

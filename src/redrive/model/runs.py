@@ -175,7 +175,7 @@ class Report:
         if self.rejected:
             lines.append(f"  the rejected rows: redrive dlq causes --run {str(self.run_id)[:8]}")
         if self.late and self.sla is not None:
-            lines.append(f"  late: it was to be done by {self.sla:%Y-%m-%d %H:%M %Z}")
+            lines.append(f"  SLA missed: due {self.sla:%Y-%m-%d %H:%M %Z}")
         return "\n".join(lines)
 
 

@@ -139,7 +139,7 @@ class FlowReport:
         if self.counts.get(State.DEAD_LETTER) or self.counts.get(State.FAILED):
             lines.append(f"  what went wrong: redrive tasks ls --run {self.run_id}")
         if self.late and self.sla is not None:
-            lines.append(f"  late: it was to be done by {self.sla:%Y-%m-%d %H:%M %Z}")
+            lines.append(f"  SLA missed: due {self.sla:%Y-%m-%d %H:%M %Z}")
         return "\n".join(lines)
 
 
