@@ -39,7 +39,8 @@ LONGEST_PAUSE = 5.0
 class SharedState(Protocol):
     """Where processes leave word for each other. `redrive.connect(…).shared` is one, in the store.
 
-    `read` and `publish` may take long and may raise anything: they are called from a thread of their own, one at a time.
+    `read` and `publish` may take long and may raise anything: they are called from a thread of their own, one at a
+    time.
     """
 
     name: str

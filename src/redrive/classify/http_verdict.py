@@ -9,7 +9,7 @@ from datetime import datetime
 from redrive.classify.detail import body_detail
 from redrive.classify.responses import Answer
 from redrive.classify.retry_after import retry_after
-from redrive.classify.tables.http import RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, TOO_FAST, USED_UP, USED_UP_429
+from redrive.classify.tables.http import EXHAUSTED, EXHAUSTED_429, RETRY_AFTER_COUNTS, STATUS, STATUS_CLASS, TOO_FAST
 from redrive.model.calls import Kind, Verdict
 
 
@@ -18,8 +18,8 @@ def _words(words: Iterable[str]) -> re.Pattern[str]:
 
 
 _BODY_WORDS = {
-    403: (_words(USED_UP), _words(TOO_FAST)),
-    429: (_words(USED_UP_429), None),
+    403: (_words(EXHAUSTED), _words(TOO_FAST)),
+    429: (_words(EXHAUSTED_429), None),
 }
 """By status, what its body says where the credential is exhausted, and where it is too fast."""
 

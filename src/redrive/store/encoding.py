@@ -138,14 +138,14 @@ def is_same(text: str | None, other: str | None) -> bool:
     if text == other or text is None or other is None:
         return text == other
     try:
-        ours, theirs = (orjson.dumps(_parse(one, typed=False), option=orjson.OPT_SORT_KEYS) for one in (text, other))
+        documents = [orjson.dumps(_parse(stored, typed=False), option=orjson.OPT_SORT_KEYS) for stored in (text, other)]
     except (TypeError, ValueError):  # written by others: an int beyond 64 bits, nested too deep, not JSON
         return False
-    return ours == theirs
+    return documents[0] == documents[1]
 
 
 def _is_plain(container: Any) -> bool:
-    """Whether JSON can hold all the values in there, but for the characters of texts and the size of ints.
+    """Return whether JSON can hold all the values in there, apart from characters of texts and the size of ints.
 
     orjson is no judge of that: it writes NaN as null, tuples, dates, UUIDs and subclasses its own way, and it has been
     seen to crash on a dataclass with an unset slot. Nothing else may reach it.

@@ -122,7 +122,7 @@ class ServiceWindow:
 
 
 def percentile(latencies: Sequence[int], share: float) -> float | None:
-    """The latency that this share of all does not exceed, as far as buckets tell: within one, they lie evenly.
+    """Return the latency that this share of all does not exceed; within a bucket, an even distribution is assumed.
 
     Of what is beyond the last edge nothing is known but that.
     """

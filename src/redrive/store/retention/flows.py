@@ -204,10 +204,10 @@ def _count(place: Path) -> int:
     return 0
 
 
-def _sum(one: StorePurged, other: StorePurged) -> StorePurged:
+def _sum(first: StorePurged, second: StorePurged) -> StorePurged:
     return StorePurged(
-        flows=one.flows + other.flows,
-        tasks=one.tasks + other.tasks,
-        files=one.files + other.files,
-        elsewhere=one.elsewhere + other.elsewhere,
+        flows=first.flows + second.flows,
+        tasks=first.tasks + second.tasks,
+        files=first.files + second.files,
+        elsewhere=first.elsewhere + second.elsewhere,
     )

@@ -156,7 +156,7 @@ def count_service(database: Database, name: str) -> int:
 
     def work(connection: Connection) -> int:
         counted = [select(func.count()).select_from(table).where(table.c.service == name) for table in _OF_SERVICES]
-        return sum(connection.execute(one).scalar_one() for one in counted)
+        return sum(connection.execute(query).scalar_one() for query in counted)
 
     return database.read(work)
 
@@ -165,6 +165,6 @@ def forget_service(database: Database, name: str) -> int:
     """Forget the figures, circuits and keys of a service; return how many rows there were."""
 
     def work(connection: Connection) -> int:
-        return sum(connection.execute(delete(one).where(one.c.service == name)).rowcount for one in _OF_SERVICES)
+        return sum(connection.execute(delete(table).where(table.c.service == name)).rowcount for table in _OF_SERVICES)
 
     return database.write(work)
