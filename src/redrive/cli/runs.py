@@ -199,7 +199,7 @@ def show(
 
 def _meant(store: Store, run: str) -> Report | FlowReport:
     """The run that is so called, of a pipeline or of a flow; of two by one name, the newer one."""
-    found: list[Report | FlowReport] = [*store.runs.like(run), *store.tasks.like(run)]
+    found: list[Report | FlowReport] = [*store.runs.find_by_prefix(run), *store.tasks.find_by_prefix(run)]
     if not found:
         raise PipelineError(f"there is no run {run!r}; see `redrive runs ls`")
     if all(_name(one) == run for one in found):

@@ -61,7 +61,7 @@ def holder(connection: Connection, dialect: Dialect, name: str, *, now: datetime
     return connection.execute(held).scalar()
 
 
-def give_back(connection: Connection, name: str, owner: str) -> bool:
+def release(connection: Connection, name: str, owner: str) -> bool:
     """Release a lease, so that another process need not wait; return whether the owner had it."""
     own = delete(leases).where(leases.c.name == name, leases.c.owner == owner)
     return connection.execute(own.returning(leases.c.name)).first() is not None

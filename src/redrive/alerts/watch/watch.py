@@ -220,7 +220,7 @@ class Watch:
 
     def _left(self, connection: Connection) -> None:
         self._watchers.leave(connection)
-        lease.give_back(connection, WATCH, self._owner)
+        lease.release(connection, WATCH, self._owner)
 
     def _stand_by(self) -> None:
         """See that the leader has the same settings, and send what only this one has the address for."""
@@ -346,7 +346,7 @@ class Watch:
         if self._database.write(is_due):
             done = [self._can(f"forget what is old ({place + 1})", one) for place, one in enumerate(self._purges)]
             if not all(done):  # it is tried again at the next look
-                self._database.write(lambda connection: lease.give_back(connection, _PURGE, self._owner))
+                self._database.write(lambda connection: lease.release(connection, _PURGE, self._owner))
 
     def _do_beside(self) -> None:
         for what, step in self._beside.items():
@@ -378,7 +378,7 @@ class Watch:
         self._watchers.register(connection, LEASE, now=now)
         holder = lease.holder(connection, dialect, WATCH, now=now)
         if holder not in (None, self._owner) and is_owner_dead(holder):
-            lease.give_back(connection, WATCH, holder)  # who was killed on this machine is not waited for
+            lease.release(connection, WATCH, holder)  # who was killed on this machine is not waited for
         if lease.take(connection, dialect, WATCH, self._owner, LEASE, now=now):
             return self._owner
         return lease.holder(connection, dialect, WATCH, now=now)

@@ -55,7 +55,7 @@ class WatchRegistry:
     def leave(self, connection: Connection) -> None:
         """Take the entry out."""
         end_work(self._entry)
-        lease.give_back(connection, _name(json.loads(self._entry)), self._entry)
+        lease.release(connection, _name(json.loads(self._entry)), self._entry)
 
     def differing(self, connection: Connection, leader: str, *, now: datetime | None) -> tuple[str, ...]:
         """Return what this watch has set otherwise than the leader; nothing where the leader does not say."""

@@ -50,14 +50,14 @@ class RunRepository:
 
     def get(self, run_id: UUID | str) -> Report:
         """Return one run, by its id or the beginning of it; for a pipeline's name, its newest run."""
-        matches = self.like(run_id)
+        matches = self.find_by_prefix(run_id)
         if not matches:
             raise PipelineError(f"there is no run {str(run_id)!r}; see `redrive runs ls`")
         if len(matches) > 1:
             raise PipelineError(f"several runs begin with {str(run_id)!r}; give more of the id")
         return matches[0]
 
-    def like(self, run_id: UUID | str) -> list[Report]:
+    def find_by_prefix(self, run_id: UUID | str) -> list[Report]:
         """Return up to two runs that match: an id or the beginning of one, or a pipeline's name for its newest run."""
         text = str(run_id)
 

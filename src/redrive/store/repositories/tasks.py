@@ -161,7 +161,7 @@ class TaskRepository:
         """Return one run, by its id or the beginning of it; for a flow's name, its newest run."""
         return self._read(lambda connection: report_of(connection, find_run(connection, run)))
 
-    def like(self, run: UUID | str) -> list[FlowReport]:
+    def find_by_prefix(self, run: UUID | str) -> list[FlowReport]:
         """Return up to two runs that match: an id or the beginning of one, or a flow's name for its newest run."""
 
         def work(connection: Connection) -> list[FlowReport]:
