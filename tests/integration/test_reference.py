@@ -15,7 +15,7 @@ redrive.Sieve = type("Sieve", (), {})
 redrive.__all__.append("Sieve")
 redrive.Retry.__doc__ = None
 redrive.connect.__doc__ = "Open a store."
-redrive.Service.stats.__annotations__["return"] = "Runner"
+redrive.Service.stats.__annotations__["return"] = "ServiceRunner"
 redrive.Gate.judge.__doc__ = "The verdict of the gate."
 program = typer.main.get_command(app)
 program.get_command(None, "store").commands["info"].help = ""
