@@ -143,11 +143,11 @@ def all_of(parts: Sequence[Part], *, quick: bool, minutes: float) -> list[dict[s
         measure.tell(f"{number} of {len(parts)}: {part.name}")
         limit = min(part.limit, max(0.0, ends - time.monotonic()))
         found.append(outcome(part, quick=quick, limit=limit))
-        measure.tell(f"    {in_words(found[-1])}")
+        measure.tell(f"    {format_duration(found[-1])}")
     return found
 
 
-def in_words(part: dict[str, Any]) -> str:
+def format_duration(part: dict[str, Any]) -> str:
     if part["state"] != "done":
         return f"{part['state']} after {part['seconds']:,} s: {part['reason']}"
     told = f"done in {part['seconds']:,} s"

@@ -261,14 +261,16 @@ def measured(peers: Sequence[Peer], shapes: Sequence[str], databases: Sequence[D
                         if shape in peer.shapes:
                             run = ran(peer, shape, size, database, effort)
                             key = (database.name, shape, peer.name, size)
-                            measure.tell(f"{database.name}, {shape}, {size:,} tasks, {peer.name}: {in_words(run)}")
+                            measure.tell(
+                                f"{database.name}, {shape}, {size:,} tasks, {peer.name}: {format_duration(run)}"
+                            )
                             before = runs.get(key)
                             best = min(run, before or run, key=lambda one: one.each)
                             runs[key] = replace(best, others=(*(before.others if before else ()), run.each))
     return runs
 
 
-def in_words(run: Run) -> str:
+def format_duration(run: Run) -> str:
     return run.unavailable or f"{1 / run.each:,.0f} tasks/s" + (f", stopped at {run.done:,}" if run.cut else "")
 
 

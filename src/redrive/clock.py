@@ -1,4 +1,4 @@
-"""Time and chance as things that are passed in, so that every rule can be tested without waiting."""
+"""`Clock` and `Random` as arguments, so that every rule can be tested without waiting; and sleeping in async code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Monotonic time for durations, wall time for what is stored or said by others."""
+    """Monotonic time for durations; wall time for what is stored, or compared with the times of others."""
 
     def monotonic(self) -> float:
-        """Seconds that only ever grow; only differences mean anything."""
+        """Return seconds that only increase; only differences have a meaning."""
 
     def now(self) -> datetime:
-        """The wall clock, in UTC with zone."""
+        """Return the wall clock, in UTC with zone."""
 
     def sleep(self, seconds: float) -> None:
         """Block this thread."""
@@ -33,16 +33,16 @@ class Clock(Protocol):
 
 
 class Random(Protocol):
-    """The one thing a policy asks of chance; `random.Random` fits."""
+    """The randomness that a policy needs; `random.Random` fits."""
 
     def uniform(self, low: float, high: float, /) -> float:
-        """A number between low and high."""
+        """Return a number between low and high."""
 
 
 class SystemClock:
     """The machine's clocks."""
 
-    # The C function itself, not a method around it: it is read twice in every call.
+    # The C function itself, without a method around it: it is called twice in every call.
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
 
@@ -76,7 +76,7 @@ async def sleep(seconds: float) -> None:
 
 
 async def in_thread(function: Callable[..., T], *args: object) -> T:
-    """Call a function that blocks in another thread, under asyncio or trio."""
+    """Call a blocking function in another thread, under asyncio or trio."""
     if (trio := running_trio()) is not None:
         result: T = await trio.to_thread.run_sync(function, *args)
         return result
@@ -91,8 +91,8 @@ async def time_limit(seconds: float | None, before: Callable[[object], None] | N
 
     Args:
         seconds: the limit; None for none.
-        before: called when the time is over and nothing is cancelled yet, with the future that the block waits for;
-            under asyncio alone.
+            before: called when the time is over and nothing is cancelled yet, with the future that the block waits for;
+              under asyncio only.
 
     Raises:
         TimeoutError: the block did not end in time. Its cause is the cancellation, with the frames that it ended.
@@ -111,7 +111,7 @@ async def time_limit(seconds: float | None, before: Callable[[object], None] | N
             try:
                 raise TimeoutError(_too_slow(seconds)) from cancellation
             finally:
-                del cancellation  # no cycle through this frame
+                del cancellation  # this frame must not be part of a reference cycle
     else:
         import asyncio
 
@@ -120,7 +120,7 @@ async def time_limit(seconds: float | None, before: Callable[[object], None] | N
                 if before is None:
                     yield
                 else:
-                    with _calling(before, seconds, limit):
+                    with _call_on_timeout(before, seconds, limit):
                         yield
         except TimeoutError as error:
             if limit.expired() and not error.args:
@@ -129,7 +129,7 @@ async def time_limit(seconds: float | None, before: Callable[[object], None] | N
 
 
 @contextmanager
-def _calling(before: Callable[[object], None], seconds: float, limit: asyncio.Timeout) -> Iterator[None]:
+def _call_on_timeout(before: Callable[[object], None], seconds: float, limit: asyncio.Timeout) -> Iterator[None]:
     """Call a function when the time is over, and only then let the limit expire."""
     import asyncio
 

@@ -1,32 +1,32 @@
 """The exceptions of redrive.
 
     RedriveError
-    ├── StatedVerdict       raised by users; the class names the kind
-    │   ├── Transient       will heal: repeat
-    │   ├── RateLimited     wait at least `retry_after`, then repeat
-    │   ├── Permanent       never repeat
-    │   ├── Reject          this record is bad: quarantine it, go on
+    ├── StatedVerdict       raised by users; the class states the kind
+    │   ├── Transient       back off and retry
+    │   ├── RateLimited     wait at least `retry_after`, then retry
+    │   ├── Permanent       never retry
+    │   ├── Reject          this record is bad: quarantine it and continue
     │   └── Discard         drop this record, count it, no dead letter
-    │       └── Skip            in a task: it is skipped, and so is what comes after it
+    │       └── Skip            in a task: it is skipped, and so are the tasks after it
     ├── CallError           raised by a Service; `.redrive` is the Failure
-    │   ├── RetriesExhausted    no exception of the user's own to re-raise: `.response` stayed bad
-    │   ├── CircuitOpen         nothing was sent; come back after `retry_in` seconds
+    │   ├── RetriesExhausted    the function raised nothing to re-raise: `.response` stayed bad
+    │   ├── CircuitOpen         nothing was sent; try again after `retry_in` seconds
     │   └── QuotaExhausted      every key is cooling down until `resets_at`
-    ├── StoreError          the store cannot do what was asked; `.kind` says whether to try again
-    │   ├── UnknownStore        its URL names none
+    ├── StoreError          an operation of the store failed; `.kind` states whether to retry
+    │   ├── UnknownStore        its URL names no store
     │   └── SchemaMismatch      the database's schema is newer than this program, or older and not to be migrated
-    ├── ReplayStopped       a replay's target failed; `.report` says what was done before
+    ├── ReplayStopped       a replay's target failed; `.report` states what was done before
     ├── LetterError         a letter, a filter or a note that cannot be used; nothing was changed
-    ├── AlertError          an alert that is not there, or with which this cannot be done; nothing was changed
+    ├── AlertError          an unknown alert, or an action that it does not allow; nothing was changed
     ├── PipelineError       a pipeline that cannot work as it is set up; nothing was read or written
-    │   ├── SourceError         the source is not there, or not what it claims to be
+    │   ├── SourceError         the source does not exist, or is not of the expected form
     │   ├── SinkMismatch        the rows do not fit the sink
-    │   └── FlowError           a flow or a task that cannot work as it is set up, or is not there
-    ├── RunStopped          a run ended before its time, its checkpoint saved; `.report` says how far it came
+    │   └── FlowError           an unknown flow or task, or one that cannot work as it is set up
+    ├── RunStopped          a run ended early, its checkpoint saved; `.report` states how far it came
     │   └── GateAborted         too many of its rows were rejected
-    └── FlowStopped         a flow did not come to a good end; `.report` says which of its tasks did
+    └── FlowStopped         a flow did not complete; `.report` states which of its tasks did
 
-    TaskTimeout             raised within a task whose time is up; no Exception, so that nothing swallows it
+    TaskTimeout             raised within a task that must end; no Exception, so that no task swallows it
     PolicyWarning           a policy that is legal and will hurt
 
 Where the user's function raised, a Service re-raises that exception itself, with its Failure attached.
@@ -52,11 +52,11 @@ class RedriveError(Exception):
 
 
 class StatedVerdict(RedriveError):
-    """Base of the errors by which a user states the verdict himself."""
+    """Base of the errors by which users state the verdict themselves."""
 
     kind: ClassVar[Kind]
     verdict_rule: ClassVar[str | None] = None
-    """The name of the rule in its verdict; None for that of its kind."""
+    """The name of the rule in its verdict; None for the default of its kind."""
 
     def __init__(self, message: object = "", *, retry_after: float | None = None) -> None:
         if not isinstance(message, str):
@@ -71,19 +71,19 @@ class StatedVerdict(RedriveError):
 
 
 class Transient(StatedVerdict):
-    """The failure will heal: back off and repeat."""
+    """The failure is transient: back off and retry."""
 
     kind = Kind.TRANSIENT
 
 
 class RateLimited(StatedVerdict):
-    """The other side asked for patience; `retry_after` is a floor for the wait."""
+    """The service limits its clients; `retry_after` is the least wait."""
 
     kind = Kind.RATE_LIMITED
 
 
 class Permanent(StatedVerdict):
-    """Repeating cannot help: stop and report."""
+    """A retry cannot help: stop and report."""
 
     kind = Kind.PERMANENT
 
@@ -95,21 +95,21 @@ class Reject(StatedVerdict):
 
 
 class Discard(StatedVerdict):
-    """Nobody needs to look at this record."""
+    """This record needs no review: drop and count it."""
 
     kind = Kind.DISCARD
 
 
 class Skip(Discard):
-    """Raised by a task that has nothing to do: it is skipped, and so is what comes after it."""
+    """Raised by a task that has nothing to do: it is skipped, and so are the tasks after it."""
 
 
 class Superseded(RedriveError):
-    """A record was not written, because the sink has another row of its key that counts."""
+    """A record was not written, because the sink has another row of its key that takes precedence."""
 
 
 class CallError(RedriveError):
-    """A Service ended a call without an exception of the user's own to re-raise."""
+    """A Service ended a call, and the user's function raised no exception to re-raise."""
 
     def __init__(self, message: str = "", *, redrive: Failure | None = None) -> None:
         super().__init__(message or (str(redrive) if redrive else ""))
@@ -125,7 +125,7 @@ class RetriesExhausted(CallError):
 
 
 class CircuitOpen(CallError):
-    """The breaker let nothing through: the request was never sent."""
+    """The circuit is open: the request was never sent."""
 
     def __init__(self, message: str = "", *, redrive: Failure | None = None, retry_in: float = 0.0) -> None:
         super().__init__(message, redrive=redrive)
@@ -133,7 +133,7 @@ class CircuitOpen(CallError):
 
 
 class QuotaExhausted(CallError):
-    """No key is viable before `resets_at`."""
+    """No key can be used before `resets_at`."""
 
     def __init__(self, message: str = "", *, redrive: Failure | None = None, resets_at: datetime | None = None) -> None:
         super().__init__(message, redrive=redrive)
@@ -141,7 +141,7 @@ class QuotaExhausted(CallError):
 
 
 class StoreError(RedriveError):
-    """The store cannot do what was asked. `kind` tells what can heal from what needs a person."""
+    """An operation of the store failed. `kind` states whether a retry can help."""
 
     def __init__(self, message: str, *, kind: Kind = Kind.PERMANENT) -> None:
         super().__init__(message)
@@ -153,7 +153,7 @@ class UnknownStore(StoreError):
 
 
 class SchemaMismatch(StoreError):
-    """The database and this program do not know the same schema."""
+    """The schema of the database is not the one that this program expects."""
 
 
 class ReplayStopped(RedriveError):
@@ -166,11 +166,11 @@ class ReplayStopped(RedriveError):
 
 
 class LetterError(RedriveError):
-    """What was asked of the dead letters makes no sense: an unknown id, a malformed filter, a missing note."""
+    """A request to the dead-letter queue is invalid: an unknown id, a malformed filter, a missing note."""
 
 
 class AlertError(RedriveError):
-    """An alert that is not there, or with which this cannot be done; nothing was changed."""
+    """An unknown alert, or an action that it does not allow; nothing was changed."""
 
 
 class PipelineError(RedriveError):
@@ -178,18 +178,18 @@ class PipelineError(RedriveError):
 
 
 class SourceError(PipelineError):
-    """The source is not there, cannot be opened, or is not what it claims to be."""
+    """The source does not exist, cannot be opened, or is not of the expected form."""
 
 
 class SinkMismatch(PipelineError):
-    """The rows do not fit the sink: a column that it lacks, a key that is not unique, a table that is not there."""
+    """The rows do not fit the sink: a missing column, a key that is not unique, a missing table."""
 
     def __init__(
         self, message: str, *, unknown: Sequence[str] = (), extra: Sequence[str] = (), lacking: Sequence[str] = ()
     ) -> None:
         super().__init__(message)
         self.unknown = tuple(unknown)
-        """The columns that the sink does not have, where that is what is wrong."""
+        """The columns that the sink does not have, if there are any."""
         self.extra = (*self.unknown, *extra)
         """The columns for which the rows must not have a value: unknown or computed ones."""
         self.lacking = tuple(lacking)
@@ -197,11 +197,11 @@ class SinkMismatch(PipelineError):
 
 
 class FlowError(PipelineError):
-    """A flow or a task that cannot work as it is set up, or that is not there."""
+    """An unknown flow or task, or one that cannot work as it is set up."""
 
 
 class RunStopped(RedriveError):
-    """A run ended before its time. Everything before its checkpoint is kept; running again goes on from there."""
+    """A run ended early. Everything before its checkpoint is kept; the next run resumes there."""
 
     def __init__(self, message: str, *, kind: Kind = Kind.PERMANENT, report: Report | None = None) -> None:
         super().__init__(message)
@@ -210,13 +210,13 @@ class RunStopped(RedriveError):
 
 
 class GateAborted(RunStopped):
-    """The share of rejected rows went beyond what the gate lets through."""
+    """The share of rejected rows is above the gate's limit."""
 
 
 class FlowStopped(RedriveError):
-    """A flow did not come to a good end: a task failed, waits for a person, or the run was told to stop.
+    """A flow did not complete: a task failed or waits for an operator, or the run was stopped.
 
-    Running it again, or after a decision about its tasks, goes on from where it stands.
+    The next run, or the one after a decision about its tasks, resumes where this one ended.
     """
 
     def __init__(self, message: str, *, kind: Kind = Kind.PERMANENT, report: FlowReport | None = None) -> None:
@@ -226,10 +226,10 @@ class FlowStopped(RedriveError):
 
 
 class TaskTimeout(BaseException):
-    """Raised within a task that is told to end: its time is up, or its executor stops.
+    """Raised within a task that must end: its time is over, or its executor stops.
 
-    What it has to put in order it may, for the length of its grace; then it is killed. It is no Exception, so that
-    nobody's `except Exception` takes it for an error of the work itself.
+    The task may clean up during its grace period; then it is killed. It is no Exception, so that an `except Exception`
+    does not mistake it for an error of the work itself.
     """
 
 

@@ -130,7 +130,7 @@ def test_service_is_forgotten_with_its_circuit_and_alerts(store):
     book = MetricsWindow()
     book.succeeded(MONDAY.timestamp(), [0.1] * 3)
     store.services.add(MetricsBatch("17-a", 1, {"bank": book, "post": book}))
-    store.shared.tell([BreakerReport("bank", "worker-1", "17", ReportKind.OPEN, ago=3.0, retry_in=25.0)], [])
+    store.shared.publish([BreakerReport("bank", "worker-1", "17", ReportKind.OPEN, ago=3.0, retry_in=25.0)], [])
     subject = redrive.model.alerts.Subject(kind="service", name="bank")
     store.alerts.apply(judgement(finding("level:down:bank", key="service:bank:down", subject=subject)))
     assert count_service(store.database, "bank") == forget_service(store.database, "bank") > 0

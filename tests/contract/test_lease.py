@@ -23,8 +23,8 @@ def test_a_lease_is_held_by_one_at_a_time_until_it_ends_or_is_given_back(store):
     assert holder(after(89)) == "a"
     assert holder(after(90)) is None
     assert take("b", after(90))
-    assert not store.database.write(lambda connection: lease.give_back(connection, "watch", "a"))
-    assert store.database.write(lambda connection: lease.give_back(connection, "watch", "b"))
+    assert not store.database.write(lambda connection: lease.release(connection, "watch", "a"))
+    assert store.database.write(lambda connection: lease.release(connection, "watch", "b"))
     assert take("a", after(91))
 
 

@@ -111,7 +111,7 @@ def test_counters_only_ever_grow_also_when_old_windows_are_purged(store):
 
 def test_a_circuit_that_processes_share_is_told_and_one_nobody_speaks_of_is_closed(store):
     record(store)
-    store.shared.tell([BreakerReport("ledger", "host-1", "p1", ReportKind.OPEN, ago=1.0, retry_in=60.0)], [])
+    store.shared.publish([BreakerReport("ledger", "host-1", "p1", ReportKind.OPEN, ago=1.0, retry_in=60.0)], [])
     page = Page(store)
     assert [page("service_circuit", service="ledger", state=state) for state in ("closed", "half_open", "open")] == [
         *(0, 0, 1)

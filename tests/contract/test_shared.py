@@ -35,45 +35,45 @@ def shared(store, clock):
     return store.shared
 
 
-def says(saying, host="a", process="1", *, service="bank", ago=0.0, retry_in=30.0, quorum=2):
-    return BreakerReport(service, host, process, ReportKind(saying), ago, retry_in if saying == "open" else 0.0, quorum)
+def says(kind, host="a", process="1", *, service="bank", ago=0.0, retry_in=30.0, quorum=2):
+    return BreakerReport(service, host, process, ReportKind(kind), ago, retry_in if kind == "open" else 0.0, quorum)
 
 
 def drained(digest="d1", *, service="bank", hours=1):
     return DrainedKey(service, digest, f"…{digest}", NOON + timedelta(hours=hours))
 
 
-def words(shared, *services):
-    return list(shared.ask(services or ("bank",), keys=False).words)
+def reports(shared, *services):
+    return list(shared.read(services or ("bank",), keys=False).reports)
 
 
 def keys(shared, *services):
-    return list(shared.ask(services or ("bank",), keys=True).drained)
+    return list(shared.read(services or ("bank",), keys=True).drained)
 
 
 def test_22_what_is_said_comes_back_as_spans_by_the_one_clock_that_all_share(shared, clock):
-    shared.tell([says("open", ago=10, retry_in=30)], [])
+    shared.publish([says("open", ago=10, retry_in=30)], [])
     clock.advance(4)
-    assert words(shared) == [says("open", ago=14, retry_in=26)]
+    assert reports(shared) == [says("open", ago=14, retry_in=26)]
     clock.advance(100)
-    assert words(shared) == [says("open", ago=114, retry_in=0)]
+    assert reports(shared) == [says("open", ago=114, retry_in=0)]
 
 
 def test_22_a_clock_that_is_set_back_makes_nobody_last_longer(shared, clock):
-    shared.tell([says("open", retry_in=30)], [])
+    shared.publish([says("open", retry_in=30)], [])
     clock.advance(-3600)
-    assert words(shared) == []
+    assert reports(shared) == []
 
 
 def test_as_long_as_nothing_was_said_the_clock_is_not_asked(shared, clock):
-    assert words(shared) == []
+    assert reports(shared) == []
     assert clock.read == 0
 
 
 def test_a_word_takes_the_place_of_the_last_one_of_the_same_process(shared):
-    shared.tell([says("open"), says("open", process="2"), says("open", "b")], [])
-    shared.tell([says("closed")], [])
-    assert sorted((word.host, word.process, word.saying) for word in words(shared)) == [
+    shared.publish([says("open"), says("open", process="2"), says("open", "b")], [])
+    shared.publish([says("closed")], [])
+    assert sorted((word.host, word.process, word.kind) for word in reports(shared)) == [
         ("a", "1", "closed"),
         ("a", "2", "open"),
         ("b", "1", "open"),
@@ -81,58 +81,58 @@ def test_a_word_takes_the_place_of_the_last_one_of_the_same_process(shared):
 
 
 def test_only_the_services_that_were_asked_for_are_heard_of(shared):
-    shared.tell([says("open"), says("open", service="exchange")], [drained(), drained(service="exchange")])
-    assert [word.service for word in words(shared, "exchange", "unheard of")] == ["exchange"]
+    shared.publish([says("open"), says("open", service="exchange")], [drained(), drained(service="exchange")])
+    assert [word.service for word in reports(shared, "exchange", "unheard of")] == ["exchange"]
     assert [key.service for key in keys(shared, "exchange")] == ["exchange"]
-    assert len(words(shared, "bank", "exchange")) == 2
+    assert len(reports(shared, "bank", "exchange")) == 2
 
 
 def test_a_word_that_moves_nobody_any_more_is_forgotten_when_something_else_is_said(shared, clock):
-    shared.tell([says("open", process="old"), says("open", process="long", retry_in=7200)], [])
+    shared.publish([says("open", process="old"), says("open", process="long", retry_in=7200)], [])
     clock.advance(3601)
-    shared.tell([says("closed", service="exchange")], [])
-    assert len(words(shared)) == 2
-    shared.tell([says("closed", process="new")], [])
-    assert sorted(word.process for word in words(shared)) == ["long", "new"]
+    shared.publish([says("closed", service="exchange")], [])
+    assert len(reports(shared)) == 2
+    shared.publish([says("closed", process="new")], [])
+    assert sorted(word.process for word in reports(shared)) == ["long", "new"]
 
 
 def test_a_drained_key_rests_until_the_latest_time_that_was_said(shared):
-    shared.tell([], [drained(hours=2)])
-    shared.tell([], [drained(hours=1), drained("d2")])
+    shared.publish([], [drained(hours=2)])
+    shared.publish([], [drained(hours=1), drained("d2")])
     assert {key.digest: key.until for key in keys(shared)} == {
         "d1": NOON + timedelta(hours=2),
         "d2": NOON + timedelta(hours=1),
     }
-    shared.tell([], [drained(hours=3)])
+    shared.publish([], [drained(hours=3)])
     assert max(key.until for key in keys(shared)) == NOON + timedelta(hours=3)
 
 
 def test_keys_are_looked_at_only_if_asked_for(shared):
-    shared.tell([], [drained()])
-    assert list(shared.ask({"bank"}, keys=False).drained) == []
+    shared.publish([], [drained()])
+    assert list(shared.read({"bank"}, keys=False).drained) == []
 
 
 def test_a_rest_that_is_long_over_is_forgotten_when_another_begins(shared, clock):
-    shared.tell([], [drained("d1", hours=1), drained("d2", hours=8)])
+    shared.publish([], [drained("d1", hours=1), drained("d2", hours=8)])
     clock.advance(3 * 3600)
-    shared.tell([], [drained("d3", hours=8)])
+    shared.publish([], [drained("d3", hours=8)])
     assert sorted(key.digest for key in keys(shared)) == ["d2", "d3"]
 
 
 def test_a_reset_takes_back_what_was_said_and_says_so_itself(shared, clock):
-    shared.tell([says("open"), says("open", "b"), says("open", service="exchange")], [drained()])
+    shared.publish([says("open"), says("open", "b"), says("open", service="exchange")], [drained()])
     assert shared.reset("bank")
     clock.advance(2)
-    assert [(word.saying, word.ago) for word in words(shared)] == [("reset", 2.0)]
-    assert [word.saying for word in words(shared, "exchange")] == ["open"]
+    assert [(word.kind, word.ago) for word in reports(shared)] == [("reset", 2.0)]
+    assert [word.kind for word in reports(shared, "exchange")] == ["open"]
     assert len(keys(shared)) == 1
     assert not shared.reset("bank")
 
 
 def test_a_reset_of_keys_too_forgets_which_are_used_up(shared):
-    shared.tell([], [drained(), drained(service="exchange")])
+    shared.publish([], [drained(), drained(service="exchange")])
     assert shared.reset("bank", keys=True)
-    assert sorted(word.saying for word in words(shared)) == ["reset", "reset_keys"]
+    assert sorted(word.kind for word in reports(shared)) == ["reset", "reset_keys"]
     assert keys(shared) == []
     assert len(keys(shared, "exchange")) == 1
 
@@ -145,7 +145,7 @@ def test_a_store_in_which_nothing_was_said_knows_no_service(shared):
 
 
 def test_services_are_listed_by_name_with_the_machines_that_say_open(shared):
-    shared.tell([says("open"), says("open", "b", retry_in=20), says("closed", service="atlas")], [drained()])
+    shared.publish([says("open"), says("open", "b", retry_in=20), says("closed", service="atlas")], [drained()])
     atlas, bank = shared.services()
     assert (atlas.service, atlas.state, atlas.hosts, atlas.retry_in, atlas.everywhere) == (
         *("atlas", "closed", (), None, False),
@@ -158,26 +158,26 @@ def test_services_are_listed_by_name_with_the_machines_that_say_open(shared):
 
 
 def test_one_machine_that_says_open_does_so_for_itself_unless_its_word_is_enough(shared):
-    shared.tell([says("open"), says("open", service="exchange", quorum=1)], [])
+    shared.publish([says("open"), says("open", service="exchange", quorum=1)], [])
     assert [(state.state, state.everywhere) for state in shared.services()] == [("open", False), ("open", True)]
 
 
 def test_a_circuit_whose_time_to_retry_has_come_is_half_open_until_somebody_closes_it(shared, clock):
-    shared.tell([says("open")], [])
+    shared.publish([says("open")], [])
     clock.advance(31)
     assert [(state.state, state.hosts) for state in shared.services()] == [("half_open", ())]
-    shared.tell([says("closed", process="2")], [])
+    shared.publish([says("closed", process="2")], [])
     assert [state.state for state in shared.services()] == ["closed"]
 
 
 def test_what_nobody_has_closed_is_not_shown_for_ever(shared, clock):
-    shared.tell([says("open")], [])
+    shared.publish([says("open")], [])
     clock.advance(3601)
     assert shared.services() == []
 
 
 def test_keys_whose_rest_is_over_are_not_shown(shared, clock):
-    shared.tell([], [drained(hours=1), drained("d2", hours=3)])
+    shared.publish([], [drained(hours=1), drained("d2", hours=3)])
     clock.advance(2 * 3600)
     (bank,) = shared.services()
     assert [key.digest for key in bank.drained] == ["d2"]

@@ -168,7 +168,7 @@ def test_what_failed_healed_and_was_killed_is_what_the_store_says(told):
     with redrive.connect(told.directory / ".redrive" / "redrive.db") as store:
         after = look(store)
     assert {"transient", "rate_limited", "auth", "quota"} <= after.calls.keys()
-    assert after.calls_lost == after.unhealed == 0
+    assert after.calls_lost == after.not_recovered == 0
     assert after.attempts["ambiguous"] == 2  # the poisoned one, which was not tried a third time by itself
     assert "settle[11]" in after.killed
     assert f"failed    {after.failed} attempts" in told.out
@@ -183,7 +183,7 @@ def test_what_failed_healed_and_was_killed_is_what_the_store_says(told):
 def test_people_were_told_twice_and_then_that_it_is_over(told):
     team, pager = ((told.directory / name).read_text().splitlines() for name in ("team.txt", "pager.txt"))
     assert team[0].startswith(f"P3 vendor: {BAD} of {ROWS:,} rows rejected (3.0 %), all for one cause: fee:")
-    assert pager[0] == "P1 settlement: settle waits for a person: ValueError: 'DE88-unknown' is no account"
+    assert pager[0] == "P1 settlement: settle waits for a person: ValueError: 'DE88-unknown' is not an account"
     assert [line.partition(" ")[0] for line in team[1:] + pager[1:]] == ["Resolved", "Resolved"]
     assert f"P3 to team: {team[0].removeprefix('P3 ')}\n" in told.out
     assert "told      2 messages:" in told.out

@@ -385,12 +385,12 @@ def mortal(request, mortal_postgres, tmp_path, file):
 
 def test_a_store_that_stays_away_stops_the_run_which_goes_on_when_it_is_back(mortal, mortal_postgres):
     pipeline = mortal.pipeline()
-    with pytest.raises(redrive.RunStopped, match="see that the server runs") as stopped:
+    with pytest.raises(redrive.RunStopped, match="check that the server runs") as stopped:
         pipeline.run(watch=at_batch(3, mortal_postgres.stop))
     assert is_one_sentence(stopped.value)
     part = stopped.value.report
     assert (stopped.value.kind, part.status) == ("transient", "failed")
-    with pytest.raises(redrive.RedriveError, match="see that the server runs") as still:
+    with pytest.raises(redrive.RedriveError, match="check that the server runs") as still:
         pipeline.run()
     assert is_one_sentence(still.value)
     assert still.value.kind == "transient"

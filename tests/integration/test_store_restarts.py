@@ -234,7 +234,7 @@ def test_a_port_on_which_nobody_listens_is_reported_when_patience_ends():
         url = f"postgresql://u:correct-horse@127.0.0.1:{bound.getsockname()[1]}/d"
         error = raised_by(lambda: redrive.connect(url, patience=0.2))
     assert (type(error), error.kind, is_one_sentence(error)) == (redrive.StoreError, "transient", True)
-    assert "see that the server runs" in str(error)
+    assert "check that the server runs" in str(error)
 
 
 # ── it says no ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from redrive.alerts.config.settings import AlertSettings, Channel
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.model.alerts import Finding, Severity, Subject
 from redrive.store import lease
-from redrive.store.process_identity import begin_work, ourselves
+from redrive.store.process_identity import begin_work, new_owner
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 P1, P2, P3 = Severity.P1, Severity.P2, Severity.P3
@@ -54,7 +54,7 @@ def settings(*routes, **options):
 
 def watched(store, now=NOON, hours=10_000):
     """Somebody watches the store, for a long time; the name of who does."""
-    long, owner = timedelta(hours=hours), ourselves()
+    long, owner = timedelta(hours=hours), new_owner()
     begin_work(owner)
     assert store.database.write(
         lambda connection: lease.take(connection, store.database.dialect, "watch", owner, long, now=now)

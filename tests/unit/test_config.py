@@ -133,17 +133,17 @@ def test_what_is_absolute_stays_as_it_is(write, url):
         ("[store]\nurl = 'x\n", 2, 'this is not valid TOML: Expected "\'"'),
         ("[letters]\nredact = [\n", 2, "this is not valid TOML: Invalid value"),
         ("[store]\nurl = 'x'\nurl = 'y'\n", 3, "this is not valid TOML: Cannot overwrite a value"),
-        ("\n[stroe]\nurl = 'x'\n", 2, "stroe means nothing here; did you mean 'store'?"),
+        ("\n[stroe]\nurl = 'x'\n", 2, "stroe is not a setting; did you mean 'store'?"),
         (
             "url = 'x'\n",
             1,
-            "url means nothing here; there are [store], [letters], [retention], [alerts], [channels], [routes], "
+            "url is not a setting; there are [store], [letters], [retention], [alerts], [channels], [routes], "
             "[pipelines], [tables], [conditions], [maintenance] and [services]",
         ),
         ("store = 'x'\n", 1, "store must be a table, [store], not a single value"),
         ("[[store]]\nurl = 'x'\n", 1, "store must be a table, [store], not a list"),
-        ("[store]\n\nulr = 'x'\n", 3, "store.ulr means nothing here; did you mean 'url'?"),
-        ("[store]\nzzz = 'x'\n", 2, "store.zzz means nothing here; store has url, migrate and patience"),
+        ("[store]\n\nulr = 'x'\n", 3, "store.ulr is not a setting; did you mean 'url'?"),
+        ("[store]\nzzz = 'x'\n", 2, "store.zzz is not a setting; store has url, migrate and patience"),
         ("[store]\nurl = 3\n", 2, "store.url must be a text"),
         ("[store]\nurl = ''\n", 2, "store.url must be a text"),
         ("[store]\n# a comment\nmigrate = 'no'\n", 3, "store.migrate must be true or false"),
@@ -162,7 +162,7 @@ def test_what_is_absolute_stays_as_it_is(write, url):
         (
             "[retention]\nqueue = '90d'\n",
             2,
-            "retention.queue means nothing here; retention has runs, letters and files",
+            "retention.queue is not a setting; retention has runs, letters and files",
         ),
         ("[letters]\nredact = [\n'ssn',\n3]\n", 2, "letters.redact must be a list of names of fields"),
     ],

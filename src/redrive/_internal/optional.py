@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def needs(extra: str) -> Iterator[None]:
+def require_extra(extra: str) -> Iterator[None]:
     """Guard the imports of an extra."""
     try:
         yield

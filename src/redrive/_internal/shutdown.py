@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from redrive._internal.interrupts import STOP_SIGNALS, raise_terminated
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 _CANCEL_TIMEOUT = 3.0
 
@@ -39,7 +39,7 @@ class StopSignal:
         """The moment of its deadline, by the monotonic clock."""
         return math.inf if self._ends is None else self._ends
 
-    def tell(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         """Ask for the end, from any thread or from a signal handler."""
         self._told = self._told or reason
         if self._on_told is not None:
@@ -50,7 +50,7 @@ class StopSignal:
         if self._told is not None:
             return self._told
         if self._ends is not None and time.monotonic() >= self._ends:
-            return f"its deadline of {in_words(self._deadline or 0)} has passed"
+            return f"its deadline of {format_duration(self._deadline or 0)} has passed"
         return None
 
     @contextmanager
@@ -88,10 +88,10 @@ class StopSignal:
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        self.tell("it was interrupted")
+        self.request_stop("it was interrupted")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.tell(signal.Signals(number).name)
+        self.request_stop(signal.Signals(number).name)
 
 
 class Cancellation:

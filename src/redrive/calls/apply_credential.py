@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, urlencode, urlsplit
 
 from redrive._internal.masking import MASK, last_four
 from redrive.classify.responses import header
-from redrive.classify.unwrap import look_through
+from redrive.classify.unwrap import unwrap_chain
 
 _PORTS = {"http": 80, "https": 443}
 _SENDABLE = re.compile(r"[\x20-\x7e]*")
@@ -97,7 +97,7 @@ def scrub(error: Exception, secret: str | None) -> None:
     if secret is None:
         return
     forms = {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
-    for inner in look_through(error):
+    for inner in unwrap_chain(error):
         if any(isinstance(part, str) and form in part for part in inner.args for form in forms):
             inner.args = tuple(_without(part, forms) for part in inner.args)
 

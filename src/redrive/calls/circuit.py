@@ -76,12 +76,14 @@ class Circuit(Part):
 
     def hear(self, words: Collection[consensus.BreakerReport], node: str) -> None:
         """Take in what other processes say of the service."""
-        self._moving(lambda machine, now: consensus.hear(machine, words, node=node, quorum=self.quorum, now=now))
+        self._moving(
+            lambda machine, now: consensus.apply_reports(machine, words, node=node, quorum=self.quorum, now=now)
+        )
 
-    def stance(self) -> CircuitReport | None:
+    def own_report(self) -> CircuitReport | None:
         """What there is to tell other processes."""
         with self._lock:
-            return self._machine.stance()
+            return self._machine.own_report()
 
     def renew_lock(self) -> None:
         """In a forked child: the thread that held the lock may not exist any more."""
@@ -100,7 +102,7 @@ class Circuit(Part):
                 self.on_turn(self.closed, now)
             retry_in = machine.retry_in(now) if after is CircuitState.OPEN else None
         if after is not before:
-            if self.on_news is not None and self.stance() is not None:
+            if self.on_news is not None and self.own_report() is not None:
                 self.on_news()
             self._announce(BreakerChanged(self._service, before, after, retry_in))
         return result

@@ -14,7 +14,7 @@ from redrive.calls.parts import Part
 from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
 from redrive.events.bus import EVENTS
-from redrive.model.calls import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed, in_words
+from redrive.model.calls import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed, format_duration
 from redrive.policy.consensus import DrainedKey
 from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, KeyPoolState, name_of
 from redrive.policy.token import Token, TokenState
@@ -150,7 +150,7 @@ class Credentials(Part):
         for event in news:
             self._announce(event)
 
-    def hear_reset(self, ago: float) -> None:
+    def apply_remote_reset(self, ago: float) -> None:
         """Somebody says by hand that what was known of used-up keys until then is out of date."""
         with self._lock:
             refilled = self._pool.refill(before=self._clock.monotonic() - ago)
@@ -195,8 +195,8 @@ class Credentials(Part):
                 "%s key …%s: the server asks to wait %s; it is tried again in %s",
                 self._service,
                 grant.key_id,
-                in_words(asked),
-                in_words(longest),
+                format_duration(asked),
+                format_duration(longest),
             )
         return min(asked, longest)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.model.calls import Kind, Stop, Verdict, in_words
+from redrive.model.calls import Kind, Stop, Verdict, format_duration
 
 ADVICE = {
     Kind.RETRY_NOW: "Transactions keep colliding: make them shorter, or touch rows in one order everywhere.",
@@ -37,4 +37,4 @@ def advice_on(verdict: Verdict) -> str:
 def advise(verdict: Verdict, stop: Stop) -> str:
     """One or two sentences."""
     text = stop.advice or advice_on(verdict)
-    return text if stop.retry_in is None else f"{text} Come back in {in_words(stop.retry_in)}."
+    return text if stop.retry_in is None else f"{text} Come back in {format_duration(stop.retry_in)}."

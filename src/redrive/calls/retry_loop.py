@@ -28,7 +28,7 @@ from redrive.classify.responses import is_response, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model.calls import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
 from redrive.policy.breaker import Permit
-from redrive.policy.retry import LIMITED_STATUS, REPEATABLE, CallProgress, all_used
+from redrive.policy.retry import LIMITED_STATUS, REPEATABLE, CallProgress, attempts_used
 
 Steps = Generator[Step, Any, Outcome]
 
@@ -320,7 +320,7 @@ class RetryLoop:
         if isinstance(decision, Stop):
             return decision
         if made >= self._most_attempts:
-            return Stop(all_used(self._most_attempts), spent=True, retry_in=verdict.retry_after)
+            return Stop(attempts_used(self._most_attempts), spent=True, retry_in=verdict.retry_after)
         circuit = self._core.circuit
         if circuit is not None and (retry_in := circuit.retry_in()) > decision.wait:
             return Stop("the circuit opened", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN, cut_short=True)

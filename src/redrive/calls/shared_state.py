@@ -39,7 +39,8 @@ LONGEST_PAUSE = 5.0
 class SharedState(Protocol):
     """Where processes leave word for each other. `redrive.connect(…).shared` is one, in the store.
 
-    `ask` and `tell` may take long and may raise anything: they are called from a thread of their own, one at a time.
+    `read` and `publish` may take long and may raise anything: they are called from a thread of their own, one at a
+    time.
     """
 
     name: str
@@ -49,13 +50,13 @@ class SharedState(Protocol):
     every: float
     """Seconds between two looks."""
 
-    def ask(self, services: Collection[str], *, keys: bool) -> Reports:
+    def read(self, services: Collection[str], *, keys: bool) -> Reports:
         """All that is said of these services, by this process, too; of their keys only if asked.
 
         Spans of time are taken by one clock that all processes have in common.
         """
 
-    def tell(self, words: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
+    def publish(self, reports: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
         """Put each word in the place of the last one of the same process, and prolong the rest of drained keys."""
 
     def on_close(self, stop: Callable[[], None]) -> None:
@@ -75,9 +76,9 @@ class HasSharedState(Protocol):
 class StateReport(NamedTuple):
     """What a service has to tell: the words for it, and what they are made of."""
 
-    words: list[BreakerReport]
+    reports: list[BreakerReport]
     drained: list[DrainedKey]
-    stance: CircuitReport | None
+    own_report: CircuitReport | None
     slots: dict[int, datetime]
 
 
@@ -105,7 +106,7 @@ class SyncedService:
 
     def hear(self, heard: Reports) -> None:
         """Take in what others say."""
-        others = [word for word in heard.words if (word.host, word.process) != (self._node, self._process)]
+        others = [word for word in heard.reports if (word.host, word.process) != (self._node, self._process)]
         if self._circuit is not None:
             before = self._circuit.state
             self._circuit.hear(others, self._node)
@@ -113,38 +114,38 @@ class SyncedService:
                 hosts = ", ".join(sorted({word.host for word in consensus.openings(others) if word.in_force}))
                 EVENTS.info("%s circuit is open by word of %s", self.service, hosts)
         if self.keys is not None:
-            self.keys.hear_reset(consensus.reset_ago(others, ReportKind.RESET_KEYS))
+            self.keys.apply_remote_reset(consensus.reset_ago(others, ReportKind.RESET_KEYS))
             drained = {key.digest: key for key in heard.drained}
             slots = {slot: drained[name.digest] for slot, name in enumerate(self._names) if name.digest in drained}
             self.keys.hear_drained(slots)
 
     def news(self, said: Collection[BreakerReport]) -> StateReport:
         """What is worth telling, given what was said."""
-        stance = None if self._circuit is None else self._circuit.stance()
-        words = [] if stance is None or stance == self._said else [self._word(stance)]
-        words = [word for word in words if consensus.is_news(word, said)]
+        own_report = None if self._circuit is None else self._circuit.own_report()
+        reports = [] if own_report is None or own_report == self._said else [self._word(own_report)]
+        reports = [word for word in reports if consensus.is_news(word, said)]
         slots = {} if self.keys is None else self.keys.untold()
         drained = [
             DrainedKey(self.service, self._names[slot].digest, self._names[slot].key_id, until)
             for slot, until in slots.items()
         ]
-        return StateReport(words, drained, stance if words else None, slots)
+        return StateReport(reports, drained, own_report if reports else None, slots)
 
     def told(self, news: StateReport) -> None:
         """The news is written."""
-        self._said = news.stance or self._said
+        self._said = news.own_report or self._said
         if self.keys is not None:
             self.keys.told(news.slots)
 
-    def _word(self, stance: CircuitReport) -> BreakerReport:
+    def _word(self, own_report: CircuitReport) -> BreakerReport:
         now = self._clock.monotonic()
         return BreakerReport(
             service=self.service,
             host=self._node,
             process=self._process,
-            saying=ReportKind.OPEN if stance.open else ReportKind.CLOSED,
-            ago=now - stance.since,
-            retry_in=max(0.0, stance.retry_at - now) if stance.open else 0.0,
+            kind=ReportKind.OPEN if own_report.open else ReportKind.CLOSED,
+            ago=now - own_report.since,
+            retry_in=max(0.0, own_report.retry_at - now) if own_report.open else 0.0,
             quorum=self._quorum,
         )
 
@@ -157,7 +158,7 @@ class SyncedService:
     def start_anew(self) -> None:
         """In a forked child: another process, which has said nothing; what its parent found out, its parent tells."""
         self._process = own_name()
-        self._said = None if self._circuit is None else self._circuit.stance()
+        self._said = None if self._circuit is None else self._circuit.own_report()
         self.looked = threading.Event()
 
 
@@ -260,7 +261,7 @@ class StateSync:
         except Exception as error:  # of whatever kind: calls go on, and the next round tries again
             self._failures += 1
             if self._failures == 1:
-                EVENTS.warning("%s is lost: %s (%s)", self.shared.name, _ALONE, in_words(error))
+                EVENTS.warning("%s is lost: %s (%s)", self.shared.name, _ALONE, format_duration(error))
             return self._pause()
         finally:
             for member in members:
@@ -280,27 +281,27 @@ class StateSync:
 
     def _exchange(self, members: Collection[SyncedService]) -> None:
         keys = any(member.keys is not None for member in members)
-        heard = self.shared.ask({member.service for member in members}, keys=keys)
+        heard = self.shared.read({member.service for member in members}, keys=keys)
         told: list[tuple[SyncedService, StateReport]] = []
         for member in members:
             of_it = Reports(
-                [word for word in heard.words if word.service == member.service],
+                [word for word in heard.reports if word.service == member.service],
                 [key for key in heard.drained if key.service == member.service],
             )
             member.hear(of_it)
-            news = member.news(of_it.words)
-            if news.words or news.drained:
+            news = member.news(of_it.reports)
+            if news.reports or news.drained:
                 told.append((member, news))
         if not told:
             return
-        self.shared.tell(
-            [word for _, news in told for word in news.words], [key for _, news in told for key in news.drained]
+        self.shared.publish(
+            [word for _, news in told for word in news.reports], [key for _, news in told for key in news.drained]
         )
         for member, news in told:
             member.told(news)
 
 
-def in_words(error: Exception) -> str:
+def format_duration(error: Exception) -> str:
     """An error of the store, in one line that anybody may read."""
     return str(error) if isinstance(error, RedriveError) else f"{type(error).__name__}: {mask(str(error))}"
 

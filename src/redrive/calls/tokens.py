@@ -126,7 +126,7 @@ class TokenKeeper:
         if any(flight.keeper is self and not flight.outcome.done() for flight in _around.get()):
             raise RuntimeError("the token's fetch function calls the service it fetches for; give it another one")
         with self._lock:
-            if self.state.outdated(seen):
+            if self.state.is_outdated(seen):
                 return None
             if self._flight is not None and not self._flight.lost:
                 return _Joined(self._flight, leading=False)

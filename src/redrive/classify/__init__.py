@@ -1,6 +1,7 @@
-"""Failure → verdict: a kind, a reason a person can read, the rule that matched, how long to wait. Pure.
+"""Classify failures: exception or response → verdict, with a kind, a reason, the matching rule and how long to wait.
 
-What is loaded here is next to nothing; the tables come with the first failure.
+Pure rules, used by services, pipelines and tasks. Importing this package is cheap; the tables are loaded with the first
+failure.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def classify(failure: object, scope: Scope = "call", *, now: datetime | None = None) -> Verdict:
-    """The verdict on an exception or a response, by what redrive knows without rules of the user's.
+    """Return the verdict on an exception or a response, by the built-in tables alone.
 
     failure  an exception or a response
     scope    what was being done: one "call", one "row", one "task"
     now      what an HTTP date is compared with where the response has no Date of its own
 
-    A signal to stop is no failure and raises TypeError: Ctrl-C, exit, cancellation (also the CancelledError of
-    concurrent.futures, which is an Exception), the time limit of a job runner.
+    Raises TypeError for a signal to stop, which is never classified: Ctrl-C, exit, cancellation (also the
+    CancelledError of concurrent.futures, which is an Exception), the time limit of a job runner.
     """
     from redrive.classify.classifier import Classifier
 

@@ -1,4 +1,4 @@
-"""What redrive knows by itself: its own errors, then codes, then types, then "unknown"."""
+"""The built-in verdict on an exception: redrive's own errors, then codes, then types, then "unknown"."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Literal
 
 from redrive.classify.code_verdict import verdict_by_code
-from redrive.classify.detail import error_detail, text_entry
+from redrive.classify.detail import error_detail, match_text
 from redrive.classify.http_verdict import http_verdict
-from redrive.classify.redrive_errors import verdict_on_ours
+from redrive.classify.redrive_errors import redrive_verdict
 from redrive.classify.responses import Answer, attribute, body_in_memory, headers_of
-from redrive.classify.retry_after import asked_wait
+from redrive.classify.retry_after import requested_wait
 from redrive.classify.signals import is_interrupt
 from redrive.classify.tables.types import CERTIFICATE, CERTIFICATE_TYPES, TEXTS, TYPES
 from redrive.classify.type_names import type_names
-from redrive.classify.unwrap import look_through, origin_of, stands_for_another
+from redrive.classify.unwrap import is_wrapper, origin_of, unwrap_chain
 from redrive.model.calls import Kind, Scope, Verdict
 
 _STATUS_ATTRIBUTES = ("http_status", "http_status_code", "status", "code", "http_code")
@@ -25,23 +25,23 @@ _DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class BuiltinVerdict:
-    """A verdict of the built-in table, and how firm its ground is."""
+    """A verdict of the built-in tables, and what it is based on."""
 
     verdict: Verdict
     basis: Literal["code", "type", "origin", "unknown"]
-    """`origin`: the error itself is unknown; what it says of itself, or what it was raised for, decides."""
+    """`origin`: the error itself is unknown; its own attributes, or what it was raised for, decide."""
     level: int = 0
-    """How far below the error the decisive one lies; 0 is the error itself."""
+    """How far below the error the decisive error lies; 0 is the error itself."""
     nearness: int = 0
     """How far up its ancestors the decisive class is; 0 is the class itself."""
 
 
 def find(error: BaseException, scope: Scope, now: datetime, unknown: Kind | None) -> BuiltinVerdict:
-    """The built-in verdict on an exception."""
-    if ours := verdict_on_ours(error, now):
-        # Like a code: only a rule on the error's own class outranks it.
-        return BuiltinVerdict(ours, "code")
-    chain = look_through(error)
+    """Return the built-in verdict on an exception."""
+    if own_verdict := redrive_verdict(error, now):
+        # As with a code, only a rule on the error's own class outranks this verdict.
+        return BuiltinVerdict(own_verdict, "code")
+    chain = unwrap_chain(error)
     return (
         _by_certificate(chain, scope)
         or _by_code(chain, scope, now)
@@ -70,7 +70,7 @@ def _by_code(chain: tuple[BaseException, ...], scope: Scope, now: datetime) -> B
 
 
 def _by_lost_connection(error: BaseException) -> BuiltinVerdict | None:
-    """SQLAlchemy knows of each driver how it says that the connection is gone."""
+    """Return the verdict on a lost connection: SQLAlchemy knows how each driver reports it."""
     if attribute(error, "connection_invalidated") is not True:
         return None
     rule, reason = "sqlalchemy.connection_invalidated", "database connection lost"
@@ -78,20 +78,20 @@ def _by_lost_connection(error: BaseException) -> BuiltinVerdict | None:
 
 
 def _by_type(chain: tuple[BaseException, ...], scope: Scope) -> BuiltinVerdict | None:
-    """The nearest class that the table names, first of the error that has something to say, then outwards."""
-    speaker = 0
-    while speaker + 1 < len(chain) and stands_for_another(chain[speaker]):
-        speaker += 1
-    for level in range(speaker, -1, -1):
-        if found := _type_of(chain[level], level, scope):
-            return found
+    """Return the verdict by the nearest class in the table, from the innermost error that matters outwards."""
+    start = 0
+    while start + 1 < len(chain) and is_wrapper(chain[start]):
+        start += 1
+    for level in range(start, -1, -1):
+        if builtin := _type_of(chain[level], level, scope):
+            return builtin
     return None
 
 
 def _type_of(error: BaseException, level: int, scope: Scope) -> BuiltinVerdict | None:
     cls = type(error)
     for nearness, name in enumerate(type_names(cls)):
-        entry, rule = text_entry(TEXTS.get(name), error), f"text.{name}"
+        entry, rule = match_text(TEXTS.get(name), error), f"text.{name}"
         if entry is None:
             entry, rule = TYPES.get(name), f"type.{name}"
         if entry is not None:
@@ -102,17 +102,22 @@ def _type_of(error: BaseException, level: int, scope: Scope) -> BuiltinVerdict |
 
 
 def _by_attributes(error: BaseException, now: datetime) -> BuiltinVerdict | None:
-    """What an error of an unknown class says of itself: an HTTP status, how long to wait, or a flag."""
-    asked = asked_wait(error)
+    """Return the verdict on an unknown class by the error's own attributes: an HTTP status, a wait, or a flag."""
+    requested = requested_wait(error)
     for name in _STATUS_ATTRIBUTES:
         status = attribute(error, name)
         if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
             answer = Answer(int(status), headers_of(error), body_in_memory(error))
-            verdict = http_verdict(answer, now, asked and asked.seconds)
+            verdict = http_verdict(answer, now, requested and requested.seconds)
             return BuiltinVerdict(replace(verdict, detail=verdict.detail or error_detail(error)), "origin")
-    if asked:
-        reason, rule = f"{type(error).__name__} asks to wait {asked.seconds:g} s", f"attribute.{asked.attribute}"
-        return BuiltinVerdict(Verdict(Kind.RATE_LIMITED, reason, rule, asked.seconds, error_detail(error)), "origin")
+    if requested:
+        reason, rule = (
+            f"{type(error).__name__} asks to wait {requested.seconds:g} s",
+            f"attribute.{requested.attribute}",
+        )
+        return BuiltinVerdict(
+            Verdict(Kind.RATE_LIMITED, reason, rule, requested.seconds, error_detail(error)), "origin"
+        )
     if flag := next((name for name in _RETRY_FLAGS if attribute(error, name) is True), None):
         reason = f"{type(error).__name__} says that it can be retried"
         return BuiltinVerdict(
@@ -122,23 +127,23 @@ def _by_attributes(error: BaseException, now: datetime) -> BuiltinVerdict | None
 
 
 def _by_origin(error: BaseException, scope: Scope, now: datetime, depth: int = 0) -> BuiltinVerdict | None:
-    """What an error of an unknown class was raised for."""
+    """Return the verdict on an error of an unknown class by the error it was raised for."""
     origin = origin_of(error)
     if origin is None or depth >= _DEPTH or is_interrupt(origin):
         return None
-    chain = look_through(origin)
-    ours = verdict_on_ours(origin, now)
-    found = (
-        (ours and BuiltinVerdict(ours, "code"))
+    chain = unwrap_chain(origin)
+    own_verdict = redrive_verdict(origin, now)
+    builtin = (
+        (own_verdict and BuiltinVerdict(own_verdict, "code"))
         or _by_certificate(chain, scope)
         or _by_code(chain, scope, now)
         or _by_lost_connection(origin)
         or _by_type(chain, scope)
         or _by_attributes(origin, now)
     )
-    if not found:
+    if not builtin:
         return _by_origin(origin, scope, now, depth + 1)
-    verdict = replace(found.verdict, reason=f"{type(error).__name__} for {found.verdict.reason}")
+    verdict = replace(builtin.verdict, reason=f"{type(error).__name__} for {builtin.verdict.reason}")
     return BuiltinVerdict(replace(verdict, detail=error_detail(error) or verdict.detail), "origin")
 
 

@@ -1,4 +1,4 @@
-"""Name the bucket before anything else: built-in knowledge, and the user's rules over it."""
+"""`Classifier`: turns failures into verdicts by the built-in tables, and by the user's rules on top of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from redrive.classify.retry_after import retry_after
 from redrive.classify.rule_options import ErrorTypes, Numbers, known_kind, make_rule
 from redrive.classify.rules import FailureFacts, Predicate, Rule, RuleFailed, RuleMatch, match
 from redrive.classify.signals import is_stop_signal
-from redrive.classify.unwrap import leaves, look_through
+from redrive.classify.unwrap import leaves, unwrap_chain
 from redrive.model.calls import Kind, Scope, Verdict
 
-# What decides about several errors at once: one that cannot recover, before one that can.
+# Which of several errors decides: one that cannot recover, before one that can.
 _GRAVITY = (
     Kind.PERMANENT,
     Kind.RESOURCE,
@@ -40,9 +40,9 @@ class Classifier:
     """Turns failures into verdicts. Immutable: `rule` returns a new one."""
 
     unknown: Kind | str | None = None
-    """The kind of an error nobody knows; by default permanent, and in a task ambiguous."""
+    """The kind of an error that no rule and no table knows; by default permanent, and in a task ambiguous."""
     rules: tuple[Rule, ...] = ()
-    """Made by `rule`."""
+    """The rules that were added with `rule`."""
 
     def __repr__(self) -> str:
         unknown = "" if self.unknown is None else f"unknown={str(self.unknown)!r}"
@@ -67,7 +67,7 @@ class Classifier:
         name: str | None = None,
         retry_after: float | None = None,
     ) -> Classifier:
-        """A classifier that also knows: where all the given conditions hold, the failure is of this kind.
+        """Return a classifier with one more rule: where all the given conditions hold, the failure is of this kind.
 
         `status` and `errno` take one number or several, `sqlstate` a code or a prefix such as "23*", `body` a text
         the response's body contains, `when` a function of the exception or response. Among rules the most specific
@@ -75,10 +75,10 @@ class Classifier:
         except that a base class alone does not outrank a nearer class or a code, nor a short SQLSTATE a longer one.
 
         error_type  a class of exceptions, or several
-        kind        what the failure is then
-        reason      why, in words; it is the verdict's
-        name        under which the verdict names the rule
-        retry_after  seconds to wait at least, where the failure itself does not say
+        kind        the kind of the failure
+        reason      the reason that the verdict states
+        name        the name of the rule in the verdict
+        retry_after  least seconds to wait, where the failure itself does not state any
         """
         added = make_rule(
             error_type,
@@ -95,34 +95,34 @@ class Classifier:
         return replace(self, rules=(*self.rules, added))
 
     def classify(self, failure: object, scope: Scope = "call", *, now: datetime | None = None) -> Verdict:
-        """The verdict on an exception or a response.
+        """Return the verdict on an exception or a response.
 
         failure  an exception or a response
         scope    what was being done: one "call", one "row", one "task"
         now      what an HTTP date is compared with where the response has no Date of its own
 
-        A signal to stop is no failure and raises TypeError: Ctrl-C, exit, cancellation (also the CancelledError of
-        concurrent.futures, which is an Exception), the time limit of a job runner.
+        Raises TypeError for a signal to stop, which is never classified: Ctrl-C, exit, cancellation (also the
+        CancelledError of concurrent.futures, which is an Exception), the time limit of a job runner.
         """
         if scope not in get_args(Scope):
             raise ValueError(f"scope must be one of {', '.join(get_args(Scope))}, not {scope!r}")
         moment = datetime.now(UTC) if now is None else now if now.tzinfo else now.replace(tzinfo=UTC)
         try:
             if isinstance(failure, BaseException):
-                return self._judge_error(failure, scope, moment)
+                return self._classify_error(failure, scope, moment)
             answer = read_response(failure)
             if answer is not None:
-                return self._judge_answer(failure, answer, moment)
+                return self._classify_response(failure, answer, moment)
             if verdict := kafka_verdict(failure):
                 facts = FailureFacts(failure)
                 matches = self._matches(facts)
-                return _ruled(matches, verdict, facts, moment) if matches else verdict
-        except RuleFailed as broken:
-            return _broken(broken)
+                return _apply_best_rule(matches, verdict, facts, moment) if matches else verdict
+        except RuleFailed as failed:
+            return _failed_rule_verdict(failed)
         raise TypeError(f"only an exception or a response can be classified, not {type(failure).__name__}")
 
     def judge(self, result: object, *, now: datetime) -> Verdict | None:
-        """The verdict on what a function returned; None where that is no response, or one nobody objects to.
+        """Return the verdict on what a function returned; None where it is no response, or one that is no failure.
 
         result  what the function returned
         now     what an HTTP date is compared with where the response has no Date of its own
@@ -133,33 +133,33 @@ class Classifier:
         facts = FailureFacts(result, answer=answer)
         try:
             matches = self._matches(facts)
-        except RuleFailed as broken:
-            return _broken(broken)
+        except RuleFailed as failed:
+            return _failed_rule_verdict(failed)
         if matches:
-            return _ruled(matches, http_verdict(answer, now), facts, now)
+            return _apply_best_rule(matches, http_verdict(answer, now), facts, now)
         return http_verdict(answer, now) if answer.status >= 400 else None
 
-    def _judge_error(self, error: BaseException, scope: Scope, now: datetime) -> Verdict:
+    def _classify_error(self, error: BaseException, scope: Scope, now: datetime) -> Verdict:
         if is_stop_signal(error):
             raise TypeError(f"{type(error).__name__} is a signal to stop and is never classified")
         unknown = None if self.unknown is None else Kind(self.unknown)
         if isinstance(error, BaseExceptionGroup) and len(error.exceptions) > 1:
-            return self._judge_group(error, scope, now)
-        found = find(error, scope, now, unknown)
+            return self._classify_group(error, scope, now)
+        builtin = find(error, scope, now, unknown)
         if not self.rules:
-            return found.verdict
-        facts = FailureFacts.of_error(error, look_through(error))
-        matches = [matched for matched in self._matches(facts) if not _outranked(matched, found, facts)]
+            return builtin.verdict
+        facts = FailureFacts.of_error(error, unwrap_chain(error))
+        matches = [matched for matched in self._matches(facts) if not _is_outranked(matched, builtin, facts)]
         if not matches:
-            return found.verdict
-        reason = type(error).__name__ if found.basis in ("unknown", "origin") else found.verdict.reason
-        return _ruled(matches, replace(found.verdict, reason=reason), facts, now)
+            return builtin.verdict
+        reason = type(error).__name__ if builtin.basis in ("unknown", "origin") else builtin.verdict.reason
+        return _apply_best_rule(matches, replace(builtin.verdict, reason=reason), facts, now)
 
-    def _judge_group(self, group: BaseExceptionGroup[BaseException], scope: Scope, now: datetime) -> Verdict:
-        """The gravest of its errors, unless a rule names the group itself."""
+    def _classify_group(self, group: BaseExceptionGroup[BaseException], scope: Scope, now: datetime) -> Verdict:
+        """Return the gravest verdict on its errors, unless a rule names the group itself."""
         facts = FailureFacts(group, (group,))
         members = [error for error in leaves(group) if not is_stop_signal(error)]
-        verdicts = [self._judge_error(error, scope, now) for error in members]
+        verdicts = [self._classify_error(error, scope, now) for error in members]
         if not verdicts:
             return Verdict(Kind.PERMANENT, f"unknown error {type(group).__name__}", "unknown")
         gravest = min(verdicts, key=lambda verdict: _GRAVITY.index(verdict.kind))
@@ -167,12 +167,12 @@ class Classifier:
         wait = max(waits, default=None) if gravest.kind in _REPEATABLE else gravest.retry_after
         gravest = replace(gravest, reason=f"{gravest.reason} (the gravest of {len(members)} errors)", retry_after=wait)
         matches = [matched for matched in self._matches(facts) if matched.nearness == 0]
-        return _ruled(matches, gravest, facts, now) if matches else gravest
+        return _apply_best_rule(matches, gravest, facts, now) if matches else gravest
 
-    def _judge_answer(self, response: object, answer: Answer, now: datetime) -> Verdict:
+    def _classify_response(self, response: object, answer: Answer, now: datetime) -> Verdict:
         facts = FailureFacts(response, answer=answer)
         if matches := self._matches(facts):
-            return _ruled(matches, http_verdict(answer, now), facts, now)
+            return _apply_best_rule(matches, http_verdict(answer, now), facts, now)
         if not is_failure(answer, now):
             raise ValueError(f"a response with status {answer.status} is not a failure")
         return http_verdict(answer, now)
@@ -182,19 +182,19 @@ class Classifier:
         return [matched for matched in candidates if matched]
 
 
-def _outranked(matched: RuleMatch, found: BuiltinVerdict, facts: FailureFacts) -> bool:
-    """Whether the built-in table knows something more specific than the one condition of the rule."""
+def _is_outranked(matched: RuleMatch, builtin: BuiltinVerdict, facts: FailureFacts) -> bool:
+    """Return whether the built-in table has something more specific than the one condition of the rule."""
     rule = matched.rule
-    if rule.conditions > 1 or found.basis in ("unknown", "origin"):
+    if rule.conditions > 1 or builtin.basis in ("unknown", "origin"):
         return False
     if matched.nearness is not None:
         if matched.nearness == 0:
             return False
-        if found.basis == "code":
+        if builtin.basis == "code":
             return True
-        if matched.level != found.level:
-            return found.level > matched.level
-        return found.nearness < matched.nearness
+        if matched.level != builtin.level:
+            return builtin.level > matched.level
+        return builtin.nearness < matched.nearness
     if rule.sqlstate is not None:
         code = next((code for error in facts.chain if (code := sqlstate(error))), "")
         known = sqlstate_entry(code)
@@ -202,12 +202,12 @@ def _outranked(matched: RuleMatch, found: BuiltinVerdict, facts: FailureFacts) -
     return False
 
 
-def _ruled(matches: list[RuleMatch], known: Verdict, facts: FailureFacts, now: datetime) -> Verdict:
-    """The best rule's verdict; what the built-in table read from the failure stays."""
+def _apply_best_rule(matches: list[RuleMatch], known: Verdict, facts: FailureFacts, now: datetime) -> Verdict:
+    """Return the verdict of the best rule; what the built-in table read from the failure stays."""
     rule = max(matches, key=lambda matched: matched.rank).rule
     wait = None
     if rule.kind in _REPEATABLE:
-        # The user calls it repeatable, so the server's wish counts whatever the status.
+        # The user declares the failure retryable, so the server's Retry-After counts whatever the status.
         wait = known.retry_after
         if wait is None and facts.answer is not None:
             wait = retry_after(facts.answer.headers, now)
@@ -216,11 +216,11 @@ def _ruled(matches: list[RuleMatch], known: Verdict, facts: FailureFacts, now: d
     return replace(known, kind=rule.kind, reason=rule.reason or known.reason, rule=rule.name, retry_after=wait)
 
 
-def _broken(broken: RuleFailed) -> Verdict:
-    error = broken.error
+def _failed_rule_verdict(failed: RuleFailed) -> Verdict:
+    error = failed.error
     return Verdict(
         Kind.PERMANENT,
-        f"the predicate of {broken.rule.name} raised {type(error).__name__}",
-        broken.rule.name,
+        f"the predicate of {failed.rule.name} raised {type(error).__name__}",
+        failed.rule.name,
         detail=shown(message(error)),
     )

@@ -1,15 +1,15 @@
-"""The verdict by code, where an error carries one: codes are firmer than types, and types than words."""
+"""The verdict by the code that an error carries: codes decide before types, and types before message texts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
 
-from redrive.classify.detail import error_detail, message, shown, text_entry
+from redrive.classify.detail import error_detail, match_text, message, shown
 from redrive.classify.error_codes import (
     aws_code,
     aws_message,
-    called,
+    call_or_none,
     grpc_code,
     http_answer,
     kafka_error,
@@ -22,7 +22,7 @@ from redrive.classify.http_verdict import http_verdict
 from redrive.classify.packs import PACKS
 from redrive.classify.packs.pack import Codes
 from redrive.classify.responses import attribute
-from redrive.classify.retry_after import asked_wait, retry_after
+from redrive.classify.retry_after import requested_wait, retry_after
 from redrive.classify.tables.entry import Entry
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL, SQLITE, SQLSTATE, SQLSTATE_PHRASE
@@ -31,7 +31,7 @@ from redrive.classify.tables.types import RESOLVER_TYPES, TYPES
 from redrive.classify.type_names import type_names
 from redrive.model.calls import Kind, Scope, Verdict
 
-# A service or an address family that the resolver does not know: the request is wrong, not the network.
+# A service or an address family unknown to the resolver is a mistake of the request, not of the network.
 _BAD_LOOKUPS = frozenset(RESOLVER_NUMBERS.values())
 _BAD_LOOKUP = Entry(Kind.PERMANENT, "service or address family not known to the resolver")
 
@@ -42,10 +42,10 @@ for _pack in PACKS:
 
 
 def verdict_by_code(error: BaseException, scope: Scope, now: datetime) -> Verdict | None:
-    """What the first known code of the error says."""
+    """Return the verdict by the first known code of the error; None where it has none."""
     return (
         _by_pack(error, scope)
-        or _by_answer(error, now)
+        or _by_response(error, now)
         or _by_mysql(error, scope)
         or _by_sqlstate(error, scope)
         or _by_sqlite(error, scope)
@@ -57,31 +57,31 @@ def verdict_by_code(error: BaseException, scope: Scope, now: datetime) -> Verdic
 
 
 def sqlstate_entry(code: str) -> tuple[str, Entry] | None:
-    """The table's key and entry for a SQLSTATE: the code itself, else its class."""
+    """Return the table's key and entry for a SQLSTATE: the code itself, else its class."""
     return next(((key, SQLSTATE[key]) for key in (code, f"{code[:2]}*") if key in SQLSTATE), None)
 
 
 def kafka_verdict(failure: object) -> Verdict | None:
-    """What the name of a Kafka error says, else what the library says about repeating it."""
+    """Return the verdict by the name of a Kafka error, else by what the library states about retrying it."""
     error = kafka_error(failure)
-    name = called(error, "name")
+    name = call_or_none(error, "name")
     if not isinstance(name, str):
         return None
-    kind = KAFKA.get(name) or (Kind.TRANSIENT if called(error, "retriable") else Kind.PERMANENT)
-    if called(error, "fatal"):
+    kind = KAFKA.get(name) or (Kind.TRANSIENT if call_or_none(error, "retriable") else Kind.PERMANENT)
+    if call_or_none(error, "fatal"):
         kind = Kind.PERMANENT
-    text = called(error, "str")
+    text = call_or_none(error, "str")
     return Verdict(kind, f"Kafka {name}", f"kafka.{name}", detail=shown(text if isinstance(text, str) else ""))
 
 
-def _by_answer(error: BaseException, now: datetime) -> Verdict | None:
+def _by_response(error: BaseException, now: datetime) -> Verdict | None:
     answer, code = http_answer(error), aws_code(error)
     verdict = None
     if answer is not None:
-        asked = asked_wait(error)
-        verdict = http_verdict(answer, now, asked and asked.seconds)
+        requested = requested_wait(error)
+        verdict = http_verdict(answer, now, requested and requested.seconds)
         if verdict.detail is None and code is None:
-            verdict = replace(verdict, detail=_beyond_the_status(error, verdict))
+            verdict = replace(verdict, detail=_message_beyond_status(error, verdict))
     if code is None:
         return verdict
     detail = shown(aws_message(error)) or (verdict.detail if verdict else None)
@@ -92,32 +92,32 @@ def _by_answer(error: BaseException, now: datetime) -> Verdict | None:
     return replace(verdict, reason=f"{verdict.reason}: {code}", detail=detail) if verdict else None
 
 
-def _beyond_the_status(error: BaseException, verdict: Verdict) -> str | None:
-    """aiohttp's `message`, unless it only repeats the status line."""
-    said = attribute(error, "message")
-    if isinstance(said, str) and said and said not in verdict.reason:
-        return shown(said)
+def _message_beyond_status(error: BaseException, verdict: Verdict) -> str | None:
+    """Return the `message` of aiohttp's errors, unless it only repeats the status line."""
+    text = attribute(error, "message")
+    if isinstance(text, str) and text and text not in verdict.reason:
+        return shown(text)
     return None
 
 
 def _by_pack(error: BaseException, scope: Scope) -> Verdict | None:
     for name in type_names(type(error)):
         for codes in _PACK_CODES.get(name, ()):
-            code = _coded(error, codes.attribute)
-            if (entry := _meaning(error, codes, code) if isinstance(code, int | str) else None) is not None:
+            code = _read_code(error, codes.attribute)
+            if (entry := _find_entry(error, codes, code) if isinstance(code, int | str) else None) is not None:
                 library = name.partition(".")[0]
                 reason = f"{entry.phrase} ({library} {code})"
                 return Verdict(entry.kind(scope), reason, f"{library}.{code}", detail=error_detail(error))
     return None
 
 
-def _meaning(error: BaseException, codes: Codes, code: int | str) -> Entry | None:
-    return text_entry(codes.told_apart.get(code), error) or codes.table.get(code)
+def _find_entry(error: BaseException, codes: Codes, code: int | str) -> Entry | None:
+    return match_text(codes.patterns.get(code), error) or codes.table.get(code)
 
 
-def _coded(error: BaseException, place: str) -> object:
+def _read_code(error: BaseException, path: str) -> object:
     value: object = error
-    for part in place.split("."):
+    for part in path.split("."):
         if isinstance(value, dict):
             value = next(iter(value.values()), None) if part == "*" else value.get(part)
         elif isinstance(value, tuple):
@@ -131,9 +131,9 @@ def _by_mysql(error: BaseException, scope: Scope) -> Verdict | None:
     code = mysql_code(error)
     if code is None or code not in MYSQL:
         return None
-    said = error.args[1] if len(error.args) > 1 and isinstance(error.args[1], str) else message(error)
+    text = error.args[1] if len(error.args) > 1 and isinstance(error.args[1], str) else message(error)
     entry = MYSQL[code]
-    return Verdict(entry.kind(scope), f"{entry.phrase} (MySQL error {code})", f"mysql.{code}", detail=shown(said))
+    return Verdict(entry.kind(scope), f"{entry.phrase} (MySQL error {code})", f"mysql.{code}", detail=shown(text))
 
 
 def _by_sqlstate(error: BaseException, scope: Scope) -> Verdict | None:
@@ -159,8 +159,8 @@ def _by_grpc(error: BaseException) -> Verdict | None:
     name = grpc_code(error)
     if name not in GRPC:
         return None
-    said = called(error, "details")
-    return Verdict(GRPC[name], f"gRPC {name}", f"grpc.{name}", detail=shown(said if isinstance(said, str) else ""))
+    text = call_or_none(error, "details")
+    return Verdict(GRPC[name], f"gRPC {name}", f"grpc.{name}", detail=shown(text if isinstance(text, str) else ""))
 
 
 def _by_errno(error: BaseException, scope: Scope) -> Verdict | None:
@@ -172,7 +172,10 @@ def _by_errno(error: BaseException, scope: Scope) -> Verdict | None:
 
 
 def _by_resolver(error: BaseException, scope: Scope) -> Verdict | None:
-    """The resolver's numbers differ between systems, and its class is enough but for two that blame the request."""
+    """Return the verdict on an error of the resolver.
+
+    The numbers differ between systems, so the class decides, except for two numbers that blame the request.
+    """
     names = type_names(type(error))
     name = next((name for name in RESOLVER_TYPES if name in names), None)
     if name is None:

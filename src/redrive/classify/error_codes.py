@@ -1,4 +1,4 @@
-"""The codes that exceptions carry: an HTTP answer, a SQLSTATE, an errno, a driver's or a service's own code."""
+"""The codes that exceptions carry: an HTTP response, a SQLSTATE, an errno, a driver's or a service's own code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redrive.classify.type_names import libraries, type_names
 
 _MYSQL_DRIVERS = frozenset({"MySQLdb", "aiomysql", "asyncmy", "mysql", "pymysql"})
 
-# Raised for any status that is no success, redirects included; elsewhere a redirect beside an error is no cause of it.
+# Raised for any status but success, redirects included; a redirect on another error is not the cause of that error.
 _RAISED_FOR_STATUS = frozenset({"httpx.HTTPStatusError", "urllib.HTTPError"})
 
 # OSErrors whose numbers are not the operating system's.
@@ -17,7 +17,7 @@ _OWN_NUMBERS = frozenset({"socket.gaierror", "socket.herror", "ssl.SSLError"})
 
 
 def http_answer(error: BaseException) -> Answer | None:
-    """The answer an exception carries or is; None unless that answer is what went wrong."""
+    """Return the response an exception carries or is; None unless that response is what went wrong."""
     response = attribute(error, "response")
     answer = _aws_answer(response) if isinstance(response, dict) else read_response(response)
     if answer is None:
@@ -28,20 +28,20 @@ def http_answer(error: BaseException) -> Answer | None:
 
 
 def aws_code(error: BaseException) -> str | None:
-    """`Error.Code` of botocore's ClientError."""
+    """Return `Error.Code` of botocore's ClientError."""
     response = attribute(error, "response")
-    said = response.get("Error") if isinstance(response, dict) else None
-    code = said.get("Code") if isinstance(said, dict) else None
+    problem = response.get("Error") if isinstance(response, dict) else None
+    code = problem.get("Code") if isinstance(problem, dict) else None
     return code if isinstance(code, str) and "botocore" in libraries(type(error)) else None
 
 
 def aws_message(error: BaseException) -> str:
-    said = attribute(error, "response")["Error"].get("Message")
-    return said if isinstance(said, str) else ""
+    text = attribute(error, "response")["Error"].get("Message")
+    return text if isinstance(text, str) else ""
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The five characters of a SQLSTATE; psycopg2 calls them `pgcode`, with pyodbc they are the first argument."""
+    """Return the five characters of a SQLSTATE; psycopg2 names it `pgcode`, pyodbc has it as the first argument."""
     codes = [attribute(error, "sqlstate"), attribute(error, "pgcode")]
     if "pyodbc" in libraries(type(error)):
         codes += error.args[:1]
@@ -52,7 +52,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def os_errno(error: BaseException) -> int | None:
-    """The operating system's number of an OSError."""
+    """Return the operating system's number of an OSError."""
     if not isinstance(error, OSError) or not _OWN_NUMBERS.isdisjoint(type_names(type(error))):
         return None
     number: object = attribute(error, "errno")
@@ -60,13 +60,13 @@ def os_errno(error: BaseException) -> int | None:
 
 
 def sqlite_code(error: BaseException) -> int | None:
-    """SQLite's extended result code."""
+    """Return SQLite's extended result code."""
     code = attribute(error, "sqlite_errorcode")
     return code if isinstance(code, int) else None
 
 
 def mysql_code(error: BaseException) -> int | None:
-    """The error number of a MySQL driver: its `errno`, or the first argument."""
+    """Return the error number of a MySQL driver: its `errno`, or the first argument."""
     if _MYSQL_DRIVERS.isdisjoint(libraries(type(error))):
         return None
     for code in (attribute(error, "errno"), *error.args[:1]):
@@ -76,7 +76,7 @@ def mysql_code(error: BaseException) -> int | None:
 
 
 def kafka_error(failure: object) -> Any:
-    """confluent-kafka's KafkaError, which is no exception, or the one a KafkaException carries."""
+    """Return confluent-kafka's KafkaError, which is no exception, or the one a KafkaException carries."""
     if "confluent_kafka.KafkaError" in type_names(type(failure)):
         return failure
     if isinstance(failure, BaseException) and "confluent_kafka.KafkaException" in type_names(type(failure)):
@@ -85,15 +85,15 @@ def kafka_error(failure: object) -> Any:
 
 
 def grpc_code(error: BaseException) -> str | None:
-    """The name of the gRPC status, such as UNAVAILABLE."""
+    """Return the name of the gRPC status, such as UNAVAILABLE."""
     if "grpc.RpcError" not in type_names(type(error)):
         return None
-    name = attribute(called(error, "code"), "name")
+    name = attribute(call_or_none(error, "code"), "name")
     return name if isinstance(name, str) else None
 
 
-def called(value: object, method: str) -> Any:
-    """What a method without arguments returns; None where it is missing or fails."""
+def call_or_none(value: object, method: str) -> Any:
+    """Call a method without arguments and return its result; None where the method is missing or fails."""
     function = attribute(value, method)
     try:
         return function() if callable(function) else None
@@ -110,7 +110,7 @@ def _aws_answer(response: dict[str, Any]) -> Answer | None:
 
 
 def _answer_of_error(error: BaseException) -> Answer | None:
-    """Of exceptions that are their own response: aiohttp's, urllib's, those of many API clients."""
+    """Return the response that an exception itself is: aiohttp's, urllib's, those of many API clients."""
     known = libraries(type(error))
     status = status_of(error)
     if status is None and known & {"aiohttp", "urllib"}:
@@ -120,28 +120,28 @@ def _answer_of_error(error: BaseException) -> Answer | None:
         return None
     body = body_in_memory(error)
     if body is None and "urllib" in known:
-        body = _unread(attribute(error, "fp"))
-    if body is None and isinstance(said := attribute(error, "body"), str | bytes):
-        body = said if isinstance(said, str) else said.decode("utf-8", "replace")
-    if body is None and isinstance(said := attribute(error, "data"), dict):
-        body = str(said)  # PyGithub keeps what it has parsed
+        body = _peek(attribute(error, "fp"))
+    if body is None and isinstance(content := attribute(error, "body"), str | bytes):
+        body = content if isinstance(content, str) else content.decode("utf-8", "replace")
+    if body is None and isinstance(content := attribute(error, "data"), dict):
+        body = str(content)  # PyGithub keeps what it has parsed
     return Answer(status, headers_of(error), body)
 
 
-def _unread(stream: object) -> str | None:
-    """What a stream holds in its buffer; it stays there for the caller to read.
+def _peek(stream: object) -> str | None:
+    """Return what a stream holds in its buffer; the bytes stay there for the caller to read.
 
     Where the buffer is empty, `peek` waits for one packet, within the timeout the caller gave the request.
     """
     try:
         in_memory, peek = attribute(stream, "getvalue"), attribute(stream, "peek")
         if callable(in_memory):
-            held = in_memory()[attribute(stream, "tell")() :]
+            buffered = in_memory()[attribute(stream, "tell")() :]
         elif callable(peek):
-            held = peek(65_536)
+            buffered = peek(65_536)
         else:
             return None
     except Exception:
-        # Closed, or broken on the way.
+        # The stream is closed, or the connection broke.
         return None
-    return held.decode("utf-8", "replace") if isinstance(held, bytes) else None
+    return buffered.decode("utf-8", "replace") if isinstance(buffered, bytes) else None

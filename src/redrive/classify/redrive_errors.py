@@ -1,4 +1,4 @@
-"""The verdict on redrive's own errors: those that users raise to state it, and those of a service further in."""
+"""The verdict on redrive's own errors: those by which users state it, and those of a service called further in."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NO_LIST = "stated.no_list"
 """The rule of verdicts on pages that arrived as JSON and hold no list of records."""
 
 
-def verdict_on_ours(error: BaseException, now: datetime) -> Verdict | None:
-    """None for every error that is not redrive's."""
+def redrive_verdict(error: BaseException, now: datetime) -> Verdict | None:
+    """Return the verdict on an error of redrive's; None for every other error."""
     if isinstance(error, StatedVerdict):
         kind = Kind(error.kind)
         rule = SKIP if isinstance(error, Skip) else error.verdict_rule or f"stated.{kind}"
@@ -40,21 +40,22 @@ def verdict_on_ours(error: BaseException, now: datetime) -> Verdict | None:
     if isinstance(error, QuotaExhausted):
         return Verdict(
             Kind.QUOTA,
-            "every key of another service used up",
+            "every key of another service exhausted",
             "redrive.QuotaExhausted",
             retry_after=_seconds_until(error.resets_at, now),
             detail=shown(message(error)),
         )
     if isinstance(error, RetriesExhausted):
-        return _spent(error)
-    if isinstance(error, StoreError | RunStopped | ReplayStopped):  # judged where it happened
+        return _exhausted_verdict(error)
+    if isinstance(error, StoreError | RunStopped | ReplayStopped):
+        # The kind was decided where the error was raised.
         return Verdict(error.kind, shown(message(error)) or str(error.kind), f"redrive.{type(error).__name__}")
     return None
 
 
-def _spent(error: RetriesExhausted) -> Verdict:
-    """What the response was, as if it were an exception that another service re-raised."""
-    rule, reason = "redrive.RetriesExhausted", "retries of another service spent"
+def _exhausted_verdict(error: RetriesExhausted) -> Verdict:
+    """Return the verdict on the last response, as if another service had re-raised it as an exception."""
+    rule, reason = "redrive.RetriesExhausted", "retries of another service exhausted"
     if error.redrive is None:
         return Verdict(Kind.PERMANENT, reason, rule, detail=shown(message(error)))
     last = error.redrive.verdict

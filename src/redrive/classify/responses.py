@@ -28,7 +28,7 @@ _BODY_LIMIT = 1_000_000
 
 
 class Answer(NamedTuple):
-    """What a server answered, as far as it can be known without reading on."""
+    """What a server answered, as far as it is known without reading from the network."""
 
     status: int
     headers: object = None
@@ -52,17 +52,17 @@ def has_status(value: object) -> bool:
 
 
 def is_response_type(cls: type) -> bool:
-    """Whether instances of the class are responses of a library redrive knows."""
+    """Return whether instances of the class are responses of a library redrive knows."""
     return not issubclass(cls, BaseException) and not _RESPONSE_TYPES.isdisjoint(type_names(cls))
 
 
 def response_status(value: object) -> int | None:
-    """The HTTP status of a response of any library; None for what is no response."""
+    """Return the HTTP status of a response of any library; None for anything else."""
     return None if isinstance(value, BaseException) else status_of(value)
 
 
 def read_response(value: object) -> Answer | None:
-    """The answer a response holds. Nothing is read from the network and no stream is consumed."""
+    """Return the content of a response. Nothing is read from the network and no stream is consumed."""
     status = response_status(value)
     if status is None:
         return None
@@ -70,7 +70,7 @@ def read_response(value: object) -> Answer | None:
 
 
 def status_of(value: object) -> int | None:
-    """An integer `status_code`, or an integer `status` beside headers."""
+    """Return an integer `status_code`, or an integer `status` of a value that has headers."""
     status = attribute(value, "status_code")
     if not _is_status(status):
         status = attribute(value, "status")
@@ -80,7 +80,7 @@ def status_of(value: object) -> int | None:
 
 
 def header(headers: object, name: str) -> str | None:
-    """The first value of a header, in any case of letters, from any kind of mapping."""
+    """Return the first value of a header, whatever the case of its name and the kind of mapping."""
     items = attribute(headers, "items")
     try:
         pairs: Any = items() if callable(items) else headers
@@ -88,13 +88,13 @@ def header(headers: object, name: str) -> str | None:
             if _text(key).lower() == name:
                 return _text(value)
     except Exception:
-        # Headers are foreign objects; ones that cannot be walked say nothing.
+        # Headers are foreign objects; those that cannot be iterated are treated as empty.
         return None
     return None
 
 
 def headers_of(error: object) -> object:
-    """The headers that an exception keeps of the answer it stands for: its own, or those of its `meta`."""
+    """Return the headers that an exception keeps of its response: its own, or those of its `meta`."""
     for holder, name in ((error, "headers"), (error, "resp_headers"), (attribute(error, "meta"), "headers")):
         if (headers := attribute(holder, name)) is not None:
             return headers
@@ -102,7 +102,7 @@ def headers_of(error: object) -> object:
 
 
 def body_in_memory(value: object) -> str | None:
-    """The body as text, if the library holds it already."""
+    """Return the body as text, if the library holds it already."""
     for name in _BODY_ATTRIBUTES:
         body = attribute(value, name)
         if isinstance(body, str | bytes | bytearray):
@@ -111,7 +111,7 @@ def body_in_memory(value: object) -> str | None:
 
 
 def attribute(value: object, name: str) -> Any:
-    """The attribute, or None: foreign objects raise all sorts of things when asked for one."""
+    """Return an attribute, or None: foreign objects may raise any exception on access."""
     try:
         return getattr(value, name, None)
     except Exception:

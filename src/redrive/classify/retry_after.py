@@ -1,4 +1,4 @@
-"""Retry-After: how long the server asks us to wait (RFC 9110, 10.2.3)."""
+"""Retry-After: how long the server asks the client to wait (RFC 9110, 10.2.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from redrive.classify.responses import attribute, header
 
-# Where services name the end of the period, in seconds or since 1970.
+# Headers in which services state the end of the period, in seconds or since 1970.
 _RESETS = ("ratelimit-reset", "x-ratelimit-reset", "x-rate-limit-reset")
 _EPOCH = 1e9  # of September 2001; as a span, 31 years
 _MILLISECONDS = 1e11  # of March 1973; as seconds, of the year 5138
@@ -43,7 +43,7 @@ class RequestedWait(NamedTuple):
     seconds: float
 
 
-def asked_wait(error: BaseException) -> RequestedWait | None:
+def requested_wait(error: BaseException) -> RequestedWait | None:
     """Return the wait that an attribute of an exception names; None where none is a span that a float can hold."""
     for name in _WAIT_ATTRIBUTES:
         wait = attribute(error, name)
@@ -53,10 +53,13 @@ def asked_wait(error: BaseException) -> RequestedWait | None:
 
 
 def retry_after(headers: object, now: datetime, *, limited: bool = False) -> float | None:
-    """The seconds a response's headers ask for; None where they ask for nothing that makes sense.
+    """Return the seconds a response's headers ask to wait; None where they ask for nothing that makes sense.
 
-    A date is compared with the response's own Date, so that a wrong clock on either side does not matter. `limited`
-    says that the answer limits its client: then the end of the period counts, which services name in every answer.
+    A date is compared with the response's own Date, so that a wrong clock on either side does not matter.
+
+    Args:
+        limited: whether the response limits its client. Then the end of the period counts, which services state in
+            every response.
     """
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
         value = header(headers, name)
@@ -70,10 +73,10 @@ def retry_after(headers: object, now: datetime, *, limited: bool = False) -> flo
 
 
 def parse_retry_after(value: str, now: datetime) -> float | None:
-    """Seconds from `now`, never negative; None for what is neither a number of seconds nor a date.
+    """Return seconds from `now`, never negative; None for what is neither a number of seconds nor a date.
 
-    Of several numbers the first counts. A number that is no span anybody waits for is the seconds since 1970, a
-    larger one the milliseconds, and one beyond the year 5138 says nothing.
+    Of several numbers the first counts. A number too large for a wait is the seconds since 1970, a larger one the
+    milliseconds, and one beyond the year 5138 is ignored.
     """
     value = value.strip()
     if _SECONDS.fullmatch(first := value.partition(", ")[0].strip()):
@@ -88,8 +91,8 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
 
 
 def _parse_iso_date(value: str) -> datetime | None:
-    """A date as ISO 8601 writes it, which HTTP does not allow and some servers send; UTC where it names no zone."""
-    if not _ISO.match(value):  # Python also reads a bare date, and a week
+    """Return a date in ISO 8601, which HTTP does not allow and some servers send; UTC where it has no zone."""
+    if not _ISO.match(value):  # fromisoformat() also reads a bare date, and a week
         return None
     try:
         moment = datetime.fromisoformat(value)
@@ -99,7 +102,7 @@ def _parse_iso_date(value: str) -> datetime | None:
 
 
 def parse_http_date(value: str, now: datetime) -> datetime | None:
-    """A date in one of the three forms HTTP allows."""
+    """Return a date in one of the three forms HTTP allows; None for any other text."""
     for form in _DATES:
         if match := form.fullmatch(value.strip()):
             break
@@ -118,7 +121,7 @@ def parse_http_date(value: str, now: datetime) -> datetime | None:
             int(match["day"]),
             int(match["hour"]),
             int(match["minute"]),
-            59 if match["second"] == "60" else int(match["second"]),  # a datetime has no place for a leap second
+            59 if match["second"] == "60" else int(match["second"]),  # a datetime cannot hold a leap second
             tzinfo=UTC,
         )
     except ValueError:

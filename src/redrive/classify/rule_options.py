@@ -1,4 +1,4 @@
-"""Checking what a user gives for a rule, and naming the rule where he does not."""
+"""Checks of the options of `Classifier.rule`, and the default name of a rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def make_rule(
     name: str | None,
     retry_after: float | None,
 ) -> Rule:
-    """A checked rule; what is wrong with it is said in one sentence."""
+    """Return a checked rule.
+
+    Raises:
+        TypeError, ValueError: an option is wrong; the message names it.
+    """
     if when is not None and not callable(when):
         raise TypeError(f"when must be a function of the exception or response, not {when!r}")
     for label, text in (("body", body), ("reason", reason), ("name", name)):
@@ -58,7 +62,7 @@ def make_rule(
 
 
 def known_kind(kind: Kind | str, *, option: str = "kind") -> Kind:
-    """The kind of that name."""
+    """Return the kind of that name."""
     if not isinstance(kind, str):
         raise TypeError(f"{option} must be a redrive.Kind or its name, not {kind!r}")
     try:
@@ -67,10 +71,10 @@ def known_kind(kind: Kind | str, *, option: str = "kind") -> Kind:
         raise ValueError(f"{option} must be one of {', '.join(Kind)}, not {kind!r}") from None
 
 
-def _error_types(given: object) -> tuple[type[Exception], ...]:
-    if given is None:
+def _error_types(option: object) -> tuple[type[Exception], ...]:
+    if option is None:
         return ()
-    types = given if isinstance(given, tuple) else (given,)
+    types = option if isinstance(option, tuple) else (option,)
     for cls in types:
         if not isinstance(cls, type) or not issubclass(cls, BaseException):
             raise TypeError(f"a rule's type must be an exception class or a tuple of them, not {cls!r}")
@@ -81,12 +85,12 @@ def _error_types(given: object) -> tuple[type[Exception], ...]:
     return types
 
 
-def _numbers(label: str, given: object, low: int, high: int) -> frozenset[int]:
-    if given is None:
+def _numbers(label: str, option: object, low: int, high: int) -> frozenset[int]:
+    if option is None:
         return frozenset()
-    if isinstance(given, str) or not isinstance(given, int | Iterable):
-        raise TypeError(f"{label} must be an int or an iterable of ints, not {given!r}")
-    numbers = frozenset((given,) if isinstance(given, int) else given)
+    if isinstance(option, str) or not isinstance(option, int | Iterable):
+        raise TypeError(f"{label} must be an int or an iterable of ints, not {option!r}")
+    numbers = frozenset((option,) if isinstance(option, int) else option)
     for number in numbers:
         if not isinstance(number, int) or isinstance(number, bool):
             raise TypeError(f"{label} must be an int or an iterable of ints, not {number!r}")
@@ -97,17 +101,17 @@ def _numbers(label: str, given: object, low: int, high: int) -> frozenset[int]:
     return numbers
 
 
-def _sqlstate(given: object) -> str | None:
-    if given is None:
+def _sqlstate(option: object) -> str | None:
+    if option is None:
         return None
-    if not isinstance(given, str):
-        raise TypeError(f"sqlstate must be a string such as '23505' or '23*', not {given!r}")
-    if not _SQLSTATE.fullmatch(given):
+    if not isinstance(option, str):
+        raise TypeError(f"sqlstate must be a string such as '23505' or '23*', not {option!r}")
+    if not _SQLSTATE.fullmatch(option):
         raise ValueError(
             f"sqlstate must be five digits or capital letters such as '23505', or one to four and a star "
-            f"such as '23*', not {given!r}"
+            f"such as '23*', not {option!r}"
         )
-    return given
+    return option
 
 
 def _named(rule: Rule) -> Rule:

@@ -1,4 +1,4 @@
-"""A rule of the user's: conditions that must all hold, and the kind that follows."""
+"""A user's rule: conditions that must all hold, and the kind that follows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Rule:
 
     @property
     def conditions(self) -> int:
-        given = (self.error_types, self.status, self.when, self.sqlstate, self.errno, self.body)
-        return sum(bool(condition) for condition in given)
+        conditions = (self.error_types, self.status, self.when, self.sqlstate, self.errno, self.body)
+        return sum(bool(condition) for condition in conditions)
 
     @property
     def sqlstate_length(self) -> int:
@@ -41,7 +41,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """A rule that holds for a failure, and where its type was found."""
+    """A rule that holds for a failure, and which class of the failure matched."""
 
     rule: Rule
     position: int
@@ -51,7 +51,7 @@ class RuleMatch:
 
     @property
     def rank(self) -> tuple[int, int, float, int, int]:
-        """More conditions, a longer SQLSTATE, a nearer class, a deeper cause, a later rule: the greatest wins."""
+        """The rank; higher for more conditions, a longer SQLSTATE, a nearer class, a deeper cause, a later rule."""
         distance = float("inf") if self.nearness is None else self.nearness
         return (self.rule.conditions, self.rule.sqlstate_length, -distance, self.level, self.position)
 
@@ -67,7 +67,7 @@ class RuleFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FailureFacts:
-    """What rules ask about: the failure, the errors it wraps, and the answer where there was one."""
+    """What rules examine: the failure, the errors it wraps, and the response where there was one."""
 
     failure: object
     chain: tuple[BaseException, ...] = ()
@@ -79,13 +79,13 @@ class FailureFacts:
 
 
 def match(rule: Rule, position: int, facts: FailureFacts) -> RuleMatch | None:
-    """The match, if every condition holds; the predicate is asked last, and only then."""
+    """Return the match, if every condition holds; the predicate is called last, and only if the others hold."""
     level, nearness = 0, None
     if rule.error_types:
-        found = _nearest_type(rule.error_types, facts.chain)
-        if found is None:
+        nearest = _nearest_type(rule.error_types, facts.chain)
+        if nearest is None:
             return None
-        level, nearness = found
+        level, nearness = nearest
     if not (_status_holds(rule, facts) and _sqlstate_holds(rule, facts) and _errno_holds(rule, facts)):
         return None
     if rule.when is not None:
@@ -100,15 +100,15 @@ def match(rule: Rule, position: int, facts: FailureFacts) -> RuleMatch | None:
 
 
 def _nearest_type(wanted: tuple[type[Exception], ...], chain: tuple[BaseException, ...]) -> tuple[int, int] | None:
-    found = [
+    matches = [
         (nearness, -level)
         for level, error in enumerate(chain)
         for nearness, ancestor in enumerate(type(error).__mro__)
         if ancestor in wanted
     ]
-    if not found:
+    if not matches:
         return None
-    nearness, level = min(found)
+    nearness, level = min(matches)
     return -level, nearness
 
 

@@ -1,12 +1,12 @@
-"""What is no failure at all: orders to stop, and what a signal handler raises in the middle of other code."""
+"""What is not a failure at all: signals to stop, and what a signal handler raises in the middle of other code."""
 
 from __future__ import annotations
 
 from redrive._internal.interrupts import is_from_signal_handler
 from redrive.classify.type_names import type_names
-from redrive.classify.unwrap import look_through
+from redrive.classify.unwrap import unwrap_chain
 
-# Exceptions in form only: a cancelled future, and the limits that job runners raise inside the job.
+# Exceptions in form only: a cancelled future, and the time limits that job runners raise inside the job.
 _STOP_TYPES = frozenset(
     {
         "airflow.AirflowTaskTimeout",
@@ -19,12 +19,12 @@ _STOP_TYPES = frozenset(
 
 
 def is_stop_signal(error: BaseException) -> bool:
-    """Return whether the exception says "stop": cancellation, Ctrl-C, exit, a job's limit. It is never judged."""
+    """Return whether the exception means "stop": cancellation, Ctrl-C, exit, a job's limit. It is never classified."""
     return is_stop_type(type(error))
 
 
 def is_stop_type(cls: type[BaseException]) -> bool:
-    """Whether exceptions of the class say "stop"."""
+    """Return whether exceptions of the class mean "stop"."""
     return not issubclass(cls, Exception) or not _STOP_TYPES.isdisjoint(type_names(cls))
 
 
@@ -33,4 +33,4 @@ def is_interrupt(error: BaseException) -> bool:
 
     A client may have wrapped it: httpx makes a ReadTimeout of a handler's TimeoutError.
     """
-    return is_stop_signal(error) or is_from_signal_handler(*look_through(error))
+    return is_stop_signal(error) or is_from_signal_handler(*unwrap_chain(error))

@@ -1,4 +1,4 @@
-"""Foreign classes are known by their names, so that nothing is imported the program has not imported itself."""
+"""Names of exception classes: foreign classes are recognized by name, so that no library has to be imported."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LIBRARY_OF_MODULE: dict[str, str] = {
     "_struct": "struct",
     "cimpl": "confluent_kafka",
 }
-"""Extension modules that give their classes another home than the one people import them from."""
+"""Extension modules whose classes users import from a module of another name."""
 
 
 def _type_names(cls: type) -> tuple[str, ...]:
-    """`library.Class` for the class and its ancestors, nearest first; a builtin is its bare name.
+    """Return `library.Class` for the class and its ancestors, nearest first; a builtin is its bare name.
 
     The library is the first part of the module: `httpx._exceptions.ReadTimeout` is `httpx.ReadTimeout`.
     """
@@ -27,18 +27,18 @@ def _type_names(cls: type) -> tuple[str, ...]:
 
 
 def _libraries(cls: type) -> frozenset[str]:
-    """The libraries that the class and its ancestors come from; builtins come from none."""
+    """Return the libraries that the class and its ancestors come from; builtins come from none."""
     return frozenset(name.partition(".")[0] for name in type_names(cls) if "." in name)
 
 
 def _name(cls: type) -> str:
-    # A class may carry anything as its __module__.
+    # The __module__ of a class may be any object.
     module = str(cls.__module__).partition(".")[0]
     if module == "builtins":
         return cls.__qualname__
     return f"{_LIBRARY_OF_MODULE.get(module, module)}.{cls.__qualname__}"
 
 
-# The classes a program raises are few and live long; the bound is for one that makes them without end.
+# A program raises few classes; the bound is for a program that creates classes without end.
 type_names: Callable[[type], tuple[str, ...]] = lru_cache(maxsize=2_000)(_type_names)
 libraries: Callable[[type], frozenset[str]] = lru_cache(maxsize=2_000)(_libraries)

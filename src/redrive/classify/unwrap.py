@@ -1,4 +1,4 @@
-"""From an error of a library to the errors it stands for: a driver's error, a refused connection, a bad certificate."""
+"""From an error of a library to the errors it wraps: a driver's error, a refused connection, a bad certificate."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ _LIBRARIES_THAT_WRAP = frozenset(
     }
 )
 _WRAPPED_IN = ("orig", "os_error", "certificate_error", "reason")
-_OPENED = {f"{pack.library}.{name}": place for pack in PACKS for name, place in pack.opens.items()}
+_REPORTED_IN = {
+    f"{pack.library}.{name}": name_of_attribute for pack in PACKS for name, name_of_attribute in pack.opens.items()
+}
 _DEPTH = 10
 _MOST_LEAVES = 1_000
 
 
-def look_through(error: BaseException) -> tuple[BaseException, ...]:
-    """The error and, below it, what it wraps. An exception of the user's own is not opened."""
+def unwrap_chain(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the error and, below it, what it wraps. An exception of the user's own is not unwrapped."""
     chain = [error]
     while len(chain) < _DEPTH:
         inner = _wrapped_by(chain[-1], inside_library=len(chain) > 1)
-        below = next((found for found in inner if all(found is not seen for seen in chain)), None)
+        below = next((candidate for candidate in inner if all(candidate is not known for known in chain)), None)
         if below is None:
             break
         chain.append(below)
@@ -43,20 +45,20 @@ def look_through(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The errors in a group and in the groups that it holds, as far as they can be counted."""
-    found: list[BaseException] = []
+    """Return the errors in a group and in its inner groups, up to a limit."""
+    candidate: list[BaseException] = []
     waiting: list[BaseException] = [group]
-    while waiting and len(found) < _MOST_LEAVES:
+    while waiting and len(candidate) < _MOST_LEAVES:
         error = waiting.pop(0)
         if isinstance(error, BaseExceptionGroup):
             waiting.extend(error.exceptions[:_MOST_LEAVES])
         else:
-            found.append(error)
-    return found
+            candidate.append(error)
+    return candidate
 
 
 def origin_of(error: BaseException) -> Exception | None:
-    """The error that another was raised for: by `from`, or in the very block that handled it.
+    """Return the error that another was raised for: by `from`, or in the very block that handled it.
 
     An error that a function called there has raised, a signal handler for example, has nothing to do with the one that
     was being handled.
@@ -71,8 +73,8 @@ def origin_of(error: BaseException) -> Exception | None:
     return handled if last is not None and last.tb_frame is handled.__traceback__.tb_frame else None
 
 
-def stands_for_another(error: BaseException) -> bool:
-    """Whether the error says nothing of its own beside what it wraps."""
+def is_wrapper(error: BaseException) -> bool:
+    """Return whether the error adds nothing of its own to what it wraps."""
     if isinstance(error, BaseExceptionGroup):
         return True
     if next(_reported_by(error), None) is not None:
@@ -100,20 +102,20 @@ def _wrapped_by(error: BaseException, *, inside_library: bool) -> Iterator[BaseE
     candidates.append(error.__cause__)
     for candidate in candidates:
         if isinstance(candidate, BaseExceptionGroup) and candidate.exceptions:
-            # One attempt per address of a host; the first speaks for all.
+            # There is one attempt per address of a host; the first represents all.
             yield candidate.exceptions[0]
         elif isinstance(candidate, Exception):
             yield candidate
 
 
 def _reported_by(error: BaseException) -> Iterator[Exception]:
-    """The error that one of a client only reports, such as that its retries are exhausted or that no host answered."""
-    place = next((_OPENED[name] for name in type_names(type(error)) if name in _OPENED), None)
-    if place is None:
+    """Yield the error that a client's error only reports, such as that retries are exhausted or no host answered."""
+    name_of_attribute = next((_REPORTED_IN[name] for name in type_names(type(error)) if name in _REPORTED_IN), None)
+    if name_of_attribute is None:
         return
-    reported: object = attribute(error, place)
+    reported: object = attribute(error, name_of_attribute)
     if isinstance(reported, dict):
-        # One per host; the first speaks for all.
+        # There is one error per host; the first represents all.
         reported = next(iter(reported.values()), None)
     if isinstance(reported, Exception):
         yield reported

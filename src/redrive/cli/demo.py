@@ -40,14 +40,14 @@ def demo(
     outside the directory is touched. It takes half a minute. What it leaves there is yours to look at: the programs,
     the store, the warehouse, what people were told.
     """
-    from redrive._internal.optional import needs
+    from redrive._internal.optional import require_extra
     from redrive.cli.demo_acts import DemoActs, set_aside
     from redrive.cli.demo_story import DemoNarration
     from redrive.demo.directory import DemoDirectoryError, set_up
 
     if session.url is not None:
         raise CommandRefused("the demo keeps a store of its own, so that yours is not touched; leave --store out")
-    with needs("rows,http"):
+    with require_extra("rows,http"):
         import duckdb  # noqa: F401
         import httpx  # noqa: F401
         import polars  # noqa: F401

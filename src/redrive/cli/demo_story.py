@@ -14,7 +14,7 @@ from redrive.cli.format import counted, in_a_line, lines
 from redrive.cli.runs import share
 from redrive.demo.outcome import FLOW, AlertWithMessages, DemoOutcome
 from redrive.model.alerts import Severity
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.model.tasks import FlowReport, State
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class DemoNarration:
     def settlement(self, report: FlowReport, so_far: DemoOutcome) -> None:
         """And after."""
         done, held = report.counts.get(State.SUCCESS, 0), report.counts.get(State.PENDING, 0)
-        self._line(f"   {done} of {counted(report.total, 'task')} done in {in_words(report.seconds)}.")
+        self._line(f"   {done} of {counted(report.total, 'task')} done in {format_duration(report.seconds)}.")
         if busy := so_far.attempts.get("transient", 0):
             self._line(f"   {busy:6,}  attempts met a bank that was busy (503): tried again, and paid")
         for task in so_far.killed:
@@ -103,7 +103,7 @@ class DemoNarration:
         """The three together, before anybody has done anything."""
         self._title("What happened")
         self._entry("failed", f"{counted(so_far.failed, 'attempt')} of calls and tasks")
-        self._entry("healed", f"{so_far.healed:,} of them by themselves: waited, renewed, changed over")
+        self._entry("healed", f"{so_far.recovered:,} of them by themselves: waited, renewed, changed over")
         self._entry("killed", f"{counted(len(so_far.killed), 'task')} that hung, at its limit")
         self._entry("kept", f"{counted(so_far.letters, 'letter')} of {counted(len(so_far.causes), 'cause')}:")
         for cause in so_far.causes:
@@ -113,7 +113,7 @@ class DemoNarration:
             self._entry("", *self._told(one))
         few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.told))
         rows = f"{counted(few, 'row')} among thousands of good ones"
-        self._entry("not told", f"{so_far.healed:,} failures that healed, and {rows};")
+        self._entry("not told", f"{so_far.recovered:,} failures that healed, and {rows};")
         self._entry("", f"one message for each error would have been {so_far.errors:,}")
 
     # ── the fix and the redrive ───────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +164,7 @@ class DemoNarration:
             f"   {over} of {counted(len(after.told), 'alert')} resolved, and who was told of them was told that."
         )
         left = sum(cause.by_status.get("pending", 0) for cause in after.causes)
-        self._line(f"   {counted(left)} left for you. All of it took {in_words(seconds)}.")
+        self._line(f"   {counted(left)} left for you. All of it took {format_duration(seconds)}.")
         if not came_to.is_right:
             self._line("   That is not what should have come out: please tell us, with redrive.log.", "bold red")
         self._title("Look around")
@@ -239,7 +239,9 @@ class DemoNarration:
 def _outcome(report: Report) -> str:
     rejected = f"{report.rejected:,} rejected ({share(report.rate)})" if report.rejected else "none rejected"
     pages = f" of {report.checkpoint['pages']:,} pages" if "pages" in (report.checkpoint or {}) else ""
-    return f"{report.written:,} of {report.read:,} rows{pages} written, {rejected}, in {in_words(report.seconds)}"
+    return (
+        f"{report.written:,} of {report.read:,} rows{pages} written, {rejected}, in {format_duration(report.seconds)}"
+    )
 
 
 def _lost(calls: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redrive._internal.masking import MASK, mask, mask_all
 from redrive.cli.format import at, counted, in_a_line
 from redrive.cli.output import Column, Output
-from redrive.model.calls import Kind, in_words
+from redrive.model.calls import Kind, format_duration
 from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def show_outcome(out: Output, report: FlowReport, *, when: bool = False) -> None
 def _took(report: FlowReport) -> str:
     """How long it was worked on; and since when it has been open, where it waited in between."""
     waited = report.seconds - report.worked
-    return in_words(report.worked) + (f", open for {in_words(report.seconds)}" if waited >= _WAITED else "")
+    return format_duration(report.worked) + (
+        f", open for {format_duration(report.seconds)}" if waited >= _WAITED else ""
+    )
 
 
 def _tasks(report: FlowReport) -> str:
@@ -126,7 +128,7 @@ def say_what_to_do(
     """What went wrong, a line for each cause, and the commands that lead on from there."""
     where = where_it_is(report, store)
     if report.late and report.sla is not None:
-        out.say(f"late: it was to be done by {at(report.sla)}")
+        out.say(f"SLA missed: due {at(report.sla)}")
     for cause in causes[:_MOST_CAUSES]:
         out.say(_in_a_sentence(cause))
     if len(causes) > _MOST_CAUSES:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive._internal.masking import mask
 from redrive.cli.format import counted, in_a_line, one_line
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.model.tasks import FlowProgress, RunningTask, State, TaskFailed, TasksDead
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _head(name: str, progress: FlowProgress, width: int) -> Text:
     total, over = sum(counts.values()), sum(counts.get(state, 0) for state in _OVER)
     done = counts.get(State.SUCCESS, 0)
     said = f"{done:,} of {counted(total, 'task')} done" if total else "beginning"
-    said = f"{said} · {in_words(progress.seconds)}"
+    said = f"{said} · {format_duration(progress.seconds)}"
     shown = _shortened(one_line(name), max(8, width // 3))
     bar = min(_BAR, width - shown.cell_len - len(said) - 4)
     if bar < _SHORTEST_BAR:
@@ -205,14 +205,16 @@ def _running(progress: FlowProgress) -> _Section:
 
 
 def _age(task: RunningTask) -> str:
-    age = in_words(task.seconds)
-    limit = "" if task.timeout is None else f" of {in_words(task.timeout)}"
+    age = format_duration(task.seconds)
+    limit = "" if task.timeout is None else f" of {format_duration(task.timeout)}"
     again = f", attempt {task.attempt:,}" if task.attempt > 1 else ""
     return f"{'being ended after ' if task.dying else ''}{age}{limit}{again}"
 
 
 def _retries(progress: FlowProgress) -> _Section:
-    rows = [_Row(task, f"in {in_words(wait)}" if wait > 0 else "now", "yellow") for task, wait in progress.retries]
+    rows = [
+        _Row(task, f"in {format_duration(wait)}" if wait > 0 else "now", "yellow") for task, wait in progress.retries
+    ]
     return _Section("retries", rows, progress.counts.get(State.RETRYING, 0))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 _BARS = "▂▃▄▅▆▇█"
 # Controls, and what turns the direction of writing: a vendor's file must not steer the terminal that shows it.
@@ -23,7 +23,7 @@ def ago(moment: datetime | None) -> str:
     seconds = (datetime.now(UTC) - moment).total_seconds()
     if -10 < seconds < 10:
         return "just now"
-    return f"{in_words(seconds)} ago" if seconds > 0 else f"in {in_words(-seconds)}"
+    return f"{format_duration(seconds)} ago" if seconds > 0 else f"in {format_duration(-seconds)}"
 
 
 def due(moment: datetime | None) -> str:

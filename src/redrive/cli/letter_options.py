@@ -92,7 +92,7 @@ class Selection:
         """The filters of `store.dlq`; of this status where none was said, unless the letters were named."""
         found = self.conditions
         if "cause" in found:
-            found["cause"] = whole_cause(dlq, found["cause"])
+            found["cause"] = resolve_cause(dlq, found["cause"])
         if ids := self.listed_ids:
             found["ids"] = ids
         said = self.said_status()
@@ -106,7 +106,7 @@ class Selection:
         return () if self.all_statuses or _ANY & set(said) else said or None
 
 
-def whole_cause(dlq: DeadLetters, beginning: str) -> str:
+def resolve_cause(dlq: DeadLetters, beginning: str) -> str:
     """The one cause that begins so: a few digits must not select two causes by accident."""
     found = dlq.causes(cause=beginning)
     if not found:

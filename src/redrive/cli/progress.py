@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redrive.cli.format import counted, one_line
 from redrive.cli.runs import share
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
     from redrive.model.runs import Progress
@@ -51,5 +51,5 @@ def in_figures(progress: Progress) -> str:
     if counts.retries:
         said.append(f"{counts.retries:,} {'retry' if counts.retries == 1 else 'retries'}")
     if progress.total is not None and 0 < progress.done < progress.total:
-        said.append(f"{in_words(seconds * (progress.total - progress.done) / progress.done)} left")
+        said.append(f"{format_duration(seconds * (progress.total - progress.done) / progress.done)} left")
     return " · ".join(said)

@@ -18,7 +18,7 @@ from redrive.cli.format import ago, at, counted, in_a_line
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Limit, Session
 from redrive.errors import PipelineError
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.model.runs import Report, RunStatus, Tier
 from redrive.model.tasks import FlowReport, FlowStatus, State
 
@@ -84,7 +84,7 @@ _COLUMNS = (
     Column(title="pipeline", least=12),
     Column(title="status"),
     Column(title="started", show=ago),
-    Column(title="duration", show=in_words, right=True, drop=5),
+    Column(title="duration", show=format_duration, right=True, drop=5),
 )
 _REASON = Column(title="reason", show=in_a_line, drop=1, least=20)
 _OF_ROWS = (
@@ -199,7 +199,7 @@ def show(
 
 def _meant(store: Store, run: str) -> Report | FlowReport:
     """The run that is so called, of a pipeline or of a flow; of two by one name, the newer one."""
-    found: list[Report | FlowReport] = [*store.runs.like(run), *store.tasks.like(run)]
+    found: list[Report | FlowReport] = [*store.runs.find_by_prefix(run), *store.tasks.find_by_prefix(run)]
     if not found:
         raise PipelineError(f"there is no run {run!r}; see `redrive runs ls`")
     if all(_name(one) == run for one in found):
@@ -241,7 +241,7 @@ def show_outcome(out: Output, report: Report) -> None:
     """A report in a few lines, for who has just seen the run end."""
     pace = f", {report.throughput:,.0f} rows/s" if report.read else ""
     again = ", resumed" if report.resumed else ""
-    took = in_words(report.seconds)
+    took = format_duration(report.seconds)
     numbers = len(f"{report.read:,}")
 
     def rows(count: int, more: str) -> str:
@@ -268,7 +268,7 @@ def say_what_to_do(out: Output, report: Report, *, store: str | None) -> None:
     """Print the commands that lead on from a report."""
     where = "" if store is None else f" --store {shlex.quote(mask(store))}"
     if report.late and report.sla is not None:
-        out.say(f"late: it was to be done by {at(report.sla)}")
+        out.say(f"SLA missed: due {at(report.sla)}")
     if report.rejected:
         out.say(f"the rejected rows by cause: redrive dlq causes --run {str(report.run_id)[:8]}{where}")
     if report.status in _ENDED_BADLY and report.read:
@@ -296,7 +296,7 @@ def _show_to_people(out: Output, report: Report) -> None:
             "sink": report.sink,
             "started": at(report.started_at),
             "ended": at(report.ended_at) or None,
-            "took": f"{in_words(report.seconds)}, {report.throughput:,.0f} rows/s",
+            "took": f"{format_duration(report.seconds)}, {report.throughput:,.0f} rows/s",
             "sla": f"{at(report.sla)}{', missed' if report.late else ', kept' if done else ''}" if report.sla else None,
             "read": f"{report.read:,}" + ("" if done or share_read is None else f", {share_read:.0%} of the source"),
             "written": f"{report.written:,}",

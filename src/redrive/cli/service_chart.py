@@ -44,7 +44,7 @@ def beginning(now: datetime, seconds: int = QUARTER) -> datetime:
 
 def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> list[str]:
     """Attempts, the share of them that failed, and the 95th percentile of the others, one below the other."""
-    from redrive.store.repositories.services import together
+    from redrive.store.repositories.services import merge_windows
 
     grid = next((one for one in _GRIDS if width >= _LABEL + one.width), _GRIDS[-1])
     begins = beginning(now, grid.seconds)
@@ -53,7 +53,7 @@ def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> lis
         place = (one.at - begins) // timedelta(seconds=grid.seconds)
         if 0 <= place < len(places):
             places[place].append(one)
-    found = [together(listed) if listed else None for listed in places]
+    found = [merge_windows(listed) if listed else None for listed in places]
 
     def row(
         title: str, height: int, value: Callable[[ServiceWindow], float | None], show: Callable[[float], str]

@@ -17,7 +17,7 @@ from redrive.cli.format import ago, at, counted
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.service_chart import beginning, chart, share, span
 from redrive.cli.session import Session
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
     from redrive.store.repositories.service_state import ServiceState
@@ -53,7 +53,7 @@ class ServiceFacts:
 def _all(store: Store, now: datetime) -> list[ServiceFacts]:
     from redrive.policy.breaker import CircuitState
     from redrive.store.repositories.service_state import ServiceState
-    from redrive.store.repositories.services import together
+    from redrive.store.repositories.services import merge_windows
 
     since = beginning(now)
     states = {one.service: one for one in store.shared.services()}
@@ -67,7 +67,7 @@ def _all(store: Store, now: datetime) -> list[ServiceFacts]:
     return [
         ServiceFacts(
             state=states.get(name) or silent(name),
-            day=together(windows[name], service=name, at=since),
+            day=merge_windows(windows[name], service=name, at=since),
             windows=windows[name],
         )
         for name in sorted(windows)
@@ -205,7 +205,7 @@ def _latency(day: ServiceWindow) -> str:
 
 
 def _open(seconds: float, people: bool) -> Any:
-    return f"{in_words(seconds)}, over all processes" if people else _rounded(seconds)
+    return f"{format_duration(seconds)}, over all processes" if people else _rounded(seconds)
 
 
 _ENDPOINT_COLUMNS = (

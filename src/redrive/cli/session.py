@@ -142,10 +142,10 @@ class Session:
             del words[place : place + (1 if value is None else 2)]
         words = [word for word in words if not word.startswith(f"{option}=")]
         added = [option, *([] if value is None else [str(value)])]
-        return _shown([*words, *added]) or in_words(*added)
+        return _shown([*words, *added]) or format_duration(*added)
 
 
-def in_words(*added: str) -> str:
+def format_duration(*added: str) -> str:
     """Describe a command that cannot be shown: the one that was typed, with these words added."""
     return f"run the same command with {shlex.join(added)}"
 

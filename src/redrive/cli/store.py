@@ -105,7 +105,7 @@ def purge(
         # Purging is by its nature bulk, and a schedule does it where nobody is there: only a person is asked.
         if not dry_run and not yes and out.attended:
             would = store.purge(older_than=older_than, dry_run=True, files=files)
-            if what := in_words(would):
+            if what := format_duration(would):
                 if would.elsewhere:
                     out.say(left_behind(would))
                 confirm(session, f"remove {what} for good", would.runs + would.flows)
@@ -114,13 +114,13 @@ def purge(
         remote = store.database.dialect.is_remote
     if out.json:
         out.document(asdict(purged))
-    what = in_words(purged) or "nothing"
+    what = format_duration(purged) or "nothing"
     out.say(f"would remove {what}; nothing was changed" if purged.dry_run else f"removed {what}")
     for sentence in beside(purged, remote=remote):
         out.say(sentence)
 
 
-def in_words(purged: StorePurged) -> str:
+def format_duration(purged: StorePurged) -> str:
     """`3 runs, 1 run of flows with 12 tasks and 2 files`: what there is of it."""
     flows = [counted(purged.flows, "run") + " of flows", counted(purged.tasks, "task"), counted(purged.files, "file")]
     said = [

@@ -22,7 +22,7 @@ from redrive.cli.output import Output, iso
 from redrive.cli.run_alerts import leave_alerts_to_the_report
 from redrive.cli.session import Session
 from redrive.cli.store import left_behind
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
     from redrive.alerts.watch.watch import News, Watch
@@ -134,9 +134,9 @@ def _purges(session: Session, store: Store) -> list[Callable[[], object]]:
 
 
 def _purge_runs(session: Session, store: Store, keep: timedelta) -> None:
-    from redrive.store.retention.purge import place_of_results, purge_work
+    from redrive.store.retention.purge import purge_work, results_directory
 
-    where = place_of_results(session.settings.result_files, usual=store.results)
+    where = results_directory(session.settings.result_files, usual=store.results)
     done = purge_work(store.database, before=_ago(store, keep), files=where, within=_MOST_OF_A_LOOK)
     if done.elsewhere:
         _LOG.warning("%s", left_behind(done))
@@ -187,7 +187,9 @@ class _Status:
             case AlertMoved(what, alert):
                 self._tell_of(what, alert)
             case Leading() if self.every is not None:
-                self._out.say(f"watching {self._store.database.name}, every {in_words(self.every)}; times are UTC")
+                self._out.say(
+                    f"watching {self._store.database.name}, every {format_duration(self.every)}; times are UTC"
+                )
             case StandingBy(process, host):
                 then = "" if self.every is None else "; this one takes over when it ends"
                 self._out.say(f"standing by: process {process} on {host} leads{then}")

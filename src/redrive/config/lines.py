@@ -1,4 +1,4 @@
-"""On which line each key of a TOML document stands: `tomllib` gives values without it.
+"""On which line each key of a TOML document stands, for the messages of `Located`: `tomllib` does not report it.
 
 The text is known to be valid, since `tomllib` has read it; so this looks for names, and steps over values.
 """
@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 Key = tuple[str | int, ...]
-"""The way to a value: names of tables and keys, and the places in lists, from 0."""
+"""The path to a value: names of tables and keys, and the positions in lists, from 0."""
 
 _TOKEN = re.compile(
     r'''(?P<blank>[ \t\r]+|\#[^\n]*)
@@ -22,9 +22,9 @@ _TOKEN = re.compile(
 
 
 def lines(text: str) -> dict[Key, int]:
-    """The line, from 1, of every key, every table and every entry of a list.
+    """Return the line, from 1, of every key, every table and every entry of a list.
 
-    A table stands where its header is, or else where it is first spoken of.
+    A table has the line of its header, or else of its first mention.
     """
     scan = _Scan()
     line = 1
@@ -34,7 +34,7 @@ def lines(text: str) -> dict[Key, int]:
         elif token.lastgroup != "blank":
             scan.take(token[0], line)
         line += token[0].count("\n")
-    return scan.found
+    return scan.line_of
 
 
 class _OpenContainer(NamedTuple):
@@ -45,10 +45,10 @@ class _OpenContainer(NamedTuple):
 
 
 class _Scan:
-    """Goes through a document piece by piece. A stack in place of recursion: a list may be nested deeply."""
+    """Reads a document token by token. It has a stack in place of recursion, since a list may be nested deeply."""
 
     def __init__(self) -> None:
-        self.found: dict[Key, int] = {}
+        self.line_of: dict[Key, int] = {}
         self._table: Key = ()  # that of the last header
         self._sizes: dict[Key, int] = {}  # of arrays of tables, and of lists that are open
         self._brackets = 0  # of the header that is being read
@@ -58,16 +58,16 @@ class _Scan:
         self._open: list[_OpenContainer] = []
 
     def end_of_line(self) -> None:
-        """Ends a statement, unless it is within a list or an inline table."""
+        """End a statement, unless it is within a list or an inline table."""
         if not self._open:
             self._names, self._brackets, self._in_value = [], 0, False
 
     def take(self, piece: str, line: int) -> None:
-        """A name, a value, a part of one, or a mark between them."""
+        """Take a name, a value, a part of one, or a mark between them."""
         if self._in_value:
-            self._take_of_value(piece, line)
+            self._take_in_value(piece, line)
         elif piece == "=":
-            self._key = self._note(self._open[-1].key if self._open else self._table, line)
+            self._key = self._append_names(self._open[-1].key if self._open else self._table, line)
             self._in_value = True
         elif piece == "[":
             self._brackets += 1
@@ -78,18 +78,20 @@ class _Scan:
         elif piece not in {".", ","}:
             self._names.append(_name(piece))
 
-    def _take_of_value(self, piece: str, line: int) -> None:
-        around = self._open[-1] if self._open else None
+    def _take_in_value(self, piece: str, line: int) -> None:
+        container = self._open[-1] if self._open else None
         if piece == ",":
-            if around is not None and around.is_list:
-                self._sizes[around.key] += 1
+            if container is not None and container.is_list:
+                self._sizes[container.key] += 1
             else:
                 self._in_value = False
         elif piece in {"]", "}"}:
             self._close()
         else:
-            key = (*around.key, self._sizes[around.key]) if around is not None and around.is_list else self._key
-            self.found.setdefault(key, line)
+            key = self._key
+            if container is not None and container.is_list:
+                key = (*container.key, self._sizes[container.key])
+            self.line_of.setdefault(key, line)
             if piece == "[":
                 self._sizes[key] = 0
                 self._open.append(_OpenContainer(key, is_list=True))
@@ -99,34 +101,35 @@ class _Scan:
 
     def _close(self) -> None:
         self._open.pop()
-        self._names, self._in_value = [], True  # what comes is a comma, the end of what is around, or of the line
+        # What follows is a comma, the end of the outer container, or the end of the line.
+        self._names, self._in_value = [], True
 
-    def _note(self, key: Key, line: int) -> Key:
-        """Put the names that were read behind a key."""
+    def _append_names(self, key: Key, line: int) -> Key:
+        """Append the names that were read to a key, and return it."""
         for name in self._names:
             key = (*key, name)
-            self.found.setdefault(key, line)
+            self.line_of.setdefault(key, line)
         self._names = []
         return key
 
     def _begin_table(self, line: int) -> None:
-        if not self._names:  # the second bracket of [[this]]
+        if not self._names:  # the second bracket of [[array]]
             return
         *before, last = self._names
         key: Key = ()
         for name in before:
             key = (*key, name)
-            self.found.setdefault(key, line)
-            if key in self._sizes:  # of an array of tables, the last one is meant
+            self.line_of.setdefault(key, line)
+            if key in self._sizes:  # of an array of tables, the last table is extended
                 key = (*key, self._sizes[key] - 1)
         key = (*key, last)
         if self._brackets == 1:
-            self.found[key] = line
+            self.line_of[key] = line
         else:
-            self.found.setdefault(key, line)
+            self.line_of.setdefault(key, line)
             self._sizes[key] = self._sizes.get(key, 0) + 1
             key = (*key, self._sizes[key] - 1)
-            self.found[key] = line
+            self.line_of[key] = line
         self._names, self._table = [], key
 
 

@@ -1,4 +1,4 @@
-"""Where settings come from: arguments, the environment, the file, and who wins."""
+"""`Settings`, and how they are read from arguments, the environment and the file."""
 
 from __future__ import annotations
 
@@ -21,69 +21,69 @@ ALERTS = ("alerts", "channels", "routes", "pipelines", "tables", "conditions", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How redrive is set up here."""
+    """The settings of redrive in a directory."""
 
     store: str | None = None
     """The store's URL; None for the default, `.redrive/redrive.db`."""
     migrate: bool | None = None
     """Bring an older schema up to date: always, never, or, by None, as `redrive.connect` does."""
     patience: float | None = None
-    """Seconds for which a database that is busy or restarts is waited for."""
+    """Seconds to wait for a database that is busy or restarts."""
     redact: tuple[str, ...] = ()
-    """Fields to mask in what people see."""
+    """Fields to mask in output."""
     store_redacted: bool = False
     """Mask them in the stored record, too."""
     keep_runs: float | None = None
-    """Seconds after their end for which runs are kept; None for ever."""
+    """Seconds after their end for which runs are kept; None to keep them."""
     keep_letters: float | None = None
-    """Seconds after they were reprocessed or discarded for which letters are kept; None for ever."""
+    """Seconds after they were reprocessed or discarded for which letters are kept; None to keep them."""
     result_files: str | None = None
-    """The directory that `Flow(files=…)` names, where results go with their runs."""
+    """The directory that `Flow(files=…)` names, where results are removed with their runs."""
     alerts_on: bool | None = None
-    """What the environment says of alerts; None where it says nothing, and the file counts."""
+    """Whether the environment turns alerts on or off; None to follow the file."""
     alerts: Mapping[str, Located] = field(default_factory=dict)
-    """The file's tables about alerts, as they stand there; `redrive.alerts.config.read` makes settings of them."""
+    """The file's tables about alerts, unchecked; `redrive.alerts.config.read` makes settings of them."""
     file: Path | None = None
     """The file that was read."""
 
 
-def _as_written(text: str) -> Any:
+def _keep_text(text: str) -> Any:
     return text
 
 
-def _as_switch(text: str) -> Any:
+def _parse_switch(text: str) -> Any:
     words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
     return words.get(text.strip().lower())
 
 
-def _as_number(text: str) -> Any:
+def _parse_number(text: str) -> Any:
     try:
         return float(text)
     except ValueError:
-        return text  # perhaps a span
+        return text  # perhaps a duration
 
 
-def _as_list(text: str) -> Any:
-    return [one for one in text.split(",") if one.strip()]
+def _parse_list(text: str) -> Any:
+    return [entry for entry in text.split(",") if entry.strip()]
 
 
 class _Key(NamedTuple):
-    """One setting: where it stands in the file, in the environment and in `Settings`."""
+    """One setting: its place in the file, in the environment and in `Settings`."""
 
     table: str
     name: str
     field: str
     variable: str
     check: Callable[[Located], Any]
-    parse: Callable[[str], Any] = _as_written
+    parse: Callable[[str], Any] = _keep_text
 
 
 _KEYS = (
     _Key("store", "url", "store", "REDRIVE_STORE", value_kinds.text),
-    _Key("store", "migrate", "migrate", "REDRIVE_STORE_MIGRATE", value_kinds.switch, _as_switch),
+    _Key("store", "migrate", "migrate", "REDRIVE_STORE_MIGRATE", value_kinds.switch, _parse_switch),
     _Key(
         *("store", "patience", "patience", "REDRIVE_STORE_PATIENCE"),
-        *(partial(value_kinds.duration, zero=True, most=value_kinds.DAY), _as_number),
+        *(partial(value_kinds.duration, zero=True, most=value_kinds.DAY), _parse_number),
     ),
     _Key(
         "letters",
@@ -91,16 +91,21 @@ _KEYS = (
         "redact",
         "REDRIVE_LETTERS_REDACT",
         partial(value_kinds.texts, of="names of fields"),
-        _as_list,
+        _parse_list,
     ),
     _Key(
-        "letters", "store_redacted", "store_redacted", "REDRIVE_LETTERS_STORE_REDACTED", value_kinds.switch, _as_switch
+        "letters",
+        "store_redacted",
+        "store_redacted",
+        "REDRIVE_LETTERS_STORE_REDACTED",
+        value_kinds.switch,
+        _parse_switch,
     ),
-    _Key("retention", "runs", "keep_runs", "REDRIVE_RETENTION_RUNS", value_kinds.age, _as_number),
-    _Key("retention", "letters", "keep_letters", "REDRIVE_RETENTION_LETTERS", value_kinds.age, _as_number),
+    _Key("retention", "runs", "keep_runs", "REDRIVE_RETENTION_RUNS", value_kinds.age, _parse_number),
+    _Key("retention", "letters", "keep_letters", "REDRIVE_RETENTION_LETTERS", value_kinds.age, _parse_number),
     _Key("retention", "files", "result_files", "REDRIVE_RETENTION_FILES", value_kinds.text),
 )
-_ALERTS_ON = _Key("alerts", "enabled", "alerts_on", "REDRIVE_ALERTS", value_kinds.switch, _as_switch)
+_ALERTS_ON = _Key("alerts", "enabled", "alerts_on", "REDRIVE_ALERTS", value_kinds.switch, _parse_switch)
 _TABLES: Mapping[str, Mapping[str, _Key]] = {
     table: {key.name: key for key in _KEYS if key.table == table} for table in ("store", "letters", "retention")
 }
@@ -109,58 +114,58 @@ _TABLES: Mapping[str, Mapping[str, _Key]] = {
 def load(
     *, environ: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None, **given: Any
 ) -> Settings:
-    """The settings that hold in a directory; what is given by name, and is not None, holds before all else.
+    """Return the settings of a directory; what is given by name, and is not None, outranks all else.
 
-    What the file says of alerts is kept for `redrive.alerts.config.read`.
+    The file's tables about alerts are kept unchecked, for `redrive.alerts.config.read`.
     """
     environ = os.environ if environ is None else environ
     file = find(directory, environ)
-    found = _from_environment(environ)
-    found |= {name: value for name, value in given.items() if value is not None}
+    settings = _from_environment(environ)
+    settings |= {name: value for name, value in given.items() if value is not None}
     if file is not None:
-        found = {**_from_file(file, environ, overruled=found), **found, "file": file}
-    return Settings(**found)
+        settings = {**_from_file(file, environ, overruled=settings), **settings, "file": file}
+    return Settings(**settings)
 
 
 class SettingOrigin(NamedTuple):
-    """A setting as it holds, and where it comes from."""
+    """A setting in force, and where it comes from."""
 
     name: str
     value: Any
-    """As it is written: a variable by its name, an address or a key not at all."""
+    """As it is written: variables by their names, addresses and keys masked."""
     source: str
 
 
 def origins(
     *, environ: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None
 ) -> list[SettingOrigin]:
-    """What was read, and from where: a variable, or a line of the file. What has its default is left out."""
+    """Return the settings that were read, each with its variable or its line of the file; defaults are left out."""
     environ = os.environ if environ is None else environ
     file = find(directory, environ)
-    found: dict[str, SettingOrigin] = {}
+    by_name: dict[str, SettingOrigin] = {}
     if file is not None:
-        found = {one.name: one for one in _leaves(_parsed(file, environ))}
+        by_name = {origin.name: origin for origin in _list_origins(_parse(file, environ))}
     for key in (*_KEYS, _ALERTS_ON):
         if environ.get(key.variable, "").strip():
             name = f"{key.table}.{key.name}"
-            found[name] = SettingOrigin(name, _as_may_be_shown(environ[key.variable], name), key.variable)
-    return list(found.values())
+            by_name[name] = SettingOrigin(name, _mask_value(environ[key.variable], name), key.variable)
+    return list(by_name.values())
 
 
-def _leaves(at: Located) -> Iterator[SettingOrigin]:
+def _list_origins(at: Located) -> Iterator[SettingOrigin]:
     if isinstance(at.value, dict):
-        for one in at.table().values():
-            yield from _leaves(one)
+        for inner in at.table().values():
+            yield from _list_origins(inner)
     elif isinstance(at.value, list) and any(isinstance(inner, dict) for inner in at.value):
-        for one in at.entries("tables"):
-            yield from _leaves(one)
+        for entry in at.entries("tables"):
+            yield from _list_origins(entry)
     else:
         source, unset = f"{at.source.file}, line {at.line}" if at.source else "", at.unset()
         missing = f" ({listed(unset)} not set)" if unset else ""
-        yield SettingOrigin(dotted(at.key), _as_may_be_shown(at.value, dotted(at.key)), source + missing)
+        yield SettingOrigin(dotted(at.key), _mask_value(at.value, dotted(at.key)), source + missing)
 
 
-def _as_may_be_shown(value: Any, name: str) -> Any:
+def _mask_value(value: Any, name: str) -> Any:
     from redrive._internal.masking import mask_all
 
     is_address = name.startswith("channels.") or name == "alerts.heartbeat"
@@ -170,7 +175,7 @@ def _as_may_be_shown(value: Any, name: str) -> Any:
 
 
 def beside(file: Path, url: str) -> str:
-    """A relative path of SQLite's or DuckDB's means the same from every directory below the file."""
+    """Resolve a relative path of SQLite's or DuckDB's against the file, so that it is the same in every directory."""
     if url.endswith(":memory:"):
         return url
     if "://" not in url:
@@ -182,29 +187,29 @@ def beside(file: Path, url: str) -> str:
 
 
 def _from_file(file: Path, environ: Mapping[str, str], *, overruled: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    tables = _parsed(file, environ).table((*_TABLES, *ALERTS))
+    settings: dict[str, Any] = {}
+    tables = _parse(file, environ).table((*_TABLES, *ALERTS))
     for table, keys in _TABLES.items():
         located = tables[table].table(keys) if table in tables else {}
-        for name, one in located.items():
-            found[keys[name].field] = keys[name].check(one)
-    if "store" in found and "store" not in overruled:
-        # Only now: a variable that it names may well be missing where another store is given.
-        found["store"] = _store(file, tables["store"].at("url").filled())
-    if "result_files" in found:
-        found["result_files"] = str(file.parent / found["result_files"])
-    return {**found, "alerts": {name: tables[name] for name in ALERTS if name in tables}}
+        for name, value in located.items():
+            settings[keys[name].field] = keys[name].check(value)
+    if "store" in settings and "store" not in overruled:
+        # Expanded only now: a variable that it names may be missing where another store is given.
+        settings["store"] = _store(file, tables["store"].at("url").filled())
+    if "result_files" in settings:
+        settings["result_files"] = str(file.parent / settings["result_files"])
+    return {**settings, "alerts": {name: tables[name] for name in ALERTS if name in tables}}
 
 
 def _store(file: Path, at: Located) -> str:
     url = value_kinds.text(at)
-    whole = beside(file, url)
-    if (wrong := wrong_path(url, STORE_FORMS)) and not os.path.exists(whole):
+    resolved = beside(file, url)
+    if (wrong := wrong_path(url, STORE_FORMS)) and not os.path.exists(resolved):
         raise at.wrong(f"is not complete: {wrong}")
-    return whole
+    return resolved
 
 
-def _parsed(file: Path, environ: Mapping[str, str]) -> Located:
+def _parse(file: Path, environ: Mapping[str, str]) -> Located:
     import tomllib  # most programs have no such file
 
     raw = b""
@@ -218,17 +223,17 @@ def _parsed(file: Path, environ: Mapping[str, str]) -> Located:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{file}, line {line}: this is not valid TOML: there is a byte that is not UTF-8") from None
     except ValueError as error:
-        raise ConfigError(_no_toml(file, text, str(error))) from None
+        raise ConfigError(_describe_toml_error(file, text, str(error))) from None
     except RecursionError:
         raise ConfigError(f"{file} is not valid TOML: it is nested too deeply") from None
 
 
-def _no_toml(file: Path, text: str, said: str) -> str:
-    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", said, re.DOTALL)
-    if found is None:
-        return f"{file} is not valid TOML: {said}"
-    line = found[2] or text.rstrip("\n").count("\n") + 1
-    return f"{file}, line {line}: this is not valid TOML: {found[1]}"
+def _describe_toml_error(file: Path, text: str, message: str) -> str:
+    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL)
+    if match is None:
+        return f"{file} is not valid TOML: {message}"
+    line = match[2] or text.rstrip("\n").count("\n") + 1
+    return f"{file}, line {line}: this is not valid TOML: {match[1]}"
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Times of day, zones and weekdays, as settings have them."""
+"""Checks of times of day, time zones, dates and weekdays in settings."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _LONGEST_ZONE = 40
 
 
 def time_of_day(at: Located) -> time:
-    """A time on the wall: "22:00", or as TOML has it, 22:00:00."""
+    """Return a local time: "22:00", or as TOML has it, 22:00:00."""
     if isinstance(at.value, time):
         return at.value
-    found = _TIME.fullmatch(text(at))
-    if found is None:
+    match = _TIME.fullmatch(text(at))
+    if match is None:
         raise at.wrong(f'must be a time of day such as "06:30", not {shown(at.value)}')
-    return time(int(found[1]), int(found[2]))
+    return time(int(match[1]), int(match[2]))
 
 
 def zone(at: Located) -> ZoneInfo:
-    """A time zone by its name."""
+    """Return the time zone of that name."""
     name = text(at)
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        near = _meant(name)
+        near = _suggest_zone(name)
         hint = f"did you mean {near!r}?" if near else 'write one like "Europe/Berlin"'
-        said = shown(name, longest=_LONGEST_ZONE)
-        raise at.wrong(f"names an unknown time zone {said}; {hint}") from None
+        quoted = shown(name, longest=_LONGEST_ZONE)
+        raise at.wrong(f"names an unknown time zone {quoted}; {hint}") from None
 
 
-def moment(at: Located, place: ZoneInfo | None) -> datetime:
-    """A date and a time: 2026-12-24T18:00:00+01:00, or without the offset where a zone is set."""
+def moment(at: Located, local_zone: ZoneInfo | None) -> datetime:
+    """Return a date and a time: 2026-12-24T18:00:00+01:00, or without the offset where a zone is set."""
     value = at.value
     if isinstance(value, str):
         try:
@@ -47,19 +47,19 @@ def moment(at: Located, place: ZoneInfo | None) -> datetime:
             raise at.wrong(f'must be a date and a time such as "2026-12-24 18:00", not {shown(at.value)}') from None
     if not isinstance(value, datetime):
         raise at.wrong("must be a date and a time, such as 2026-12-24T18:00:00+01:00")
-    if value.tzinfo is None and place is None:
+    if value.tzinfo is None and local_zone is None:
         raise at.wrong('has no time zone: add an offset such as +01:00, or zone = "Europe/Berlin"')
-    return (value if value.tzinfo is not None else value.replace(tzinfo=place)).astimezone(UTC)
+    return (value if value.tzinfo is not None else value.replace(tzinfo=local_zone)).astimezone(UTC)
 
 
 def weekdays(at: Located) -> frozenset[int]:
-    """Days of the week, Monday being 0: ["mon", "thu"], "weekdays" or "daily"."""
+    """Return days of the week, Monday being 0: ["mon", "thu"], "weekdays" or "daily"."""
     if isinstance(at.value, str):
         return _GROUPS[at.value] if at.value in _GROUPS else frozenset({_weekday(at)})
-    found = [_weekday(one) for one in at.entries('weekdays, as in ["mon", "thu"]')]
-    if not found:
+    days = [_weekday(entry) for entry in at.entries('weekdays, as in ["mon", "thu"]')]
+    if not days:
         raise at.wrong("names no day; leave it out where the days are to be learned from the runs")
-    return frozenset(found)
+    return frozenset(days)
 
 
 def _weekday(at: Located) -> int:
@@ -71,9 +71,9 @@ def _weekday(at: Located) -> int:
     return WEEKDAYS.index(name)
 
 
-def _meant(name: str) -> str | None:
-    """The zone of that city, or the one that is spelled most like it."""
+def _suggest_zone(name: str) -> str | None:
+    """Return the zone of that city, or the one that is spelled most like it."""
     known = sorted(available_timezones())
     city = name.replace(" ", "_").lower()
-    of_city = [one for one in known if one.lower().endswith(f"/{city}")]
+    of_city = [zone for zone in known if zone.lower().endswith(f"/{city}")]
     return of_city[0] if of_city else nearest(name, known)

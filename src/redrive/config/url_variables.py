@@ -1,6 +1,6 @@
-"""Values of variables within a URL, encoded by the part that they stand in.
+"""Encoding of the values of variables within a URL, by the part of the URL.
 
-A password with an `@` would otherwise end the part that it stands in, and what follows be taken for a host.
+An unencoded `@` in a password would end the part, and what follows would be taken for a host.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable
 from urllib.parse import quote
 
-# What may stand there as it is: also a value that was percent-encoded by hand, as was needed before.
+# Characters that need no encoding; `%` is kept, since users had to percent-encode values by hand in earlier versions.
 _IN_USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")
 _IN_QUERY = re.compile(r"(?:[A-Za-z0-9._~!$'()*,;:@/?-]|%[0-9A-Fa-f]{2})*")
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}://([^/?#]*)")
 
 
 def encoder(template: str, start: int, end: int) -> Callable[[str], str]:
-    """How to encode the value of the variable at this place of a URL; in a text that is no URL, not at all."""
+    """Return how to encode the value of a variable at this position of a URL; other texts are not encoded."""
     url = _AUTHORITY.match(template)
     if url is None or start < url.start(1):
         return str
@@ -34,7 +34,7 @@ def _encode_userinfo(value: str) -> str:
 
 
 def _encode_credentials(value: str) -> str:
-    """`user:password` in one variable."""
+    """Encode `user:password` in one variable."""
     user, colon, password = value.partition(":")
     return _encode_userinfo(user) + colon + _encode_userinfo(password)
 

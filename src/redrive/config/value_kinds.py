@@ -1,4 +1,4 @@
-"""The kinds of values that settings have; whatever is of another kind is refused, never guessed at."""
+"""Checks of setting values by kind: a value of another kind raises `ConfigError` and is never guessed at."""
 
 from __future__ import annotations
 
@@ -16,34 +16,38 @@ _SIZE_UNITS = {
 DAY = 86_400.0
 YEAR = 366 * DAY
 DECADE = 10 * YEAR
-# Beyond that a date has no name any more, and neither has a count of anything that is kept here.
+# Larger numbers are beyond any date, and beyond any count of rows, letters or runs.
 _MOST = 10**15
 
 
 def text(at: Located) -> str:
-    """Something written."""
+    """Return a text that is not empty."""
     if not isinstance(at.value, str) or not at.value.strip():
         raise at.wrong("must be a text")
     return at.value.strip()
 
 
 def texts(at: Located, of: str) -> tuple[str, ...]:
-    """A list of something written."""
+    """Return a list of texts.
+
+    Args:
+        of: what the texts are, for the message.
+    """
     entries = at.entries(of)
-    if not all(isinstance(one.value, str) and one.value.strip() for one in entries):
+    if not all(isinstance(entry.value, str) and entry.value.strip() for entry in entries):
         raise at.wrong(f"must be a list of {of}")
-    return tuple(one.value.strip() for one in entries)
+    return tuple(entry.value.strip() for entry in entries)
 
 
 def switch(at: Located) -> bool:
-    """Yes or no."""
+    """Return true or false."""
     if not isinstance(at.value, bool):
         raise at.wrong("must be true or false")
     return at.value
 
 
 def whole(at: Located, *, least: int = 1, most: int = _MOST) -> int:
-    """A count."""
+    """Return a whole number in a range."""
     value = at.value
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise at.wrong(f"must be a whole number from {least} up" + (f" to {most}" if most < _MOST else ""))
@@ -51,58 +55,58 @@ def whole(at: Located, *, least: int = 1, most: int = _MOST) -> int:
 
 
 def number(at: Located, *, zero: bool = False) -> float:
-    """A factor or a mean."""
-    found = _plain(at)
-    if found is None or found < 0 or (found == 0 and not zero):
+    """Return a number that is not negative."""
+    value = _plain(at)
+    if value is None or value < 0 or (value == 0 and not zero):
         raise at.wrong(f"must be a number {'from 0 up' if zero else 'above 0'}")
-    return found
+    return value
 
 
 _LONGEST = {DAY: "a day", YEAR: "a year", DECADE: "ten years"}
 
 
 def duration(at: Located, *, zero: bool = False, most: float = YEAR) -> float:
-    """Seconds, of a number or of a span such as "5min"."""
-    found = _plain(at) if not isinstance(at.value, str) else _sum(at.value, _TIME_UNITS)
-    if found is None:
+    """Return seconds, of a number or of a span such as "5min"."""
+    value = _plain(at) if not isinstance(at.value, str) else _sum(at.value, _TIME_UNITS)
+    if value is None:
         raise at.wrong(f'must be a span such as "90s", "5min" or "1h", or a number of seconds{_not(at)}')
-    if found < 0 or (found == 0 and not zero):
+    if value < 0 or (value == 0 and not zero):
         raise at.wrong(f"must be {'0 seconds or more' if zero else 'more than 0 seconds'}")
-    if found > most:
+    if value > most:
         raise at.wrong(f"must be at most {_LONGEST.get(most, f'{most:g} seconds')}")
-    return found
+    return value
 
 
 def duration_or_never(at: Located) -> float | None:
-    """Seconds, or None for "never"."""
+    """Return seconds, or None for "never"."""
     return None if at.value == "never" else duration(at)
 
 
 def age(at: Located) -> float:
-    """Seconds, a day of them at least: what is younger is not old."""
-    found = duration(at, most=DECADE)
-    if found < DAY:
+    """Return the seconds of an age, which is at least a day."""
+    value = duration(at, most=DECADE)
+    if value < DAY:
         raise at.wrong('must be at least a day, such as "90d"')
-    return found
+    return value
 
 
 def share(at: Located) -> float:
-    """A part of the whole: 0.05, or "5%"."""
-    found = _plain(at)
+    """Return a share of the whole: 0.05, or "5%"."""
+    value = _plain(at)
     if isinstance(at.value, str):
         percent = _sum(at.value, {"%": 1.0})
-        found = None if percent is None else percent / 100
-    if found is None or not 0 < found <= 1:
+        value = None if percent is None else percent / 100
+    if value is None or not 0 < value <= 1:
         raise at.wrong(f'must be a share above 0 and up to 1, such as 0.05 or "5%"{_not(at)}')
-    return found
+    return value
 
 
 def size(at: Located) -> float:
-    """Bytes, of a number or of a size such as "10GB"."""
-    found = _plain(at) if not isinstance(at.value, str) else _sum(at.value, _SIZE_UNITS)
-    if found is None or not 0 < found <= _MOST:
+    """Return bytes, of a number or of a size such as "10GB"."""
+    value = _plain(at) if not isinstance(at.value, str) else _sum(at.value, _SIZE_UNITS)
+    if value is None or not 0 < value <= _MOST:
         raise at.wrong(f'must be a size such as "10GB" or "512MiB", or a number of bytes above 0{_not(at)}')
-    return found
+    return value
 
 
 def _plain(at: Located) -> float | None:
@@ -112,15 +116,15 @@ def _plain(at: Located) -> float | None:
 
 
 def _sum(written: str, units: Mapping[str, float]) -> float | None:
-    """The sum of amounts that stand side by side, as in "1h 30min"; each unit once."""
-    rest, found = written.strip(), dict[str, float]()
+    """Return the sum of amounts side by side, as in "1h 30min"; None where `written` is not such a sum."""
+    rest, amounts = written.strip(), dict[str, float]()
     while rest:
         amount = _AMOUNT.match(rest)
-        if amount is None or amount[2] not in units or amount[2] in found:
+        if amount is None or amount[2] not in units or amount[2] in amounts:
             return None
-        found[amount[2]] = float(amount[1]) * units[amount[2]]
+        amounts[amount[2]] = float(amount[1]) * units[amount[2]]
         rest = rest[amount.end() :]
-    return sum(found.values()) if found else None
+    return sum(amounts.values()) if amounts else None
 
 
 def _not(at: Located) -> str:

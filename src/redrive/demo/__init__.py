@@ -1,1 +1,1 @@
-"""What `redrive demo` plays: the world around three programs, the directory they lie in, and what they came to."""
+"""The parts of `redrive demo`: the servers around three programs, their directory, and the outcome."""

@@ -1,4 +1,4 @@
-"""The directory in which the demo is played: made, recognised, made anew, and nobody else's ever touched."""
+"""The directory in which the demo runs: created, recognized and cleared; other directories are never changed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _MADE = (
 
 
 class DemoDirectoryError(RedriveError):
-    """The demo cannot be played there."""
+    """The demo cannot run in the directory."""
 
 
 @contextmanager
 def set_up(directory: Path, *, rows: int) -> Iterator[None]:
-    """Make the directory, with its programs and their files, and keep other demos out of it meanwhile."""
-    with ExitStack() as around:
+    """Create the directory, with its programs and their files, and lock it against other demos."""
+    with ExitStack() as stack:
         try:
             _claim(directory)
-            around.enter_context(_alone(directory))
+            stack.enter_context(_lock(directory))
             _clear(directory)
-            _furnish(directory, rows)
+            _write_files(directory, rows)
         except OSError as error:
             where, why = error.filename or directory, error.strerror
             raise DemoDirectoryError(
@@ -62,7 +62,7 @@ def _is_free(directory: Path) -> bool:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def _lock(directory: Path) -> Iterator[None]:
     with (directory / MARKER).open("r+") as marker:
         try:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +74,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _clear(directory: Path) -> None:
-    """Remove what an earlier demo has made, and nothing that somebody has put beside it."""
+    """Remove what an earlier demo has created, and no other file."""
     for name in _MADE:
         path = directory / name
         if path.is_dir() and not path.is_symlink():
@@ -83,10 +83,10 @@ def _clear(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _furnish(directory: Path, rows: int) -> None:
+def _write_files(directory: Path, rows: int) -> None:
     programs = files("redrive.demo") / "programs"
     for name in PROGRAMS:
-        # Settings that others may write to would be refused, whatever the umask.
+        # Settings that other users can write to would be rejected, whatever the umask.
         with open(open_new(directory / name), "w", encoding="utf-8") as file:
             file.write((programs / name).read_text(encoding="utf-8"))
     world.write_vendor_file(directory / DELIVERIES, rows)

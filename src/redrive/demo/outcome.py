@@ -1,4 +1,4 @@
-"""What happened, as the store tells it: no figure of the story comes from anywhere else."""
+"""The outcome of the demo, read from the store: every figure of the story comes from there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.model.alerts import Alert, Send, SendStatus, What
 from redrive.model.tasks import State
-from redrive.store.repositories.services import together
+from redrive.store.repositories.services import merge_windows
 
 if TYPE_CHECKING:
     from redrive.model.letters import Cause
@@ -30,80 +30,80 @@ class AlertWithMessages:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Who heard that it is so."""
-        return tuple(dict.fromkeys(one.channel for one in self.messages if one.what is not What.RESOLVED))
+        """The channels that reported the problem."""
+        return tuple(dict.fromkeys(message.channel for message in self.messages if message.what is not What.RESOLVED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """The demo so far."""
+    """The outcome of the demo so far."""
 
     calls: Mapping[str, int]
-    """Attempts of calls that failed, by kind."""
+    """Failed attempts of calls, by kind."""
     calls_lost: int
-    """Calls that came to nothing, after all their attempts."""
+    """Calls that failed after all their attempts."""
     attempts: Mapping[str, int]
-    """Attempts of tasks that failed: by the kind of error, `timed_out` for those that were killed."""
-    unhealed: int
-    """Of these, attempts of tasks that have not succeeded since."""
+    """Failed attempts of tasks: by the kind of error, `timed_out` for those that were killed."""
+    not_recovered: int
+    """Failed attempts of tasks that have not succeeded since."""
     killed: tuple[str, ...]
-    """Tasks that ran into their limit and were ended."""
+    """Tasks that exceeded their timeout and were killed."""
     services: tuple[ServiceState, ...]
     causes: tuple[Cause, ...]
-    """What was quarantined, whatever has become of it."""
+    """The causes of what was quarantined, whatever the status of the letters."""
     told: tuple[AlertWithMessages, ...]
 
     @property
     def failed(self) -> int:
-        """Attempts that failed, of calls and of tasks."""
+        """Failed attempts of calls and of tasks."""
         return sum(self.calls.values()) + sum(self.attempts.values())
 
     @property
-    def healed(self) -> int:
-        """Of these, the ones after which another attempt succeeded."""
-        return self.failed - self.calls_lost - self.unhealed
+    def recovered(self) -> int:
+        """Failed attempts after which another attempt succeeded."""
+        return self.failed - self.calls_lost - self.not_recovered
 
     @property
     def errors(self) -> int:
-        """All that went wrong, as somebody would count it who is told of every error."""
-        return self.failed + sum(one.count for one in self.causes if one.error_type != _TASK)
+        """The number of errors that would be reported if every error were."""
+        return self.failed + sum(cause.count for cause in self.causes if cause.error_type != _TASK)
 
     @property
     def letters(self) -> int:
-        """All that was quarantined."""
-        return sum(one.count for one in self.causes)
+        """The number of quarantined records."""
+        return sum(cause.count for cause in self.causes)
 
     @property
     def messages(self) -> int:
-        """Messages that were delivered."""
-        return sum(len(one.messages) for one in self.told)
+        """The number of messages that were delivered."""
+        return sum(len(alert.messages) for alert in self.told)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the outcome as a JSON document."""
         return {
             "failed_attempts": {"calls": dict(self.calls), "tasks": dict(self.attempts)},
             "calls_lost": self.calls_lost,
-            "healed": self.healed,
+            "healed": self.recovered,
             "killed": list(self.killed),
             "letters": [
                 {
-                    "cause": one.fingerprint,
-                    "pipelines": list(one.pipelines),
-                    "message": one.message,
-                    "letters": one.count,
-                    "by_status": dict(one.by_status),
+                    "cause": cause.fingerprint,
+                    "pipelines": list(cause.pipelines),
+                    "message": cause.message,
+                    "letters": cause.count,
+                    "by_status": dict(cause.by_status),
                 }
-                for one in self.causes
+                for cause in self.causes
             ],
             "alerts": [
                 {
-                    "id": one.alert.id,
-                    "urgency": str(one.alert.urgency),
-                    "title": one.alert.title,
-                    "status": str(one.alert.status),
-                    "messages": [{"channel": send.channel, "what": str(send.what)} for send in one.messages],
+                    "id": told.alert.id,
+                    "urgency": str(told.alert.urgency),
+                    "title": told.alert.title,
+                    "status": str(told.alert.status),
+                    "messages": [{"channel": send.channel, "what": str(send.what)} for send in told.messages],
                 }
-                for one in self.told
+                for told in self.told
             ],
             "messages": self.messages,
             "errors": self.errors,
@@ -111,30 +111,30 @@ class DemoOutcome:
 
 
 def look(store: Store) -> DemoOutcome:
-    """Ask the store."""
-    did = together(store.services.totals())
+    """Read the outcome from the store."""
+    totals = merge_windows(store.services.totals())
     attempts = _failed_attempts(store)
     return DemoOutcome(
-        calls={kind: count for kind, count in did.failures.items() if count},
-        calls_lost=did.calls_failed,
-        attempts=Counter(_how(one) for _, one in attempts),
-        unhealed=sum(task.state is not State.SUCCESS for task, _ in attempts),
-        killed=tuple(dict.fromkeys(task.name for task, one in attempts if one.ended == _KILLED)),
+        calls={kind: count for kind, count in totals.failures.items() if count},
+        calls_lost=totals.calls_failed,
+        attempts=Counter(_kind_of(attempt) for _, attempt in attempts),
+        not_recovered=sum(task.state is not State.SUCCESS for task, _ in attempts),
+        killed=tuple(dict.fromkeys(task.name for task, attempt in attempts if attempt.ended == _KILLED)),
         services=tuple(store.shared.services()),
         causes=tuple(store.dlq.causes(status=("pending", "escalated", "reprocessed", "discarded"))),
         told=tuple(
-            AlertWithMessages(alert=one, messages=_delivered(store, one)) for one in reversed(store.alerts.find())
+            AlertWithMessages(alert=alert, messages=_delivered(store, alert)) for alert in reversed(store.alerts.find())
         ),
     )
 
 
 def in_the_table(table: str) -> tuple[int, int]:
-    """Rows in a table of the warehouse, and different keys among them."""
+    """Return the number of rows in a table of the warehouse, and of different keys among them."""
     import duckdb
 
     with duckdb.connect("warehouse.duckdb") as warehouse:
-        found = warehouse.execute(f"SELECT count(*), count(DISTINCT delivery_id) FROM {table}").fetchone()
-    rows, keys = found or (0, 0)
+        counts = warehouse.execute(f"SELECT count(*), count(DISTINCT delivery_id) FROM {table}").fetchone()
+    rows, keys = counts or (0, 0)
     return rows, keys
 
 
@@ -149,9 +149,9 @@ def _failed_attempts(store: Store) -> list[tuple[TaskRow, AttemptRow]]:
     ]
 
 
-def _how(attempt: AttemptRow) -> str:
+def _kind_of(attempt: AttemptRow) -> str:
     return _KILLED if attempt.ended == _KILLED else attempt.kind or "unknown"
 
 
 def _delivered(store: Store, alert: Alert) -> tuple[Send, ...]:
-    return tuple(one for one in store.alerts.sends(alert.id) if one.status is SendStatus.SENT)
+    return tuple(send for send in store.alerts.sends(alert.id) if send.status is SendStatus.SENT)

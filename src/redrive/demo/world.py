@@ -1,7 +1,7 @@
-"""The world around the programs, on its bad day: a partner, a vendor and a bank.
+"""The services around the programs of the demo: a partner, a vendor and a bank, on a bad day.
 
 Partner and bank are real HTTP servers on this machine, which fail at chosen pages and for chosen merchants, the same
-ones each time. How many callers meet an expired token or a drained account before they know better is chance.
+ones each time. How many requests meet an expired token or an exhausted account before it is replaced is chance.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROWS = 180_000
 DAY = "2026-11-15"
 MERCHANTS = 24
 MALFORMED = "M-17"
-"""The merchant to whose account nothing can be paid."""
+"""The merchant whose account is invalid."""
 
 _CITIES = ("Pune", "Delhi", "Chennai", "Jaipur")
 _PER_PAGE = 50
@@ -26,7 +26,7 @@ _QUOTA = {"error": {"code": 403, "errors": [{"reason": "quotaExceeded"}]}}
 
 
 class Partner:
-    """Two accounts, tokens that expire, and a plan of what goes wrong at which page."""
+    """Two accounts, tokens that expire, and faults at chosen pages."""
 
     def __init__(self, server: FaultyServer) -> None:
         self._faults: dict[int, Answer | str] = {
@@ -35,12 +35,12 @@ class Partner:
             **{page: Answer(429, retry_after=1) for page in (133, 290)},
             158: "the token expires",
             215: Answer(hang=True),
-            250: "the account is used up",
+            250: "the account is exhausted",
         }
-        self._with_a_comma = frozenset({31, 72, 140, 199, 244, 308, 391})  # pages with a weight that is no number
+        self._with_a_comma = frozenset({31, 72, 140, 199, 244, 308, 391})  # pages with a weight that is not a number
         self._tokens = 0
         self._expired: set[str] = set()
-        self._used_up: set[str] = set()
+        self._exhausted: set[str] = set()
         server.on("/token", self._log_in, method="POST")
         server.on("/deliveries/*", self._page)
 
@@ -52,12 +52,12 @@ class Partner:
         token = (request.headers.get("Authorization") or "").removeprefix("Bearer ")
         account = token.partition("-")[0]
         page = int(request.path.rpartition("/")[2])
-        fault = None if token in self._expired or account in self._used_up else self._faults.pop(page, None)
+        fault = None if token in self._expired or account in self._exhausted else self._faults.pop(page, None)
         if fault == "the token expires":
             self._expired.add(token)
-        elif fault == "the account is used up":
-            self._used_up.add(account)
-        if account in self._used_up:
+        elif fault == "the account is exhausted":
+            self._exhausted.add(account)
+        if account in self._exhausted:
             return Answer(403, json=_QUOTA)
         if token in self._expired:
             return Answer(401)
@@ -72,7 +72,7 @@ class Partner:
 
 
 class Bank:
-    """Pays each key once. For three merchants it is busy at first, and of one it never says what became of it."""
+    """Pays each key once. It is busy at first for three merchants, and never answers one whose payment it made."""
 
     def __init__(self, server: FaultyServer) -> None:
         self.asked = 0
@@ -85,15 +85,15 @@ class Bank:
         self.asked += 1
         payment: dict[str, Any] = request.json()
         fault = self._faults.pop(payment["merchant"], None)
-        if fault is None or fault.hang:  # it has paid where it hangs, and nobody heard of it
+        if fault is None or fault.hang:  # where it hangs, it has paid without an answer
             self.paid[request.headers["Idempotency-Key"]] = payment["cents"]
         return fault or Answer(json={"cents": payment["cents"]}, delay=0.1)
 
 
 def write_vendor_file(path: Path, rows: int) -> None:
-    """The vendor's weekly file, the same for the same number of rows."""
-    chance = random.Random(2026)
-    unpriced = set(chance.sample(range(rows), rows * 3 // 100))
+    """Write the vendor's weekly file, the same for the same number of rows."""
+    random_source = random.Random(2026)
+    unpriced = set(random_source.sample(range(rows), rows * 3 // 100))
     with path.open("w") as file:
         file.write("delivery_id,city,delivered_at,fee\n")
         for number in range(rows):
@@ -103,12 +103,12 @@ def write_vendor_file(path: Path, rows: int) -> None:
 
 
 def write_payouts(path: Path) -> None:
-    """What is to be paid to whom."""
+    """Write the payouts of the day: merchant and amount."""
     lines = "".join(f"M-{n:02},{1_000 + 137 * n}\n" for n in range(1, MERCHANTS + 1))
     path.write_text(f"merchant,cents\n{lines}")
 
 
 def write_accounts(path: Path, **corrected: str) -> None:
-    """The merchants' accounts, one of them malformed unless it is corrected."""
+    """Write the merchants' accounts, one of them malformed unless it is corrected."""
     accounts = {f"M-{n:02}": f"DE{8_800 + n}" for n in range(1, MERCHANTS + 1)}
     path.write_text(json.dumps(accounts | {MALFORMED: "DE88-unknown"} | corrected, indent=1) + "\n")

@@ -18,7 +18,7 @@ from redrive.errors import LetterError
 from redrive.model.letters import OPEN, Status
 from redrive.store.repositories.runs import is_run, of_run
 from redrive.store.schema import STATUSES, cause_hours, letters
-from redrive.store.sql import among, among_texts
+from redrive.store.sql import in_ids, in_texts
 
 _SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -107,7 +107,7 @@ class Filter:
     def _conditions(self) -> Iterable[ColumnElement[bool]]:
         column = letters.c
         if self.ids is not None:
-            yield among(column.id, self.ids) if self.ids else false()
+            yield in_ids(column.id, self.ids) if self.ids else false()
         for name, value in (
             ("pipeline_name", self.pipeline),
             ("error_type", self.error_type),
@@ -119,7 +119,7 @@ class Filter:
         ):
             if value is not None:
                 texts = _several(value)
-                yield column[name].in_(texts) if len(texts) <= _MOST_PARAMETERS else among_texts(column[name], texts)
+                yield column[name].in_(texts) if len(texts) <= _MOST_PARAMETERS else in_texts(column[name], texts)
         if self.cause is not None:
             yield of_cause(column.fingerprint, self.cause)
             yield from self._of_the_index()

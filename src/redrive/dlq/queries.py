@@ -12,7 +12,7 @@ from redrive.dlq.filters import Filter
 from redrive.errors import LetterError
 from redrive.model.letters import AuditEntry, CutRecord, Letter, Status
 from redrive.store.schema import letter_audit, letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 PAGE = 1_000
 _STREAM = {"yield_per": 20_000}
@@ -22,7 +22,7 @@ _HEAVY = ("raw_record", "edited_record", "context")
 
 def fetch(connection: Connection, ids: Sequence[int], *, longest: int | None = None) -> list[Letter]:
     """Letters by id, oldest first; those that are not there are left out."""
-    found = _letters(longest=longest).where(among(letters.c.id, ids)).order_by(letters.c.id)
+    found = _letters(longest=longest).where(in_ids(letters.c.id, ids)).order_by(letters.c.id)
     return [as_letter(row) for row in connection.execute(found)]
 
 
@@ -43,7 +43,7 @@ def page(
     if after is not None:
         ids = ids.where(letters.c.id < after if newest_first else letters.c.id > after)
     page_ids = list(connection.execute(ids).scalars())
-    found = _letters(records=records, longest=longest).where(among(letters.c.id, page_ids))
+    found = _letters(records=records, longest=longest).where(in_ids(letters.c.id, page_ids))
     rows = connection.execute(found.order_by(order))
     return [as_letter(row) for row in rows]
 
@@ -88,7 +88,7 @@ def by_target(connection: Connection, chosen: Filter) -> dict[str | None, int]:
 
 def must_exist(connection: Connection, ids: tuple[int, ...]) -> None:
     """Refuse ids that no letter has."""
-    there = set(connection.execute(select(letters.c.id).where(among(letters.c.id, ids))).scalars())
+    there = set(connection.execute(select(letters.c.id).where(in_ids(letters.c.id, ids))).scalars())
     if missing := [one for one in ids if one not in there]:
         which = f"letter {missing[0]}" if len(missing) == 1 else f"letters {', '.join(map(str, missing[:5]))}"
         raise LetterError(f"there is no {which}; nothing was changed")
@@ -99,7 +99,7 @@ def audit(connection: Connection, ids: Sequence[int], *, longest: int | None = N
     light = [column for column in letter_audit.c if column.name not in ("id", "detail")]
     rows = connection.execute(
         select(*light, *_read(letter_audit.c.detail, longest))
-        .where(among(letter_audit.c.letter_id, ids))
+        .where(in_ids(letter_audit.c.letter_id, ids))
         .order_by(letter_audit.c.id)
     )
     names = [column.name for column in light]

@@ -77,7 +77,7 @@ class DeadLetters:
         self._database = database
         self.redactor = Redactor(redact)
         self._masks = store_redacted and bool(self.redactor.fields)
-        self._tell = EventBus(None).heard_by(listeners).event
+        self._tell = EventBus(None).with_listeners(listeners).event
 
     @cached_property
     def _salted(self) -> Digests:

@@ -16,7 +16,7 @@ from redrive.errors import LetterError
 from redrive.model.letters import Purged, QueueSize, Status
 from redrive.store.database import Database
 from redrive.store.schema import STATUSES, cause_hours, causes, letter_audit, letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 BATCH = 2_000
 _SETTLED = (Status.REPROCESSED, Status.DISCARDED)
@@ -55,7 +55,7 @@ def purge(
         for ids in in_parts(database.read(lambda connection: snapshot(connection, *old)), BATCH):
 
             def work(connection: Connection, ids: list[int] = ids) -> int:
-                return _purge_batch(connection, [*old, among(column.id, ids)], before)
+                return _purge_batch(connection, [*old, in_ids(column.id, ids)], before)
 
             removed += database.write(work)
             if time.monotonic() > ends:
@@ -80,8 +80,8 @@ def _purge_batch(connection: Connection, which: Sequence[ColumnElement[bool]], b
     ids = list(connection.execute(still.with_for_update(skip_locked=True)).scalars())
     if not ids:
         return 0
-    connection.execute(delete(letter_audit).where(among(letter_audit.c.letter_id, ids)))
-    connection.execute(delete(letters).where(among(letters.c.id, ids)))
+    connection.execute(delete(letter_audit).where(in_ids(letter_audit.c.letter_id, ids)))
+    connection.execute(delete(letters).where(in_ids(letters.c.id, ids)))
     connection.execute(
         letter_audit.insert().values(
             at=datetime.now(UTC),

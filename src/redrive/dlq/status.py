@@ -18,7 +18,7 @@ from redrive.dlq.insert.row_builder import storable
 from redrive.errors import LetterError
 from redrive.model.letters import OPEN, Changed, Status
 from redrive.store.schema import letter_audit, letter_claims, letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 BATCH = 5_000
 _LONGEST_NOTE = 4_000
@@ -64,7 +64,7 @@ def settle_batch(
     connection: Connection, chosen: Filter, ids: Sequence[int], *, target: Status, note: str | None, now: datetime
 ) -> Changed:
     """Change one batch of a selection."""
-    still = select(letters.c.id).where(chosen.where(), among(letters.c.id, ids)).order_by(letters.c.id)
+    still = select(letters.c.id).where(chosen.where(), in_ids(letters.c.id, ids)).order_by(letters.c.id)
     there = list(connection.execute(still.with_for_update()).scalars())
     held = held_letters(connection, there, now)
     free = [one for one in there if one not in held]
@@ -96,12 +96,12 @@ def held_letters(connection: Connection, ids: Sequence[int], now: datetime) -> s
     """Those of these letters that a replay has in hand."""
     claims = letter_claims.c
     return set(
-        connection.execute(select(claims.letter_id).where(among(claims.letter_id, ids), claims.until > now)).scalars()
+        connection.execute(select(claims.letter_id).where(in_ids(claims.letter_id, ids), claims.until > now)).scalars()
     )
 
 
 def _settle(connection: Connection, ids: Sequence[int], target: Status, note: str | None, now: datetime) -> int:
-    fit: list[ColumnElement[bool]] = [among(letters.c.id, ids), letters.c.status.in_(STARTS[target])]
+    fit: list[ColumnElement[bool]] = [in_ids(letters.c.id, ids), letters.c.status.in_(STARTS[target])]
     if target is Status.PENDING:
         fit.append(_stands_alone(ids))
     # The log first: it copies the status that the update is about to overwrite.
@@ -120,7 +120,7 @@ def _stands_alone(ids: Sequence[int]) -> ColumnElement[bool]:
         .where(other.c.identity == letters.c.identity, other.c.status.in_(OPEN), other.c.id != letters.c.id)
         .exists()
         | select(literal(1))
-        .where(newest.c.identity == letters.c.identity, newest.c.id > letters.c.id, among(newest.c.id, ids))
+        .where(newest.c.identity == letters.c.identity, newest.c.id > letters.c.id, in_ids(newest.c.id, ids))
         .exists()
     )
 

@@ -24,7 +24,7 @@ from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.encoding import decode, encode
 from redrive.store.schema import causes, letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 FORMAT = 1
 BATCH = 1_000
@@ -49,7 +49,7 @@ def export_lines(database: Database, chosen: Filter) -> Iterator[str]:
                 select(letters, letters.c.edited_record.is_not(None).label("edited"))
                 .add_columns(causes.c.template, causes.c.version)
                 .outerjoin(causes, causes.c.fingerprint == letters.c.fingerprint)
-                .where(among(letters.c.id, ids))
+                .where(in_ids(letters.c.id, ids))
                 .order_by(letters.c.id)
             )
             return list(connection.execute(statement))

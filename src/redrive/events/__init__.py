@@ -1,4 +1,4 @@
-"""Events: what every runtime publishes, for hooks; logs, metrics, traces and alerts listen to the same ones."""
+"""The event types that every runtime publishes, for hooks; logs, metrics, traces and alerts use the same events."""
 
 from __future__ import annotations
 

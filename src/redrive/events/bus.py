@@ -1,4 +1,4 @@
-"""One structured line per attempt, and events to whoever listens."""
+"""The event bus: writes the execution log, one line per attempt, and passes events to hooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traceback import format_exc
 from redrive._internal.masking import mask
 from redrive.classify.signals import is_interrupt
 from redrive.events.log_lines import fields_of, line_of
-from redrive.model.calls import Attempt, CallFailed, Event, Kind, in_words
+from redrive.model.calls import Attempt, CallFailed, Event, Kind, format_duration
 from redrive.model.tasks import TaskEnded
 
 Hook = Callable[[Event], None]
@@ -21,12 +21,12 @@ EVENTS = logging.getLogger("redrive.events")
 _FIELDS = tuple(field.name for field in fields(Attempt))
 _ATTEMPTS = (Attempt, TaskEnded)
 
-# Hooks for every service of the program, called after a service's own.
+# Hooks for every service and run of the program, called after a service's own.
 everywhere: list[Hook] = []
 
 
 def on_event(hook: Hook) -> Callable[[], None]:
-    """Call `hook` with every event of every service and every run; returns the function that ends it."""
+    """Call `hook` with every event of every service and every run; return the function that ends it."""
     if not callable(hook):
         raise TypeError(f"on_event needs a function that takes an event, not {type(hook).__name__}")
     everywhere.append(hook)
@@ -34,12 +34,12 @@ def on_event(hook: Hook) -> Callable[[], None]:
 
 
 def _is_logged(event: CallFailed) -> bool:
-    """Whether somebody listens: the text of a failure is not free, and most programs do not log at DEBUG."""
+    """Return whether the event is logged: the text of a failure costs time, and most programs do not log at DEBUG."""
     return EVENTS.isEnabledFor(logging.ERROR if event.exhausted else logging.DEBUG)
 
 
 class EventBus:
-    """Where the events of one service or one pipeline go: to its own hook, and to who listens where it is kept."""
+    """Publishes the events of one service or one pipeline: to its own hook, to listeners, and to global hooks."""
 
     __slots__ = ("hooks", "listeners")
 
@@ -49,19 +49,19 @@ class EventBus:
         self.hooks: tuple[Hook, ...] = () if hook is None else (hook,)
         self.listeners: tuple[Hook, ...] = ()
 
-    def heard_by(self, listeners: Iterable[Hook]) -> EventBus:
-        """The same, with others that listen."""
-        heard = EventBus(None)
-        heard.hooks, heard.listeners = self.hooks, tuple(listeners)
-        return heard
+    def with_listeners(self, listeners: Iterable[Hook]) -> EventBus:
+        """Return a bus with the same hooks and these listeners."""
+        bus = EventBus(None)
+        bus.hooks, bus.listeners = self.hooks, tuple(listeners)
+        return bus
 
     @property
-    def heard(self) -> bool:
-        """Whether a hook of the user's listens: what comes by the thousand is only made for one."""
+    def has_hooks(self) -> bool:
+        """Whether a user's hook is registered: events that come by the thousand are only made for a hook."""
         return bool(self.hooks or everywhere)
 
     def event(self, event: Event) -> None:
-        """Log what is no attempt, then tell the hooks. A hook that fails harms nobody but is seen."""
+        """Log an event that is not an attempt, and call the hooks. A hook that raises is logged and harms no other."""
         quiet = isinstance(event, _ATTEMPTS) or (type(event) is CallFailed and not _is_logged(event))
         if not quiet:
             level, sentence = line_of(event)
@@ -76,16 +76,18 @@ class EventBus:
                 EVENTS.error("an on_event hook failed on %s\n%s", type(event).__name__, mask(format_exc()))
 
     def attempt(self, attempt: Attempt) -> None:
-        """Log one attempt, then tell the hooks."""
+        """Log one attempt, then call the hooks."""
         fine, sent = attempt.outcome == "success", attempt.elapsed_s is not None
-        # Calls that an open circuit rejects come by the thousand; that it opened was said once, as an event.
+        # Calls that an open circuit rejects come by the thousand; the opening itself was logged once, as an event.
         level = logging.INFO if fine or not sent else logging.WARNING
         if ATTEMPTS.isEnabledFor(level):
             what = attempt.status or attempt.error or ("ok" if fine else "not sent")
             key = "" if attempt.key_id is None else f" with key …{attempt.key_id}"
             after = "" if attempt.attempt == 1 or not sent else f", {attempt.elapsed_s:.1f} s since the call began"
             if attempt.wait_s is not None:
-                after += f", next in {attempt.wait_s:.2f} s" if sent else f", retry in {in_words(attempt.wait_s)}"
+                after += (
+                    f", next in {attempt.wait_s:.2f} s" if sent else f", retry in {format_duration(attempt.wait_s)}"
+                )
             ATTEMPTS.log(
                 level,
                 "%s %s attempt %d%s: %s (%s) in %.1f ms%s",

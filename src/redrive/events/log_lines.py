@@ -18,7 +18,7 @@ from redrive.model.calls import (
     FallbackUsed,
     KeyCooled,
     TokenRefreshed,
-    in_words,
+    format_duration,
 )
 from redrive.model.letters import LetterEvent, LettersChanged, LettersPurged, LettersPut, LettersReplayed
 from redrive.model.runs import (
@@ -60,11 +60,11 @@ def line_of(event: Event) -> tuple[int, str]:
         case LettersPut() | LettersReplayed() | LettersChanged() | LettersPurged():
             return _letter_line(event)
         case BreakerChanged(service, before, after, retry_in):
-            opened = "" if retry_in is None else f", next probe in {in_words(retry_in)}"
+            opened = "" if retry_in is None else f", next probe in {format_duration(retry_in)}"
             return logging.WARNING if after == "open" else logging.INFO, f"{service} circuit {before} → {after}{opened}"
         case KeyCooled(service, key_id, until, reason):
             level = logging.WARNING if reason == QUOTA_USED_UP else logging.INFO
-            return level, f"{service} key …{key_id} rests until {until:%Y-%m-%d %H:%M:%S %Z}: {reason}"
+            return level, f"{service} key …{key_id} cools down until {until:%Y-%m-%d %H:%M:%S %Z}: {reason}"
         case TokenRefreshed(service, key_id, _):
             return logging.INFO, f"{service} token …{key_id} fetched"
         case FallbackUsed(failure):
@@ -119,7 +119,7 @@ def _flow_line(event: FlowEvent) -> tuple[int, str]:
         case FlowStarted(flow=flow, resumed=resumed):
             return logging.INFO, f"{flow} {'resumes' if resumed else 'starts'}"
         case TaskRetried(flow=flow, task=task, attempt=attempt, reason=reason, wait=wait):
-            return logging.INFO, f"{flow} {task} attempt {attempt}: {reason}; retry in {in_words(wait)}"
+            return logging.INFO, f"{flow} {task} attempt {attempt}: {reason}; retry in {format_duration(wait)}"
         case TaskFailed(flow=flow, task=task, reason=reason, upstream_failed=lower, count=count):
             after = f"; {lower:,} after it will not run" if lower else ""
             many = f" {count:,} times" if count > 1 else ""
@@ -143,19 +143,19 @@ def _flow_line(event: FlowEvent) -> tuple[int, str]:
 def _letter_line(event: LetterEvent) -> tuple[int, str]:
     match event:
         case LettersPut(pipeline=pipeline, new=new, repeated=repeated):
-            told = [f"{_letters(new)} quarantined"] if new else []
-            told += [f"{_letters(repeated)} seen again"] if repeated else []
-            return logging.INFO, " ".join(filter(None, (pipeline, ", ".join(told))))
+            parts = [f"{_letters(new)} quarantined"] if new else []
+            parts += [f"{_letters(repeated)} seen again"] if repeated else []
+            return logging.INFO, " ".join(filter(None, (pipeline, ", ".join(parts))))
         case LettersReplayed(report=report, actor=actor):
             done = f"{report.reprocessed:,} reprocessed, {report.failed_again:,} failed again"
             done += f", {report.discarded:,} discarded" if report.discarded else ""
             done += f", {report.superseded:,} superseded" if report.superseded else ""
-            ended = f"; {mask(report.stopped)}" if report.stopped else ""  # its caller has the error itself
+            ended = f"; {mask(report.stopped)}" if report.stopped else ""  # the caller gets the error itself
             return logging.INFO, f"{_letters(report.attempted)} replayed by {actor}: {done}{ended}"
         case LettersChanged(action=action, count=count, actor=actor):
             return logging.INFO, f"{_letters(count)} {action} by {actor}"
         case LettersPurged(count=count, before=before, actor=actor):
-            return logging.INFO, f"{_letters(count)} settled before {before:%Y-%m-%d %H:%M %Z} purged by {actor}"
+            return logging.INFO, f"{_letters(count)} decided before {before:%Y-%m-%d %H:%M %Z} purged by {actor}"
 
 
 def _letters(count: int) -> str:
@@ -175,27 +175,27 @@ def fields_of(event: Event) -> dict[str, Any]:
     """Return the flat fields of an event, masked; docs/observe.md lists them, and they keep their names."""
     match event:
         case BatchWritten(counts=counts, so_far=so_far):
-            found = {name: getattr(event, name) for name in ("pipeline", "run_id", "seconds", "checkpoint")}
-            found |= {"batch": so_far.batches, **_rows(counts), **_rows(so_far, "_so_far")}
+            values = {name: getattr(event, name) for name in ("pipeline", "run_id", "seconds", "checkpoint")}
+            values |= {"batch": so_far.batches, **_rows(counts), **_rows(so_far, "_so_far")}
         case RunEnded(report=report):
-            found = {name: getattr(report, name) for name in _OF_REPORT}
-            found |= {"late": report.late, "error": event.error, "kind": event.kind, "service": event.service}
+            values = {name: getattr(report, name) for name in _OF_REPORT}
+            values |= {"late": report.late, "error": event.error, "kind": event.kind, "service": event.service}
         case FlowEnded(report=report):
-            found = {name: getattr(report, name) for name in _OF_FLOW_REPORT} | {"late": report.late}
-            found |= {f"tasks_{state.lower()}": count for state, count in report.counts.items()}
+            values = {name: getattr(report, name) for name in _OF_FLOW_REPORT} | {"late": report.late}
+            values |= {f"tasks_{state.lower()}": count for state, count in report.counts.items()}
         case LettersReplayed(report=report, pipelines=pipelines, actor=actor):
-            found = {name: getattr(report, name) for name in _OF_REPLAY} | {"pipelines": pipelines, "actor": actor}
-            found["causes"] = [cause.message for cause in report.by_cause[:_MOST_CAUSES]]
+            values = {name: getattr(report, name) for name in _OF_REPLAY} | {"pipelines": pipelines, "actor": actor}
+            values["causes"] = [cause.message for cause in report.by_cause[:_MOST_CAUSES]]
         case CallFailed(failure=failure) | FallbackUsed(failure=failure):
-            found = {name: getattr(failure, name) for name in ("service", "endpoint", "elapsed", "why", "retry_in")}
-            found |= {"kind": failure.verdict.kind, "status": failure.verdict.status}
-            found |= {"attempts": len(failure.attempts)}
-            found |= {"exhausted": event.exhausted} if isinstance(event, CallFailed) else {}
+            values = {name: getattr(failure, name) for name in ("service", "endpoint", "elapsed", "why", "retry_in")}
+            values |= {"kind": failure.verdict.kind, "status": failure.verdict.status}
+            values |= {"attempts": len(failure.attempts)}
+            values |= {"exhausted": event.exhausted} if isinstance(event, CallFailed) else {}
         case _:
-            found = {field.name: getattr(event, field.name) for field in fields(event)}
-    if found.get("checkpoint") is not None:
-        found["checkpoint"] = _checkpoint(found["checkpoint"])
-    return {"event": type(event).__name__, **{name: _plain(value) for name, value in found.items()}}
+            values = {field.name: getattr(event, field.name) for field in fields(event)}
+    if values.get("checkpoint") is not None:
+        values["checkpoint"] = _checkpoint(values["checkpoint"])
+    return {"event": type(event).__name__, **{name: _plain(value) for name, value in values.items()}}
 
 
 _COUNTED_ROWS = ("read", "written", "rejected", "discarded", "duplicates")
@@ -226,7 +226,7 @@ def _rows(counts: Counts, suffix: str = "") -> dict[str, int]:
 
 
 def _checkpoint(position: Any) -> str:
-    """Return a checkpoint as text, so that the line stays flat; that of many files is long."""
+    """Return a checkpoint as text, so that the line stays flat; the checkpoint of many files is long."""
     text = mask_start(json.dumps(position, ensure_ascii=False, default=str), 10 * _LONGEST_CHECKPOINT)
     return text if len(text) <= _LONGEST_CHECKPOINT else f"{text[:_LONGEST_CHECKPOINT]}…"
 

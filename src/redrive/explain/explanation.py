@@ -17,7 +17,7 @@ from redrive.explain.policy import Policy
 from redrive.explain.question import Question
 from redrive.explain.schedule import Duration, Schedule, fits, schedule
 from redrive.explain.unclear import UnclearQuestion
-from redrive.model.calls import Kind, Scope, Verdict, in_words
+from redrive.model.calls import Kind, Scope, Verdict, format_duration
 from redrive.policy.breaker import Breaker
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -73,8 +73,8 @@ class Explanation:
             return "not counted: it says nothing about whether the service is up"
         share = f"{share_needed(options)}," if options.rate else ""
         opens = "opens" if options.failures == 1 else "open"
-        enough = f"{options.failures} within {in_words(options.window)}{share}"
-        return f"counted: {enough} {opens} the circuit for about {in_words(options.cooldown)}"
+        enough = f"{options.failures} within {format_duration(options.window)}{share}"
+        return f"counted: {enough} {opens} the circuit for about {format_duration(options.cooldown)}"
 
     @property
     def people(self) -> str:
@@ -168,7 +168,7 @@ def share_needed(breaker: Breaker) -> str:
 
 def lasting(length: float) -> str:
     """A span that is compared with others: not rounded to minutes before it has many."""
-    return f"{length:.1f} s" if length < 600 else in_words(length)
+    return f"{length:.1f} s" if length < 600 else format_duration(length)
 
 
 def document(found: Explanation) -> dict[str, Any]:

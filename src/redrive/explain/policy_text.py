@@ -11,7 +11,7 @@ from redrive.explain.dry_call import rehearse
 from redrive.explain.explanation import seconds, share_needed
 from redrive.explain.policy import Policy
 from redrive.explain.schedule import TRANSIENT, Schedule, fits, schedule
-from redrive.model.calls import Kind, Verdict, in_words
+from redrive.model.calls import Kind, Verdict, format_duration
 from redrive.policy.breaker import Breaker
 from redrive.policy.budget import RetryBudget
 from redrive.policy.keys import KeyPool, name_of
@@ -91,7 +91,7 @@ def _changes(retry: Retry, limit: float | None, sla: float) -> Iterator[str]:
         return schedule(other, _repeated(other), inside=inside).total.worst
 
     if inside > sla:
-        yield f"a timeout below the SLA: one attempt alone may take {in_words(inside)}"
+        yield f"a timeout below the SLA: one attempt alone may take {format_duration(inside)}"
         return
     fewer = next((n for n in range(min(retry.attempts, 50) - 1, 0, -1) if worst(_quietly(retry, attempts=n)) <= sla), 0)
     if fewer:
@@ -121,7 +121,7 @@ def of_retry(retry: Retry) -> str:
     if retry.attempts == 1 or not retry.on:
         return "one attempt, no repeats"
     kinds = "" if retry.on == REPEATABLE else f", for {', '.join(sorted(map(str, retry.on)))} only"
-    return f"up to {retry.attempts} attempts{kinds}; {_waits(retry)}; all within {in_words(retry.within)}"
+    return f"up to {retry.attempts} attempts{kinds}; {_waits(retry)}; all within {format_duration(retry.within)}"
 
 
 def _waits(retry: Retry) -> str:
@@ -148,12 +148,12 @@ def of_breaker(breaker: Breaker | None) -> str:
         return "none: a service that is down is called on"
     failures = "1 failure" if breaker.failures == 1 else f"{breaker.failures} failures"
     low, high = breaker.cooldown * (1 - breaker.jitter), breaker.cooldown * (1 + breaker.jitter)
-    rest = in_words(low) if low == high else f"{in_words(low)} to {in_words(high)}"
+    rest = format_duration(low) if low == high else f"{format_duration(low)} to {format_duration(high)}"
     probes = "one probe that succeeds closes" if breaker.probes == 1 else f"{breaker.probes} that succeed close"
-    slow = f"; a success of {in_words(breaker.slow)} counts as a failure" if breaker.slow is not None else ""
+    slow = f"; a success of {format_duration(breaker.slow)} counts as a failure" if breaker.slow is not None else ""
     return (
-        f"opens after {failures} within {in_words(breaker.window)}{share_needed(breaker)}; then calls fail at once "
-        f"for {rest}, and probes go out one at a time, of which {probes} it{slow}"
+        f"opens after {failures} within {format_duration(breaker.window)}{share_needed(breaker)}; then calls fail at "
+        f"once for {rest}, and probes go out one at a time, of which {probes} it{slow}"
     )
 
 
@@ -162,7 +162,7 @@ def of_budget(budget: RetryBudget | None) -> str:
     if budget is None:
         return "none: every call may use all its attempts"
     return (
-        f"repeats are at most {budget.ratio * 100:g} % of the calls of the last {in_words(budget.window)}, and "
+        f"repeats are at most {budget.ratio * 100:g} % of the calls of the last {format_duration(budget.window)}, and "
         f"{budget.reserve} more"
     )
 
@@ -176,7 +176,7 @@ def of_keys(policy: Policy) -> str:
     listed = ", ".join(one if one.startswith("token") else f"…{one}" for one in shown)
     if all(one.startswith("token") for one in shown):
         return f"{listed}; fetched anew after a 401, once per call"
-    rest = f"until {keys.resets}" if isinstance(keys.resets, str) else f"for {in_words(_length(keys.resets))}"
+    rest = f"until {keys.resets}" if isinstance(keys.resets, str) else f"for {format_duration(_length(keys.resets))}"
     others = ", and another repeats the call at once" if len(shown) > 1 else ""
     return f"{listed}; one that is used up rests {rest}{others}"
 

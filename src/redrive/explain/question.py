@@ -27,7 +27,7 @@ from redrive.explain.fake_errors import (
     sqlite_error,
 )
 from redrive.explain.unclear import UnclearQuestion
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 _STATUS = re.compile(
     r"(?:HTTP(?:/[\d.]+)?[\s_-]*|status(?:[\s_-]?code)?[\s:=]*)?([1-9]\d\d)(?:\s[a-z][a-z' -]*)?", re.IGNORECASE
@@ -190,7 +190,7 @@ def of_class(text: str, cls: type[BaseException], given: FailureDetails, note: s
     """An exception class, of which one is made without asking what it wants."""
     _refuse_a_signal(cls)
     if issubclass(cls, CircuitOpen) and given.retry_after is None:
-        note = f"as of a circuit that is open for another {in_words(TYPICAL_COOLDOWN)}; else say --retry-after"
+        note = f"as of a circuit that is open for another {format_duration(TYPICAL_COOLDOWN)}; else say --retry-after"
     return Question(
         what=text,
         read_as=f"exception {exception_names.path_of(cls)}",

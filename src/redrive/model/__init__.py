@@ -2,5 +2,5 @@
 
 from redrive._internal.lazy_names import renamed
 
-# Where the values of calls were before there was a package.
+# The values of calls were importable from here before this was a package.
 __getattr__ = renamed(__name__, "redrive.model.calls", "redrive.events or redrive.types")

@@ -1,4 +1,4 @@
-"""The values of an alert: what was found, what became of it, and what is told to whom."""
+"""The values of alerts: findings, alerts, silences, and the messages about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redrive._internal.masking import mask
 
 
 class Severity(StrEnum):
-    """How soon a person is needed."""
+    """How soon an operator is needed."""
 
     P1 = "P1"
     """Now."""
@@ -23,21 +23,21 @@ class Severity(StrEnum):
     """Within a day."""
 
     def outranks(self, other: Severity) -> bool:
-        """Whether it is the more urgent of the two."""
+        """Return whether this severity is more urgent than the other."""
         return self.value < other.value
 
 
 class AlertStatus(StrEnum):
-    """Where an alert stands."""
+    """The status of an alert."""
 
     WAITING = "waiting"
-    """The condition holds, but not yet for long enough to tell anybody."""
+    """The condition holds, but not for long enough to notify."""
     OPEN = "open"
-    """People were told, or are about to be."""
+    """A notification was sent, or is about to be."""
     ACKNOWLEDGED = "acknowledged"
-    """A person is at it: it is not repeated any more."""
+    """An operator is working on it: no reminders are sent."""
     RESOLVED = "resolved"
-    """It is over."""
+    """The condition no longer holds."""
 
 
 SubjectKind = Literal["pipeline", "flow", "service", "table", "slot", "consumer", "store", "monitor", "custom"]
@@ -53,7 +53,7 @@ class Subject:
 
     @property
     def ident(self) -> str:
-        """Its name in keys and evidence: a flow and a pipeline may have the same name."""
+        """The name in keys and evidence: a flow and a pipeline may have the same name."""
         return f"flow/{self.name}" if self.kind == "flow" else self.name
 
     def __str__(self) -> str:
@@ -63,70 +63,70 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a person needs to act. Whatever is not known is None, and then is not said."""
+    """What an operator needs to act. A fact that is not known is None, and is left out of messages."""
 
     status: str | None = None
-    """Of the run: `failed`, `held` …"""
+    """Status of the run: `failed`, `held` …"""
     run_id: UUID | None = None
     error: str | None = None
     error_type: str | None = None
     """The class of the exception, or the verdict's kind."""
     detail: str | None = None
-    """All lines of the error, where it has more than one."""
+    """All lines of the error, if it has more than one."""
     impact: str | None = None
-    """Which data is stale since when, and which promise is at stake."""
+    """Which data is stale since when, and which SLA is at stake."""
     sla: datetime | None = None
     rows_done: int | None = None
     """Rows that are in the sink."""
     rows_total: int | None = None
     """Rows that were read."""
     source_share: float | None = None
-    """The share of the source that was read, where its size is known and the run is not complete."""
+    """The share of the source that was read, if its size is known and the run is not complete."""
     checkpoint: str | None = None
     letters: int | None = None
     """Records that were quarantined."""
     rate: float | None = None
     """The share of rejected rows."""
     cause: str | None = None
-    """What most of the letters have in common, in words."""
+    """What most of the letters have in common."""
     seconds: float | None = None
     usual_seconds: float | None = None
     """How long such a run usually takes."""
     measured: Mapping[str, float] = field(default_factory=dict)
-    """The figures the rule has judged, beside the threshold: {"5xx for": 312.0, "threshold": 300.0}."""
+    """The figures that the rule compared, and the threshold: {"5xx for": 312.0, "threshold": 300.0}."""
     affected: tuple[str, ...] = ()
-    """The pipelines and flows that suffer from it."""
+    """The pipelines and flows that are affected."""
     commands: tuple[str, ...] = ()
-    """What to type to see more, or to mend it; the most useful first."""
+    """Commands that show more, or fix it; the most useful first."""
     sql: str | None = None
-    """The same question for who has only the database at hand."""
+    """A query for the same facts in the database."""
     next_step: str | None = None
-    """What the automation does next, or that it waits for a person."""
+    """What redrive does next, or that it waits for an operator."""
     named: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Further facts by their names, as a program gave them to `store.alerts.open`."""
 
     trace_id: str | None = None
-    """The trace of OpenTelemetry in which the run, or the program that opened the alert, was."""
+    """The OpenTelemetry trace of the run, or of the program that opened the alert."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the environment of the run, those that `[alerts] environment` names."""
+    """Environment variables of the run, those that `[alerts] environment` names."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it, without what is not known."""
-        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
-        return {name: value for name, value in found.items() if value not in (None, [], {})}
+        """Return the known facts as a JSON document."""
+        document = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {name: value for name, value in document.items() if value not in (None, [], {})}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Facts:
-        """From what `document` gave."""
-        known = {one.name for one in fields(cls)}
-        found: dict[str, Any] = {name: value for name, value in document.items() if name in known}
-        if "run_id" in found:
-            found["run_id"] = UUID(found["run_id"])
-        if "sla" in found:
-            found["sla"] = datetime.fromisoformat(found["sla"])
+        """Return the facts of what `document` returned."""
+        names = {field.name for field in fields(cls)}
+        values: dict[str, Any] = {name: value for name, value in document.items() if name in names}
+        if "run_id" in values:
+            values["run_id"] = UUID(values["run_id"])
+        if "sla" in values:
+            values["sla"] = datetime.fromisoformat(values["sla"])
         for name in ("affected", "commands"):
-            found[name] = tuple(found.get(name, ()))
-        return cls(**found)
+            values[name] = tuple(values.get(name, ()))
+        return cls(**values)
 
 
 FACTS_IN_LINKS = (
@@ -140,15 +140,15 @@ FACTS_IN_LINKS = (
     "checkpoint",
     "trace_id",
 )
-"""Facts that a link may name as they are."""
+"""Facts that a link template may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A condition that holds, as a rule found it. Nobody has been told yet."""
+    """A condition that holds, as a rule found it; it becomes an alert in the store."""
 
     key: str
-    """The cause: there is one open alert for it at most, whoever finds it."""
+    """The cause: it has at most one open alert, whichever process finds it."""
     condition: str
     """The rule, such as `sla_missed`; also the name under which its threshold is set."""
     urgency: Severity
@@ -157,26 +157,26 @@ class Finding:
     """One line that says what is wrong, with its figures; never "an error occurred"."""
     facts: Facts = field(default_factory=Facts)
     evidence: str
-    """Who says so, such as `run:vendor` or `level`. The alert is over when nobody says so any more."""
+    """The source of the finding, such as `run:vendor` or `level`. The alert resolves when no evidence is left."""
     since: datetime | None = None
-    """When it began, where that is known; else when it was first found."""
+    """When it began, if known; else when it was first found."""
     persist: float = 0.0
-    """Seconds for which it must hold before anybody is told."""
+    """Seconds for which it must hold before a notification is sent."""
     momentary: bool = False
-    """It is over already (a run that recovered): told once, and closed at once."""
+    """Whether it is over already (a run that recovered): notified once, and resolved at once."""
     group: str | None = None
-    """The key of the alert that all runs share which fail of the same cause; None where there is none such."""
+    """The key of the alert that all runs share which fail of the same cause; None if there is none."""
     group_title: str | None = None
-    """What the title says of all of them, after their number: `have failed: …`."""
+    """The title of the shared alert, after the number of runs: `have failed: …`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A finding in the store, and what became of it."""
+    """A finding in the store, and its state."""
 
     id: int
     key: str
-    """The cause: there is one open alert for it at most."""
+    """The cause: it has at most one open alert."""
     condition: str
     """The rule that found it."""
     urgency: Severity
@@ -185,34 +185,34 @@ class Alert:
     title: str
     """One line that says what is wrong."""
     facts: Facts
-    """What a person needs to act."""
+    """What an operator needs to act."""
     since: datetime
     """When the condition began to hold."""
     opened_at: datetime | None = None
     """When it had held for long enough."""
     last_seen: datetime
     seen: int = 1
-    """How often it was found."""
+    """Number of times it was found."""
     evidence: frozenset[str] = frozenset()
-    """Who says so; the alert is over when nobody does any more."""
+    """The sources that report it; the alert resolves when none is left."""
     gone_since: datetime | None = None
-    """Since when nothing speaks for it any more, while that has not lasted long enough to resolve it."""
+    """Since when no evidence is left, while that has not lasted long enough to resolve it."""
     persist: float = 0.0
-    """Seconds for which it must hold before anybody is told."""
+    """Seconds for which it must hold before a notification is sent."""
     told_at: datetime | None = None
-    """When it was last sent, or put down to be sent."""
+    """When a notification was last sent or queued."""
     repeats: int = 0
-    """How often it was said again."""
+    """Number of reminders."""
     acknowledged_at: datetime | None = None
-    """When a person said that somebody is at it."""
+    """When an operator acknowledged it."""
     acknowledged_by: str | None = None
-    """Who said so."""
+    """Who acknowledged it."""
     note: str | None = None
-    """What the person said who acknowledged or closed it."""
+    """The note of the operator who acknowledged or closed it."""
     resolved_at: datetime | None = None
-    """When it was over."""
+    """When it was resolved."""
     resolution: str | None = None
-    """Why it is over."""
+    """Why it was resolved."""
 
     @property
     def is_over(self) -> bool:
@@ -220,12 +220,12 @@ class Alert:
         return self.status is AlertStatus.RESOLVED
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it; a name that holds a secret is nobody's to see."""
-        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        """Return the alert as a JSON document; secrets in names are masked."""
+        document = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         return {
-            **found,
+            **document,
             "key": mask(self.key),
-            "evidence": [mask(one) for one in sorted(self.evidence)],
+            "evidence": [mask(source) for source in sorted(self.evidence)],
             "facts": self.facts.document(),
             "subject": {"kind": self.subject.kind, "name": mask(self.subject.name)},
         }
@@ -233,7 +233,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertFilter:
-    """Which alerts are meant: all that is set must match, and of several names one."""
+    """Which alerts are selected: every filter that is set must match, by any of its names."""
 
     keys: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
@@ -241,7 +241,7 @@ class AlertFilter:
     pipelines: tuple[str, ...] = ()
 
     def matches(self, alert: Alert) -> bool:
-        """Whether this alert is meant."""
+        """Return whether the filter selects this alert."""
         return (
             (not self.keys or alert.key in self.keys)
             and (not self.subjects or self._is_about(alert, self.subjects))
@@ -250,22 +250,22 @@ class AlertFilter:
         )
 
     def _is_about_pipelines(self, alert: Alert) -> bool:
-        """Whether no other pipeline or flow is concerned: a service that fails may concern several."""
+        """Return whether no other pipeline or flow is affected: a service that fails may affect several."""
         if alert.subject.kind in ("pipeline", "flow"):
             return self._is_about(alert, self.pipelines)
         return bool(alert.facts.affected) and set(alert.facts.affected) <= set(self.pipelines)
 
     @staticmethod
     def _is_about(alert: Alert, names: tuple[str, ...]) -> bool:
-        """Whether it is about these alone: several pipelines that fail of one cause share an alert."""
+        """Return whether it is about these alone: several pipelines that fail of one cause share an alert."""
         if alert.subject.kind in ("pipeline", "flow") and len(alert.facts.affected) > 1:
             return set(alert.facts.affected) <= set(names)
         return alert.subject.name in names
 
     def __str__(self) -> str:
         named = {"alert": self.keys, "subject": self.subjects, "condition": self.conditions, "pipeline": self.pipelines}
-        said = [f"{name} {mask(' or '.join(names))}" for name, names in named.items() if names]
-        return ", ".join(said) or "all alerts"
+        parts = [f"{name} {mask(' or '.join(names))}" for name, names in named.items() if names]
+        return ", ".join(parts) or "all alerts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +274,7 @@ class Silence:
 
     id: int
     only: AlertFilter
-    """Which alerts."""
+    """The selected alerts."""
     reason: str
     created_by: str
     created_at: datetime
@@ -297,43 +297,43 @@ class Silence:
         return " ".join([f"alert {self.alert_id}", *(f"({mask(key)})" for key in self.only.keys)])
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the silence as a JSON document."""
         names = {
             "key": self.only.keys,
             "subject": self.only.subjects,
             "condition": self.only.conditions,
             "pipeline": self.only.pipelines,
         }
-        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.name != "only"}
-        return {**found, **{name: mask(one[0]) if one else None for name, one in names.items()}}
+        document = {field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.name != "only"}
+        return {**document, **{name: mask(values[0]) if values else None for name, values in names.items()}}
 
 
 class What(StrEnum):
-    """What a message says of an alert."""
+    """What a message reports of an alert."""
 
     OPENED = "opened"
     """It is new."""
     ESCALATED = "escalated"
     """It has become more urgent."""
     REPEATED = "repeated"
-    """It is still open, and nobody is at it."""
+    """A reminder: it is still open, and not acknowledged."""
     RESOLVED = "resolved"
-    """It is over."""
+    """It is resolved."""
     ACKNOWLEDGED = "acknowledged"
-    """Only for channels that keep state of their own, as PagerDuty does."""
+    """It is acknowledged; only for channels that keep state of their own, as PagerDuty does."""
     TEST = "test"
-    """Nothing is wrong: somebody tries the channels."""
+    """A test of the channels; there is no alert."""
 
 
 class SendStatus(StrEnum):
-    """What has become of a message to one channel."""
+    """The status of a message to one channel."""
 
     WAITING = "waiting"
-    """To be sent, or tried again."""
+    """To be sent, or retried."""
     SENT = "sent"
-    """The channel took it."""
+    """The channel accepted it."""
     FAILED = "failed"
-    """All tries are used; a person sees it in `redrive alerts ls`."""
+    """Its attempts are exhausted; `redrive alerts ls` shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,26 +343,26 @@ class Send:
     id: int
     alert_id: int
     channel: str
-    """By its name in `redrive.toml`: its address, which may be a secret, is not in the store."""
+    """Its name in `redrive.toml`: the address, which may be a secret, is not stored."""
     what: What
-    """What it says of the alert."""
+    """What it reports of the alert."""
     urgency: Severity
     status: SendStatus
     created_at: datetime
-    """When it was put down to be sent."""
+    """When it was queued."""
     due_at: datetime
-    """When it may be sent: later than `created_at` in quiet hours, and after a try that failed."""
+    """When it may be sent: later than `created_at` in quiet hours, and after a failed attempt."""
     digest: bool = False
-    """It waits for the morning, and goes out with all others that do."""
+    """Whether it waits for the morning, and is sent with all others that do."""
     attempts: int = 0
     error: str | None = None
-    """Why the last try failed, secrets masked."""
+    """Why the last attempt failed, secrets masked."""
     sent_at: datetime | None = None
-    """When the channel took it."""
+    """When the channel accepted it."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        """Return the message as a JSON document."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The frozen values that travel between the parts: what was judged, what was decided, what happened."""
+"""The values of calls: verdicts, decisions, attempts, failures and events."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Kind(StrEnum):
     """The bucket a failure falls into; it alone decides how redrive responds."""
 
     RETRY_NOW = "retry_now"
-    """Repeat almost at once: a deadlock, a serialization failure."""
+    """Retry almost at once: a deadlock, a serialization failure."""
     TRANSIENT = "transient"
-    """It will heal: back off and repeat."""
+    """Back off and retry: the failure is temporary."""
     RATE_LIMITED = "rate_limited"
-    """Wait as long as the other side asks, then repeat."""
+    """Wait as long as the other side asks, then retry."""
     AMBIGUOUS = "ambiguous"
-    """It cannot be told: two repeats, then final."""
+    """Transient or permanent, unknown which: two retries, then final."""
     QUOTA = "quota"
-    """This credential is used up: rest it, and take the next."""
+    """The quota of this credential is exhausted: cool it down, and use the next."""
     AUTH = "auth"
-    """Not let in: refresh a token once, and repeat once."""
+    """Not authenticated: refresh a token once, and retry once."""
     PERMANENT = "permanent"
-    """Repeating cannot help, or nobody knows the error."""
+    """A retry cannot help, or the error is unknown."""
     ROW = "row"
     """This record is bad, the rest is fine."""
     DISCARD = "discard"
-    """Nobody needs to look at this record."""
+    """This record needs no review: drop and count it."""
     RESOURCE = "resource"
     """Out of memory: do less at once."""
 
@@ -45,19 +45,19 @@ class Verdict:
 
     kind: Kind
     reason: str
-    """One phrase a person can read."""
+    """One phrase for operators."""
     rule: str
     """The name of the table entry or user rule that matched."""
     retry_after: float | None = None
-    """Seconds the other side asked us to wait; None where it said nothing."""
+    """Seconds that the server asks to wait; None where it asks for none."""
     detail: str | None = None
-    """What the other side said, secrets masked: it is what fixes a permanent error."""
+    """What the server reported, secrets masked: it is what an operator needs to fix a permanent error."""
     status: int | None = None
-    """The HTTP status, where there was one."""
+    """The HTTP status, if any."""
 
 
-def in_words(seconds: float) -> str:
-    """A duration as a person says it: 0.4 s, 31 s, 12 min, 8 h, 3 days."""
+def format_duration(seconds: float) -> str:
+    """Format a duration for operators: 0.4 s, 31 s, 12 min, 8 h, 3 days."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     for limit, unit, name in ((120, 1, "s"), (7_200, 60, "min"), (172_800, 3_600, "h")):
@@ -76,14 +76,14 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Decision: no further attempt. `spent` tells exhausted retries from an error that was never repeatable."""
+    """Decision: no further attempt. `spent` distinguishes exhausted retries from an error that is never retried."""
 
     why: str
     spent: bool = False
     retry_in: float | None = None
-    """Seconds after which a new call makes sense, where that is known."""
+    """Seconds after which a new call makes sense, if known."""
     advice: str | None = None
-    """What a person should do, where the reason for stopping says more than the kind of the error."""
+    """What the operator should do, where the reason for stopping says more than the kind of the error."""
     cut_short: bool = False
     """Whether the call had attempts left, and an open circuit or a spent retry budget ended it."""
 
@@ -93,7 +93,7 @@ Decision = Repeat | Stop
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a call, as it is logged, announced to hooks and kept in a `Failure`."""
+    """One attempt of a call, as it is logged, published to hooks and kept in a `Failure`."""
 
     service: str
     endpoint: str
@@ -104,41 +104,41 @@ class Attempt:
     latency_ms: float
     """How long it took, in milliseconds."""
     status: int | None = None
-    """The HTTP status, where there was one."""
+    """The HTTP status, if any."""
     error: str | None = None
-    """The class of the exception, where there was one."""
+    """The class of the exception, if any."""
     key_id: str | None = None
     """The last four characters of the credential in use."""
     wait_s: float | None = None
-    """How long until the next attempt; None where there is none."""
+    """Seconds until the next attempt; None if there is none."""
     elapsed_s: float | None = None
-    """Seconds from the beginning of the call to the end of this attempt."""
+    """Seconds from the start of the call to the end of this attempt."""
     request: str | None = None
-    """Of an HTTP adapter, the method and the path, with the ids that `endpoint` leaves out."""
+    """For an HTTP adapter, the method and the path, with the ids that `endpoint` leaves out."""
     server: str | None = None
-    """Of an HTTP adapter, the host, with the port where the URL has one."""
+    """For an HTTP adapter, the host, with the port if the URL has one."""
 
     @property
     def subject(self) -> str:
-        """What was called, for people: the request, where the endpoint leaves ids out."""
+        """What was called: the request where the endpoint leaves ids out, else the endpoint."""
         return self.request if self.request is not None and "{id}" in self.endpoint else self.endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call ended without a result; travels as the attribute `redrive` of the error the caller sees."""
+    """Why a call ended without a result; attached as the attribute `redrive` to the error the caller sees."""
 
     service: str
     endpoint: str
     attempts: tuple[Attempt, ...]
-    """All that were made."""
+    """All attempts of the call."""
     elapsed: float
-    """Seconds from the beginning of the call."""
+    """Seconds from the start of the call."""
     verdict: Verdict
     why: str
     """Why there was no further attempt."""
     advice: str
-    """What a person should do now."""
+    """What the operator should do now."""
     retry_in: float | None = None
     cut_short: bool = False
     """Whether the call had attempts left, and an open circuit or a spent retry budget ended it."""
@@ -149,15 +149,15 @@ class Failure:
             return f"{call}: {self.why}; nothing was sent (0 attempts in {self.elapsed:.1f} s). {self.advice}"
         tries = "1 attempt" if len(self.attempts) == 1 else f"{len(self.attempts)} attempts"
         detail, reason = self.verdict.detail, self.verdict.reason
-        said = f" ({detail})" if detail and detail.lower() not in reason.lower() else ""
+        server = f" ({detail})" if detail and detail.lower() not in reason.lower() else ""
         return (
-            f"{call}: {tries} in {self.elapsed:.1f} s; {self.verdict.kind}: {reason}{said}; {self.why}. {self.advice}"
+            f"{call}: {tries} in {self.elapsed:.1f} s; {self.verdict.kind}: {reason}{server}; {self.why}. {self.advice}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerChanged:
-    """Event: a circuit moved from one state to another."""
+    """Event: a circuit changed its state."""
 
     service: str
     before: str
@@ -173,7 +173,7 @@ RATE_LIMITED = "rate limited"
 
 @dataclass(frozen=True, slots=True)
 class KeyCooled:
-    """Event: a credential is out of use until `until`."""
+    """Event: a credential cools down until `until`."""
 
     service: str
     key_id: str
@@ -184,7 +184,7 @@ class KeyCooled:
 
 @dataclass(frozen=True, slots=True)
 class TokenRefreshed:
-    """Event: a token was fetched anew; `generation` counts the fetches."""
+    """Event: a token was fetched."""
 
     service: str
     key_id: str
@@ -194,16 +194,16 @@ class TokenRefreshed:
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """Event: a call ended in an error for its caller, or would have but for a fallback."""
+    """Event: a call ended in an error for its caller, or would have without a fallback."""
 
     failure: Failure
     exhausted: bool = False
-    """Whether attempts, time or keys were exhausted, and no fallback stands in."""
+    """Whether attempts, time or keys were exhausted, and there is no fallback."""
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackUsed:
-    """Event: the caller was given the fallback instead of this failure."""
+    """Event: the caller got the fallback instead of this failure."""
 
     failure: Failure
 

@@ -1,4 +1,4 @@
-"""The values of the dead-letter queue: what is put, what is found, what a replay reports."""
+"""The values of the dead-letter queue: letters, causes, audit entries, and the reports of replays, edits and purges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 GENERATED_KEY = "generated_key"
-"""Where the record of a call has the idempotency key that redrive made for it."""
+"""The name under which the record of a call has the idempotency key that redrive generated for it."""
 
 BODY_MISSING = "body_missing"
 """Where the record of a request says why its body is not kept."""
@@ -23,13 +23,13 @@ class ErrorType(StrEnum):
     """Where in a pipeline a record was rejected."""
 
     VALIDATION = "validation"
-    """By a check: a model, a schema, a function."""
+    """By validation: a model, a schema, a function."""
     TRANSFORM = "transform"
     """By the transformation."""
     SCHEMA = "schema"
     """By a column that is missing, or of another type."""
     PARSE = "parse"
-    """It could not be read at all."""
+    """The source could not parse it."""
     FILE = "file"
     """A file of a glob that could not be read like the others."""
     SINK = "sink"
@@ -47,36 +47,36 @@ class ErrorType(StrEnum):
 
 
 class Status(StrEnum):
-    """What has become of a letter."""
+    """The status of a letter."""
 
     PENDING = "pending"
-    """It waits to be mended and sent back."""
+    """Waiting to be fixed and replayed."""
     REPROCESSED = "reprocessed"
-    """It was sent back, and accepted."""
+    """Replayed, and accepted."""
     DISCARDED = "discarded"
-    """Somebody gave it up, and said why."""
+    """Discarded by an operator, with a reason."""
     ESCALATED = "escalated"
-    """It failed again, or was handed to a person."""
+    """Failed again, or handed to an operator."""
 
 
 OPEN = (Status.PENDING, Status.ESCALATED)
-"""Not decided yet: such a letter may still be edited, replayed or discarded."""
+"""Open: such a letter can be edited, replayed or discarded."""
 DECIDED = (Status.REPROCESSED, Status.DISCARDED)
-"""Decided: such a letter stays as it is, also where its record comes again unchanged."""
+"""Decided: such a letter stays as it is, also where its record fails again unchanged."""
 
 
 @dataclass(slots=True)
 class NewLetter:
     """A record that was rejected, on its way to the queue. What is left out, `put_many` supplies.
 
-    record       as it was received, whatever it is
-    error        the exception, or what a person should read
+    record       as it was received, of any type
+    error        the exception, or a message for operators
     key          what identifies the record at its source: the same key failing again is the same letter
     position     where it was, "line 18" or an offset, where there is no key
     source       the table or file it came from
-    error_type   where it was rejected; an exception tells by itself
-    attempts     how often it was tried before it was rejected
-    rejected_at  now, unless said otherwise
+    error_type   where it was rejected; by default by the class of the exception
+    attempts     number of attempts before it was rejected
+    rejected_at  by default now
     context      what its source needs to read the record again, as JSON: the header of a CSV line
     target       the program that rejected it, FILE:NAME
     sink_key     the key of its row in the sink, where it is known; letters of a pipeline are identified by it
@@ -101,14 +101,14 @@ class NewLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A letter as it stands in the queue."""
+    """A letter in the queue."""
 
     id: int
     pipeline: str
     run_id: UUID | None
     error_type: str
     error_message: str
-    """What was wrong with it."""
+    """Why it was rejected."""
     record: Any
     """As it was received."""
     source: str | None
@@ -116,49 +116,49 @@ class Letter:
     rejected_at: datetime
     """When it failed first."""
     reprocess_count: int
-    """How often it was sent back."""
+    """Number of times it was replayed."""
     last_reprocess: datetime | None
-    """When it was last sent back."""
+    """When it was last replayed."""
     status: Status
     note: str | None
     position: str | None
     fingerprint: str
     """Its cause: letters that failed for the same reason have the same."""
     seen: int
-    """How often the record failed for this cause while the letter was pending."""
+    """Number of times the record failed for this cause while the letter was pending."""
     last_seen: datetime
     attempts: int
     edited: bool = False
-    """Whether a person changed what a replay sends."""
+    """Whether an operator changed what a replay sends."""
     edited_record: Any = None
-    """What a replay sends, where it was edited."""
+    """What a replay sends, if it was edited."""
     last_error: str | None = None
-    """Why the last replay failed, where it did."""
+    """Why the last replay failed, if it did."""
     settled_at: datetime | None = None
     """When it was reprocessed, discarded or escalated."""
     context: Mapping[str, Any] | None = None
     """What its source needs to read the record again."""
     target: str | None = None
-    """The program that rejected it, FILE:NAME, where it is known."""
+    """The program that rejected it, FILE:NAME, if known."""
     superseded_at: datetime | None = None
-    """When a later run wrote a row with the same key, where one did."""
+    """When a later run wrote a row with the same key, if one did."""
     trace_id: str | None = None
-    """The trace of OpenTelemetry in which it was last put; None where none was active."""
+    """The OpenTelemetry trace in which it was last put; None without a trace."""
 
     @property
     def payload(self) -> Any:
-        """What a replay sends: the edited record where there is one."""
+        """What a replay sends: the edited record if there is one, else the record as received."""
         return self.edited_record if self.edited else self.record
 
 
 @dataclass(frozen=True, slots=True)
 class CutRecord:
-    """Stands for a record, a context or a detail that is larger than a listing reads."""
+    """A record, a context or a detail that is too large for a listing."""
 
     size: int
-    """Characters of all of it, as JSON."""
+    """Its length in characters, as JSON."""
     beginning: str
-    """How it begins, as JSON."""
+    """Its first characters, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +170,13 @@ class AuditEntry:
     action: str
     """What was done: `edited`, `discarded`, `reopened` …"""
     status_before: str | None
-    """None where it was not there yet."""
+    """None for a letter that was created."""
     status_after: str | None
-    """None where it is not there any more."""
+    """None for a letter that was removed."""
     actor: str | None
     note: str | None
     detail: Any = None
-    """What else there is to say, such as what was edited."""
+    """Details of the action, such as what was edited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,39 +186,39 @@ class Cause:
     fingerprint: str
     error_type: str
     message: str
-    """The error with everything removed that differs from record to record: why these letters are one group."""
+    """The error without the parts that differ from record to record."""
     sample: str
-    """The error of one of them."""
+    """The error of one of the letters."""
     count: int
     """Letters of the selection."""
     by_status: Mapping[str, int]
-    """The same letters by their status; 0 for a status that was not asked for."""
+    """The same letters by their status; 0 for a status that was not selected."""
     seen: int
-    """Failures in these pipelines, repeats included, whatever the status of their letters is now."""
+    """Failures in these pipelines, repetitions included, whatever the status of their letters is now."""
     first_seen: datetime
     """The first of these failures."""
     last_seen: datetime
     """The last of them."""
     pipelines: tuple[str, ...]
-    """Those that have letters of the selection."""
+    """The pipelines that have letters of the selection."""
     trend: tuple[int, ...] = ()
-    """Failures a day, the last seven days, today last."""
+    """Failures per day of the last seven days, today last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What `put_many` did."""
+    """What `put_many` stored."""
 
     new: int = 0
-    """Letters that were not there before."""
+    """Letters that were created."""
     repeated: int = 0
-    """Failures of a record that has an open letter of the same cause: counted there."""
+    """Failures of a record that has an open letter of the same cause; the letter counts them."""
     decided: int = 0
-    """Failures of a record, unchanged, whose letter was reprocessed or discarded: counted there, and still decided."""
+    """Failures of an unchanged record whose letter is decided; the letter counts them and stays decided."""
 
     @property
     def total(self) -> int:
-        """Letters that were handed in."""
+        """All records that were passed in."""
         return self.new + self.repeated + self.decided
 
     def __add__(self, other: Stored) -> Stored:
@@ -227,19 +227,19 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What became of the letters a change was asked for."""
+    """The result of a change of several letters."""
 
     changed: int = 0
-    """Letters that are now as it was asked."""
+    """Letters that were changed."""
     unfit: int = 0
-    """Of another status than the change starts from, or standing again as another letter: left alone."""
+    """Letters left unchanged: their status does not allow the change, or they exist again as another letter."""
     held: int = 0
-    """In the hands of a replay or run: left alone."""
+    """Letters that were left unchanged: a replay or run holds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCause:
-    """Why letters failed again."""
+    """A cause for which letters failed again."""
 
     fingerprint: str
     message: str
@@ -252,33 +252,33 @@ class FailedCause:
 class ReplayReport:
     """What a replay did, or, as a dry run, would do.
 
-    A replay that came to its end has `selected` letters: those that were reprocessed, failed again, discarded, seen
+    A replay that reached its end has `selected` letters: those that were reprocessed, failed again, discarded, seen
     meanwhile, decided or held, and those superseded since it began (`superseded` without `superseded_before`).
     """
 
     dry_run: bool
     selected: int
-    """Letters that were to be sent when it began. Those that were left out then are not among them: superseded before,
-    held by a killed run, of other pipelines."""
+    """Letters selected when the replay began. Left out are letters superseded before, held by a killed run, or of other
+    pipelines."""
     attempted: int = 0
     """Letters that were handed to the target."""
     reprocessed: int = 0
-    """Accepted by the target, and by a pipeline: written to its sink; in a dry run: would be."""
+    """Accepted by the target, and by a pipeline also written to its sink; in a dry run: would be."""
     failed_again: int = 0
-    """Rejected by the target once more."""
+    """Rejected by the target again."""
     discarded: int = 0
     """Dropped by the target on purpose, which wrote nothing; in a dry run: would be."""
     held: int = 0
-    """In the hands of another replay or of a run that is alive: left to it."""
+    """Letters that another replay, or a run that is alive, holds; left to it."""
     held_by_run: int = 0
-    """Letters that matched and were left out: a run was killed or failed while it wrote their rows, and is to be
-    resumed."""
+    """Letters that matched and were left out: a run was killed or failed while it wrote their rows, and has to be
+    resumed first."""
     seen_meanwhile: int = 0
-    """Accepted, but the record failed anew while it was under way: still pending."""
+    """Accepted, but the record failed again during the replay: still pending."""
     rehearsed: bool = True
-    """False for a dry run whose target cannot be run without effect: it tells what is selected, no more."""
+    """False for a dry run whose target cannot be run without effect: it only reports what is selected."""
     stopped: str | None = None
-    """Why it ended early."""
+    """Why it ended early; None if it did not."""
     by_cause: tuple[FailedCause, ...] = ()
     """Why letters failed again, the most frequent first."""
     selected_by_cause: Mapping[str, int] = field(default_factory=dict)
@@ -288,16 +288,16 @@ class ReplayReport:
     other_pipelines: Mapping[str, int] = field(default_factory=dict)
     """Letters that matched the filters and were left out: they belong to other pipelines than the target."""
     selected_by_target: Mapping[str, int] = field(default_factory=dict)
-    """The selected letters, by the target that rejected them, FILE:NAME; those that know theirs."""
+    """The selected letters, by the target that rejected them, FILE:NAME; unknown targets are left out."""
     superseded: int = 0
     """Letters that matched and were not written: the sink has a newer row of their key, or one that it keeps."""
     superseded_before: int = 0
-    """Those of the superseded that were so before the replay began; they are not among the selected."""
+    """The superseded letters that were so before the replay began; they are not among the selected."""
     decided: int = 0
     """Selected letters that were left out: another replay or an operator has decided them since."""
     key_unknown: int = 0
-    """Selected letters that may overwrite newer rows: rows were written since, and its key is not known, was edited
-    or imported later, its record becomes several rows, or another pipeline writes to the sink."""
+    """Selected letters that may overwrite newer rows: rows were written since, and the key of the letter is not known,
+    was edited or imported later, its record becomes several rows, or another pipeline writes to the sink."""
     canary: int | None = None
     """Letters that were sent first; None without a canary."""
 
@@ -309,23 +309,23 @@ class ReplayReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSize:
-    """How full the queue is."""
+    """The size of the queue."""
 
     letters: int
-    """All there are."""
+    """All letters."""
     by_status: Mapping[str, int]
     pending_by_pipeline: Mapping[str, int]
-    """Those that are pending."""
+    """Pending letters."""
     new_today_by_pipeline: Mapping[str, int]
-    """Those that were put today, in UTC."""
+    """Letters created today, in UTC."""
     oldest_pending: datetime | None
-    """When the oldest of these was rejected."""
+    """When the oldest pending letter was rejected."""
     bytes: int
-    """What the database takes on disk."""
+    """Size of the database on disk."""
 
 
 class _Absent:
-    """What stands for a value that is not there."""
+    """The type of `ABSENT`, which stands for a missing value."""
 
     __slots__ = ()
 
@@ -349,14 +349,14 @@ class Change:
     path: str
     """Such as `customer.zip`."""
     before: Any
-    """`ABSENT` where there was nothing."""
+    """`ABSENT` for a value that was added."""
     after: Any
-    """`ABSENT` where nothing is left."""
+    """`ABSENT` for a value that was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One letter's edit: the record as received, as it would be sent, and what differs between them."""
+    """The edit of one letter: the record as received, as it would be sent, and what differs between them."""
 
     id: int
     before: Any
@@ -375,15 +375,15 @@ class EditReport:
     selected: int
     """Letters that matched."""
     changed: int
-    """Letters whose record is another one now."""
+    """Letters whose record was changed."""
     unchanged: int
-    """Letters that were so already."""
+    """Letters whose record already was as edited."""
     held: int = 0
-    """In the hands of a replay or run: left alone."""
+    """Letters that were left unchanged: a replay or run holds them."""
     failed: int = 0
-    """Letters on which the edit raised: left alone."""
+    """Letters that were left unchanged: the edit raised."""
     failures: tuple[tuple[int, str], ...] = ()
-    """The first of them, with the reason."""
+    """The ids and errors of the first of the failed letters."""
     previews: tuple[Edit, ...] = ()
     """The first edits."""
 
@@ -393,7 +393,7 @@ class Purged:
     """What a purge removed, or would remove."""
 
     letters: int
-    """How many."""
+    """Number of letters."""
     dry_run: bool
 
 
@@ -402,11 +402,11 @@ class Imported:
     """What an import did."""
 
     new: int = 0
-    """Letters that were taken in."""
+    """Letters that were imported."""
     known: int = 0
-    """Letters that were there already, and were left as they are."""
+    """Letters that existed already, and were left as they are."""
     differing: int = 0
-    """Of these, letters that have another status, record or edit in the file than in the store."""
+    """Existing letters that have another status, record or edit in the file than in the store."""
     masked_elsewhere: int = 0
     """New letters whose values another store has masked: their keys cannot be compared with those of rows here, so no
     run supersedes them, and a replay counts them (`key_unknown`)."""
@@ -418,45 +418,45 @@ class History:
 
     key: str
     letters: tuple[Letter, ...]
-    """The oldest first."""
+    """The letters, oldest first."""
     events: tuple[AuditEntry, ...]
-    """What was done to them, the oldest first."""
+    """The changes of the letters, oldest first."""
 
 
-# ── what is announced of letters ──────────────────────────────────────────────────────────────────────────────────────
+# ── events of letters ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersPut:
     """Event: records were quarantined by `put` or `put_many`, one event for each call.
 
-    What a run quarantines is told by the run: a batch's by BatchWritten, a dead task's by TasksDead.
+    What a run quarantines is reported by the events of the run: BatchWritten for a batch, TasksDead for tasks.
     """
 
     pipeline: str | None
-    """None where each letter named its own."""
+    """None where each letter named its own pipeline."""
     run_id: UUID | str | None
     new: int
-    """Letters that were not there before."""
+    """Letters that were created."""
     repeated: int
     """Failures of records that have an open letter of the same cause already."""
     decided: int = 0
-    """Failures of records, unchanged, whose letter was reprocessed or discarded."""
+    """Failures of unchanged records whose letter was reprocessed or discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersReplayed:
-    """Event: letters were sent back; also where that was stopped early."""
+    """Event: letters were replayed; also where the replay stopped early."""
 
     report: ReplayReport
     pipelines: tuple[str, ...]
-    """That were asked for; none where the selection did not go by pipeline."""
+    """The pipelines of the selection; empty where the selection did not name any."""
     actor: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersChanged:
-    """Event: somebody decided about letters, or edited them, or took in those of another store."""
+    """Event: letters were decided, edited or imported."""
 
     action: str
     """`discarded`, `escalated`, `reopened`, `edited`, `edit undone` or `imported`."""
@@ -466,11 +466,11 @@ class LettersChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersPurged:
-    """Event: letters that were settled long ago were removed."""
+    """Event: letters that were decided long ago were removed."""
 
     count: int
     before: datetime
-    """Those that were settled before."""
+    """Letters decided before this time were removed."""
     actor: str
 
 

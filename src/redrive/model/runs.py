@@ -1,4 +1,4 @@
-"""The values of a run: what it counts, what it reports, what it announces."""
+"""The values of a pipeline run: its counts, its report, its events."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from uuid import UUID
 
 
 class Tier(StrEnum):
-    """How much a share of rejected rows matters to people."""
+    """How serious a share of rejected rows is."""
 
     LOG = "log"
-    """A matter for the log."""
+    """A log line, no alert."""
     P3 = "P3"
-    """A matter for the day."""
+    """To be reviewed within a day."""
     P1 = "P1"
-    """Somebody is called."""
+    """The on-call is called."""
     ABORT = "abort"
     """The run is stopped."""
 
 
 class RunStatus(StrEnum):
-    """What has become of a run. A run that is running, stopped or failed is resumed by the next."""
+    """The status of a run. A run that is running, stopped or failed is resumed by the next."""
 
     RUNNING = "running"
     """Under way, or its process was killed."""
     COMPLETE = "complete"
     """The source was read to its end."""
     STOPPED = "stopped"
-    """It was told to, or its deadline came."""
+    """It was stopped, or its deadline came."""
     ABORTED = "aborted"
     """The gate aborted it: too many rows were rejected, or too few were read."""
     FAILED = "failed"
     """An error ended it."""
     ABANDONED = "abandoned"
-    """Given up by `restart`."""
+    """Replaced by a run with `restart`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Rows, by what became of them; read = written + rejected + discarded + duplicates."""
+    """Numbers of rows; read = written + rejected + discarded + duplicates."""
 
     read: int = 0
     written: int = 0
@@ -65,12 +65,12 @@ class Counts:
         return self.rejected / self.read if self.read else 0.0
 
 
-COUNTED = tuple(one.name for one in fields(Counts))
+COUNTED = tuple(count.name for count in fields(Counts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a run did, its earlier parts included where it was resumed."""
+    """What a run did, its earlier parts included if it was resumed."""
 
     pipeline: str
     run_id: UUID
@@ -79,7 +79,7 @@ class Report:
     sink: str
     started_at: datetime
     seconds: float
-    """At work, in all parts of the run."""
+    """Time at work, in all parts of the run."""
     read: int = 0
     written: int = 0
     rejected: int = 0
@@ -89,25 +89,25 @@ class Report:
     batches: int = 0
     retries: int = 0
     tier: Tier = Tier.LOG
-    """What the gate says of the share of rejected rows."""
+    """The tier that the gate assigns to the share of rejected rows."""
     resumed: bool = False
     started_over: str | None = None
     """Why an unfinished run was abandoned and this one read from the start; None where that did not happen."""
     checkpoint: Any = field(default=None, repr=False)
-    """Where the next run would begin."""
+    """Where the next run would resume."""
     reason: str | None = None
-    """Why it ended before its time."""
+    """Why it ended early."""
     sla: datetime | None = None
-    """When it was to be done."""
+    """When it was due."""
     ended_at: datetime | None = None
     gate_overridden: bool = False
     """Whether an operator let it continue after the gate had aborted it."""
     source_done: int | None = None
-    """How much of the source is behind the checkpoint, in its own units: bytes of a file, pages, rows."""
+    """How much of the source was read up to the checkpoint, in units of the source: bytes of a file, pages, rows."""
     source_total: int | None = None
-    """How much there is, where the source knows it."""
+    """The size of the source, if known."""
     detail: str | None = None
-    """All lines of the error that ended it, masked, where there is more than the first, which is `reason`."""
+    """All lines of the error that ended it, masked; None if `reason`, its first line, is all."""
     ignored_columns: tuple[str, ...] = ()
     """Columns of the source that the model or schema does not name; only in the report that the run itself returns."""
 
@@ -123,7 +123,7 @@ class Report:
 
     @property
     def throughput(self) -> float:
-        """Rows a second."""
+        """Rows per second."""
         return self.read / self.seconds if self.seconds else 0.0
 
     @property
@@ -132,13 +132,13 @@ class Report:
         return self.sla is not None and (self.ended_at or datetime.now(UTC)) > self.sla
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON has it; a secret in the checkpoint is masked."""
+        """Return the report as a JSON document; a secret in the checkpoint is masked."""
         from redrive._internal.masking import mask_all
 
-        found = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
-        del found["ignored_columns"]  # the store does not keep them
+        document = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        del document["ignored_columns"]  # the store does not keep them
         return {
-            **found,
+            **document,
             "checkpoint": mask_all(self.checkpoint),
             **({"ignored_columns": list(self.ignored_columns)} if self.ignored_columns else {}),
             "seconds": round(self.seconds, 3),
@@ -148,7 +148,7 @@ class Report:
         }
 
     def json(self) -> str:
-        """The report as one JSON document."""
+        """Return the report as JSON text."""
         import json
 
         return json.dumps(self.document(), ensure_ascii=False)
@@ -175,17 +175,17 @@ class Report:
         if self.rejected:
             lines.append(f"  the rejected rows: redrive dlq causes --run {str(self.run_id)[:8]}")
         if self.late and self.sla is not None:
-            lines.append(f"  late: it was to be done by {self.sla:%Y-%m-%d %H:%M %Z}")
+            lines.append(f"  SLA missed: due {self.sla:%Y-%m-%d %H:%M %Z}")
         return "\n".join(lines)
 
 
 def share_of(done: int | None, total: int | None) -> float | None:
-    """The share that is done, at most 1; None where that is not known."""
+    """Return the share that is done, at most 1; None if either number is unknown."""
     return None if done is None or not total else min(1.0, done / total)
 
 
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
+def _counted(count: int, singular: str, plural: str) -> str:
+    return f"{count:,} {singular if count == 1 else plural}"
 
 
 def _plain(value: Any) -> Any:
@@ -194,12 +194,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, UUID | StrEnum) else value
 
 
-# ── what a run announces ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── events of a run ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """Event: a run began, or went on where an earlier one stopped."""
+    """Event: a run started, or resumed where an earlier one stopped."""
 
     pipeline: str
     run_id: UUID
@@ -216,32 +216,32 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWritten:
-    """Event: the rows of a batch are in the sink, its rejects in the quarantine, and the checkpoint behind it."""
+    """Event: the rows of a batch are in the sink, its rejected rows in the quarantine, and the checkpoint is saved."""
 
     pipeline: str
     run_id: UUID
     counts: Counts
-    """Of this batch."""
+    """Counts of this batch."""
     so_far: Counts
-    """Of the run."""
+    """Counts of the run."""
     seconds: float
     checkpoint: Any = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShrunk:
-    """Event: memory did not suffice; batches are smaller from here on."""
+    """Event: memory was exhausted; the next batches are smaller."""
 
     pipeline: str
     run_id: UUID
     rows: int
-    """Rows of a batch from here on."""
+    """Rows of the next batches."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRetried:
-    """Event: a transient error stopped a batch before the sink; it is read, or checked and transformed, once more."""
+    """Event: a transient error stopped a batch before the sink; it is read, or validated and transformed, again."""
 
     pipeline: str
     run_id: UUID
@@ -250,13 +250,13 @@ class BatchRetried:
     retry: int
     """The number of the retry, from 1."""
     wait: float
-    """Seconds until then."""
+    """Seconds until the retry."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchQuarantined:
-    """Event: a batch was bad as a whole and went to the quarantine as one letter."""
+    """Event: a batch was rejected as a whole and went to the quarantine as one letter."""
 
     pipeline: str
     run_id: UUID
@@ -267,12 +267,12 @@ class BatchQuarantined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateJudged:
-    """Event: the share of rejected rows reached a tier; and once more when the run ends."""
+    """Event: the share of rejected rows reached a tier; published again when the run ends."""
 
     pipeline: str
     run_id: UUID
     tier: Tier
-    """How much it matters."""
+    """How serious the share is."""
     rate: float
     """The share of rejected rows."""
     rejected: int
@@ -294,15 +294,15 @@ class ColumnsIgnored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """Event: a run is over, for now or for good."""
+    """Event: a run ended; it may be resumed later."""
 
     report: Report
     error: str | None = None
     """The class of the error that ended it."""
     kind: str | None = None
-    """What that error is: a verdict's kind."""
+    """The kind of the error's verdict."""
     service: str | None = None
-    """The service that is to blame for it, where one is."""
+    """The service that caused the error, if any."""
 
 
 RunEvent = (
@@ -312,12 +312,12 @@ RunEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run has come, for who watches it."""
+    """How far a run has come, for progress displays."""
 
     counts: Counts
     """Rows, by what became of them."""
     done: int
-    """How much of the source was read."""
+    """How much of the source was read, in units of the source: bytes of a file, pages, rows."""
     total: int | None
-    """In the source's own units: bytes of a file, pages, rows."""
+    """The size of the source; None if unknown."""
     seconds: float

@@ -1,4 +1,4 @@
-"""The values of a flow: the states of its tasks, what a run reports, what it announces."""
+"""The values of a flow: the states of its tasks, its report, its progress, its events."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from uuid import UUID
 
 
 class State(StrEnum):
-    """Where a task stands."""
+    """The state of a task."""
 
     PENDING = "PENDING"
-    """Waits for tasks above it; held, where one of them is a dead letter."""
+    """Waits for upstream tasks; blocked if one of them is a dead letter."""
     READY = "READY"
-    """May run as soon as there is a worker."""
+    """Runs as soon as a worker is free."""
     RUNNING = "RUNNING"
-    """A worker is at it."""
+    """A worker runs it."""
     SUCCESS = "SUCCESS"
     """Done."""
     FAILED = "FAILED"
-    """Its retries are spent."""
+    """Its retries are exhausted."""
     UPSTREAM_FAILED = "UPSTREAM_FAILED"
-    """Will not run, since a task above it failed."""
+    """Will not run, since an upstream task failed."""
     SKIPPED = "SKIPPED"
-    """Not to run: it said so itself, a branch left it out, or its `run_when` did not apply."""
+    """Did not run: it raised Skip, a branch left it out, or its `run_when` did not apply."""
     RETRYING = "RETRYING"
-    """Waits for the time of its next attempt."""
+    """Waits for its next attempt."""
     SENSING = "SENSING"
-    """A sensor that is asked from time to time."""
+    """A sensor that is polled."""
     DEAD_LETTER = "DEAD_LETTER"
-    """Waits for a person."""
+    """Waits for a decision of an operator."""
 
 
 class Branch:
@@ -45,7 +45,7 @@ class Branch:
     __slots__ = ("followers", "result")
 
     def __init__(self, *followers: Any, result: Any = None) -> None:
-        names = [one if isinstance(one, str) else getattr(one, "name", None) for one in followers]
+        names = [task if isinstance(task, str) else getattr(task, "name", None) for task in followers]
         for given, name in zip(followers, names, strict=True):
             if not isinstance(name, str):
                 raise TypeError(f"Branch takes tasks or their names, not {type(given).__name__}")
@@ -54,10 +54,10 @@ class Branch:
 
 
 class FlowStatus(StrEnum):
-    """What has become of a flow's run.
+    """The status of a flow's run.
 
-    The next run of the flow with the same parameters resumes one that is not complete. `held` is blocked: a task is a
-    dead letter and waits for a decision, and so does what comes after it.
+    The next run of the flow with the same parameters resumes a run that is not complete. `held` means blocked: a task
+    is a dead letter and waits for a decision, and so do the tasks after it.
     """
 
     RUNNING = "running"
@@ -65,36 +65,36 @@ class FlowStatus(StrEnum):
     COMPLETE = "complete"
     """Every task succeeded."""
     STOPPED = "stopped"
-    """It was told to, or its deadline came."""
+    """It was stopped, or its deadline came."""
     HELD = "held"
-    """It waits for a person."""
+    """It waits for an operator."""
     FAILED = "failed"
-    """A task failed, and all that could run has."""
+    """A task failed, and every task that could run has."""
     ABANDONED = "abandoned"
-    """Given up by `restart`."""
+    """Replaced by a run with `restart`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReport:
-    """What a run of a flow did, its earlier parts included where it was resumed."""
+    """What a run of a flow did, its earlier parts included if it was resumed."""
 
     flow: str
     run_id: UUID
     status: FlowStatus
     started_at: datetime
     seconds: float
-    """From its beginning to its end, or until now, the time included in which it waited for a decision."""
+    """From its start to its end, or until now, including the time for which it waited for a decision."""
     worked: float = 0.0
-    """Seconds in which executors were at work on it."""
+    """Seconds in which executors worked on it."""
     params: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The values of its parameters."""
     counts: Mapping[State, int] = field(default_factory=dict)
     """Tasks by state; a fan-out is counted by its children."""
     attempts: int = 0
-    """Of all tasks."""
+    """Attempts of all tasks."""
     resumed: bool = False
     reason: str | None = None
-    """Why it ended before its time."""
+    """Why it ended early."""
     sla: datetime | None = None
     ended_at: datetime | None = None
 
@@ -109,11 +109,11 @@ class FlowReport:
         return self.sla is not None and (self.ended_at or datetime.now(UTC)) > self.sla
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON has it; secrets in the parameters are masked."""
+        """Return the report as a JSON document; secrets in the parameters are masked."""
         from redrive._internal.masking import mask_all
 
         return {
-            **{one.name: _plain(getattr(self, one.name)) for one in fields(self)},
+            **{field.name: _plain(getattr(self, field.name)) for field in fields(self)},
             "params": mask_all(self.params),
             "counts": {str(state): count for state, count in self.counts.items()},
             "seconds": round(self.seconds, 3),
@@ -123,7 +123,7 @@ class FlowReport:
         }
 
     def json(self) -> str:
-        """The report as one JSON document."""
+        """Return the report as JSON text."""
         import json
 
         return json.dumps(self.document(), ensure_ascii=False, default=str)
@@ -139,7 +139,7 @@ class FlowReport:
         if self.counts.get(State.DEAD_LETTER) or self.counts.get(State.FAILED):
             lines.append(f"  what went wrong: redrive tasks ls --run {self.run_id}")
         if self.late and self.sla is not None:
-            lines.append(f"  late: it was to be done by {self.sla:%Y-%m-%d %H:%M %Z}")
+            lines.append(f"  SLA missed: due {self.sla:%Y-%m-%d %H:%M %Z}")
         return "\n".join(lines)
 
 
@@ -149,12 +149,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, UUID | StrEnum) else value
 
 
-# ── what a flow announces ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── events of a flow ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowStarted:
-    """Event: a run of a flow began, went on where an earlier one stopped, or was joined by one more executor."""
+    """Event: a run of a flow started, resumed where an earlier one stopped, or was joined by one more executor."""
 
     flow: str
     run_id: UUID
@@ -164,8 +164,8 @@ class FlowStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnded:
-    """Event: an attempt of a task is over, however it ended. Announced where somebody listens, and not logged: the
-    others say what matters to people, and there may be thousands of these a second."""
+    """Event: an attempt of a task ended. Published only if a hook is registered, and not logged: there may be thousands
+    per second, and the other events report what matters to operators."""
 
     flow: str
     run_id: UUID
@@ -180,13 +180,13 @@ class TaskEnded:
     seconds: float
     """How long it took."""
     error: str | None = None
-    """Why it failed; None where it did not."""
+    """Why it failed; None if it did not."""
     kind: str | None = None
-    """What that error is: a verdict's kind."""
+    """The kind of the error's verdict."""
 
     @property
     def name(self) -> str:
-        """The task without the number of the child."""
+        """The task without the index of the child."""
         return self.task.partition("[")[0]
 
     @property
@@ -197,7 +197,7 @@ class TaskEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRetried:
-    """Event: an attempt failed, and there will be another one."""
+    """Event: an attempt failed, and will be retried."""
 
     flow: str
     run_id: UUID
@@ -210,22 +210,22 @@ class TaskRetried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailed:
-    """Event: a task's retries are spent, and what comes after it will not run. One per cause for a fan-out's children,
-    when the last of them is over."""
+    """Event: the retries of a task are exhausted, and the tasks after it will not run. For a fan-out, one event per
+    cause, when the last child has ended."""
 
     flow: str
     run_id: UUID
     task: str
     reason: str
     upstream_failed: int
-    """How many tasks will not run."""
+    """Number of tasks that will not run."""
     count: int = 1
-    """How many children of a fan-out failed so."""
+    """Number of children of a fan-out that failed for this cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksDead:
-    """Event: a person is needed. One per cause and task, however many children of a fan-out died of it."""
+    """Event: an operator is needed. One event per cause and task, however many children of a fan-out failed of it."""
 
     flow: str
     run_id: UUID
@@ -235,14 +235,14 @@ class TasksDead:
     """The fingerprint: `redrive tasks retry --cause …`."""
     reason: str
     count: int
-    """Dead letters of this cause so far, those that were not tried included."""
+    """Dead letters of this cause so far, siblings that were not attempted included."""
     untried: int
-    """Of these, siblings that were not tried any more."""
+    """Siblings among them that were not attempted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHeld:
-    """Event: the circuit of a service is open, and tasks that need it wait; and once more when they go on."""
+    """Event: the circuit of a service is open, and the tasks that need it wait; published again when they continue."""
 
     flow: str
     run_id: UUID
@@ -252,32 +252,32 @@ class GroupHeld:
     retry_in: float | None = None
 
 
-_AT_RISK = 0.8  # share of the time after which what is not done may be late
+_AT_RISK = 0.8  # share of the time after which a run that is not done may miss its SLA
 
 
 def risk_begins(started_at: datetime, due: datetime) -> datetime:
-    """Return from when on a run, or a task of it, that is not done is at risk of missing its SLA."""
+    """Return when a run, or a task of it, that is not done becomes at risk of missing its SLA."""
     return started_at + (due - started_at) * _AT_RISK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlaAtRisk:
-    """Event: a run, or one of its tasks, is not done although four fifths of its time are over; and once more when its
-    SLA is missed."""
+    """Event: a run, or one of its tasks, is not done after four fifths of its time; published again when its SLA is
+    missed."""
 
     flow: str
     run_id: UUID
     task: str | None
-    """None where the run itself is meant."""
+    """None for the run itself."""
     due: datetime
-    """When it is to be done."""
+    """When it is due."""
     missed: bool
-    """Whether that time is over."""
+    """Whether that time has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEnded:
-    """Event: a run is over, for now or for good."""
+    """Event: a run ended; it may be resumed later."""
 
     report: FlowReport
 
@@ -287,26 +287,26 @@ FlowEvent = FlowStarted | TaskEnded | TaskRetried | TaskFailed | TasksDead | Gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
-    """A task in a worker's hands."""
+    """A task that a worker runs."""
 
     task: str
     seconds: float
     attempt: int
     timeout: float | None = None
     dying: bool = False
-    """It was told to end, and has not yet."""
+    """Whether it was asked to end, and has not yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowProgress:
-    """How far a run has come, for who watches it."""
+    """How far a run has come, for progress displays."""
 
     counts: Mapping[State, int]
     """Tasks by state."""
     running: tuple[RunningTask, ...] = ()
     """The oldest first; not all of them where there are many."""
     retries: tuple[tuple[str, float], ...] = ()
-    """What is to be tried again, and in how many seconds; the next one first."""
+    """Tasks to retry, and in how many seconds; the next one first."""
     held: tuple[tuple[str, str], ...] = ()
     """Groups whose tasks wait, and why."""
     seconds: float = 0.0

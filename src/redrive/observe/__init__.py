@@ -1,1 +1,1 @@
-"""What happened: how attempts and events are shown to programs."""
+"""Logs, metrics, traces and dashboards of attempts, events and stores, for other programs to read."""

@@ -1,4 +1,4 @@
-"""What a store says of itself in numbers: one snapshot, for all processes that share it."""
+"""The figures of a store: one snapshot, for all processes that share it. Read by metrics and by alert conditions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LetterFigures:
     pipeline: str
     by_status: Mapping[str, int]
     oldest_pending: datetime | None = None
-    """To the hour: when the oldest of them was rejected, or one beside it that is settled."""
+    """To the hour: when the oldest of them was rejected, or a decided letter of the same hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +43,20 @@ class RunFigures:
     seconds: float
     last_success: datetime | None = None
     running: int = 0
-    """Runs that are under way; or that seem to be, since a process died and could not say so."""
+    """Runs that are under way, or whose process died without a report."""
     rows: Mapping[str, int] = field(default_factory=dict)
-    """Of a pipeline: by what became of them, and `read`."""
+    """Rows of a pipeline's run by outcome, and `read`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """All of it."""
+    """All figures of a store."""
 
     database: str
     schema_version: str
     services: tuple[ServiceWindow, ...] = ()
     endpoints: tuple[EndpointSums, ...] = ()
-    """All that each ever did."""
+    """Totals of each endpoint."""
     circuits: tuple[ServiceState, ...] = ()
     letters: tuple[LetterFigures, ...] = ()
     pipelines: tuple[RunFigures, ...] = ()
@@ -64,25 +64,25 @@ class Figures:
     """Rows of all runs of each pipeline, purged ones included: `read`, `written`, `rejected`."""
     flows: tuple[RunFigures, ...] = ()
     tasks: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Of runs that are not finished, by flow and state."""
+    """Tasks of runs that are not finished, by flow and state."""
     alerts: Mapping[tuple[str, str, str, str], int] = field(default_factory=dict)
-    """Those that are not over, by status, urgency, the kind of their subject and its name."""
+    """Alerts that are not resolved, by status, urgency, the kind of their subject and its name."""
     monitors: Mapping[str, bool] = field(default_factory=dict)
     """Measurements of the watch that have ever failed, and whether each succeeds now."""
     sends: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Messages that are not delivered, by channel and status."""
     store_bytes: int | None = None
-    """What the store takes on disk."""
+    """Size of the store on disk."""
     letters_bytes: int | None = None
-    """What the table of letters takes, with its indexes; None where that is not known."""
+    """Size of the table of letters, with its indexes; None where it is not known."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Names that are not in these figures because there are too many, by kind."""
+    """Names that are left out because there are too many, by kind."""
     watched: bool = False
     """Whether some process watches the levels."""
 
 
 class Reader:
-    """Reads the figures of one database, again and again."""
+    """Reads the figures of one database, any number of times."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -90,7 +90,7 @@ class Reader:
         self._services = ServiceRepository(database)
 
     def read(self) -> Figures:
-        """The figures as they stand now."""
+        """Return the current figures."""
         services, circuits = tuple(self._services.totals()), tuple(self._shared.services())
         rest = self._database.read(self._within)
         endpoints = tuple(self._services.endpoints())
@@ -135,10 +135,10 @@ def _letters(connection: Connection) -> tuple[LetterFigures, ...]:
 
 def _pipelines(connection: Connection) -> tuple[RunFigures, ...]:
     successes, running = _successes(connection, runs.c.pipeline_name), _running(connection, runs.c.pipeline_name)
-    found = {}
+    by_name = {}
     for row in connection.execute(_newest(runs.c.pipeline_name)):
         counts = counts_of(row)
-        found[row.pipeline_name] = RunFigures(
+        by_name[row.pipeline_name] = RunFigures(
             name=row.pipeline_name,
             status=row.status,
             started_at=row.started_at,
@@ -147,7 +147,7 @@ def _pipelines(connection: Connection) -> tuple[RunFigures, ...]:
             running=running.get(row.pipeline_name, 0),
             rows={name: getattr(counts, name) for name in COUNTED if name not in {"batches", "retries"}},
         )
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 def _rows(connection: Connection) -> dict[str, dict[str, int]]:
@@ -160,9 +160,9 @@ def _rows(connection: Connection) -> dict[str, dict[str, int]]:
 def _flows(connection: Connection, now: datetime) -> tuple[RunFigures, ...]:
     name = task_runs.c.flow_name
     successes, running = _successes(connection, name), _running(connection, name)
-    found = {}
+    by_name = {}
     for row in connection.execute(_newest(name)):
-        found[row.flow_name] = RunFigures(
+        by_name[row.flow_name] = RunFigures(
             name=row.flow_name,
             status=row.status,
             started_at=row.started_at,
@@ -170,11 +170,11 @@ def _flows(connection: Connection, now: datetime) -> tuple[RunFigures, ...]:
             last_success=successes.get(row.flow_name),
             running=running.get(row.flow_name, 0),
         )
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 def _newest(name: Column[str]) -> Select[Any]:
-    """The newest run of each; of two that began at one moment, both."""
+    """Select the newest run of each name; of two that began at the same time, both."""
     table = name.table
     last = select(name.label("name"), func.max(table.c.started_at).label("at")).group_by(name).subquery()
     return select(table).join(last, (name == last.c.name) & (table.c.started_at == last.c.at)).order_by(name)
@@ -192,7 +192,7 @@ def _running(connection: Connection, name: Column[str]) -> dict[str, int]:
 
 
 def _tasks(connection: Connection) -> dict[tuple[str, str], int]:
-    """A fan-out is counted by its children, and as one while it has none."""
+    """Count tasks by flow and state; a fan-out counts by its children, or as one while it has none."""
     counted = (
         select(task_runs.c.flow_name, tasks.c.state, func.count())
         .join(tasks, tasks.c.run_id == task_runs.c.run_id)
@@ -211,13 +211,15 @@ def _alerts(connection: Connection) -> dict[tuple[str, str, str, str], int]:
 def _monitors(connection: Connection) -> dict[str, bool]:
     column = alerts.c
     failing = case((column.status == "resolved", 0), (column.gone_since.is_not(None), 0), else_=1)
-    found = select(column.subject, func.max(failing)).where(column.condition == "monitor_failed")
-    return {row[0]: not row[1] for row in connection.execute(found.group_by(column.subject))}
+    failed = select(column.subject, func.max(failing)).where(column.condition == "monitor_failed")
+    return {row[0]: not row[1] for row in connection.execute(failed.group_by(column.subject))}
 
 
 def _sends(connection: Connection) -> dict[tuple[str, str], int]:
-    """Messages that should have arrived: not tests, nor what waits for the morning; what failed counts for a day, so
-    that a rule on it clears."""
+    """Count messages that should have arrived: no tests, and none that wait for the morning.
+
+    Failed messages count for a day, so that a rule on them clears.
+    """
     column = alert_sends.c
     by = (column.channel, column.status)
     late = (column.status == "waiting") & ((column.digest == 0) | (column.attempts > 0))

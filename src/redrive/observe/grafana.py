@@ -1,7 +1,7 @@
 """A Grafana dashboard and Prometheus alert rules, made from the metric families that a scrape has.
 
-`redrive observe` prints them. No name of a metric is written down here that the families do not have: a dashboard that
-asks for what is not there shows nothing, and a rule about it never fires.
+`redrive observe` prints them. Every metric name comes from the families: a dashboard with an unknown name shows
+nothing, and a rule with one never fires.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.observe.figures import Figures
 from redrive.observe.metric_families import families
 
-with needs("prometheus"):
+with require_extra("prometheus"):
     from prometheus_client.metrics_core import Metric
 
 _PREFIX = "redrive_"
@@ -81,11 +81,11 @@ _RULES = (
 def known_metrics() -> dict[str, Metric]:
     """Return every metric family, by its name without the prefix."""
     nothing = Figures(database="", schema_version="")
-    return {one.name.removeprefix(_PREFIX): one for one in families(nothing, took=0.0)}
+    return {family.name.removeprefix(_PREFIX): family for family in families(nothing, took=0.0)}
 
 
 def dashboard() -> dict[str, Any]:
-    """Return a Grafana dashboard with one panel for each metric, in rows by what they are about."""
+    """Return a Grafana dashboard with one panel for each metric, in one row per subject."""
     panels: list[dict[str, Any]] = []
     top = 0
     for about, metrics in _by_subject(known_metrics()).items():
@@ -93,8 +93,8 @@ def dashboard() -> dict[str, Any]:
         panels.append(row)
         top += 1
         of_row = [_panel(name, metric) for name, metric in metrics.items()]
-        for place, panel in enumerate(of_row):
-            panels.append({**panel, "gridPos": _place(top + place // _PER_ROW * _HEIGHT, place % _PER_ROW)})
+        for position, panel in enumerate(of_row):
+            panels.append({**panel, "gridPos": _place(top + position // _PER_ROW * _HEIGHT, position % _PER_ROW)})
         top += -(-len(of_row) // _PER_ROW) * _HEIGHT
     return {
         "title": "redrive",
@@ -109,9 +109,9 @@ def dashboard() -> dict[str, Any]:
 
 
 def rules() -> dict[str, Any]:
-    """Return Prometheus alert rules for what redrive cannot report itself, and for what is left lying."""
+    """Return Prometheus alert rules for what redrive cannot report itself, and for what is not handled in time."""
     metrics = known_metrics()
-    return {"groups": [{"name": "redrive", "rules": [_rule(one, metrics) for one in _RULES]}]}
+    return {"groups": [{"name": "redrive", "rules": [_rule(rule, metrics) for rule in _RULES]}]}
 
 
 def rules_yaml() -> str:
@@ -130,13 +130,13 @@ def _rule(rule: _AlertRule, metrics: Mapping[str, Metric]) -> dict[str, Any]:
 
 
 def _by_subject(metrics: Mapping[str, Metric]) -> dict[str, dict[str, Metric]]:
-    """Metrics by the first word of their names; a word that only one has is no row of its own."""
+    """Group metrics by the first word of their names; a word of a single metric is no group of its own."""
     first = {name: name.partition("_")[0].removesuffix("s") for name in metrics}
     often = Counter(first.values())
-    found: dict[str, dict[str, Metric]] = {"store": {}}
+    groups: dict[str, dict[str, Metric]] = {"store": {}}
     for name, metric in metrics.items():
-        found.setdefault(first[name] if often[first[name]] > 1 else "store", {})[name] = metric
-    return found
+        groups.setdefault(first[name] if often[first[name]] > 1 else "store", {})[name] = metric
+    return groups
 
 
 def _panel(name: str, metric: Metric) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _panel(name: str, metric: Metric) -> dict[str, Any]:
 
 
 def _query(metric: Metric, labels: tuple[str, ...]) -> tuple[str, str]:
-    """Return what to ask for, and the unit of the answer."""
+    """Return the PromQL expression of a panel, and the unit of its values."""
     name = f"{metric.name}{_SUFFIXES.get(metric.type, '')}"
     by = f" by ({', '.join(labels)})" if labels else ""
     unit = next((unit for suffix, unit in _UNITS.items() if metric.name.endswith(suffix)), "short")
@@ -184,15 +184,15 @@ def _place(top: int, column: int, *, wide: bool = False) -> dict[str, int]:
 
 
 def _yaml(value: Any, indent: str = "") -> Iterator[str]:
-    """Mappings and lists as lines of YAML; texts as JSON has them, which YAML reads in the same way."""
+    """Yield mappings and lists as lines of YAML; texts are written as JSON, which YAML reads in the same way."""
     for key, item in value.items():
         if isinstance(item, dict):
             yield f"{indent}{key}:"
             yield from _yaml(item, f"{indent}  ")
         elif isinstance(item, list):
             yield f"{indent}{key}:"
-            for one in item:
-                first, *rest = _yaml(one, f"{indent}    ")
+            for entry in item:
+                first, *rest = _yaml(entry, f"{indent}    ")
                 yield f"{indent}  - {first.lstrip()}"
                 yield from rest
         else:

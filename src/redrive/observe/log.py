@@ -1,4 +1,4 @@
-"""The attempt log and the execution log as JSON, one object per line."""
+"""Handlers that write the attempt log and the execution log as JSON, one object per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from redrive._internal.masking import mask, mask_all
 from redrive._internal.private_files import open_to_append
 
-# What every record has by itself; the rest was passed as `extra`.
+# Attributes that every record has; all others were passed as `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -20,7 +20,7 @@ class JsonFormatter(logging.Formatter):
     """Formats a record, with everything passed as `extra`, as one line of JSON; secrets are masked."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return the record as one line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -28,14 +28,14 @@ class JsonFormatter(logging.Formatter):
             "message": mask(record.getMessage()),
         }
         extra = {name: value for name, value in vars(record).items() if name not in _OWN and name not in line}
-        line.update(mask_all(_shown(extra)))
+        line.update(mask_all(_jsonable(extra)))
         if record.exc_info:
             line["traceback"] = mask(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)
 
 
 class LogFile(logging.Handler):
-    """Appends each record to a file, as one line that is written in one piece: many processes may share the file."""
+    """Appends each record to a file, as one line in a single write: several processes may share the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -45,14 +45,14 @@ class LogFile(logging.Handler):
 
     def _open(self) -> None:
         self._file = open_to_append(self._path)
-        found = os.fstat(self._file)
-        self._identity = found.st_dev, found.st_ino
+        status = os.fstat(self._file)
+        self._identity = status.st_dev, status.st_ino
 
-    def _follow(self) -> None:
-        """Open the file anew where logrotate has renamed or removed it."""
+    def _reopen_if_rotated(self) -> None:
+        """Open the file again where logrotate has renamed or removed it."""
         try:
-            found = os.stat(self._path)
-            identity: tuple[int, int] | None = (found.st_dev, found.st_ino)
+            status = os.stat(self._path)
+            identity: tuple[int, int] | None = (status.st_dev, status.st_ino)
         except FileNotFoundError:
             identity = None
         if identity != self._identity and self._file >= 0:
@@ -62,7 +62,7 @@ class LogFile(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
-            self._follow()
+            self._reopen_if_rotated()
             os.write(self._file, f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except Exception:
             self.handleError(record)
@@ -76,21 +76,21 @@ class LogFile(logging.Handler):
 
 
 def attempt_log(path: str | os.PathLike[str]) -> logging.Handler:
-    """A handler for the logger `redrive.attempts` that keeps every attempt in this file, as a line of JSON."""
+    """Return a handler for the logger `redrive.attempts` that appends every attempt to a file, as a line of JSON."""
     return LogFile(path)
 
 
 def execution_log(path: str | os.PathLike[str]) -> logging.Handler:
-    """A handler for the logger `redrive.events` that keeps the execution log in this file, as lines of JSON."""
+    """Return a handler for the logger `redrive.events` that appends the execution log to a file, as lines of JSON."""
     return LogFile(path)
 
 
-def _shown(value: Any) -> Any:
-    """The value as JSON can hold it and anybody may read it."""
+def _jsonable(value: Any) -> Any:
+    """Return the value as JSON can hold it, with secrets masked."""
     if isinstance(value, dict):
-        return {str(name): _shown(inner) for name, inner in value.items()}
+        return {str(name): _jsonable(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_shown(inner) for inner in value]
+        return [_jsonable(inner) for inner in value]
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else str(value)
     return value if value is None or isinstance(value, bool | int) else mask(str(value))

@@ -1,4 +1,4 @@
-"""Figures as families of metrics, by the conventions of Prometheus: base units, a help text, no two of one name."""
+"""Metric families of a store's figures, by the conventions of Prometheus: base units, a help text, unique names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.calls.metrics.window import EDGES
 from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus
@@ -16,7 +16,7 @@ from redrive.policy.breaker import CircuitState
 from redrive.store.repositories.services import ServiceWindow
 from redrive.store.schema import OUTCOMES
 
-with needs("prometheus"):
+with require_extra("prometheus"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
     from prometheus_client.metrics_core import Metric
 
@@ -24,7 +24,7 @@ _Labels = tuple[str, ...]
 
 
 def families(figures: Figures, *, took: float) -> Iterator[Metric]:
-    """All metrics of a store, and how many seconds it took to ask for them."""
+    """Yield all metrics of a store, and how many seconds it took to read them."""
     yield up(True)
     yield GaugeMetricFamily("redrive_scrape_duration_seconds", "How long the store took to answer.", took)
     info = InfoMetricFamily("redrive_store", "The database, and the version of redrive's schema in it.")
@@ -58,25 +58,25 @@ def _sizes(figures: Figures) -> Iterator[Metric]:
 
 
 def up(answers: bool) -> Metric:
-    """Whether the store answers."""
+    """Return the metric that states whether the store answers."""
     return GaugeMetricFamily("redrive_up", "1 where the store could be read.", float(answers))
 
 
 class _Samples:
-    """Values by their labels. Two names that are one when they are masked are added up: no sample comes twice."""
+    """Values by their labels. Names that are equal once they are masked are combined, so that no sample comes twice."""
 
-    def __init__(self, add: Callable[[float, float], float] = lambda one, other: one + other) -> None:
-        self._add = add
-        self._found: dict[_Labels, float] = {}
+    def __init__(self, combine: Callable[[float, float], float] = lambda value, other: value + other) -> None:
+        self._combine = combine
+        self._values: dict[_Labels, float] = {}
 
     def put(self, value: float, *labels: str) -> None:
-        """Count it."""
+        """Add a value."""
         shown = tuple(mask(label) for label in labels)
-        self._found[shown] = self._add(self._found[shown], value) if shown in self._found else value
+        self._values[shown] = self._combine(self._values[shown], value) if shown in self._values else value
 
     def into(self, family: CounterMetricFamily | GaugeMetricFamily) -> Metric:
-        """The family, with all of them."""
-        for labels, value in sorted(self._found.items()):
+        """Add all values to a family, and return it."""
+        for labels, value in sorted(self._values.items()):
             family.add_metric(labels, value)
         return family
 
@@ -101,22 +101,21 @@ _COUNTED = {
 
 def _services(figures: Figures) -> Iterator[Metric]:
     attempts, opened = _Samples(), _Samples()
-    for one in figures.services:
-        attempts.put(one.successes, one.service, "success")
+    for window in figures.services:
+        attempts.put(window.successes, window.service, "success")
         for outcome in OUTCOMES:
-            attempts.put(one.failures.get(outcome, 0), one.service, outcome)
-        opened.put(_steady(one.open_seconds), one.service)
+            attempts.put(window.failures.get(outcome, 0), window.service, outcome)
+        opened.put(_round(window.open_seconds), window.service)
     yield _counter(
         "service_attempts",
-        "Attempts of calls by what came of them, as in the attempt log; what was refused by an open circuit was not "
-        "sent.",
+        "Attempts of calls by outcome, as in the attempt log; calls that an open circuit rejected were not sent.",
         ("service", "outcome"),
         attempts,
     )
     for column, (name, help) in _COUNTED.items():
         counted = _Samples()
-        for one in figures.services:
-            counted.put(getattr(one, column), one.service)
+        for window in figures.services:
+            counted.put(getattr(window, column), window.service)
         yield _counter(name, help, ("service",), counted)
     yield _counter(
         "service_circuit_open_seconds",
@@ -133,27 +132,27 @@ def _latency(services: Sequence[ServiceWindow]) -> Metric:
     family = HistogramMetricFamily(
         "redrive_service_latency_seconds", "How long successful attempts took.", labels=("service",)
     )
-    found: dict[str, tuple[list[int], float]] = {}
-    for one in services:
-        counts, seconds = found.get(mask(one.service), ([0] * (len(EDGES) + 1), 0.0))
-        together = [before + more for before, more in zip(counts, one.latencies, strict=True)]
-        found[mask(one.service)] = together, seconds + _steady(one.success_seconds)
+    latencies: dict[str, tuple[list[int], float]] = {}
+    for window in services:
+        counts, seconds = latencies.get(mask(window.service), ([0] * (len(EDGES) + 1), 0.0))
+        together = [before + more for before, more in zip(counts, window.latencies, strict=True)]
+        latencies[mask(window.service)] = together, seconds + _round(window.success_seconds)
     edges = [*(repr(edge) for edge in EDGES), "+Inf"]
-    for service, (counts, seconds) in sorted(found.items()):
+    for service, (counts, seconds) in sorted(latencies.items()):
         family.add_metric((service,), list(zip(edges, accumulate(counts), strict=True)), seconds)
     return family
 
 
 def _endpoints(figures: Figures) -> Iterator[Metric]:
-    """By function or route; ids in paths are left out, so that there are few."""
+    """Yield the metrics by function or route; ids in paths are left out, so that there are few."""
     attempts, failed, seconds = _Samples(), _Samples(), _Samples()
-    for one in figures.endpoints:
-        counts = {"success": one.successes, "fault": one.faults}
-        counts["refused"] = one.attempts - one.successes - one.faults
+    for sums in figures.endpoints:
+        counts = {"success": sums.successes, "fault": sums.faults}
+        counts["refused"] = sums.attempts - sums.successes - sums.faults
         for outcome, count in counts.items():
-            attempts.put(count, one.service, one.endpoint, outcome)
-        failed.put(one.calls_failed, one.service, one.endpoint)
-        seconds.put(_steady(one.success_seconds), one.service, one.endpoint)
+            attempts.put(count, sums.service, sums.endpoint, outcome)
+        failed.put(sums.calls_failed, sums.service, sums.endpoint)
+        seconds.put(_round(sums.success_seconds), sums.service, sums.endpoint)
     labels = ("service", "endpoint")
     yield _counter(
         "endpoint_attempts",
@@ -165,21 +164,23 @@ def _endpoints(figures: Figures) -> Iterator[Metric]:
     yield _counter("endpoint_success_seconds", "Seconds inside successful attempts.", labels, seconds)
 
 
-def _steady(seconds: float) -> float:
-    """To the millisecond. The same summands, added in another order, may give a little less: that would look as if the
-    counter had begun anew."""
+def _round(seconds: float) -> float:
+    """Round to the millisecond.
+
+    The same summands in another order may give a little less, which would look like a reset of the counter.
+    """
     return round(seconds, 3)
 
 
 def _circuits(figures: Figures) -> Iterator[Metric]:
-    """A service of which nobody has said anything lately has a closed circuit."""
-    said = {one.service: one for one in figures.circuits}
+    """Yield the metrics of circuits; the circuit of a service without a recent report is closed."""
+    reported = {state.service: state for state in figures.circuits}
     states, drained = _Samples(max), _Samples()
-    for name in sorted({one.service for one in figures.services} | said.keys()):
-        known = said.get(name)
-        standing = CircuitState.CLOSED if known is None else known.state
+    for name in sorted({window.service for window in figures.services} | reported.keys()):
+        known = reported.get(name)
+        current = CircuitState.CLOSED if known is None else known.state
         for state in CircuitState:
-            states.put(float(state is standing), name, state)
+            states.put(float(state is current), name, state)
         drained.put(0 if known is None else len(known.drained), name)
     yield _gauge(
         "service_circuit",
@@ -187,7 +188,7 @@ def _circuits(figures: Figures) -> Iterator[Metric]:
         ("service", "state"),
         states,
     )
-    yield _gauge("service_drained_keys", "Credentials that are used up for now.", ("service",), drained)
+    yield _gauge("service_drained_keys", "Credentials whose quota is exhausted.", ("service",), drained)
 
 
 # ── letters, runs, tasks ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -195,11 +196,11 @@ def _circuits(figures: Figures) -> Iterator[Metric]:
 
 def _letters(figures: Figures) -> Iterator[Metric]:
     counted, oldest = _Samples(), _Samples(min)
-    for one in figures.letters:
-        for status, count in one.by_status.items():
-            counted.put(count, one.pipeline, status)
-        if one.oldest_pending is not None:
-            oldest.put(one.oldest_pending.timestamp(), one.pipeline)
+    for letters in figures.letters:
+        for status, count in letters.by_status.items():
+            counted.put(count, letters.pipeline, status)
+        if letters.oldest_pending is not None:
+            oldest.put(letters.oldest_pending.timestamp(), letters.pipeline)
     yield _gauge("letters", "Dead letters in the store.", ("pipeline", "status"), counted)
     yield _gauge(
         "letters_oldest_pending_timestamp_seconds",
@@ -210,36 +211,36 @@ def _letters(figures: Figures) -> Iterator[Metric]:
 
 
 def _runs(kind: str, runs: Sequence[RunFigures], statuses: Sequence[str]) -> Iterator[Metric]:
-    """Where the newest run of each stands, and when one last came to a good end."""
-    standing, running, took = _Samples(max), _Samples(), _Samples(max)
+    """Yield the status of the newest run of each name, and when a run was last complete."""
+    current, running, took = _Samples(max), _Samples(), _Samples(max)
     started, succeeded = _Samples(max), _Samples(max)
-    for one in runs:
+    for run in runs:
         for status in statuses:
-            standing.put(float(status == one.status), one.name, status)
-        running.put(one.running, one.name)
-        took.put(one.seconds, one.name)
-        started.put(one.started_at.timestamp(), one.name)
-        if one.last_success is not None:
-            succeeded.put(one.last_success.timestamp(), one.name)
-    yield _gauge(f"{kind}_last_run_status", "1 for the status of the newest run.", (kind, "status"), standing)
+            current.put(float(status == run.status), run.name, status)
+        running.put(run.running, run.name)
+        took.put(run.seconds, run.name)
+        started.put(run.started_at.timestamp(), run.name)
+        if run.last_success is not None:
+            succeeded.put(run.last_success.timestamp(), run.name)
+    yield _gauge(f"{kind}_last_run_status", "1 for the status of the newest run.", (kind, "status"), current)
     yield _gauge(f"{kind}_last_run_duration_seconds", "How long the newest run took, or has taken.", (kind,), took)
     yield _gauge(f"{kind}_last_run_timestamp_seconds", "When the newest run began.", (kind,), started)
     yield _gauge(f"{kind}_last_success_timestamp_seconds", "When a run was last complete.", (kind,), succeeded)
     yield _gauge(
-        f"{kind}_running", "Runs that are under way, or whose process died and could not say so.", (kind,), running
+        f"{kind}_running", "Runs that are under way, or whose process died without a report.", (kind,), running
     )
 
 
 def _rows(figures: Figures) -> Iterator[Metric]:
     read, by_outcome = _Samples(max), _Samples(max)
-    for one in figures.pipelines:
-        for outcome, count in one.rows.items():
+    for run in figures.pipelines:
+        for outcome, count in run.rows.items():
             if outcome == "read":
-                read.put(count, one.name)
+                read.put(count, run.name)
             else:
-                by_outcome.put(count, one.name, outcome)
+                by_outcome.put(count, run.name, outcome)
     yield _gauge("pipeline_last_run_rows_read", "Rows that the newest run has read.", ("pipeline",), read)
-    yield _gauge("pipeline_last_run_rows", "The same rows by what became of them.", ("pipeline", "outcome"), by_outcome)
+    yield _gauge("pipeline_last_run_rows", "The same rows by outcome.", ("pipeline", "outcome"), by_outcome)
     for outcome in ("read", "written", "rejected"):
         ever = _Samples()
         for name, rows in figures.rows.items():
@@ -259,12 +260,12 @@ def _tasks(figures: Figures) -> Iterator[Metric]:
 
 
 def _alerts(figures: Figures) -> Iterator[Metric]:
-    standing, sends = _Samples(), _Samples()
+    current, sends = _Samples(), _Samples()
     for labels, count in figures.alerts.items():
-        standing.put(count, *labels)
+        current.put(count, *labels)
     for (channel, status), count in figures.sends.items():
         sends.put(count, channel, status)
-    yield _gauge("alerts", "Alerts that are not over.", ("status", "urgency", "subject_kind", "subject"), standing)
+    yield _gauge("alerts", "Alerts that are not resolved.", ("status", "urgency", "subject_kind", "subject"), current)
     monitors = _Samples(min)
     for name, is_up in figures.monitors.items():
         monitors.put(float(is_up), name)

@@ -1,4 +1,4 @@
-"""A small server for whoever asks over HTTP: GET and HEAD, one answer a connection, and a bound on everything."""
+"""A small HTTP server for metrics and health checks: GET and HEAD, one answer per connection, everything bounded."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from redrive._internal.masking import mask
 from redrive.config import ConfigError
 
 LARGEST = 16 << 10
-"""Bytes of a request."""
+"""Maximum size of a request in bytes."""
 PATIENCE = 5.0
-"""Seconds for who asks to say what he wants, and once more to take the answer."""
-_AT_ONCE = 16  # connections: more of them are turned away
-_LOOKS = 0.1  # seconds after which the server sees that it is to end
+"""Seconds that a client has to send its request, and again to take the answer."""
+_AT_ONCE = 16  # connections; further ones are closed
+_LOOKS = 0.1  # seconds between two checks whether the server has to end
 
 _log = logging.getLogger("redrive.http")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What is sent back."""
+    """The response to a request."""
 
     status: int
     body: bytes
@@ -41,24 +41,24 @@ class HttpAnswer:
 
     @classmethod
     def sentence(cls, status: int, text: str) -> HttpAnswer:
-        """One sentence, secrets masked."""
-        said = " ".join(mask(text).split())
-        return cls(status, f"{said}\n".encode(errors="replace"))
+        """Return an answer of one sentence, secrets masked."""
+        line = " ".join(mask(text).split())
+        return cls(status, f"{line}\n".encode(errors="replace"))
 
 
 Ask = Callable[[str, str], HttpAnswer]
-"""Answers for a path, and what the asker would accept (the header of that name)."""
+"""Returns the answer for a path and an Accept header."""
 
 
 class MetricsServer:
-    """Listens from the moment it is made until it is closed; answers in threads of its own."""
+    """Listens from construction until it is closed; answers in threads of its own."""
 
     def __init__(self, listen: str, ask: Ask, *, closed: Callable[[], None] = lambda: None) -> None:
-        self._listener = _bound(listen, ask)
+        self._listener = _listen(listen, ask)
         self._closed = closed
         host, port = self._listener.server_address[:2]
         self.address = f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
-        """Where it listens: with the port that the system chose, where 0 was asked for."""
+        """Where it listens: with the port that the system chose, if port 0 was requested."""
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": _LOOKS}, name="redrive-http", daemon=True
         )
@@ -75,45 +75,47 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """What to type into a browser on this machine."""
+        """The URL for a browser on this machine."""
         return f"http://{self.address}"
 
     def close(self) -> None:
-        """Stop listening; answers that are under way are not waited for."""
+        """Stop listening, without waiting for answers that are under way."""
         self._listener.shutdown()
         self._listener.server_close()
         self._thread.join()
         self._closed()
 
 
-def _bound(listen: str, ask: Ask) -> _Listener:
-    host, port = _parsed(listen)
+def _listen(listen: str, ask: Ask) -> _Listener:
+    host, port = _parse_address(listen)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, ValueError):
-        raise ConfigError(f"cannot listen on {listen}: nobody knows the address {host!r}") from None
+        raise ConfigError(f"cannot listen on {listen}: the address {host!r} is unknown") from None
     try:
         return _Listener(family, address, ask)
     except OSError as error:
         why = {
-            errno.EADDRINUSE: "somebody else listens there already; stop that, or choose another port",
-            errno.EADDRNOTAVAIL: "it is no address of this machine",
-            errno.EACCES: "this user may not; choose a port from 1024 up",
+            errno.EADDRINUSE: "another program listens there already; stop it, or choose another port",
+            errno.EADDRNOTAVAIL: "it is not an address of this machine",
+            errno.EACCES: "permission denied; choose a port from 1024 up",
         }.get(error.errno or 0, (error.strerror or str(error)).lower())
         raise ConfigError(f"cannot listen on {listen}: {why}") from None
 
 
-def _parsed(listen: str) -> tuple[str, int]:
+def _parse_address(listen: str) -> tuple[str, int]:
     host, _, port = listen.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    plain = ":" not in bare or host == f"[{bare}]"  # IPv6 needs its brackets: who knows else where the port begins
+    plain = ":" not in bare or host == f"[{bare}]"  # without brackets, the port of an IPv6 address is ambiguous
     if not bare or not plain or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
-        raise ConfigError(f"to listen takes a host and a port, such as 127.0.0.1:9464, not {mask(listen)[:100]!r}")
+        raise ConfigError(
+            f"the address to listen on must be a host and a port, such as 127.0.0.1:9464, not {mask(listen)[:100]!r}"
+        )
     return bare, int(port)
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    allow_reuse_address = os.name == "posix"  # a port that was just closed; elsewhere it would share one that is open
+    allow_reuse_address = os.name == "posix"  # for a port that was just closed; elsewhere it would share an open one
     daemon_threads = True
     request_queue_size = 64
 
@@ -136,7 +138,7 @@ class _Listener(socketserver.ThreadingTCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asked has gone, or was too slow: nobody needs to hear of it."""
+        """Log at DEBUG only: the client has gone, or was too slow."""
         _log.debug("a request ended early\n%s", mask(format_exc()))
 
 
@@ -151,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BytesIO(self._head())
 
     def _head(self) -> bytes:
-        """All that is asked: the library would wait for each byte anew, for as long as they trickle."""
+        """Read the whole head within one deadline: the library would wait for each byte as long as they trickle."""
         head, ends = b"", time.monotonic() + PATIENCE
         while b"\r\n\r\n" not in head and len(head) <= LARGEST:
             self.connection.settimeout(max(0.001, ends - time.monotonic()))
@@ -172,18 +174,18 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle()
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a GET or HEAD request."""
         try:
             answer = self.server.ask(self.path.partition("?")[0], self.headers.get("Accept", ""))
         except Exception as error:
             _log.error("a request failed\n%s", mask(format_exc()))
-            answer = HttpAnswer.sentence(500, f"this could not be answered: {type(error).__name__}: {error}")
+            answer = HttpAnswer.sentence(500, f"this request failed: {type(error).__name__}: {error}")
         self._send(answer)
 
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library refuses: a request that it cannot read, or another method."""
+        """Answer what the library rejects: a request that it cannot parse, or another method."""
         if code == 501:
             self._send(HttpAnswer.sentence(405, "only GET and HEAD are answered here"))
         else:
@@ -199,4 +201,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Who asks every few seconds is no news."""
+        """Log nothing: scrapes come every few seconds."""

@@ -1,8 +1,8 @@
-"""Prometheus: what a store says of itself as metrics, by HTTP and as a file for the node exporter.
+"""Prometheus: the figures of a store as metrics, over HTTP and as a file for the node exporter.
 
-The figures are those of the store, not of this process: one that exports is enough for all that share it. Labels are
-names of services, endpoints, pipelines, flows, channels and words that redrive itself has for states and outcomes:
-never a run, a key or a message.
+The figures are those of the store, not of this process: one exporter is enough for all processes that share it. Labels
+are names of services, endpoints, pipelines, flows and channels, and redrive's own words for states and outcomes: never
+a run, a key or a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sqlalchemy import Connection
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive._internal.paths import local_path
 from redrive._internal.private_files import open_new, scratch_beside
 from redrive.config import ConfigError
@@ -26,11 +26,11 @@ from redrive.model.calls import Kind
 from redrive.observe.figures import Figures, Reader
 from redrive.observe.metric_families import families, up
 from redrive.observe.metrics_server import HttpAnswer, MetricsServer
-from redrive.observe.name_limit import bounded, most_names
+from redrive.observe.name_limit import limit_names, most_names
 from redrive.store import migrate
 from redrive.store.database import Database
 
-with needs("prometheus"):
+with require_extra("prometheus"):
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 LISTEN = "127.0.0.1:9464"
 KEPT = 1.0
-"""Seconds for which an answer is given again: many that ask cost the store no more than one."""
-_PATIENCE = 2.0  # seconds: who asks asks again soon
-_QUEUE = 5.0  # seconds for which one waits while another is being answered
+"""Seconds for which an answer is cached: many scrapers cost the store no more than one."""
+_PATIENCE = 2.0  # seconds: short, since a scraper tries again soon
+_QUEUE = 5.0  # seconds for which a request waits while another is being answered
 
 T = TypeVar("T")
 
@@ -50,30 +50,30 @@ T = TypeVar("T")
 class StoreCollector(Collector):
     """The metrics of a store for a registry of your own: `prometheus_client.REGISTRY.register(StoreCollector(store))`.
 
-    Every scrape asks the store; raises StoreError where that does not answer.
+    Every scrape reads the store, and raises StoreError where the store does not answer.
     """
 
     def __init__(self, store: Store) -> None:
         self._reader = Reader(store.database)
 
     def describe(self) -> Iterator[Metric]:
-        """Which there are, without asking the store."""
+        """Yield the metric families, without reading the store."""
         yield from families(Figures(database="", schema_version=""), took=0.0)
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, as they stand now."""
+        """Yield all metrics, as they are now."""
         yield from _scrape(self._reader)
 
 
 def render(store: Store, *, accept: str = "") -> bytes:
-    """The metrics as text: of the format 0.0.4, or of the one that an Accept header asks for."""
-    return _encoded(_scrape(Reader(store.database)), accept)[0]
+    """Return the metrics as text: in the format 0.0.4, or in the one that an Accept header asks for."""
+    return _encode(_scrape(Reader(store.database)), accept)[0]
 
 
 def write_textfile(store: Store, path: str | os.PathLike[str]) -> None:
-    """Put the metrics into a file, at once and as a whole, for the textfile collector of the node exporter.
+    """Write the metrics to a file, atomically, for the textfile collector of the node exporter.
 
-    Where the store cannot be read, the file says that (`redrive_up 0`) instead of what was true once, and the error is
+    Where the store cannot be read, the file states that (`redrive_up 0`) instead of outdated figures, and the error is
     raised.
     """
     try:
@@ -85,18 +85,18 @@ def write_textfile(store: Store, path: str | os.PathLike[str]) -> None:
     try:
         text = render(store)
     except StoreError:
-        _replace(target, _encoded([up(False)], "")[0])
+        _replace(target, _encode([up(False)], "")[0])
         raise
     _replace(target, text)
 
 
 def serve(store: Store, listen: str = LISTEN, *, health: Health | None = None) -> MetricsServer:
-    """Answer for `/metrics`, `/healthz` and `/readyz` until the server is closed.
+    """Answer `/metrics`, `/healthz` and `/readyz` until the server is closed.
 
     Args:
         store: The store.
         listen: Host and port.
-        health: Says whether the process does its work, where the store answers.
+        health: Returns whether the process does its work, for the time in which the store answers.
     """
     exporter = _Exporter(store.database, health)
     return MetricsServer(listen, exporter.answer, closed=exporter.close)
@@ -105,7 +105,7 @@ def serve(store: Store, listen: str = LISTEN, *, health: Health | None = None) -
 def _replace(target: Path, text: bytes) -> None:
     beside = Path(scratch_beside(target))
     try:
-        # Others are to read it, as far as this user's umask has it: the node exporter is another user.
+        # The file is readable by others, as far as the umask allows: the node exporter is another user.
         with open(open_new(beside, 0o666), "wb") as file:
             file.write(text)
         os.replace(beside, target)
@@ -118,20 +118,20 @@ def _replace(target: Path, text: bytes) -> None:
 
 def _scrape(reader: Reader) -> list[Metric]:
     began = time.perf_counter()
-    figures = bounded(reader.read(), most_names())
+    figures = limit_names(reader.read(), most_names())
     return list(families(figures, took=time.perf_counter() - began))
 
 
-def _encoded(metrics: list[Metric], accept: str) -> tuple[bytes, str]:
+def _encode(metrics: list[Metric], accept: str) -> tuple[bytes, str]:
     try:
         encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # the library trips over a version that is no number
+    except (TypeError, ValueError):  # the library fails on a version that is not a number
         encode, content_type = choose_encoder("")
     return encode(_Collected(metrics)), content_type
 
 
 class _Collected(Collector):
-    """What was collected once, as the library takes it."""
+    """Metrics that were collected already, in the form that the library takes."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
@@ -141,28 +141,28 @@ class _Collected(Collector):
 
 
 Health = Callable[[], tuple[bool, str]]
-"""Whether all is well, and a sentence about it."""
+"""Whether the process is healthy, and a sentence about it."""
 
 
 class _Exporter:
-    """Answers for one store, through connections of its own: it neither waits for others nor keeps them waiting."""
+    """Answers for one store, through connections of its own, so that neither side waits for the other."""
 
     def __init__(self, database: Database, health: Health | None) -> None:
         self._database = Database(database.dialect, patience=_PATIENCE)
-        self._asked = health or (lambda: (True, "ok"))
+        self._check_health = health or (lambda: (True, "ok"))
         reader = Reader(self._database)
-        self._metrics = _Kept(lambda: _scrape(reader))
-        self._health = _Kept(self._look)
+        self._metrics = _Cached(lambda: _scrape(reader))
+        self._health = _Cached(self._check_schema)
 
     def answer(self, path: str, accept: str) -> HttpAnswer:
-        """What is said for a path."""
+        """Return the answer for a path."""
         try:
             if path == "/metrics":
-                return HttpAnswer(200, *_encoded(self._metrics.get(), accept))
+                return HttpAnswer(200, *_encode(self._metrics.get(), accept))
             if path in ("/healthz", "/readyz"):
                 self._health.get()
-                well, said = self._asked()
-                return HttpAnswer.sentence(200 if well else 503, said)
+                healthy, sentence = self._check_health()
+                return HttpAnswer.sentence(200 if healthy else 503, sentence)
         except StoreError as error:
             return HttpAnswer.sentence(503, str(error))
         return HttpAnswer.sentence(404, "there is /metrics, /healthz and /readyz")
@@ -171,17 +171,17 @@ class _Exporter:
         """Close its connections."""
         self._database.close()
 
-    def _look(self) -> None:
+    def _check_schema(self) -> None:
         def work(connection: Connection) -> None:
-            found = migrate.version(connection)
-            if not migrate.is_current(found, where=self._database.name):
+            version = migrate.version(connection)
+            if not migrate.is_current(version, where=self._database.name):
                 raise StoreError(f"{self._database.name} has no schema of this redrive: run `redrive store migrate`")
 
         self._database.read(work)
 
 
-class _Kept(Generic[T]):
-    """Something that is made for one who asks at a time, and given to all who ask soon after."""
+class _Cached(Generic[T]):
+    """A value that is made for one caller at a time, and cached for a short time."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -191,15 +191,15 @@ class _Kept(Generic[T]):
         self._fault: tuple[str, Kind] | None = None
 
     def get(self) -> T:
-        """It, or why it cannot be had."""
+        """Return the value, or raise the error of the last attempt to make it."""
         if not self._lock.acquire(timeout=_QUEUE):
             raise StoreError("another request is still being answered: the store is slow", kind=Kind.TRANSIENT)
         try:
             if time.monotonic() >= self._until:
                 self._renew()
             if self._fault is not None:
-                said, kind = self._fault
-                raise StoreError(said, kind=kind)
+                message, kind = self._fault
+                raise StoreError(message, kind=kind)
             return self._made[0]
         finally:
             self._lock.release()

@@ -1,1 +1,1 @@
-"""From a verdict and a history to a decision: pure rules that are handed the time and chance they need."""
+"""Pure rules for retries, backoff, circuit breakers, budgets, keys and tokens; time and randomness are passed in."""

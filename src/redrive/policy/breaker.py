@@ -1,4 +1,8 @@
-"""The circuit breaker's state machine: closed, open, half-open. Its window and its lock live elsewhere."""
+"""The circuit breaker: its options, and its state machine (closed, open, half-open).
+
+A service owns one machine per circuit and holds the lock around it. The rolling window is in `redrive.policy.window`;
+`redrive.policy.consensus` compares the circuits of several processes.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +17,33 @@ from redrive.policy.window import RollingWindow
 
 
 class CircuitState(StrEnum):
-    """Where a circuit stands."""
+    """The state of a circuit."""
 
     CLOSED = "closed"
     """Calls go through."""
     OPEN = "open"
-    """Nothing goes through until the cool-down is over."""
+    """No calls go through until the cooldown is over."""
     HALF_OPEN = "half_open"
-    """One call at a time goes through, to find out whether the service is back."""
+    """One probe at a time goes through, to find out whether the service has recovered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """When to stop calling a service that is down, and how to find out that it is back.
+    """When to stop calling a service that is down, and how to find out that it has recovered.
 
     The circuit opens when, within `window` seconds, there were `failures` failures, which were at least `rate` of at
     least `minimum` attempts.
 
-    failures    how many
+    failures    number of failures that opens the circuit
     window      seconds
     cooldown    seconds the circuit stays open, give or take `jitter`
     probes      successes in half-open that close it; one probe is let through at a time
-    rate        a service that is busy and mostly well is not cut off for its few failures; 0 to count only
+    rate        least share of failures, so that a busy service is not cut off for a few of them; 0 to count only
     minimum     attempts before a rate means anything
     slow        seconds: a success that took this long counts as a failure
-    jitter      share of the cooldown, so that clients that broke together do not probe together
-    lease       seconds after which a probe that was never heard of again is given up
-    quorum      where a store is shared: how many other machines must say open for this one to believe them
+    jitter      share of the cooldown, so that clients that opened together do not probe together
+    lease       seconds after which a probe without an outcome is given up
+    quorum      where a store is shared: how many other machines must report open for this one to believe them
     """
 
     failures: int = 5
@@ -69,14 +73,14 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Leave to make one attempt; worthless once the machine's generation has moved on."""
+    """Permission to make one attempt; void once the machine's generation has changed."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitReport:
-    """Where a machine stands by its own evidence: what it can tell others. Times are of the machine's own clock."""
+    """The state of a machine by its own evidence, as it is reported to others. Times are of its own clock."""
 
     open: bool
     since: float
@@ -84,34 +88,34 @@ class CircuitReport:
 
 
 class CircuitMachine:
-    """Pure transitions; its caller passes the time in and holds the lock.
+    """Pure transitions; the caller passes the time in and holds the lock.
 
     A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
     about the service (a cancelled probe, a permanent 4xx). A report that comes after the state has changed is void.
 
-    What other processes say is heard by `hear_open`, `hear_closed` and `hear_reset`; `redrive.policy.consensus`
-    knows when.
+    What other processes report is applied by `apply_remote_open`, `apply_remote_close` and `apply_remote_reset`;
+    `redrive.policy.consensus` decides when.
     """
 
     def __init__(self, options: Breaker, random: Random) -> None:
         self.state = CircuitState.CLOSED
         self.generation = 0
         self.since = -math.inf
-        """When it closed; else when it first opened, since a probe that fails prolongs the same trouble."""
+        """When it closed; else when it first opened, since a probe that fails prolongs the same outage."""
         self.opened_at = -math.inf
         """When it last opened, failed probes included."""
-        self._own = False  # whether it stands where it stands by its own evidence
+        self._own = False  # whether its state is by its own evidence
         self._hurries_from = -math.inf
         self._options = options
         self._random = random
         self._failed_at: deque[float] = deque(maxlen=options.failures)
         self._seen = RollingWindow(options.window)
         self._retry_at = 0.0
-        self._probe_until: float | None = None  # while a probe is out
+        self._probe_until: float | None = None  # while a probe is in flight
         self._probed = 0
 
     def admit(self, now: float) -> Permit | None:
-        """A permit, or None while the circuit is open or a probe is out."""
+        """Return a permit, or None while the circuit is open or a probe is in flight."""
         if self.state is CircuitState.CLOSED:
             return Permit(self.generation)
         if self.retry_in(now) > 0:
@@ -124,16 +128,16 @@ class CircuitMachine:
         return Permit(self.generation)
 
     def retry_in(self, now: float) -> float:
-        """Seconds until the next attempt may be let through."""
+        """Return the seconds until the next attempt may be let through."""
         if self.state is CircuitState.OPEN:
             return max(0.0, self._retry_at - now)
         if self.state is CircuitState.HALF_OPEN and self._probe_until is not None:
-            # The probe's answer is near; its lease only bounds the case that it never comes.
+            # The outcome of the probe is near; the lease only bounds the case that it never comes.
             return max(0.0, min(self._probe_until - now, self._options.cooldown / 10))
         return 0.0
 
     def succeeded(self, permit: Permit, now: float) -> None:
-        """The service answered."""
+        """Record that the service answered."""
         if permit.generation != self.generation or self.state is CircuitState.OPEN:
             return
         if self.state is CircuitState.CLOSED:
@@ -145,62 +149,62 @@ class CircuitMachine:
             self._close(now)
 
     def count_successes(self, successes: int, at: float) -> None:
-        """Successes of a closed circuit, reported in bulk and after the fact."""
+        """Record successes of a closed circuit, reported in bulk and after the fact."""
         if self.state is CircuitState.CLOSED:
             self._seen.add(at, good=successes)
 
     def failed(self, permit: Permit, now: float) -> None:
-        """The service is to blame: 5xx, timeout, no connection, too slow."""
+        """Record a failure of the service: 5xx, timeout, no connection, too slow."""
         if permit.generation != self.generation or self.state is CircuitState.OPEN:
             return
-        if self.state is CircuitState.HALF_OPEN or self._tripped(now):
+        if self.state is CircuitState.HALF_OPEN or self._has_tripped(now):
             self._open(now, self._options.cooldown)
 
     def released(self, permit: Permit) -> None:
-        """The outcome says nothing about the service: as if the attempt had not been made."""
+        """Record an outcome that says nothing about the service, as if the attempt had not been made."""
         if permit.generation == self.generation:
             self._probe_until = None
 
     def reset(self, now: float) -> None:
-        """Close by hand."""
+        """Close the circuit, as an operator asked."""
         if self.state is not CircuitState.CLOSED:
             self._close(now)
 
-    # ── by hearsay ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reports of other processes ───────────────────────────────────────────────────────────────────────────────
 
-    def hear_open(self, now: float, retry_in: float) -> None:
-        """Others found the service down: open, without a failure of our own.
+    def apply_remote_open(self, now: float, retry_in: float) -> None:
+        """Open because others found the service down, without a failure seen here.
 
-        For as long as they do, but no longer than our own cool-down, and give or take our own jitter: who heard it at
-        the same time does not probe at the same time. A circuit that is open already keeps its own time: others
-        could keep it from ever probing by failing again and again.
+        The circuit stays open for as long as theirs, but no longer than the cooldown set here, and with the jitter set
+        here, so that processes that get the report at the same time do not probe at the same time. A circuit that is
+        open already keeps its own time: others could keep it from ever probing by failing again and again.
         """
         if self.state is CircuitState.CLOSED:
             self._open(now, min(retry_in, self._options.cooldown), own=False)
 
-    def hear_closed(self, now: float) -> None:
-        """Others found the service well: probe soon, each at a moment of its own, and believe that probe.
+    def apply_remote_close(self, now: float) -> None:
+        """Probe soon because others found the service up: each process at a random moment, and by its own probe.
 
-        Once per cool-down: a service that is well for some and ill for others is not to be probed by all of them
-        whenever one succeeds.
+        This happens once per cooldown: a service that is up for some and down for others is not to be probed by all of
+        them whenever one succeeds.
         """
         if self.state is CircuitState.OPEN and now >= self._hurries_from:
             self._hurries_from = now + self._options.cooldown
             soon = self._options.cooldown * self._random.uniform(0, self._options.jitter)
             self._retry_at = min(self._retry_at, now + soon)
 
-    def hear_reset(self, now: float) -> None:
-        """Somebody closed the circuit of all processes by hand."""
+    def apply_remote_reset(self, now: float) -> None:
+        """Close because an operator closed the circuit of all processes."""
         if self.state is not CircuitState.CLOSED:
             self._close(now, own=False)
 
-    def stance(self) -> CircuitReport | None:
-        """What to tell others; None for what was only heard from them."""
+    def own_report(self) -> CircuitReport | None:
+        """Return the report for other processes; None where the state only follows theirs."""
         return CircuitReport(self.state is not CircuitState.CLOSED, self.since, self._retry_at) if self._own else None
 
     # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _tripped(self, now: float) -> bool:
+    def _has_tripped(self, now: float) -> bool:
         options = self._options
         self._failed_at.append(now)
         self._seen.add(now, bad=1)

@@ -1,4 +1,4 @@
-"""The retry budget: repeats as a bounded share of calls, so that retries cannot amplify an outage."""
+"""The retry budget: retries as a bounded share of calls, so that retries cannot amplify an outage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redrive.policy.window import RollingWindow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """Repeats may be `ratio` of the calls of the last `window` seconds, plus `reserve` for a client that is idle."""
+    """Retries may be `ratio` of the calls of the last `window` seconds, plus `reserve` for a client that is idle."""
 
     ratio: float = 0.1
     reserve: int = 10
@@ -23,7 +23,7 @@ class RetryBudget:
 
 
 class BudgetLedger:
-    """What was earned by calls and spent on repeats; its caller holds the lock."""
+    """The calls and retries of the last window; the caller holds the lock."""
 
     __slots__ = ("_counts", "_options")
 
@@ -32,13 +32,13 @@ class BudgetLedger:
         self._counts = RollingWindow(options.window)
 
     def earn(self, now: float, calls: int = 1) -> None:
-        """Calls were made, however they ended."""
+        """Count calls, however they ended."""
         self._counts.add(now, good=calls)
 
     def spend(self, now: float) -> bool:
-        """Take one repeat if the budget holds one."""
-        calls, repeats = self._counts.totals(now)
-        if repeats + 1 > self._options.reserve + self._options.ratio * calls:
+        """Take one retry from the budget and return True; return False where the budget is exhausted."""
+        calls, retries = self._counts.totals(now)
+        if retries + 1 > self._options.reserve + self._options.ratio * calls:
             return False
         self._counts.add(now, bad=1)
         return True

@@ -1,16 +1,16 @@
-"""What the processes that use a service tell each other about its circuit, and what one of them makes of it.
+"""How the processes that use a service share the state of its circuit, and what each makes of the others' reports.
 
-Every process speaks for itself, by its own evidence: it *opened*, or its own probes *closed* the circuit. It passes on
-nothing that it has only heard. Spans, not times, are what is told and compared: clocks of different machines differ.
+Every process reports its own evidence only: it *opened* the circuit, or its own probes *closed* it. It never passes on
+what others reported. Reports hold spans, not times, since the clocks of machines differ.
 
 An opening **stands** until its time to retry is over, or until a process of the same machine has closed the circuit
-since. It is one opening however often its probes fail: who has found the service well is not told otherwise again and
-again by one process that has a trouble of its own.
+since. It is one opening however often its probes fail, so that one process with a problem of its own cannot reopen the
+circuits of others again and again.
 
 A process whose circuit is closed believes openings that stand and began after its own circuit last closed: one, if it
-is of the same machine; else as many machines as its quorum says, so that one bad machine does not stop all. A process
-whose circuit is open believes a closing that is younger than its own opening, whoever says it: it probes soon. A reset
-by hand is obeyed by all, and what was said before it is void.
+is of the same machine; else as many machines as its quorum requires, so that one bad machine does not stop all. A
+process whose circuit is open believes any closing that is younger than its own opening: it probes soon. A reset by an
+operator is obeyed by all, and voids all earlier reports.
 """
 
 from __future__ import annotations
@@ -26,107 +26,109 @@ from redrive.policy.breaker import CircuitMachine, CircuitState
 
 
 class ReportKind(StrEnum):
-    """What can be said of a service."""
+    """What a process, or an operator, reports of a service."""
 
     OPEN = "open"
     CLOSED = "closed"
     RESET = "reset"
-    """By a person: close the circuit everywhere."""
+    """By an operator: close the circuit everywhere."""
     RESET_KEYS = "reset_keys"
-    """By a person: what was known of used-up keys is out of date."""
+    """By an operator: what was recorded of exhausted keys is out of date."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerReport:
-    """What one process says of one service."""
+    """What one process reports of one service."""
 
     service: str
     host: str
     process: str
-    saying: ReportKind
+    kind: ReportKind
     ago: float
     """Seconds since it opened or closed."""
     retry_in: float = 0.0
-    """Seconds until it probes, where it says open."""
+    """Seconds until it probes, for an opening."""
     quorum: int = 1
-    """The speaker's own."""
+    """The quorum of the process that reports."""
 
     @property
     def in_force(self) -> bool:
         """Whether this is an opening whose time to retry is still to come."""
-        return self.saying is ReportKind.OPEN and self.retry_in > 0
+        return self.kind is ReportKind.OPEN and self.retry_in > 0
 
 
 @dataclass(frozen=True, slots=True)
 class DrainedKey:
-    """A key of a service that is used up until a time of the wall clock."""
+    """A key of a service that is exhausted until a time of the wall clock."""
 
     service: str
     digest: str
-    """Tells the key from others; it cannot be got back from it."""
+    """Distinguishes the key from others; the key cannot be recovered from it."""
     key_id: str
-    """What people see: its last four characters."""
+    """What operators see: its last four characters."""
     until: datetime
 
 
 class Reports(NamedTuple):
-    """All that is said of some services."""
+    """All reports on some services."""
 
-    words: Sequence[BreakerReport]
+    reports: Sequence[BreakerReport]
     drained: Sequence[DrainedKey]
 
 
-def reset_ago(words: Iterable[BreakerReport], saying: ReportKind = ReportKind.RESET) -> float:
-    """Seconds since a person last reset the service; infinite where nobody has."""
-    return min((word.ago for word in words if word.saying is saying), default=math.inf)
+def reset_ago(reports: Iterable[BreakerReport], kind: ReportKind = ReportKind.RESET) -> float:
+    """Return the seconds since an operator last reset the service; infinite where none did."""
+    return min((report.ago for report in reports if report.kind is kind), default=math.inf)
 
 
-def openings(words: Collection[BreakerReport]) -> list[BreakerReport]:
-    """The openings after which no process of the same machine has closed the circuit, in force or not."""
-    void = reset_ago(words)
+def openings(reports: Collection[BreakerReport]) -> list[BreakerReport]:
+    """Return the openings after which no process of the same machine has closed the circuit, in force or not."""
+    void = reset_ago(reports)
     closed_ago: dict[str, float] = {}
-    for word in words:
-        if word.saying is ReportKind.CLOSED:
-            closed_ago[word.host] = min(word.ago, closed_ago.get(word.host, math.inf))
+    for report in reports:
+        if report.kind is ReportKind.CLOSED:
+            closed_ago[report.host] = min(report.ago, closed_ago.get(report.host, math.inf))
     return [
-        word
-        for word in words
-        if word.saying is ReportKind.OPEN and word.ago < min(void, closed_ago.get(word.host, math.inf))
+        report
+        for report in reports
+        if report.kind is ReportKind.OPEN and report.ago < min(void, closed_ago.get(report.host, math.inf))
     ]
 
 
-def hear(machine: CircuitMachine, words: Collection[BreakerReport], *, node: str, quorum: int, now: float) -> None:
-    """Move the machine of a process on `node` by what the others say; its own word is not among `words`."""
+def apply_reports(
+    machine: CircuitMachine, reports: Collection[BreakerReport], *, node: str, quorum: int, now: float
+) -> None:
+    """Update the machine of a process on `node` by the reports of other processes."""
     if machine.state is CircuitState.CLOSED:
-        retry_in = _believed(words, node=node, quorum=quorum, within=now - machine.since)
+        retry_in = _required_open_seconds(reports, node=node, quorum=quorum, within=now - machine.since)
         if retry_in > 0:
-            machine.hear_open(now, retry_in)
-    elif reset_ago(words) < now - machine.since:
-        machine.hear_reset(now)
-    elif any(word.saying is ReportKind.CLOSED and word.ago < now - machine.opened_at for word in words):
-        machine.hear_closed(now)
+            machine.apply_remote_open(now, retry_in)
+    elif reset_ago(reports) < now - machine.since:
+        machine.apply_remote_reset(now)
+    elif any(report.kind is ReportKind.CLOSED and report.ago < now - machine.opened_at for report in reports):
+        machine.apply_remote_close(now)
 
 
-def _believed(words: Collection[BreakerReport], *, node: str, quorum: int, within: float) -> float:
-    """For how many seconds the circuit is to be open by what others say; 0 for not at all."""
-    said = [word for word in openings(words) if word.in_force and word.ago < within]
-    if any(word.host == node for word in said) or len({word.host for word in said}) >= quorum:
-        return max(word.retry_in for word in said)
+def _required_open_seconds(reports: Collection[BreakerReport], *, node: str, quorum: int, within: float) -> float:
+    """Return for how many seconds the reports of others require the circuit to be open; 0 for not at all."""
+    standing = [report for report in openings(reports) if report.in_force and report.ago < within]
+    if any(report.host == node for report in standing) or len({report.host for report in standing}) >= quorum:
+        return max(report.retry_in for report in standing)
     return 0.0
 
 
-def is_news(word: BreakerReport, words: Collection[BreakerReport]) -> bool:
-    """Whether to say `word` at all, given what was said: a thousand processes need not all say the same.
+def is_news(report: BreakerReport, reports: Collection[BreakerReport]) -> bool:
+    """Return whether to publish `report`, given the reports so far: a thousand processes need not repeat the same.
 
-    It is news if it corrects what this process said before; or if its machine does not say so already.
+    It is published if it corrects what this process reported before, or if its machine does not report it already.
     """
-    if word.saying is ReportKind.OPEN and not word.in_force:
+    if report.kind is ReportKind.OPEN and not report.in_force:
         return False
-    if any((said.host, said.process) == (word.host, word.process) for said in words):
+    if any((other.host, other.process) == (report.host, report.process) for other in reports):
         return True
-    standing = openings(words)
-    if word.saying is ReportKind.OPEN:
-        return not any(said.host == word.host and said.in_force for said in standing)
-    youngest = min((said.ago for said in standing), default=0.0)
-    closed = [said.ago for said in words if said.saying is ReportKind.CLOSED and said.host == word.host]
-    return word.ago < youngest <= min(closed, default=math.inf)
+    standing = openings(reports)
+    if report.kind is ReportKind.OPEN:
+        return not any(other.host == report.host and other.in_force for other in standing)
+    youngest = min((other.ago for other in standing), default=0.0)
+    closed = [other.ago for other in reports if other.kind is ReportKind.CLOSED and other.host == report.host]
+    return report.ago < youngest <= min(closed, default=math.inf)

@@ -1,4 +1,4 @@
-"""The retry policy: which verdicts repeat, how often, how long, and when to give up."""
+"""The retry policy: which verdicts are retried, how often, how long, and when to give up."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from redrive.policy.backoff import JITTERS, Jitter
 
 REPEATABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS})
 
-# Answers that limit a client by the minute: 403 where its body says so, as Google's and GitHub's do.
+# Responses that limit a client by the minute: 403 where its body states it, as Google's and GitHub's do.
 LIMITED_STATUS = frozenset({403, 429})
-# What a server asks for gets this share of jitter on top, so that clients told the same second do not come back in it.
+# What a server asks for gets this share of jitter on top, so that clients given the same delay do not return at once.
 FLOOR_JITTER = 0.5
-# A deadlock's victim repeats almost at once: the other transaction is already through.
+# The victim of a deadlock retries almost at once: the other transaction is already through.
 SHORT_BASE, SHORT_CAP = 0.02, 0.5
 
 
 DEFAULT_WITHIN = float("180")
-"""Known by its identity from a `within` of 180 seconds that somebody has set: tasks heed only the latter."""
+"""Compared by identity, to distinguish it from a `within=180` set by the user: tasks apply only the latter."""
 
 
-def all_used(attempts: int) -> str:
-    """Why there is no further attempt, in words."""
+def attempts_used(attempts: int) -> str:
+    """Return the reason why there is no further attempt."""
     return "the one attempt is used" if attempts == 1 else f"all {attempts} attempts are used"
 
 
@@ -67,17 +67,17 @@ class CallProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Attempts, waits and the verdicts that repeat; bounded in number and in elapsed time.
+    """Attempts, waits and the verdicts that are retried; bounded in number and in elapsed time.
 
-    attempts    at most this many, the first included
+    attempts    maximum number of attempts, the first included
     base        seconds: ceiling of the first wait
-    multiplier  growth of the ceiling per repeat
+    multiplier  growth of the ceiling per retry
     cap         seconds: no ceiling grows beyond
     jitter      "full" (default), "equal", "decorrelated", "none", "fixed" (always `base`), or a share: 0.25 is ± 25 %
     within      seconds: total of the call, waits and time inside the function
-    ambiguous   repeats allowed to errors that cannot be told
-    rate_limit_wait  seconds to wait at least after a 429 that does not say how long
-    on          the kinds that repeat
+    ambiguous   maximum number of retries after ambiguous errors
+    rate_limit_wait  least seconds to wait after a 429 without a Retry-After
+    on          the kinds that are retried
     """
 
     attempts: int = 5
@@ -111,8 +111,8 @@ class Retry:
         self._warn()
 
     @staticmethod
-    def _kinds(given: Iterable[Kind | str]) -> frozenset[Kind]:
-        names = (given,) if isinstance(given, str | type) or not isinstance(given, Iterable) else tuple(given)
+    def _kinds(kinds: Iterable[Kind | str]) -> frozenset[Kind]:
+        names = (kinds,) if isinstance(kinds, str | type) or not isinstance(kinds, Iterable) else tuple(kinds)
         if any(isinstance(name, type) for name in names):
             raise TypeError(
                 "on takes kinds, not exception classes: redrive repeats by verdict; make the class one with "
@@ -132,67 +132,68 @@ class Retry:
             )
 
     def worst_case(self, *, timeout: float | None = None) -> float:
-        """The longest a call may take in seconds, but for waits that the server asks for (`within` bounds those).
+        """Return the longest a call may take in seconds, apart from waits that the server asks for (up to `within`).
 
-        Without a `timeout` per attempt, only the waits can be known.
+        Without a `timeout` per attempt, only the waits are counted.
         """
         inside = timeout or 0.0
         most = self.within + inside  # the last attempt may begin just before `within` ends
         total = self.attempts * inside
-        for repeat in range(1, self.attempts):
+        for retry in range(1, self.attempts):
             if total >= most:  # absurd numbers of attempts are not summed to the end
                 break
-            total += self._longest(repeat)
+            total += self._longest(retry)
         return min(total, most)
 
-    def _longest(self, repeat: int) -> float:
-        return backoff.longest(repeat, base=self.base, multiplier=self.multiplier, cap=self.cap, jitter=self.jitter)
+    def _longest(self, retry: int) -> float:
+        return backoff.longest(retry, base=self.base, multiplier=self.multiplier, cap=self.cap, jitter=self.jitter)
 
     def concerns(
         self, *, timeout: float | None = None, round_trip: float | None = None, sla: float | None = None
     ) -> list[str]:
-        """What will hurt with this policy, given what is known about the service; one sentence each.
+        """Return what will hurt with this policy, given what is known about the service; one sentence each.
 
         timeout     seconds of one attempt
         round_trip  seconds that a call usually takes
         sla         seconds that the whole call may take
         """
-        found = []
+        concerns = []
         if self.attempts > 1 and self.base > self.within:
-            found.append(
+            concerns.append(
                 f"base {self.base:g} s is longer than within {self.within:g} s: a wait that does not fit is not begun, "
                 "and the call ends without a retry"
             )
         if timeout is not None and timeout > self.within:
-            found.append(
+            concerns.append(
                 f"timeout {timeout:g} s is longer than the {self.within:g} s of the whole call, and is cut to them: "
                 f"pass Retry(within=…) of at least {timeout:g} s"
             )
         if round_trip is not None and self.attempts > 1 and 0 < self.base < round_trip:
-            found.append(
+            concerns.append(
                 f"base {self.base:g} s is shorter than the usual round trip of {round_trip:g} s: "
-                "the first repeat arrives while the service may still be working on the first attempt"
+                "the first retry arrives while the service may still be working on the first attempt"
             )
         if sla is not None:
             if self.cap > sla:
-                found.append(f"cap {self.cap:g} s is beyond the SLA of {sla:g} s: a single wait can miss it")
+                concerns.append(f"cap {self.cap:g} s is beyond the SLA of {sla:g} s: a single wait can miss it")
             worst = self.worst_case(timeout=timeout)
             if worst > sla:
-                found.append(f"the worst case of {worst:.1f} s does not fit the SLA of {sla:g} s")
+                concerns.append(f"the worst case of {worst:.1f} s does not fit the SLA of {sla:g} s")
             elif self.within > sla and Kind.RATE_LIMITED in self.on:
-                found.append(
-                    f"within {self.within:g} s is beyond the SLA of {sla:g} s: a server that asks for patience uses it"
+                concerns.append(
+                    f"within {self.within:g} s is beyond the SLA of {sla:g} s: "
+                    "waits that the server asks for may miss it"
                 )
-        return found
+        return concerns
 
     def decide(self, verdict: Verdict, progress: CallProgress, random: Random) -> Decision:
-        """Repeat after a wait, or stop and say why."""
+        """Return whether to retry after a wait, or to stop and why."""
         if verdict.kind not in self.on:
-            return Stop(f"{verdict.kind} errors are not repeated", retry_in=verdict.retry_after)
+            return Stop(f"{verdict.kind} errors are not retried", retry_in=verdict.retry_after)
         if progress.attempts >= self.attempts:
-            return Stop(all_used(self.attempts), spent=True, retry_in=verdict.retry_after)
+            return Stop(attempts_used(self.attempts), spent=True, retry_in=verdict.retry_after)
         if verdict.kind is Kind.AMBIGUOUS and progress.ambiguous > self.ambiguous:
-            return Stop(f"the {self.ambiguous} repeats of an ambiguous error are used", spent=True)
+            return Stop(f"all {self.ambiguous} retries of an ambiguous error are used", spent=True)
         left = self.within - progress.elapsed
         wait = self._wait(verdict, progress, left, random)
         if wait >= left:
@@ -201,7 +202,7 @@ class Retry:
         return Repeat(wait, verdict.reason)
 
     def floor(self, verdict: Verdict) -> float | None:
-        """Seconds to wait at least: what the server asks for, or what a 429 that asks for nothing is taken to mean."""
+        """Return the least seconds to wait: what the server asks for, else `rate_limit_wait` after a 429."""
         if verdict.retry_after is None and verdict.kind is Kind.RATE_LIMITED and verdict.status in LIMITED_STATUS:
             return self.rate_limit_wait
         return verdict.retry_after
@@ -218,7 +219,7 @@ class Retry:
         floor = self.floor(verdict)
         if floor is None:
             return backoff.wait(progress.attempts, random=random, **ramp)
-        # The longer of the two: a server that keeps asking for a second, or for none, is left alone longer each time.
+        # Take the longer of the two: a server that keeps asking for a second, or for none, gets growing waits.
         least, most = backoff.span(progress.attempts, **ramp)
         least, most = max(floor, least), max(floor * (1 + FLOOR_JITTER), most)
         jittered = random.uniform(least, most)

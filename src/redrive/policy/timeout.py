@@ -1,4 +1,4 @@
-"""How long one attempt may take, and its phases."""
+"""`Timeout`: how long one attempt, and each phase of it, may take."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ class Timeout:
             raise ValueError("a Timeout needs total, connect or read")
 
     def phase(self, name: str, left: float | None) -> float | None:
-        """Return the limit of a phase of an HTTP request, of which `left` seconds may pass in all.
+        """Return the limit of a phase of an HTTP request.
 
-        name  "connect", "pool", "read" or "write"
+        Args:
+            name: "connect", "pool", "read" or "write".
+            left: seconds left for the whole request; None for no limit.
         """
         limits = (self.connect if name in ("connect", "pool") else self.read, left)
         return min((limit for limit in limits if limit is not None), default=None)

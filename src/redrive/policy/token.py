@@ -1,4 +1,4 @@
-"""A credential that expires and can be fetched anew."""
+"""`Token`, a credential that expires and can be refreshed, and its state."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from redrive.policy import option_checks
 Expiry = float | timedelta | datetime
 Fetched = str | tuple[str, Expiry]
 
-# A token is fetched anew this long before it expires, or a tenth of its time where that is shorter.
+# A token is refreshed this long before it expires, or after nine tenths of its life where that is sooner.
 _MARGIN = 60.0
 
 
 def check_secret(what: str, secret: str) -> None:
-    """Refuse what no header or query can carry, such as a line end from a file; the secret itself is not shown."""
+    """Raise ValueError where a secret cannot be sent in a header or a query; the message does not show it."""
     if any(character.isspace() or not character.isprintable() for character in secret):
         raise ValueError(f"{what} holds a space, a line end or a control character; strip it")
 
@@ -24,10 +24,10 @@ def check_secret(what: str, secret: str) -> None:
 class Token:
     """A refreshable credential: `fetch` is called on first use, after a 401, and before the token expires.
 
-    However many callers meet the same 401, one refresh is in flight; each of them then repeats once.
+    However many callers meet the same 401, one refresh is in flight; each of them then retries once.
 
     fetch  returns the token, or the token and when it expires: seconds, a timedelta, or a datetime with zone
-    ttl    seconds for which a token is good, where fetch does not say
+    ttl    seconds for which a token is valid, where `fetch` does not return them
     """
 
     __slots__ = ("fetch", "ttl")
@@ -46,7 +46,7 @@ class Token:
 
 
 class TokenState:
-    """The token in use and how often it was fetched."""
+    """The token in use, and how often it was fetched."""
 
     __slots__ = ("generation", "renew_at", "value", "warned")
 
@@ -54,18 +54,18 @@ class TokenState:
         self.value: str | None = None
         self.generation = 0
         self.renew_at = math.inf
-        """When to fetch it anew, by the monotonic clock."""
+        """When to refresh it, by the monotonic clock."""
         self.warned = False
-        """Whether it was said that its tokens expire at once."""
+        """Whether the warning that its tokens expire at once was given."""
 
-    def outdated(self, generation: int) -> bool:
-        """Whether a failure of that generation is old news: the token has been renewed since."""
+    def is_outdated(self, generation: int) -> bool:
+        """Return whether the token has been renewed since the generation that failed."""
         return generation != self.generation
 
     def renew(self, fetched: object, *, ttl: float | None, now: datetime, moment: float) -> None:
-        """Take the token that was fetched, and when it expires."""
+        """Store a token that was fetched, and when it expires."""
         value, expiry = fetched if isinstance(fetched, tuple) and len(fetched) == 2 else (fetched, ttl)
-        span = None if expiry is None else _span(expiry, now)
+        span = None if expiry is None else _seconds_until(expiry, now)
         if not isinstance(value, str) or not value:
             raise TypeError(f"the token's fetch function must return a non-empty string, not {type(value).__name__}")
         check_secret("the token", value)
@@ -74,7 +74,7 @@ class TokenState:
         self.renew_at = math.inf if span is None else moment + span - min(_MARGIN, span / 10)
 
 
-def _span(expiry: object, now: datetime) -> float:
+def _seconds_until(expiry: object, now: datetime) -> float:
     if isinstance(expiry, datetime) and expiry.tzinfo is not None:
         return max(0.0, (expiry - now).total_seconds())
     span = expiry.total_seconds() if isinstance(expiry, timedelta) else expiry

@@ -1,4 +1,4 @@
-"""Counts over the last so many seconds."""
+"""Counts over a rolling window of time, for the circuit breaker and the retry budget."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class RollingWindow:
         self._good = self._bad = 0
 
     def add(self, now: float, *, good: int = 0, bad: int = 0) -> None:
-        """Count at `now`; a moment before the newest slice (a late report) finds its own place."""
+        """Add counts at `now`; a late report goes to its own slice."""
         number = int(now // self._width)
         self._expire(number)
-        place = len(self._slices)
-        while place and self._slices[place - 1][0] > number:
-            place -= 1
+        position = len(self._slices)
+        while position and self._slices[position - 1][0] > number:
+            position -= 1
         newest = self._slices[-1][0] if self._slices else number
         if number <= newest - self.SLICES:
             return
-        if place and self._slices[place - 1][0] == number:
-            entry = self._slices[place - 1]
+        if position and self._slices[position - 1][0] == number:
+            entry = self._slices[position - 1]
             entry[1] += good
             entry[2] += bad
         else:
-            self._slices.insert(place, [number, good, bad])
+            self._slices.insert(position, [number, good, bad])
         self._good += good
         self._bad += bad
 
     def totals(self, now: float) -> tuple[int, int]:
-        """(good, bad) of the window that ends at `now`."""
+        """Return (good, bad) of the window that ends at `now`."""
         self._expire(int(now // self._width))
         return self._good, self._bad
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Reset both counts."""
         self._slices.clear()
         self._good = self._bad = 0
 

@@ -23,7 +23,7 @@ from redrive._internal.tracing import trace_id
 from redrive.dlq.insert.row_builder import storable
 from redrive.dlq.replay.claims import Claims, abandon_run, owner_of_run
 from redrive.errors import PipelineError, RunStopped
-from redrive.model.calls import Kind, in_words
+from redrive.model.calls import Kind, format_duration
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.rows.errors import RunFault
@@ -33,8 +33,8 @@ from redrive.rows.sources.files.files import with_new_files
 from redrive.rows.sources.source import Incremental, Replaceable, Source
 from redrive.store.database import Database
 from redrive.store.lease import renewed
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
-from redrive.store.repositories.known_runs import count_rows, note_start
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
+from redrive.store.repositories.known_runs import count_rows, register_start
 from redrive.store.repositories.runs import columns_of, counts_of
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
 
@@ -97,7 +97,7 @@ class RunHandle:
         self._key = [storable(name) for name in key] or None
         self._environment = _environment(environment)
         self._lease = lease
-        self._owner = ourselves()
+        self._owner = new_owner()
         self._confirmed = time.monotonic()
         self.claims = Claims(database, lease=lease.total_seconds())
         """Letters whose rows the run is about to write: no replay must write them at the same time."""
@@ -132,7 +132,7 @@ class RunHandle:
         def work(connection: Connection) -> StartedRun:
             now = self._database.dialect.now(connection)
             standing = self._claim(connection, identity, now)
-            note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
+            register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
             last, failures = None if standing is None else _run(connection, standing.run_id), 0
             started_over = None
             if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
@@ -201,7 +201,7 @@ class RunHandle:
             standing = connection.execute(select(checkpoints).where(mine)).first()
             if standing is not None and _is_held(standing, now):
                 return None
-            note_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
+            register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
             began = now - timedelta(seconds=seconds)
             row = self._new(run_id, source, sink=sink, sla=sla, now=began) | {"updated_at": now, "seconds": seconds}
             ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **_fault(fault)}
@@ -362,7 +362,7 @@ class RunHandle:
             return None  # there was none before
         if _is_held(standing, now):
             who = json.loads(standing.owner)
-            wait = in_words((standing.owner_until - now).total_seconds())
+            wait = format_duration((standing.owner_until - now).total_seconds())
             raise RunStopped(
                 f"pipeline {self._pipeline!r} is being run by process {who['pid']} on {who['host']}; "
                 f"wait until it is done (if it is dead, the claim ends in {wait})",
@@ -542,7 +542,7 @@ def _forget_keys(connection: Connection, run_id: uuid.UUID) -> None:
 
 def _is_held(standing: Row[Any], now: datetime) -> bool:
     """Whether a process that lives has the pipeline in hand."""
-    return standing.owner is not None and standing.owner_until > now and not is_dead(standing.owner)
+    return standing.owner is not None and standing.owner_until > now and not is_owner_dead(standing.owner)
 
 
 def _failures(last: Row[Any]) -> int:

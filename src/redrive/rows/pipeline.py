@@ -163,7 +163,7 @@ class Pipeline:
         """
         opened = store or self.store
         limit = self._deadline if deadline is None else option_checks.seconds("deadline", deadline, above=0)
-        job = replace(self._job, announcer=self._job.announcer.heard_by(opened.listeners), target=self.target)
+        job = replace(self._job, announcer=self._job.announcer.with_listeners(opened.listeners), target=self.target)
         kept = opened.alerts.settings.environment
         ledger = RunHandle(
             opened.database,
@@ -220,7 +220,7 @@ class Pipeline:
         """End the run that is under way behind its batch; from another thread."""
         stopping = self._stopping
         if stopping is not None:
-            stopping.tell(reason)
+            stopping.request_stop(reason)
 
     @property
     def letters_pipeline(self) -> str:

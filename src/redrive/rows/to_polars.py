@@ -10,11 +10,11 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Record
 from redrive.rows.sinks.values import json_text
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
 
 # polars takes a second over a value of 150 levels, and one that contains itself would end the process.

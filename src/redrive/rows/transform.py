@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.dlq.insert.row_builder import error_text
 from redrive.errors import PipelineError, RedriveError
 from redrive.model.letters import ErrorType
@@ -118,7 +118,7 @@ class PerFrame:
 
     def _apply(self, frame: pl.DataFrame, places: Sequence[int]) -> _Piece:
         """What the function makes of some rows."""
-        with needs("rows"):
+        with require_extra("rows"):
             import polars as pl
         if self._row is not None:
             frame = frame.with_columns(pl.Series(self._row, places, dtype=pl.Int64))

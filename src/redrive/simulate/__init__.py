@@ -1,1 +1,4 @@
-"""What a policy does to a service that is contended, or that comes back: discrete events, seeded, in virtual time."""
+"""Simulations of what a policy does to a contended or recovering service: discrete events, seeded, in virtual time.
+
+Used by `redrive simulate`.
+"""

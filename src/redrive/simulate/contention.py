@@ -1,8 +1,8 @@
-"""Many clients that each must commit one version-checked write to the same row, and what their waits do to it.
+"""Simulate clients that each must commit one version-checked write to the same row, with different backoffs.
 
 It is the model of the well-known study of exponential backoff and jitter. A client reads the row's version and writes
-with the version it has seen; if another was faster it fails, waits by its strategy, and reads anew. Every message takes
-a hop on the network, and no two hops take the same time.
+with the version it has seen; if another was faster it fails, waits by its strategy, and reads again. Every message
+takes a hop on the network, and no two hops take the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redrive.policy import option_checks
 from redrive.policy.backoff import Jitter, wait
 from redrive.simulate.figure import Figure, Series
 
-# The waits are those that the library makes; to retry at once is to wait from a base of nothing.
+# The waits are those of `redrive.policy.backoff`; to retry at once is to wait from a base of 0.
 _JITTER: dict[str, Jitter] = {
     "none": "none",
     "exponential": "none",
@@ -30,12 +30,12 @@ _JITTER: dict[str, Jitter] = {
 }
 STRATEGIES = tuple(_JITTER)
 UNJITTERED = "exponential"
-"""What the others are measured against."""
+"""The strategy that others are compared with."""
 
 _SHIPPED = "full"
-"""What a policy does unless it is told otherwise."""
+"""The default jitter of `Retry`."""
 
-_WIDE = 100  # numbers of clients so far apart are drawn on a logarithmic axis
+_WIDE = 100  # if the numbers of clients differ by this factor, their axis is logarithmic
 MOST_CLIENTS = 1_000_000
 _LONGEST = 86_400.0
 _MULTIPLIER = 2.0
@@ -43,7 +43,7 @@ _MULTIPLIER = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkModel:
-    """What all clients share, in seconds: the hop that a message takes, |normal(hop, deviation)|, and the backoff."""
+    """Network and backoff of all clients, in seconds; a message takes |normal(hop, deviation)|."""
 
     base: float = 0.005
     cap: float = 2.0
@@ -64,7 +64,7 @@ class NetworkModel:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One contest: when the last client knew that it was done, in seconds, and the writes that reached the server."""
+    """One contest: when the last client learned that it was done, in seconds, and the writes at the server."""
 
     time: float
     writes: int
@@ -77,11 +77,14 @@ def contend(
     random: Random,
     committed: Callable[[int], None] = lambda client: None,
 ) -> Outcome:
-    """Let the clients contend from one moment on until each has committed; who does so is told at once.
+    """Simulate one contest until every client has committed.
 
     Only what reaches the server is an event, and of a round that is the write alone: whether its version is stale
     depends on nothing but whether a commit came after its read. Of a read and a commit at the same moment, the read
     comes after.
+
+    Args:
+        committed: called with each client that commits, at once.
     """
     hop, deviation, normal = network.hop, network.deviation, random.gauss
     base = 0.0 if strategy == "none" else network.base
@@ -114,14 +117,14 @@ def contend(
     return Outcome(done, writes)
 
 
-# ── over many of them ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── studies of many contests ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """Which contests are held: each strategy with each number of clients, so many times.
+    """A series of contests: each strategy with each number of clients, `repetitions` times.
 
-    Each has a seed of its own that is made of all this, so that what else is asked for changes nothing.
+    The seed of a contest is derived from its own parameters, so that further strategies and numbers change nothing.
     """
 
     network: NetworkModel = NetworkModel()
@@ -144,83 +147,83 @@ class Study:
         return ((clients, strategy) for clients in self.clients for strategy in self.strategies)
 
     def chance(self, strategy: str, clients: int, repetition: int) -> Random:
-        """The dice of one contest."""
+        """Return the random source of one contest."""
         return Random(f"{self.seed} {strategy} {clients} {repetition}")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one strategy fared with one number of clients, over all repetitions."""
+    """The outcomes of one strategy with one number of clients, over all repetitions."""
 
     strategy: str
     clients: int
     times: Sequence[float]
-    """Seconds, in order of size."""
+    """Seconds, sorted."""
     writes: Sequence[int]
-    """In order of size."""
+    """Numbers of writes, sorted."""
 
     @property
     def time(self) -> float:
-        """The mean."""
+        """The mean completion time."""
         return fmean(self.times)
 
     @property
     def write_count(self) -> float:
-        """The mean."""
+        """The mean number of writes."""
         return fmean(self.writes)
 
 
 def hold(study: Study, progress: Callable[[float], None] = lambda share: None) -> list[Result]:
-    """Hold all contests of a study; `progress` is told which share of the work is done."""
+    """Simulate all contests of a study; `progress` is called with the share of the work that is done."""
     expected = expect(study)
-    told = _Progress(sum(expected.values()), progress)
+    counter = _Progress(sum(expected.values()), progress)
     results = []
     for clients, strategy in study:
         outcomes = []
         for repetition in range(study.repetitions):
-            told.begin(clients, expected[clients, strategy] / study.repetitions)
+            counter.begin(clients, expected[clients, strategy] / study.repetitions)
             chance = study.chance(strategy, clients, repetition)
-            outcomes.append(contend(study.network, strategy, clients, chance, told.committed))
-        times, writes = sorted(one.time for one in outcomes), sorted(one.writes for one in outcomes)
+            outcomes.append(contend(study.network, strategy, clients, chance, counter.committed))
+        times, writes = sorted(outcome.time for outcome in outcomes), sorted(outcome.writes for outcome in outcomes)
         results.append(Result(strategy, clients, times, writes))
     return results
 
 
 class _Progress:
-    """How far the work has come, told at each thousandth of it."""
+    """Reports the share of the work that is done, at each thousandth of it."""
 
     _STEP = 0.001
 
-    def __init__(self, whole: float, tell: Callable[[float], None]) -> None:
-        self._whole, self._tell, self._told = whole, tell, 0.0
+    def __init__(self, whole: float, report: Callable[[float], None]) -> None:
+        self._whole, self._report, self._reported = whole, report, 0.0
         self._before = self._writes = 0.0
         self._clients = self._left = 0
 
     def begin(self, clients: int, writes: float) -> None:
-        """The next contest, and the writes that it is expected to take."""
+        """Begin the next contest, with the writes that it is expected to take."""
         self._before += self._writes
         self._clients = self._left = clients
         self._writes = writes
 
     def committed(self, client: int) -> None:
-        """One more. Who is left writes again and again: what is left of the work shrinks with the square."""
+        """Count one client as done. Every other client writes again, so the remaining work shrinks with the square."""
         self._left -= 1
         share = (self._before + self._writes * (1 - (self._left / self._clients) ** 2)) / self._whole
-        if share - self._told >= self._STEP:
-            self._told = share
-            self._tell(share)
+        if share - self._reported >= self._STEP:
+            self._reported = share
+            self._report(share)
 
 
-# ── what is shown of them ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def unjittered(one: Result, results: Sequence[Result]) -> Result | None:
-    """What a result is measured against: as many clients with the ramp alone, where they were asked for."""
-    return next((other for other in results if (other.strategy, other.clients) == (UNJITTERED, one.clients)), None)
+def unjittered(result: Result, results: Sequence[Result]) -> Result | None:
+    """Return the result to compare with: as many clients with exponential backoff alone; None where it is missing."""
+    return next((other for other in results if (other.strategy, other.clients) == (UNJITTERED, result.clients)), None)
 
 
 def spread(name: str, values: Sequence[float], *, digits: int) -> dict[str, Any]:
-    """Numbers in order of size as their mean and what tells how far it can be trusted; one alone has no error."""
+    """Return sorted numbers as their mean, error and quantiles; a single number has no error."""
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return {
         name: round(fmean(values), digits),
@@ -232,13 +235,13 @@ def spread(name: str, values: Sequence[float], *, digits: int) -> dict[str, Any]
 
 
 def figures(study: Study, results: Sequence[Result]) -> list[Figure]:
-    """Completion time and writes by the number of clients."""
+    """Return the figures: completion time and writes by the number of clients."""
 
     def lines(value: Callable[[Result], float]) -> list[Series]:
         return [
             Series(
                 strategy,
-                sorted((one.clients, value(one)) for one in results if one.strategy == strategy),
+                sorted((result.clients, value(result)) for result in results if result.strategy == strategy),
                 emphasis=strategy == _SHIPPED,
             )
             for strategy in study.strategies
@@ -246,21 +249,23 @@ def figures(study: Study, results: Sequence[Result]) -> list[Figure]:
 
     wide = max(study.clients) >= _WIDE * min(study.clients)
     writes = "those that reached the server, mean"
-    # The ramp alone takes ten times as long as the others: on even steps these would lie on the ground.
+    # Backoff without jitter takes ten times as long as the others: on a linear axis these would all be near zero.
     return [
-        Figure("completion time", "clients", "seconds, mean", lines(lambda one: one.time), log_y=True, log_x=wide),
-        Figure("writes", "clients", writes, lines(lambda one: one.write_count), log_y=wide, log_x=wide),
+        Figure(
+            "completion time", "clients", "seconds, mean", lines(lambda result: result.time), log_y=True, log_x=wide
+        ),
+        Figure("writes", "clients", writes, lines(lambda result: result.write_count), log_y=wide, log_x=wide),
     ]
 
 
-# ── how much work it is ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── estimates of the work ─────────────────────────────────────────────────────────────────────────────────────────────
 
 _SMALL = 100
 _ENOUGH = 20_000  # writes of a trial: some hundredths of a second
 
 
 def expect(study: Study) -> dict[tuple[int, str], float]:
-    """About how many writes each part of a study will take, to a factor of two or three."""
+    """Estimate the writes of each part of a study, to a factor of two or three."""
     return {
         (clients, strategy): study.repetitions * _writes(study.network, strategy, clients)
         for clients, strategy in study
@@ -268,9 +273,9 @@ def expect(study: Study) -> dict[tuple[int, str], float]:
 
 
 def _writes(network: NetworkModel, strategy: str, clients: int) -> float:
-    """The writes of one contest, from trials with ever more clients.
+    """Estimate the writes of one contest, from trials with growing numbers of clients.
 
-    The writes grow with the clients, in the end with their square; the trials tell how near to that they are.
+    The writes grow with the clients, in the end with their square; the trials show how close to the square they are.
     """
     size, power = min(_SMALL, clients), 2.0
     while (writes := _trial(network, strategy, size)) < _ENOUGH and size * 3 <= clients:

@@ -1,4 +1,4 @@
-"""What a simulation has to show, as data: a terminal and a picture draw the same."""
+"""Figures as data: the terminal and the plotted picture draw the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line; `emphasis` for the one that the reader came for."""
+    """One line of a figure; `emphasis` for the line that the reader asked about."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -20,9 +20,9 @@ class Series:
 class Figure:
     """Lines over the same axes.
 
-    log_y  the steps of the upright axis multiply: what is below the smallest number above zero stands at the ground
-    log_x  so do those of the level one, where all numbers are above zero
-    marks  upright lines, each with a word: when an outage began, when it ended
+    log_y  logarithmic y axis: values below the smallest number above zero are drawn at the bottom
+    log_x  logarithmic x axis; all numbers are above zero
+    marks  vertical lines, each with a label: when an outage began, when it ended
     """
 
     title: str

@@ -1,1 +1,1 @@
-"""Where letters, runs and claims are kept: one contract, small dialects."""
+"""The store: the database of letters, runs, tasks, alerts and shared service state. One contract, two dialects."""

@@ -1,4 +1,4 @@
-"""Column types that mean the same on both databases."""
+"""Column types with the same meaning on both databases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
 def utc_text(moment: datetime) -> str:
-    """How SQLite holds a moment: ISO 8601 in UTC, of one length, so that text sorts as time does."""
+    """Return a time as SQLite stores it: ISO 8601 in UTC, of one length, so that text sorts as time does."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -35,7 +35,7 @@ class UtcTimestamp(TypeDecorator[datetime]):
         if value is None:
             return None
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-        # What others write into SQLite by hand may lack the zone: the column is UTC.
+        # Values that were written into SQLite by hand may lack the zone: the column is UTC.
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -1,4 +1,4 @@
-"""Rows that nobody of ours can have written, and how that is said."""
+"""Errors for stored rows that redrive cannot have written, as after a change by hand."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from redrive.errors import RedriveError, StoreError
 
 
 @contextmanager
-def making_sense(of: str) -> Iterator[None]:
-    """A row that makes no sense ends in a sentence; what was stumbled over is its cause."""
+def corrupt_row_as_store_error(of: str) -> Iterator[None]:
+    """Turn an error of decoding stored rows into a StoreError, with the error as its cause.
+
+    Args:
+        of: what the rows hold, for the message.
+    """
     try:
         yield
     except RedriveError:
         raise
     except (ValueError, TypeError, LookupError, NoResultFound) as error:
         raise StoreError(
-            f"what the store holds of {of} makes no sense ({type(error).__name__}: {error}): if it was changed by "
-            "hand, undo that"
+            f"the store's {of} cannot be decoded ({type(error).__name__}: {error}): a row was probably changed by "
+            "hand; undo that change"
         ) from error

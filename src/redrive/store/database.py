@@ -1,4 +1,4 @@
-"""The database behind a store: transactions that are repeated when they can heal, errors a person can read."""
+"""`Database`: transactions that are retried after transient errors, and errors that an operator can read."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from redrive.store.engine import SharedEngine
 T = TypeVar("T")
 
 PATIENCE = 30.0
-"""Seconds for which a database that restarts, or that another process keeps busy, is waited for."""
+"""Seconds to wait for a database that restarts, or that another process keeps busy."""
 
 _FORK_PATIENCE = 10.0
-_HEALS = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
-# A statement timeout or a cancelled statement. As such it may never succeed, hence the verdict "ambiguous"; but it was
-# undone for certain, and another session's lock is often the cause.
+_RETRYABLE = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
+# A statement timeout or a cancelled statement. The classifier calls it ambiguous, since it may never succeed; but the
+# transaction was rolled back for certain, and another session's lock is often the cause.
 _TIMED_OUT = "57014"
 _classifier = Classifier()
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
@@ -51,20 +51,21 @@ class Database:
         self.name = dialect.where
         self.patience = patience
         self.repeats = 0
-        """How often a transaction had to be begun anew."""
+        """How often a transaction was retried."""
         self._faults: tuple[type[Exception], ...] = (DBAPIError, PoolExhausted, *dialect.errors)
         self._engine = SharedEngine.of(dialect, patience)
         self._gate = threading.Condition()
         self._running = 0
         _open.add(self)
-        weakref.finalize(self, self._engine.release, id(self))  # a store that was never closed leaves no connection
+        # A store that is never closed must leave no connection open.
+        weakref.finalize(self, self._engine.release, id(self))
 
     def __repr__(self) -> str:
         return f"<Database {self.name}>"
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` on one snapshot of the database."""
-        return self._steadily(lambda: self._within(work, writing=False))
+        return self._retry(lambda: self._run(work, writing=False))
 
     def write(
         self,
@@ -75,9 +76,11 @@ class Database:
     ) -> T:
         """Run `work` in one transaction that is committed as a whole, or not at all.
 
-        Where the connection breaks in the moment of the commit, nobody knows which of the two it was, and `work` is
-        repeated. What must not happen twice is given `done`, which looks whether the last result is there already.
-        `patience` replaces the database's own for this transaction.
+        If the connection breaks during the commit, the outcome is unknown, and `work` is retried.
+
+        Args:
+            done: returns whether the last result is committed already; for work that must not happen twice.
+            patience: seconds to retry, instead of the database's own.
         """
         results: list[T] = []
 
@@ -87,34 +90,38 @@ class Database:
             results.append(work(connection))
             return results[-1]
 
-        return self._steadily(lambda: self._within(once, writing=True), patience)
+        return self._retry(lambda: self._run(once, writing=True), patience)
 
     def prepare(self, *, migrating: bool) -> None:
-        """See that the schema is the one this program knows."""
-        found = self.read(migrate.version)
-        if migrate.is_current(found, where=self.name):
+        """Check that the schema is the one this program expects; migrate it where that is allowed.
+
+        Raises:
+            SchemaMismatch: the schema is older and must not be migrated, or it is newer.
+        """
+        version = self.read(migrate.version)
+        if migrate.is_current(version, where=self.name):
             return
         if not migrating:
-            raise self._not_migrated(found)
+            raise self._not_migrated(version)
         self.migrate()
 
     def migrate(self) -> tuple[str | None, str]:
-        """Bring the schema up to date; the version before and after."""
+        """Migrate the schema; return the version before and after."""
 
         def work(connection: Connection) -> str | None:
             self.dialect.lock_schema(connection)
-            found = migrate.version(connection)  # another process may have been first
-            if not migrate.is_current(found, where=self.name):
+            version = migrate.version(connection)  # another process may have migrated meanwhile
+            if not migrate.is_current(version, where=self.name):
                 migrate.upgrade(connection)
-            return found
+            return version
 
-        found = self.write(work)
-        if found not in (None, migrate.VERSION):
-            self.dialect.tighten()  # once: whoever gives others rights to it afterwards means it
-        return found, migrate.VERSION
+        before = self.write(work)
+        if before not in (None, migrate.VERSION):
+            self.dialect.tighten()  # only once: rights that are granted later are meant
+        return before, migrate.VERSION
 
-    def _not_migrated(self, found: str | None) -> SchemaMismatch:
-        state = "has no redrive schema" if found is None else f"has schema version {found}, not {migrate.VERSION}"
+    def _not_migrated(self, version: str | None) -> SchemaMismatch:
+        state = "has no redrive schema" if version is None else f"has schema version {version}, not {migrate.VERSION}"
         return SchemaMismatch(
             f"{self.name} {state}: run `redrive store migrate`, or connect with migrate=True; nothing was changed"
         )
@@ -125,10 +132,10 @@ class Database:
 
     # ── forks ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     # A child inherits SQLite's belief to hold locks that only its parent holds, and would write without any: nothing
-    # may be open at the moment of a fork. A connection to PostgreSQL is the parent's, and the child lets it be.
+    # may be open at the moment of a fork. A connection to PostgreSQL belongs to the parent, and the child drops it.
 
     def before_fork(self) -> None:
-        """Let running transactions end, keep new ones from beginning, and close what must not be inherited."""
+        """Wait for running transactions, block new ones, and close what must not be inherited."""
         self._gate.acquire()
         ends = time.monotonic() + _FORK_PATIENCE
         while self._running and time.monotonic() < ends:
@@ -137,13 +144,13 @@ class Database:
             self._engine.close_idle()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on."""
+        """Allow transactions again."""
         if in_child:
             self._running = 0
             self._engine.forget()
         self._gate.release()
 
-    def _within(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+    def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         options = self.dialect.writing if writing else self.dialect.reading
         with (
             self._counted(),
@@ -170,31 +177,31 @@ class Database:
                 self._running -= 1
                 self._gate.notify_all()
 
-    def _steadily(self, transaction: Callable[[], T], patience: float | None = None) -> T:
-        ends, repeat = time.monotonic() + (self.patience if patience is None else patience), 0
+    def _retry(self, transaction: Callable[[], T], patience: float | None = None) -> T:
+        ends, retry = time.monotonic() + (self.patience if patience is None else patience), 0
         cancellation = Cancellation.current()
         while True:
             try:
                 return transaction()
             except self._faults as error:
                 cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-                # Two writers made the same letter pending at the same moment: the second one looks again.
+                # Two writers made the same letter pending at the same moment: the second one tries again.
                 collided = self.dialect.collided(cause)
                 # A pool is exhausted when every connection of this process is at work.
                 if isinstance(error, PoolExhausted) or _sqlstate(cause) == _TIMED_OUT:
                     kind = Kind.TRANSIENT
                 else:
                     kind = Kind.RETRY_NOW if collided else _classifier.classify(error, scope="call").kind
-                if cancellation.requested or kind not in _HEALS or time.monotonic() >= ends:
-                    raise self._explained(cause, kind) from error
-            repeat += 1
+                if cancellation.requested or kind not in _RETRYABLE or time.monotonic() >= ends:
+                    raise self._store_error(cause, kind) from error
+            retry += 1
             self.repeats += 1
-            cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
+            cancellation.wait(random.uniform(0, backoff.ceiling(retry, base=0.01, multiplier=2, cap=1)))
 
-    def _explained(self, error: BaseException, kind: Kind) -> StoreError:
-        said = mask(str(error)).strip().splitlines()
+    def _store_error(self, error: BaseException, kind: Kind) -> StoreError:
+        lines = mask(str(error)).strip().splitlines()
         advice = self.dialect.advice(error, kind)
-        reason = said[0] if said else type(error).__name__
+        reason = lines[0] if lines else type(error).__name__
         return StoreError(f"{self.name}: {reason}{'; ' + advice if advice else ''}", kind=kind)
 
 
@@ -203,7 +210,7 @@ def _sqlstate(error: BaseException) -> str | None:
 
 
 class _Forks:
-    """What happens around a fork, to every database that is open."""
+    """The fork handlers of all open databases."""
 
     def __init__(self) -> None:
         self._stopped: list[Database] = []

@@ -1,4 +1,4 @@
-r"""Records as JSON text that gives back what went in, through PostgreSQL's `jsonb` as through SQLite's text.
+r"""Records as JSON text that decodes to the same value, through PostgreSQL's `jsonb` as through SQLite's text.
 
 What JSON can hold is stored as itself, so that `raw_record->>'fee'` finds it. The rest is an object of one key:
 
@@ -63,7 +63,7 @@ from redrive._internal.numbers import exact
 _DEPTHS = (250, 80)
 _DECIMAL_INT_BITS = 2_000  # CPython prints no int of more digits than a limit that may be set as low as 640
 
-_LOST = 10  # as many as anybody will read about
+_LOST = 10  # maximum number of descriptions that are reported
 
 _SIMPLE = frozenset({str, int, bool, type(None)})
 
@@ -83,14 +83,14 @@ _Json = dict[str, Any]
 
 
 def encode(value: object, *, lost: list[str] | None = None) -> str:
-    """The value as JSON text. What will come back as a mere description of itself is named in `lost`: "a socket"."""
+    """Return the value as JSON text. Values that decode to a mere description are named in `lost`: "a socket"."""
     if (type(value) is dict or type(value) is list) and _is_plain(value):
         try:
             text = orjson.dumps(value).decode()
         except TypeError:  # a key that is no str, an int beyond 64 bits, a lone surrogate, a cycle
             pass
         else:
-            # One character is found faster than two, and most texts have neither of these.
+            # A search for one character is faster than for two, and most texts have neither of these.
             has_dollar_key = "$" in text and _DOLLAR_KEY.search(text)
             has_nul = "\\" in text and "\\u0000" in text
             if not has_dollar_key and not has_nul:
@@ -110,7 +110,7 @@ def encode(value: object, *, lost: list[str] | None = None) -> str:
 
 
 def decode(text: str | bytes, *, typed: bool = False) -> Any:
-    """The value that was encoded; ValueError where the text is no JSON.
+    """Return the value that was encoded; ValueError where the text is not JSON.
 
     typed  somebody has typed it: its numbers may have more digits than a float, which what was encoded never has
     """
@@ -121,31 +121,31 @@ def decode(text: str | bytes, *, typed: bool = False) -> Any:
         return document
     try:
         return _revive(document)
-    except RecursionError:  # deeper than anything of ours
+    except RecursionError:  # deeper than any text of `encode`
         return document
 
 
 def canonical(text: str) -> str:
     """Return a text of `encode` with the fields of every object in alphabetical order, as records are compared.
 
-    jsonb gives fields back in an order of its own, and a vendor may export columns in another one tomorrow.
+    jsonb changes the order of fields, and a vendor may export columns in another order.
     """
     return orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS).decode()
 
 
 def is_same(text: str | None, other: str | None) -> bool:
-    """Whether two stored values are equal, whatever the order of their fields."""
+    """Return whether two stored values are equal, whatever the order of their fields."""
     if text == other or text is None or other is None:
         return text == other
     try:
-        ours, theirs = (orjson.dumps(_parse(one, typed=False), option=orjson.OPT_SORT_KEYS) for one in (text, other))
-    except (TypeError, ValueError):  # what others wrote: an int beyond 64 bits, nested too deep, not JSON
+        documents = [orjson.dumps(_parse(stored, typed=False), option=orjson.OPT_SORT_KEYS) for stored in (text, other)]
+    except (TypeError, ValueError):  # written by others: an int beyond 64 bits, nested too deep, not JSON
         return False
-    return ours == theirs
+    return documents[0] == documents[1]
 
 
 def _is_plain(container: Any) -> bool:
-    """Whether JSON can hold all the values in there, but for the characters of texts and the size of ints.
+    """Return whether JSON can hold all the values in there, apart from characters of texts and the size of ints.
 
     orjson is no judge of that: it writes NaN as null, tuples, dates, UUIDs and subclasses its own way, and it has been
     seen to crash on a dataclass with an unset slot. Nothing else may reach it.
@@ -168,7 +168,7 @@ def _is_plain(container: Any) -> bool:
 
 
 def _keeps_its_digits(number: float) -> bool:
-    """Whether jsonb gives the float back: it writes exponents out, without a point, and drops the sign of zero."""
+    """Return whether jsonb keeps the float: it writes exponents out, without a point, and drops the sign of zero."""
     return 1e-4 <= abs(number) < 1e16 or repr(number) == "0.0"
 
 
@@ -197,7 +197,7 @@ class _Nodes:
                 return write(self, value) if write else self._other(value)
             finally:
                 self._within.discard(id(value))
-        except Exception:  # whatever the user's own classes, or too deep a stack, have in store for us
+        except Exception:  # a user's class may raise anything, or the stack is too deep
             return self._described(value)
 
     def _described(self, value: Any, why: str = "") -> _Json:
@@ -223,16 +223,16 @@ class _Nodes:
         return {"$frozenset": self._members(values)}
 
     def _members(self, values: Iterable[Any]) -> list[Any]:
-        # Sets have no order that lasts: equal sets shall give equal text.
+        # Sets have no stable order, and equal sets must give equal text.
         return sorted(map(self._hashable, values), key=orjson.dumps)
 
     def _hashable(self, value: Any) -> Any:
-        """A key or a member must be able to be one again; a frozen dataclass would come back as a dict."""
+        """Encode a key or a member, which must be hashable when decoded: a frozen dataclass would become a dict."""
         node = self.tuple_of(value) if isinstance(value, tuple) else self.of(value)
         return node if _is_hashable(node) else self._described(value, " as a key or a member")
 
     def _other(self, value: Any) -> Any:
-        """Reduce an object to what it holds."""
+        """Reduce an object to its contents."""
         kind = type(value)
         if isinstance(value, Enum):
             return self.of(value.value)
@@ -256,13 +256,13 @@ class _Nodes:
         if dataclasses.is_dataclass(value):
             names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
             return self.dict_of({name: getattr(value, name) for name in names})
-        if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):  # a Mapping, or sqlite3.Row, which is none
+        if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):  # a Mapping, or sqlite3.Row, which is not one
             return self.dict_of(dict(value))
         return self._described(value)
 
 
 def _plain_of(value: Any) -> Any:
-    """The value of a class of a library as Python or the database writes it; other values as they are."""
+    """Return the value of a library's class as Python or the database writes it; other values unchanged."""
     kind = type(value)
     library, name = kind.__module__.partition(".")[0], kind.__name__
     if library == "pandas" and name in {"NAType", "NaTType"}:
@@ -288,7 +288,7 @@ def _out_of_numpy(value: Any) -> Any:
 
 
 def _range_text(value: Any) -> str:
-    """A range as PostgreSQL writes and reads it."""
+    """Return a range as PostgreSQL writes and reads it."""
     if getattr(value, "isempty", False) or getattr(value, "empty", False) is True:
         return "empty"
     ends = ("" if end is None else _range_end(end) for end in (value.lower, value.upper))
@@ -327,7 +327,7 @@ def _named(value: object) -> str:
 
 def _repr(value: object) -> _Json:
     try:
-        # Exceptions and classes are known by their repr; what else has a text of its own means that.
+        # Exceptions and classes are described by their repr; other objects with a text of their own by that.
         has_text = type(value).__str__ is not object.__str__ and not isinstance(value, BaseException | type | str)
         text = (str(value) if has_text else "") or repr(value)
     except Exception:
@@ -375,7 +375,7 @@ def _read_timedelta(text: str) -> timedelta:
 
 
 def _iso(base: type[datetime] | type[date] | type[time], moment: Any) -> str:
-    """ISO 8601, with the zone and fold it cannot express in brackets, as RFC 9557 has it."""
+    """Return ISO 8601, with the zone and fold it cannot express in brackets, as RFC 9557 has it."""
     text = base.isoformat(moment)
     if type(moment) is not base and moment.isoformat() != text:
         raise ValueError("a subclass that holds more than its base, as pandas' nanoseconds")
@@ -386,14 +386,14 @@ def _iso(base: type[datetime] | type[date] | type[time], moment: Any) -> str:
 
 
 def _read_iso(base: type[datetime] | type[time], text: str) -> Any:
-    found = _ISO.fullmatch(text)
-    if not found:
+    match = _ISO.fullmatch(text)
+    if not match:
         raise ValueError(text)
-    moment = base.fromisoformat(found[1])
-    if found[2]:
-        with suppress(KeyError, ValueError, OSError):  # a zone this machine does not know: the offset has to do
-            moment = moment.replace(tzinfo=ZoneInfo(found[2]))
-    return moment.replace(fold=1) if found[3] else moment
+    moment = base.fromisoformat(match[1])
+    if match[2]:
+        with suppress(KeyError, ValueError, OSError):  # this machine lacks the zone; the offset is enough
+            moment = moment.replace(tzinfo=ZoneInfo(match[2]))
+    return moment.replace(fold=1) if match[3] else moment
 
 
 _LEAVES: dict[type, Callable[[Any], Any]] = {
@@ -429,18 +429,18 @@ def _parse(text: str, *, typed: bool) -> Any:
     if not (typed or _LONG_NUMBER.search(text) or text[:1].isdigit()):
         try:
             return orjson.loads(text)
-        except ValueError:  # also for what JSON does not have but others write: NaN, lone surrogates
+        except ValueError:  # also for what JSON lacks but others write: NaN, lone surrogates
             pass
     try:
         return json.loads(text, parse_int=_read_long_int, parse_float=exact if typed else float)
     except RecursionError:
-        raise ValueError("the document is nested too deep to be read") from None
+        raise ValueError("the document is nested too deeply to be read") from None
 
 
 def _read_long_int(digits: str) -> int | Decimal:
     try:
         return int(digits)
-    except ValueError:  # more digits than CPython reads
+    except ValueError:  # more digits than CPython converts
         return Decimal(digits)
 
 

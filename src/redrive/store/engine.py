@@ -12,7 +12,7 @@ from redrive.store.dialects.dialect import Dialect
 
 
 class SharedEngine:
-    """The engine that every `Database` of the same database uses; the last one to close it closes the connections."""
+    """The engine that every `Database` of the same database uses; the last one closes its connections."""
 
     _by_key: ClassVar[weakref.WeakValueDictionary[Hashable, SharedEngine]] = weakref.WeakValueDictionary()
 
@@ -22,8 +22,9 @@ class SharedEngine:
 
     @classmethod
     def of(cls, dialect: Dialect, patience: float) -> SharedEngine:
-        """Return the engine for a database and this much patience, so that who waits little never queues behind who
-        waits long. Two threads that open a database in the same instant may each create an engine.
+        """Return the engine for a database and a patience, so that a short wait never queues behind a long one.
+
+        Two threads that open a database in the same instant may each create an engine.
         """
         key = (type(dialect), dialect.engine_key(), patience)
         shared = cls._by_key.get(key)
@@ -32,7 +33,7 @@ class SharedEngine:
         return shared
 
     def connect(self, user: int) -> Connection:
-        """Check a connection out for a user, who is then one of those that the connections are kept for."""
+        """Check out a connection for a user; connections stay open while they have users."""
         self._users[user] = None
         return self._engine.connect()
 
@@ -43,9 +44,9 @@ class SharedEngine:
             self._engine.dispose()
 
     def close_idle(self) -> None:
-        """Close the idle connections, whoever uses them."""
+        """Close the idle connections, even if they have users."""
         self._engine.dispose()
 
     def forget(self) -> None:
-        """Drop the connections without closing them: in a forked child they are the parent's."""
+        """Drop the connections without closing them: in a forked child they belong to the parent."""
         self._engine.dispose(close=False)

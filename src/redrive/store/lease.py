@@ -1,4 +1,4 @@
-"""Leases: what a process holds only for as long as it says again and again that it lives."""
+"""Named leases, renewed by heartbeat: they expire when their owner dies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def renewed(database: Database, renew: Callable[[Connection], None], *, lease: t
             try:
                 database.write(renew)
             except StoreError:
-                continue  # what the store cannot do now, it may be able to do in time
+                continue  # the store may be available again before the lease expires
 
     thread = threading.Thread(target=work, name="redrive-lease", daemon=True)
     thread.start()
@@ -36,14 +36,14 @@ def renewed(database: Database, renew: Callable[[Connection], None], *, lease: t
         thread.join(1)  # it may be waiting for a database that is gone
 
 
-# ── what one process of all holds, by its name ────────────────────────────────────────────────────────────────────────
+# ── leases of the table `leases`, by name ─────────────────────────────────────────────────────────────────────────────
 # `now` is the database's clock where it is not given.
 
 
 def take(
     connection: Connection, dialect: Dialect, name: str, owner: str, lease: timedelta, *, now: datetime | None = None
 ) -> bool:
-    """Take what has this name, or keep it, for so long; whether it is the owner's now."""
+    """Take or keep the lease of this name for `lease`; return whether the owner has it now."""
     moment = dialect.now(connection) if now is None else now
     wanted = dialect.insert(leases)
     taken = wanted.on_conflict_do_update(
@@ -55,13 +55,13 @@ def take(
 
 
 def holder(connection: Connection, dialect: Dialect, name: str, *, now: datetime | None = None) -> str | None:
-    """Who holds it; None where nobody does, or nobody who still says that he lives."""
+    """Return the owner of a lease; None if there is none, or it has expired."""
     moment = dialect.now(connection) if now is None else now
     held = select(leases.c.owner).where(leases.c.name == name, leases.c.until > moment)
     return connection.execute(held).scalar()
 
 
-def give_back(connection: Connection, name: str, owner: str) -> bool:
-    """Let go of it, so that another one need not wait; whether it was the owner's."""
-    ours = delete(leases).where(leases.c.name == name, leases.c.owner == owner)
-    return connection.execute(ours.returning(leases.c.name)).first() is not None
+def release(connection: Connection, name: str, owner: str) -> bool:
+    """Release a lease, so that another process need not wait; return whether the owner had it."""
+    own = delete(leases).where(leases.c.name == name, leases.c.owner == owner)
+    return connection.execute(own.returning(leases.c.name)).first() is not None

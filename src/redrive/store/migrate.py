@@ -1,4 +1,4 @@
-"""Brings a database to the schema this program knows, and refuses one that is newer."""
+"""Migrates a database to the schema that this program expects, and rejects one that is newer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from redrive.errors import SchemaMismatch
 from redrive.store.schema import SCHEMA
 
 VERSION = "0005"
-"""The newest step under `migrations/versions`; a test keeps the two together."""
+"""The newest step under `migrations/versions`; a test compares the two."""
 VERSION_TABLE = "redrive_schema"
 SCRIPTS = str(Path(__file__).parent / "migrations")
 
 
 def version(connection: Connection) -> str | None:
-    """The version a database is at; None where it has no tables of ours."""
+    """Return the schema version of a database; None if it has no redrive tables."""
     schema = SCHEMA if connection.dialect.name == "postgresql" else None
     if not inspect(connection).has_table(VERSION_TABLE, schema=schema):
         return None
@@ -24,19 +24,23 @@ def version(connection: Connection) -> str | None:
     return connection.execute(text(f"SELECT version_num FROM {where}")).scalar()
 
 
-def is_current(found: str | None, *, where: str) -> bool:
-    """Whether nothing is to be done; a newer schema is refused."""
-    if found is not None and found > VERSION:
+def is_current(current: str | None, *, where: str) -> bool:
+    """Return whether the schema is current.
+
+    Raises:
+        SchemaMismatch: the schema is newer.
+    """
+    if current is not None and current > VERSION:
         raise SchemaMismatch(
-            f"{where} has schema version {found}, and this redrive knows none beyond {VERSION}: "
+            f"{where} has schema version {current}, and this redrive knows none beyond {VERSION}: "
             "upgrade redrive (pip install --upgrade redrive), or restore a backup from before the migration; "
             "nothing was changed"
         )
-    return found == VERSION
+    return current == VERSION
 
 
 def upgrade(connection: Connection) -> None:
-    """Run every step that is missing, in the caller's transaction."""
+    """Run every missing step, in the caller's transaction."""
     from alembic import command  # a quarter of a second that only a migration pays
     from alembic.config import Config
 

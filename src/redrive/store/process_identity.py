@@ -1,4 +1,4 @@
-"""Who holds a claim: a process, known by its machine, its number and the moment it began."""
+"""The identity of a process that holds a claim: its machine, its number and its start time."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import uuid
 from pathlib import Path
 
 _at_work: set[str] = set()
-"""The claims of this process that somebody is still behind."""
+"""The claims of this process that are still in use."""
 
 
 def begin_work(owner: str) -> None:
-    """Say that somebody in this process is behind this claim."""
+    """Mark a claim of this process as in use."""
     _at_work.add(owner)
 
 
 def end_work(owner: str) -> None:
-    """Let go of a claim in this process: what is left of it in the store is nobody's."""
+    """Mark a claim of this process as no longer in use: what is left of it in the store is stale."""
     _at_work.discard(owner)
 
 
-def ourselves() -> str:
-    """A name for what this process holds, by which others can tell whether it still lives."""
+def new_owner() -> str:
+    """Return a new owner name for a claim of this process; others can tell by it whether the process lives."""
     pid = os.getpid()
     token = uuid.uuid4().hex
     return json.dumps(
@@ -39,25 +39,25 @@ def ourselves() -> str:
     )
 
 
-def is_dead(owner: str) -> bool:
-    """Whether nobody is behind this claim any more, as far as this machine can tell."""
-    who = json.loads(owner)
-    if (who["host"], who.get("boot"), who["space"]) != (socket.gethostname(), _boot(), _space()):
+def is_owner_dead(owner: str) -> bool:
+    """Return whether the claim of this owner is stale, as far as this machine can tell."""
+    identity = json.loads(owner)
+    if (identity["host"], identity.get("boot"), identity["space"]) != (socket.gethostname(), _boot(), _space()):
         return False
-    if who["pid"] == os.getpid() and who["began"] == _began(os.getpid()):
-        return owner not in _at_work  # something of our own that could not even say that it ended
+    if identity["pid"] == os.getpid() and identity["began"] == _began(os.getpid()):
+        return owner not in _at_work  # a claim of this process that was not released
     try:
-        os.kill(who["pid"], 0)
+        os.kill(identity["pid"], 0)
     except ProcessLookupError:
         return True
     except OSError:
         return False
-    return bool(_began(who["pid"]) != who["began"])  # another process has its number now
+    return bool(_began(identity["pid"]) != identity["began"])  # another process has the same number now
 
 
 @functools.cache
 def _boot() -> str | None:
-    """Which kernel counts them: two machines may have one name, and the same numbers."""
+    """Return the id of the running kernel: two machines may have the same name, and the same process numbers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -65,7 +65,7 @@ def _boot() -> str | None:
 
 
 def _space() -> str | None:
-    """Within which processes have their numbers: two containers may have one host's name, and each a process 1."""
+    """Return the namespace of process numbers: two containers may have the same host name, and each a process 1."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -73,7 +73,7 @@ def _space() -> str | None:
 
 
 def _began(pid: int) -> str | None:
-    """When a process began, by the kernel's count; None where that cannot be had, or it is dead and only not buried."""
+    """Return when a process began, by the kernel's count; None if that is unknown, or the process is dead."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""`among(column, ids)`, `among_texts(column, texts)`: IN for any number of values, as one parameter.
+"""`in_ids(column, ids)`, `in_texts(column, texts)`: IN for any number of values, as one parameter.
 
 A parameter each would end at 32,766 of them on SQLite and at 65,535 on PostgreSQL, and the statement would be written
-anew for every number of them.
+again for every number of them.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ def _texts_on_postgres(element: _ListedTexts, compiler: SQLCompiler, **options: 
     return f"(SELECT value FROM jsonb_array_elements_text(CAST({texts} AS jsonb)))"
 
 
-def among(column: ColumnElement[int], ids: Iterable[int] | BindParameter[str]) -> ColumnElement[bool]:
+def in_ids(column: ColumnElement[int], ids: Iterable[int] | BindParameter[str]) -> ColumnElement[bool]:
     """Whether the column is one of these ids; of a statement that is made once, of the ids given as `as_list` later."""
     listed = ids if isinstance(ids, BindParameter) else literal(as_list(ids))
     return column.bool_op("IN")(_Listed(listed))
 
 
-def among_texts(column: ColumnElement[str], texts: Iterable[str]) -> ColumnElement[bool]:
+def in_texts(column: ColumnElement[str], texts: Iterable[str]) -> ColumnElement[bool]:
     """Whether the column is one of these texts."""
     return column.bool_op("IN")(_ListedTexts(literal(json.dumps(list(texts)))))
 
 
 def as_list(ids: Iterable[int]) -> str:
-    """Ids as the parameter they are."""
+    """Return ids as the text of one parameter."""
     return json.dumps(list(ids))

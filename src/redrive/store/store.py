@@ -1,4 +1,4 @@
-"""`redrive.connect`: the store, with everything that lives in it."""
+"""`redrive.connect` and `Store`: the database of a project, with its letters, runs, tasks, services and alerts."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ _FOR_ALERTS = (RunEnded, FlowEnded, TasksDead, TaskFailed, SlaAtRisk, LettersRep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInfo:
-    """What a store is and holds."""
+    """Where a store is, and what it holds."""
 
     url: str
-    """Where it is, without a password."""
+    """Its location, without a password."""
     database: str
     """`sqlite` or `postgresql`."""
     schema_version: str | None
-    """The schema it has; None where it has none."""
+    """The schema version of the database; None if it has no redrive tables."""
     known_version: str
-    """The schema that this program knows."""
+    """The schema version that this program expects."""
     size: QueueSize | None
-    """How full it is; None where its schema is another one."""
+    """The size of the queue; None if the schema has another version."""
 
 
 class Store:
-    """What lasts: one database that holds the letters and what processes share. Safe to use from many threads.
+    """The database of a project: letters, runs, tasks, alerts and shared service state. Safe to use from many threads.
 
     dlq       the dead letters
     runs      what pipelines did
     tasks     what flows did, and their tasks
-    services  what services did, where they know the store: `redrive.Service(…, store=store)`
-    alerts    whom to tell, and who was told
-    shared    what processes tell each other about services: `redrive.Service(…, store=store)`
+    services  what services did, if they have the store: `redrive.Service(…, store=store)`
+    alerts    alerts, silences and notifications
+    shared    what processes share about services: `redrive.Service(…, store=store)`
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Store:
         alerts: AlertSettings | None = None,
     ) -> None:
         self.database = database
-        self.listeners: tuple[Hook, ...] = (self._tell_alerts,)
+        self.listeners: tuple[Hook, ...] = (self._pass_to_alerts,)
         self.dlq = DeadLetters(database, redact=redact, store_redacted=store_redacted, listeners=self.listeners)
         self.runs = RunRepository(database)
         self.tasks = TaskRepository(database)
@@ -94,34 +94,34 @@ class Store:
 
     @cached_property
     def alerts(self) -> Alerts:
-        """Whom to tell, and who was told."""
+        """List, acknowledge and resolve alerts."""
         from redrive.alerts.config.settings import AlertSettings
         from redrive.alerts.service import Alerts
 
         return Alerts(self.database, self._alert_settings or AlertSettings())
 
-    def _tell_alerts(self, event: Event) -> None:
-        if isinstance(event, _FOR_ALERTS):  # the rest is for the log
+    def _pass_to_alerts(self, event: Event) -> None:
+        if isinstance(event, _FOR_ALERTS):  # all other events are only logged
             self.alerts.hear(event)
 
     def info(self) -> StoreInfo:
-        """Where it is, which schema it has, how much it holds."""
-        found = self.database.read(migrate.version)
+        """Return where the store is, which schema it has, and how much it holds."""
+        version = self.database.read(migrate.version)
         return StoreInfo(
             url=self.database.name,
             database=self.database.read(lambda connection: connection.dialect.name),
-            schema_version=found,
+            schema_version=version,
             known_version=migrate.VERSION,
-            size=self.dlq.size() if found == migrate.VERSION else None,
+            size=self.dlq.size() if version == migrate.VERSION else None,
         )
 
     def migrate(self) -> tuple[str | None, str]:
-        """Bring the schema up to date; the version before and after."""
+        """Migrate the schema; return the version before and after."""
         return self.database.migrate()
 
     @property
     def results(self) -> Path:
-        """The directory of results of flows that are too large for the store, unless `Flow(files=…)` names another."""
+        """The default directory of task results that are too large for the store; `Flow(files=…)` names another."""
         where = Path(DEFAULT) if self.database.dialect.is_remote else Path(self.database.name)
         return where.parent / "results"
 
@@ -133,26 +133,26 @@ class Store:
         files: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> StorePurged:
-        """Remove finished work that ended longer ago than this: runs, flows with their tasks and results, alerts that
-        are over, figures of services. Letters have a purge of their own: `store.dlq.purge`.
+        """Remove old finished work: runs, flows with their tasks and results, resolved alerts, metrics of services.
 
-        What is unfinished, held or waited for stays, and the newest runs of each pipeline and flow, which alerts
-        compare with. Others may work meanwhile; who is killed in the middle may begin again.
+        Letters have a purge of their own: `store.dlq.purge`. Work that is unfinished, held or waited for stays, and so
+        do the newest runs of each pipeline and flow, which alerts compare with. Other processes may work meanwhile; a
+        purge that was killed can be repeated.
 
-        older_than  how long ago at least: a timedelta, "90d", or the moment itself
-        dry_run     only say how much
-        files       the directory that `Flow(files=…)` names, where the results are there
-        progress    is called with how many runs were looked at, and of how many
+        older_than  how long ago the work must have ended: a timedelta, "90d", or a time
+        dry_run     only return what would be removed
+        files       the directory that `Flow(files=…)` names, if the results are there
+        progress    called with the number of runs that were processed, and the number of all
         """
-        from redrive.store.retention.purge import place_of_results, purge
+        from redrive.store.retention.purge import purge, results_directory
 
-        # By the clock that all who share the store have in common: one that is ahead would take what is young.
+        # By the database's clock, which all processes share: a process whose clock is ahead would purge recent work.
         before = old_before(older_than, self.database.read(self.database.dialect.now))
-        where = place_of_results(files, usual=self.results)
+        where = results_directory(files, usual=self.results)
         return purge(self.database, before=before, files=where, dry_run=dry_run, progress=progress)
 
     def close(self) -> None:
-        """Let services that share this store go on alone, and close the connections; the store may be used again."""
+        """Detach the services that share this store, and close the connections; the store may be used again."""
         if "alerts" in vars(self):
             self.alerts.close()
         self.services.close()
@@ -161,7 +161,7 @@ class Store:
 
 
 def old_before(older_than: timedelta | str | datetime, now: datetime) -> datetime:
-    """The moment before which what ended is old. One that is still to come is a slip: it would take everything."""
+    """Return the time before which work is old. A time in the future is a mistake: it would remove everything."""
     before = moment(older_than, now, "older_than")
     if before > now:
         raise LetterError(f"older_than must lie in the past, not at {before:%Y-%m-%d %H:%M} UTC; nothing was changed")
@@ -178,14 +178,14 @@ def connect(
 ) -> Store:
     """Open a store: `sqlite:///…`, a path, or `postgresql://…`.
 
-    What is not given is taken from the environment (REDRIVE_STORE …), then from `redrive.toml`; the store is
-    `.redrive/redrive.db` where nothing names another.
+    The defaults are those of the environment (REDRIVE_STORE …), then of `redrive.toml`; without any, the store is
+    `.redrive/redrive.db`.
 
-    url             of the store
-    migrate         bring an older schema up to date; by default on SQLite, and on PostgreSQL only where it is asked for
-    redact          fields to mask in what people see, such as ["card_number", "*.ssn"]
+    url             the store's URL or path
+    migrate         migrate an older schema; by default True on SQLite and False on PostgreSQL
+    redact          fields to mask in output, such as ["card_number", "*.ssn"]
     store_redacted  mask them in the stored record, too
-    patience        seconds for which a database that restarts or is busy is waited for (30)
+    patience        seconds to wait for a database that restarts or is busy (30)
     """
     settings = config.load(store=url, migrate=migrate, store_redacted=store_redacted, patience=patience)
     return open_store(settings, redact=redact)
@@ -196,7 +196,7 @@ def open_store(
 ) -> Store:
     """Open the store of these settings.
 
-    may_lack_secrets  do without the addresses of channels that are not set here: to read, and to decide by hand
+    may_lack_secrets  allow channels whose addresses are not set here, for commands that send nothing
     """
     waits = PATIENCE if settings.patience is None else settings.patience
     dialect = _dialect(settings.store, waits)
@@ -215,9 +215,9 @@ def open_store(
 
 
 def _alerts(settings: config.Settings, *, may_lack_secrets: bool) -> AlertSettings | None:
-    """What is set about alerts: what cannot be used is refused now, not when somebody is to be woken."""
+    """Return the settings of alerts. A wrong setting raises now, not when the first alert is sent."""
     if not settings.alerts and settings.alerts_on is None:
-        return None  # most programs: these modules are loaded when a run has ended
+        return None  # most programs need these modules only after a run has ended
     from redrive.alerts.config.read import read
 
     return read(settings, may_lack_secrets=may_lack_secrets)

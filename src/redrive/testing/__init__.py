@@ -1,4 +1,4 @@
-"""Tools for testing pipelines against failure: a clock that needs no waiting, a server that misbehaves on demand."""
+"""Tools for testing pipelines against failures: a clock without waiting, a server that fails on demand."""
 
 from redrive.testing.clock import FakeClock
 from redrive.testing.faulty_server.answer import Answer

@@ -1,4 +1,4 @@
-"""A clock that passes time at once and remembers how long it was asked to wait."""
+"""`FakeClock`: a clock that passes time at once and records how long it was asked to wait."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from redrive.clock import sleep
 
 
 class FakeClock:
-    """A `redrive.clock.Clock` without waiting: sleeping moves both clocks on and is noted in `sleeps`.
+    """A `redrive.clock.Clock` without waiting: sleeping advances both clocks and is recorded in `sleeps`.
 
-    Time is one for everybody: two tasks that each sleep 10 s move it by 20 s.
+    All tasks share the time: two tasks that each sleep 10 s advance it by 20 s.
 
-    start  what the wall clock shows at first
+    start  the first time of the wall clock
     """
 
     def __init__(self, start: datetime | None = None) -> None:
         start = start or datetime(2025, 1, 1, tzinfo=UTC)
         if start.tzinfo is None:
-            raise ValueError(f"start must carry a time zone, not {start!r}")
+            raise ValueError(f"start must have a time zone, not {start!r}")
         self.sleeps: list[float] = []
-        """Every sleep asked for, in order, in seconds."""
+        """Every sleep that was requested, in order, in seconds."""
         self._lock = threading.Lock()
         self._monotonic = 0.0
         self._wall = start.astimezone(UTC)
 
     def monotonic(self) -> float:
-        """Seconds since this clock was made; only `sleep`, `asleep` and `advance` move it."""
+        """Return seconds since this clock was made; only `sleep`, `asleep` and `advance` change it."""
         return self._monotonic
 
     def now(self) -> datetime:
-        """The wall clock, in UTC with zone."""
+        """Return the wall clock, in UTC with zone."""
         return self._wall
 
     def sleep(self, seconds: float) -> None:
-        """Note the sleep and move both clocks on, without blocking."""
-        self._pass(seconds, slept=True)
+        """Record the sleep and advance both clocks, without blocking."""
+        self._advance(seconds, slept=True)
 
     async def asleep(self, seconds: float) -> None:
-        """Like `sleep`, and let other tasks run once, as a real sleep would."""
-        self._pass(seconds, slept=True)
+        """Sleep as `sleep` does, and let other tasks run once, as a real sleep would."""
+        self._advance(seconds, slept=True)
         await sleep(0)
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks on without counting it as a sleep."""
-        self._pass(seconds, slept=False)
+        """Advance both clocks without recording a sleep."""
+        self._advance(seconds, slept=False)
 
     def jump(self, seconds: float) -> None:
         """Step the wall clock alone, forward or back, as a time server does."""
@@ -55,7 +55,7 @@ class FakeClock:
         with self._lock:
             self._wall += timedelta(seconds=seconds)
 
-    def _pass(self, seconds: float, *, slept: bool) -> None:
+    def _advance(self, seconds: float, *, slept: bool) -> None:
         if not 0 <= seconds < math.inf:
             raise ValueError(f"time passes by a finite number of seconds from 0 up, not {seconds!r}")
         with self._lock:

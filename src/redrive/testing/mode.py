@@ -1,4 +1,4 @@
-"""Switches waiting off, so that a test of failures takes no longer than one of success."""
+"""`set_testing`: switch waiting off, so that a test of failures takes no longer than one of success."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redrive.policy import option_checks
 
 
 class _TestingMode:
-    """Ends the mode when used as a context manager."""
+    """Ends the testing mode when used as a context manager."""
 
     def __init__(self, before: TestMode) -> None:
         self._before = before
@@ -26,9 +26,9 @@ class _TestingMode:
 def set_testing(testing: bool = True, *, longest_wait: float = 0.0, attempts: int | None = None) -> _TestingMode:
     """Cap every wait of every service and task at `longest_wait` seconds, and its attempts if a number is given.
 
-    Lasts until `set_testing(False)`, or for a `with` block: `with set_testing(): …`.
+    The mode lasts until `set_testing(False)`, or for a `with` block: `with set_testing(): …`.
 
-    testing  False for the waits as they are
+    testing  False to restore the normal waits
     """
     if not testing:
         return _TestingMode(activate(TestMode()))

@@ -268,13 +268,13 @@ HUB = "[channels.team]\nwebhook = 'https://h/x'\n"
 TABLE = "[[tables]]\nname = 'a'\nurl = 'a.db'\n"
 
 REFUSED = {
-    "[services.bank]\nrow_drop = '1%'\n": "line 2: services.bank.row_drop means nothing here",
+    "[services.bank]\nrow_drop = '1%'\n": "line 2: services.bank.row_drop is not a setting",
     "[services.bank]\ndown_seconds = '5 mins'\n": f"line 2: services.bank.down_seconds {SPAN}, not '5 mins'",
     f"{TABLE}fresh_within = '1h'\n": "line 4: tables[0].fresh_within needs the other one: time_column and",
     f"{TABLE}time_column = 'at'\n": "line 4: tables[0].time_column needs the other one: time_column and",
     # [alerts]
-    "[alert]\n": "line 1: alert means nothing here; did you mean 'alerts'?",
-    "[alerts]\n\npresist = '5min'\n": "line 3: alerts.presist means nothing here; did you mean 'persist'?",
+    "[alert]\n": "line 1: alert is not a setting; did you mean 'alerts'?",
+    "[alerts]\n\npresist = '5min'\n": "line 3: alerts.presist is not a setting; did you mean 'persist'?",
     "alerts = true\n": "line 1: alerts must be a table, [alerts], not a single value",
     "[alerts]\nenabled = 'yes'\n": "line 2: alerts.enabled must be true or false",
     "[alerts]\npersist = '5 mins'\n": f"line 2: alerts.persist {SPAN}, not '5 mins'",
@@ -346,7 +346,7 @@ REFUSED = {
     "[alerts]\nquiet = { from = '22:00', until = '07:00', zone = '' }\n": "line 2: alerts.quiet.zone must be a text",
     # thresholds
     "[alerts.thresholds]\nrow_dorp = 0.2\n": (
-        "line 2: alerts.thresholds.row_dorp means nothing here; did you mean 'row_drop'?"
+        "line 2: alerts.thresholds.row_dorp is not a setting; did you mean 'row_drop'?"
     ),
     "[alerts]\nthresholds = 3\n": "line 2: alerts.thresholds must be a table, [alerts.thresholds], not a single value",
     "[alerts.thresholds]\nrow_drop = 20\n": (
@@ -364,7 +364,7 @@ REFUSED = {
     # channels
     "[channels]\nteam = '$SLACK'\n": "line 2: channels.team must be a table, [channels.team], not a single value",
     "[channels.'']\nlog = true\n": "line 1: channels.'' has an empty name",
-    "[channels.team]\nslcak = '$SLACK'\n": "line 2: channels.team.slcak means nothing here; did you mean 'slack'?",
+    "[channels.team]\nslcak = '$SLACK'\n": "line 2: channels.team.slcak is not a setting; did you mean 'slack'?",
     "[channels.team]\n": (
         "line 1: channels.team must have exactly one of apprise, webhook, slack, pagerduty, command or log; it has none"
     ),
@@ -413,7 +413,7 @@ REFUSED = {
     "[channels.team]\nlog = true\ntimeout = '2min'\n": "line 3: channels.team.timeout must be at most 60 seconds",
     '[channels."a\\u0000b"]\nlog = true\n': "line 1: channels.'a\\x00b' has a name that cannot be shown",
     "[channels.on.call]\nlog = true\n": (
-        "line 1: channels.on.call means nothing here; a name with a dot is quoted: [channels.'on.call']"
+        "line 1: channels.on.call is not a setting; a name with a dot is quoted: [channels.'on.call']"
     ),
     # routes
     f"{TEAM}": "line 1: channels.team is in no route, so that nobody is told; add [routes] with P1 = ['team']",
@@ -433,9 +433,9 @@ REFUSED = {
     ),
     # pipelines
     "[pipelines.'']\n": "line 1: pipelines.'' has an empty name",
-    "[pipelines.x]\nslo = '06:30 UTC'\n": "line 2: pipelines.x.slo means nothing here; did you mean 'sla'?",
+    "[pipelines.x]\nslo = '06:30 UTC'\n": "line 2: pipelines.x.slo is not a setting; did you mean 'sla'?",
     "[pipelines.silver.orders]\ndays = 'daily'\n": (
-        "line 1: pipelines.silver.orders means nothing here; a name with a dot is quoted: [pipelines.'silver.orders']"
+        "line 1: pipelines.silver.orders is not a setting; a name with a dot is quoted: [pipelines.'silver.orders']"
     ),
     "[pipelines.x]\nsla = '06:30'\n": (
         "line 2: pipelines.x.sla must be a time of day and a time zone, as in \"06:30 Asia/Kolkata\", not '06:30'"
@@ -462,7 +462,7 @@ REFUSED = {
     f"{TABLE}[[tables]]\nname = 'b'\n": "line 4: tables[1] has no url",
     "[[tables]]\nurl = 'b.db'\n": "line 1: tables[0] has no name",
     f"{TABLE}\n{TABLE}": "line 6: tables[1].name is 'a' for a second time; every table has a name of its own",
-    f"{TABLE}pipelin = 'x'\n": "line 4: tables[0].pipelin means nothing here; did you mean 'pipeline'?",
+    f"{TABLE}pipelin = 'x'\n": "line 4: tables[0].pipelin is not a setting; did you mean 'pipeline'?",
     f"{TABLE}pipeline = ''\n": "line 4: tables[0].pipeline must be a text",
     "[[tables]]\nname = 'a'\nurl = 'postgers://u:hunter2@h/d'\n": f"line 3: tables[0].url {DATABASE}",
     "[[tables]]\nname = 'a'\nurl = 'sqlite://'\n": f"line 3: tables[0].url {DATABASE}",

@@ -156,7 +156,7 @@ class TestConditions:
             ("[conditions.b]\nmetric = 'redrive_up'\nabove = 1\n", "has no severity: P1, P2 or P3"),
             ("[conditions.b]\nmetric = 'redrive_up'\nabove = 1\nseverity = 'P4'\n", "must be P1, P2 or P3"),
             ("[conditions.b]\nprobe = 'x'\nabove = 1\nseverity = 'P1'\n", "must be FILE:NAME"),
-            (f"[conditions.b]\n{GOOD}limit = 1\n", "limit means nothing here"),
+            (f"[conditions.b]\n{GOOD}limit = 1\n", "limit is not a setting"),
         ],
     )
     def test_wrong_conditions_are_refused_with_their_line(self, say, text, says):

@@ -38,7 +38,7 @@ from redrive.model.calls import Kind
 from redrive.model.runs import RunStatus, Tier
 from redrive.model.tasks import FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay
-from redrive.store.process_identity import ourselves
+from redrive.store.process_identity import new_owner
 from tests.support.alert_snapshots import (
     HOUR,
     NOW,
@@ -95,7 +95,7 @@ EXAMPLES = [
         )
     ),
 ]
-DIFFERS = WatchRegistry(None, AlertSettings(), ourselves()).finding(
+DIFFERS = WatchRegistry(None, AlertSettings(), new_owner()).finding(
     ["[pipelines.orders]"]
 )  # raised by the watch itself
 EXAMPLES.append(Judgement(findings=(DIFFERS,), judged=frozenset({DIFFERS.evidence})))

@@ -67,7 +67,7 @@ def test_a_part_brings_its_figures_and_when_and_with_what_they_were_measured(mad
     assert part["tables"][0]["figures"] == [{"row": "redrive", "name": "rate", "unit": "rows/s", "value": 7}]
     assert part["versions"].keys() == {"redrive"}
     assert part["about"] == ["A benchmark of nothing."]
-    assert runner.in_words(part).endswith(", short of: speed")
+    assert runner.format_duration(part).endswith(", short of: speed")
 
 
 def test_a_part_that_fails_is_reported_with_its_last_word_and_the_others_go_on(made):

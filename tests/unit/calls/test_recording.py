@@ -57,10 +57,10 @@ class Shelf:
 
     # What processes tell each other: nothing.
 
-    def ask(self, services, *, keys):
+    def read(self, services, *, keys):
         return Reports((), ())
 
-    def tell(self, words, drained):
+    def publish(self, words, drained):
         pass
 
     # As the tests ask for it.

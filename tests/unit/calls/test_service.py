@@ -581,7 +581,7 @@ def test_a_permanent_error_names_service_attempts_time_and_what_to_do(service, f
     with pytest.raises(KeyError) as caught:
         service().call(flaky(KeyError("fee")))
     (note,) = caught.value.__notes__
-    for part in ("service 'shipfast'", "1 attempt in 0.0 s", "permanent", "are not repeated", "Fix the request"):
+    for part in ("service 'shipfast'", "1 attempt in 0.0 s", "permanent", "are not retried", "Fix the request"):
         assert part in note
 
 

@@ -26,7 +26,7 @@ class Board:
     """What all processes of a test have said. `seen_from(node)` is what one of them is given as its store."""
 
     def __init__(self):
-        self.words, self.drained, self.asked, self.told = {}, {}, 0, []
+        self.reports, self.drained, self.asked, self.told = {}, {}, 0, []
         self.broken, self.refused, self.open_for_business = False, 0, threading.Event()
         self.open_for_business.set()
         self.views = []
@@ -35,9 +35,9 @@ class Board:
         self.views.append(View(self, node, every))
         return self.views[-1]
 
-    def say(self, saying, host="*", process="0", retry_in=0.0, service="bank"):
-        word = BreakerReport(service, host, process, ReportKind(saying), 0.0, retry_in)
-        self.words[service, host, process] = (word, time.monotonic())
+    def say(self, kind, host="*", process="0", retry_in=0.0, service="bank"):
+        word = BreakerReport(service, host, process, ReportKind(kind), 0.0, retry_in)
+        self.reports[service, host, process] = (word, time.monotonic())
 
 
 class View:
@@ -48,22 +48,22 @@ class View:
         self.shared = self
         self.stop = lambda: None
 
-    def ask(self, services, *, keys):
+    def read(self, services, *, keys):
         self._serve()
         self.board.asked += 1
         now = time.monotonic()
-        words = [
+        reports = [
             replace(word, ago=word.ago + now - at, retry_in=max(0.0, word.retry_in - (now - at)))
-            for word, at in self.board.words.values()
+            for word, at in self.board.reports.values()
             if word.service in services
         ]
-        return Reports(words, [key for key in self.board.drained.values() if keys and key.service in services])
+        return Reports(reports, [key for key in self.board.drained.values() if keys and key.service in services])
 
-    def tell(self, words, drained):
+    def publish(self, reports, drained):
         self._serve()
-        self.board.told += [*words, *drained]
-        for word in words:
-            self.board.words[word.service, word.host, word.process] = (word, time.monotonic())
+        self.board.told += [*reports, *drained]
+        for word in reports:
+            self.board.reports[word.service, word.host, word.process] = (word, time.monotonic())
         for key in drained:
             self.board.drained[key.service, key.digest] = key
 
@@ -193,7 +193,7 @@ def test_what_is_heard_is_announced_here_and_not_passed_on(board):
     eventually(lambda: other.circuit == "open")
     after_another_look(board)
     assert [(event.before, event.after) for event in seen if isinstance(event, BreakerChanged)] == [("closed", "open")]
-    assert [word.saying for word in board.told] == ["open"]
+    assert [word.kind for word in board.told] == ["open"]
 
 
 def test_a_call_in_flight_while_the_circuit_opens_by_word_is_void(board):
@@ -243,7 +243,7 @@ def test_a_reset_by_a_person_closes_the_circuit_in_every_process(board):
     for service in services:
         trip(service)
     eventually(lambda: len(board.told) == 3)
-    board.words.clear()
+    board.reports.clear()
     board.say("reset")
     eventually(lambda: {service.circuit for service in services} == {"closed"})
     after_another_look(board)

@@ -17,7 +17,7 @@ import urllib3
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ProtocolError
 
 from redrive import classify
-from redrive.classify.unwrap import look_through
+from redrive.classify.unwrap import unwrap_chain
 from redrive.model.calls import Kind
 
 
@@ -138,13 +138,13 @@ def test_a_certificate_is_found_however_deep():
 def test_a_chain_that_bites_its_tail_ends():
     first, second = httpx.ConnectError("a"), httpx.ConnectError("b")
     first.__cause__, second.__cause__ = second, first
-    assert look_through(first) == (first, second)
+    assert unwrap_chain(first) == (first, second)
     assert classify(first).kind is Kind.TRANSIENT
 
 
 def test_an_endless_chain_is_cut():
     chain = [httpx.ConnectError(str(number)) for number in range(1000)]
-    assert len(look_through(chained(*chain))) < 20
+    assert len(unwrap_chain(chained(*chain))) < 20
 
 
 def test_new_connection_errors_name_what_they_came_from(refused_port):

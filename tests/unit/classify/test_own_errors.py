@@ -73,7 +73,7 @@ def test_spent_retries_of_another_service_are_what_its_last_response_was(kind):
     failure = Failure("bank", "GET /", (), 1.0, last, "attempts spent", "Try later.")
     verdict = classify(RetriesExhausted(redrive=failure))
     assert (verdict.kind, verdict.retry_after, verdict.status, verdict.detail) == (kind, 9.0, 503, "down")
-    assert verdict.reason == "retries of another service spent: HTTP 503 Service Unavailable"
+    assert verdict.reason == "retries of another service exhausted: HTTP 503 Service Unavailable"
 
 
 def test_spent_retries_without_a_story_are_permanent():

@@ -15,7 +15,7 @@ def test_letters_that_were_named_are_not_said_to_be_missing_among_the_pending_on
 
 
 def test_a_reset_says_how_used_up_keys_are_used_again(run, store):
-    store.shared.tell([], [DrainedKey("partner", "0" * 16, "a1b2", datetime.now(UTC) + timedelta(hours=1))])
+    store.shared.publish([], [DrainedKey("partner", "0" * 16, "a1b2", datetime.now(UTC) + timedelta(hours=1))])
     said = "its used-up keys stay so; --keys uses them again, too\n"
     assert run("services", "reset", "partner").err.endswith(said)
     assert said not in run("services", "reset", "partner", "--keys").err

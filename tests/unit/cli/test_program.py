@@ -174,7 +174,7 @@ def test_settings_that_cannot_be_used_are_a_usage_error(run, store, here):
     (here / "redrive.toml").write_text("[store]\nulr = 'x'\n")
     answer = run("dlq", "ls")
     assert answer.code == 64
-    assert answer.sentence == f"{here / 'redrive.toml'}, line 2: store.ulr means nothing here; did you mean 'url'?"
+    assert answer.sentence == f"{here / 'redrive.toml'}, line 2: store.ulr is not a setting; did you mean 'url'?"
     (here / "redrive.toml").write_text("[letters]\nredact = ['a..b']\n")
     assert run("dlq", "ls").sentence.startswith("letters.redact of the settings cannot be used")
 

@@ -202,7 +202,7 @@ def test_a_run_that_is_late_says_so_even_if_it_is_to_be_quiet(run, store, here):
     store.database.write(lambda connection: connection.execute(due))
     answer = run("run", *DAY, "-q")
     assert answer.code == 0
-    assert "late: it was to be done by 2026-01-01 01:00:00 UTC" in answer.err
+    assert "SLA missed: due 2026-01-01 01:00:00 UTC" in answer.err
     assert fields(answer)["late"] == "true"
 
 

@@ -14,7 +14,7 @@ from redrive.policy.consensus import BreakerReport, DrainedKey, ReportKind
 def trouble(store):
     """A service that is down, and one whose key is used up."""
     until = datetime.now(UTC) + timedelta(hours=8, seconds=30)
-    store.shared.tell(
+    store.shared.publish(
         [BreakerReport("shipfast", "worker-1", "17", ReportKind.OPEN, ago=3.0, retry_in=25.0)],
         [DrainedKey("partner", "0" * 16, "a1b2", until)],
     )

@@ -132,7 +132,7 @@ def test_the_charts_are_drawn_into_a_file(run, here):
         (["--repetitions", "0"], "repetitions must be a whole number of 1 or more, not 0"),
         (["--plot", "herd.txt"], "herd.txt must end in .png or .svg"),
         (["--policy", "vendor.py:number"], "vendor.py:number is of type int, not a redrive.Service"),
-        (["--policy", "vendor.py:slow"], "vendor.py:slow gives an attempt up after 2 seconds"),
+        (["--policy", "vendor.py:slow"], "vendor.py:slow ends an attempt after 2 seconds"),
         (["--policy", "vendor.py:shipfsat"], "vendor.py has no name 'shipfsat'; did you mean 'shipfast'?"),
         (["--policy", "nowhere.py:x"], "there is no file nowhere.py"),
     ],

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from redrive.cli.store import beside, in_words
+from redrive.cli.store import beside, format_duration
 from redrive.store.retention import finished
 from tests.support.retention import left, ran
 
@@ -134,13 +134,13 @@ def test_results_are_looked_for_where_the_settings_say_unless_another_place_is_n
     monkeypatch.setenv("REDRIVE_RETENTION_FILES", "unmounted")
     answer = run("store", "purge", "--older-than", "90d")
     assert answer.code == 70
-    assert answer.sentence.startswith("there is no directory 'unmounted' in which results of flows could be")
+    assert answer.sentence.startswith("the directory 'unmounted' of flow results does not exist")
     assert run("store", "purge", "--older-than", "90d", "--files", here).code == 0
 
 
 def test_what_is_gone_is_told_in_words():
     purged = finished.StorePurged(runs=1, flows=1, tasks=1_200, files=3, elsewhere=1, alerts=2, services=4)
-    assert in_words(purged) == (
+    assert format_duration(purged) == (
         "1 run of pipelines, 1 run of flows with 1,200 tasks and 3 files, 2 alerts, 4 quarters of an hour of services"
     )
     assert beside(purged, remote=True) == [
@@ -336,7 +336,7 @@ def test_a_server_that_cannot_be_reached_is_down(run, monkeypatch):
         port = probe.getsockname()[1]  # nobody listens there
         answer = run("dlq", "ls", "--store", f"postgresql://redrive:hunter2@127.0.0.1:{port}/prod")
     assert answer.code == 69
-    assert "see that the server runs and can be reached; running again is safe" in answer.sentence
+    assert "check that the server runs and is reachable; running again is safe" in answer.sentence
     assert "hunter2" not in answer.err
 
 
@@ -350,4 +350,4 @@ def test_a_database_that_another_process_keeps_busy_is_temporary(run, put, here,
     finally:
         other.close()
     assert answer.code == 75
-    assert "another process has been writing all this time; running again is safe" in answer.sentence
+    assert "another process keeps the file locked; running again is safe" in answer.sentence

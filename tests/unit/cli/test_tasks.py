@@ -333,7 +333,7 @@ def test_a_run_that_is_under_way_is_said_to_go_on_by_itself(run, settlement, sto
         (["ls", "--run", "nothing"], "there is no run of a flow 'nothing'; see `redrive runs ls`"),
         (["ls", "--state", "done"], "there is no state 'done' of a task; it is one of PENDING, READY, RUNNING, "),
         (["ls", "--task", "setle"], "run RUN has no task 'setle'; did you mean 'settle'?"),
-        (["ls", "--cause", "x"], "no task of run RUN went wrong for a cause that begins with 'x'; its causes are "),
+        (["ls", "--cause", "x"], "no task of run RUN failed for a cause that begins with 'x'; its causes are "),
         (["show"], "missing argument 'TASK'; see `redrive tasks show --help`"),
         (["show", "settle[4]"], "run RUN has no task 'settle[4]'; settle has settle[0] to settle[3]"),
         (["show", "report[0]"], "run RUN has no task 'report[0]'; report has no children, or none yet"),
@@ -342,7 +342,7 @@ def test_a_run_that_is_under_way_is_said_to_go_on_by_itself(run, settlement, sto
         (["retry", "repport"], "run RUN has no task 'repport'; did you mean 'report'?"),
         (["retry", "report"], "task 'report' of run RUN is PENDING: nothing went wrong that could be decided about"),
         (["retry", "settle[0]"], "task 'settle[0]' of run RUN is SUCCESS: nothing went wrong that could be decided"),
-        (["retry", "--cause", ""], "no task of run RUN went wrong for a cause that begins with ''"),
+        (["retry", "--cause", ""], "no task of run RUN failed for a cause that begins with ''"),
         (["accept", "settle[2]"], "missing option '--note'; see `redrive tasks accept --help`"),
         (["accept", "settle[2]", "--note", " "], "to accept a task needs a note that says why; nothing was changed"),
         (["accept", "settle[2]", "--note", "x", "--result", "{"], "--result is JSON, such as 12, [], "),
@@ -381,8 +381,8 @@ def test_rows_that_were_changed_by_hand_to_what_makes_no_sense_are_said_to_be(ru
     assert failed
     for answer in failed:
         assert answer.code == 70
-        assert answer.sentence.startswith("what the store holds of flows makes no sense (")
-        assert answer.sentence.endswith("if it was changed by hand, undo that")
+        assert answer.sentence.startswith("the store's flows cannot be decoded (")
+        assert answer.sentence.endswith("a row was probably changed by hand; undo that change")
 
 
 def test_a_few_letters_do_not_select_two_causes_by_accident(run, store):

@@ -95,7 +95,10 @@ def test_people_get_one_line_for_each_change_and_nothing_else(terminal, failed):
     [
         (("--every", "soon"), '--every must be a span such as "90s", "5min" or "1h"'),
         (("--every", "0"), "--every must be more than 0 seconds"),
-        (("--listen", "nowhere"), "to listen takes a host and a port, such as 127.0.0.1:9464, not 'nowhere'"),
+        (
+            ("--listen", "nowhere"),
+            "the address to listen on must be a host and a port, such as 127.0.0.1:9464, not 'nowhere'",
+        ),
         (("--textfile", "metrics.txt"), "metrics.txt would not be read"),
         (("--textfile", "no/such/place.prom"), "no/such/place.prom cannot be written"),
         (("--once", "--every", "5s"), "--once looks once: leave --every out"),
@@ -115,7 +118,7 @@ def test_a_port_that_is_taken_is_said(run, store):
         taken.listen()
         answer = run("watch", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert answer.code == 64
-    assert "somebody else listens there already" in answer.sentence
+    assert "another program listens there already" in answer.sentence
 
 
 def test_where_there_is_no_store_nothing_is_watched(run, here):
@@ -178,7 +181,7 @@ def test_runs_stay_while_the_directory_of_their_results_is_not_there(run, store,
     settings('[retention]\nruns = "90d"\nfiles = "unmounted"\n')
     answer = run("watch", "--once")
     assert answer.code == 70
-    assert "unmounted' in which results of flows could be" in answer.sentence
+    assert "unmounted' of flow results does not exist" in answer.sentence
     assert len(left(store)) == finished.NEWEST + 2
 
 

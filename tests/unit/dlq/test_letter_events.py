@@ -241,7 +241,7 @@ def test_each_is_one_line_of_the_log(store, caplog):
         "vendor 3 letters seen again",
         f"1 letter replayed by {ACTOR}: 1 reprocessed, 0 failed again",
         f"2 letters discarded by {ACTOR}",
-        f"3 letters settled before 2100-01-01 00:00 UTC purged by {ACTOR}",
+        f"3 letters decided before 2100-01-01 00:00 UTC purged by {ACTOR}",
     ]
     assert {record.levelname for record in caplog.records} == {"INFO"}
 

@@ -127,7 +127,7 @@ LABELS = {
 
 
 def text(found, accept=""):
-    return prometheus._encoded(list(families(found, took=0.1)), accept)[0].decode()
+    return prometheus._encode(list(families(found, took=0.1)), accept)[0].decode()
 
 
 def read(page):
@@ -360,7 +360,7 @@ def test_open_metrics_is_what_the_library_calls_it(store):
 
 @given(st.text() | st.sampled_from(["text/plain; version=abc", "application/openmetrics-text; version=1.x"]))
 def test_whatever_is_asked_for_something_is_answered(accept):
-    assert prometheus._encoded([prometheus.up(True)], accept)[0].startswith(b"# HELP redrive_up ")
+    assert prometheus._encode([prometheus.up(True)], accept)[0].startswith(b"# HELP redrive_up ")
 
 
 # ── where the library is missing ──────────────────────────────────────────────────────────────────────────────────────

@@ -101,7 +101,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(retry_in=st.floats(0.1, 100))
     def others_say_open(self, retry_in):
         before, generation = self.machine.state, self.machine.generation
-        self.machine.hear_open(self.now, retry_in)
+        self.machine.apply_remote_open(self.now, retry_in)
         if before is CircuitState.CLOSED:
             assert self.machine.state is CircuitState.OPEN
             assert self.machine.generation > generation  # what is in flight is void
@@ -113,7 +113,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def others_say_closed(self):
         before, generation, wait = self.machine.state, self.machine.generation, self.machine.retry_in(self.now)
-        self.machine.hear_closed(self.now)
+        self.machine.apply_remote_close(self.now)
         assert (self.machine.state, self.machine.generation) == (before, generation)
         assert self.machine.retry_in(self.now) <= wait
         if before is CircuitState.OPEN and self.machine.retry_in(self.now) < wait:
@@ -122,7 +122,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def somebody_resets_all(self):
         before = self.machine.state
-        self.machine.hear_reset(self.now)
+        self.machine.apply_remote_reset(self.now)
         assert self.machine.state is CircuitState.CLOSED
         if before is not CircuitState.CLOSED:
             self.failed_at, self.probe, self.own = [], None, False
@@ -130,9 +130,9 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def it_tells_others_only_what_it_has_seen_itself(self):
         if hasattr(self, "machine"):
-            stance = self.machine.stance()
-            assert (stance is not None) == self.own
-            assert stance is None or stance.open == (self.machine.state is not CircuitState.CLOSED)
+            own_report = self.machine.own_report()
+            assert (own_report is not None) == self.own
+            assert own_report is None or own_report.open == (self.machine.state is not CircuitState.CLOSED)
 
     @invariant()
     def an_attempt_is_let_through_sooner_or_later(self):
@@ -300,7 +300,7 @@ def test_who_hears_of_an_outage_at_the_same_time_does_not_probe_at_the_same_time
     waits = []
     for seed in range(200):
         breaker = CircuitMachine(Breaker(cooldown=30), random.Random(seed))
-        breaker.hear_open(0.0, 20.0)
+        breaker.apply_remote_open(0.0, 20.0)
         waits.append(breaker.retry_in(0.0))
     assert len(set(waits)) > 190
     assert min(waits) >= 16
@@ -309,23 +309,23 @@ def test_who_hears_of_an_outage_at_the_same_time_does_not_probe_at_the_same_time
 
 def test_hearsay_keeps_no_circuit_open_for_longer_than_its_own_cool_down():
     breaker = machine()
-    breaker.hear_open(0.0, 3600.0)
+    breaker.apply_remote_open(0.0, 3600.0)
     assert breaker.retry_in(0.0) == pytest.approx(5.0)
 
 
 def test_hearsay_neither_shortens_nor_prolongs_a_cool_down():
     breaker = machine()
     fail(breaker, 3)
-    breaker.hear_open(1.0, 0.5)
+    breaker.apply_remote_open(1.0, 0.5)
     assert breaker.retry_in(1.0) == pytest.approx(4.0)
-    breaker.hear_open(4.9, 5.0)
+    breaker.apply_remote_open(4.9, 5.0)
     assert breaker.admit(5.0) is not None
 
 
 def test_a_circuit_that_hears_of_recovery_probes_soon_and_believes_only_the_probe():
     breaker = machine(cooldown=30, jitter=0.2)
     fail(breaker, 3)
-    breaker.hear_closed(1.0)
+    breaker.apply_remote_close(1.0)
     assert breaker.state is CircuitState.OPEN
     assert breaker.retry_in(1.0) == pytest.approx(3.0)  # the middle of a fifth of the cool-down
     breaker.failed(breaker.admit(4.0), 4.0)
@@ -336,22 +336,22 @@ def test_a_circuit_that_hears_of_recovery_probes_soon_and_believes_only_the_prob
 def test_it_is_hurried_once_per_cool_down_only():
     breaker = machine(cooldown=30, jitter=0.2)
     fail(breaker, 3)
-    breaker.hear_closed(1.0)
+    breaker.apply_remote_close(1.0)
     breaker.failed(breaker.admit(4.0), 4.0)
-    breaker.hear_closed(5.0)
+    breaker.apply_remote_close(5.0)
     assert breaker.retry_in(5.0) == pytest.approx(29.0)
-    breaker.hear_closed(31.0)
+    breaker.apply_remote_close(31.0)
     assert breaker.retry_in(31.0) == pytest.approx(3.0)
 
 
 def test_a_failed_probe_prolongs_an_opening_and_begins_none_unless_it_was_hearsay():
     own, told = machine(), machine()
     fail(own, 3)
-    told.hear_open(0.0, 5.0)
+    told.apply_remote_open(0.0, 5.0)
     for breaker, since in ((own, 0.0), (told, 6.0)):
         breaker.failed(breaker.admit(6.0), 6.0)
-        assert breaker.stance().since == since
-        assert breaker.stance().retry_at == pytest.approx(11.0)
+        assert breaker.own_report().since == since
+        assert breaker.own_report().retry_at == pytest.approx(11.0)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ OPTIONS = Breaker(failures=1, cooldown=30.0, probes=1, rate=0, quorum=2)
 NOW = 1_000.0
 
 
-def says(saying, host="a", process="1", *, ago=1.0, retry_in=20.0):
-    return BreakerReport("bank", host, process, ReportKind(saying), ago, retry_in if saying == "open" else 0.0)
+def says(kind, host="a", process="1", *, ago=1.0, retry_in=20.0):
+    return BreakerReport("bank", host, process, ReportKind(kind), ago, retry_in if kind == "open" else 0.0)
 
 
 def closed(since=None):
@@ -37,8 +37,8 @@ def opened(at, machine=None):
     return machine
 
 
-def hear(machine, *words, node="a", quorum=2):
-    consensus.hear(machine, words, node=node, quorum=quorum, now=NOW)
+def hear(machine, *reports, node="a", quorum=2):
+    consensus.apply_reports(machine, reports, node=node, quorum=quorum, now=NOW)
     return machine
 
 
@@ -89,9 +89,11 @@ def test_one_bad_process_cannot_hold_the_others_of_its_machine_open_by_failing_a
     bad, good = opened(0.0), closed()
     down = 0
     for second in range(300):
-        stance = bad.stance()
-        word = says("open", process="bad", ago=second - stance.since, retry_in=max(0.0, stance.retry_at - second))
-        consensus.hear(good, [word], node="a", quorum=2, now=float(second))
+        own_report = bad.own_report()
+        word = says(
+            "open", process="bad", ago=second - own_report.since, retry_in=max(0.0, own_report.retry_at - second)
+        )
+        consensus.apply_reports(good, [word], node="a", quorum=2, now=float(second))
         if (probe := bad.admit(second)) is not None:
             bad.failed(probe, second)
         if (permit := good.admit(second)) is not None:
@@ -162,29 +164,29 @@ WORDS = st.builds(
 
 
 @settings(max_examples=examples(300))
-@given(words=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
-def test_hearing_the_same_twice_changes_nothing_more(words, own, quorum):
+@given(reports=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
+def test_hearing_the_same_twice_changes_nothing_more(reports, own, quorum):
     machine = {"well": closed, "closed": lambda: closed(NOW - 50), "open": lambda: opened(NOW - 20)}[own]()
-    hear(machine, *words, quorum=quorum)
+    hear(machine, *reports, quorum=quorum)
     once = (machine.state, machine.generation, machine.retry_in(NOW))
-    hear(machine, *words, quorum=quorum)
+    hear(machine, *reports, quorum=quorum)
     assert (machine.state, machine.generation, machine.retry_in(NOW)) == once
 
 
 @settings(max_examples=examples(300))
-@given(words=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
-def test_hearsay_opens_only_on_openings_in_force_and_closes_only_on_a_reset(words, own, quorum):
+@given(reports=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
+def test_hearsay_opens_only_on_openings_in_force_and_closes_only_on_a_reset(reports, own, quorum):
     machine = {"well": closed, "closed": lambda: closed(NOW - 50), "open": lambda: opened(NOW - 20)}[own]()
     before = machine.state
-    hear(machine, *words, quorum=quorum)
-    in_force = {word.host for word in words if word.in_force}
+    hear(machine, *reports, quorum=quorum)
+    in_force = {word.host for word in reports if word.in_force}
     if before is CircuitState.CLOSED and machine.state is CircuitState.OPEN:
         assert "a" in in_force or len(in_force) >= quorum
         assert machine.retry_in(NOW) <= OPTIONS.cooldown * (1 + OPTIONS.jitter)
     if before is CircuitState.OPEN and machine.state is CircuitState.CLOSED:
-        assert any(word.saying is ReportKind.RESET for word in words)
+        assert any(word.kind is ReportKind.RESET for word in reports)
     if machine.state is not before:
-        assert machine.stance() is None  # nothing to pass on
+        assert machine.own_report() is None  # nothing to pass on
 
 
 class Fleets(RuleBasedStateMachine):
@@ -216,13 +218,15 @@ class Fleets(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from(PROCESSES))
     def a_process_looks_and_tells(self, who):
-        machine, name, words = self.machines[who], self.names[who], self.words()
-        consensus.hear(machine, [w for w in words if (w.host, w.process) != name], node=who[0], quorum=2, now=self.now)
-        stance = machine.stance()
-        if stance is not None and stance != self.said.get(name):
-            (word,) = self.words({name: stance})
-            if consensus.is_news(word, words):
-                self.table[name] = self.said[name] = stance
+        machine, name, reports = self.machines[who], self.names[who], self.reports()
+        consensus.apply_reports(
+            machine, [w for w in reports if (w.host, w.process) != name], node=who[0], quorum=2, now=self.now
+        )
+        own_report = machine.own_report()
+        if own_report is not None and own_report != self.said.get(name):
+            (word,) = self.reports({name: own_report})
+            if consensus.is_news(word, reports):
+                self.table[name] = self.said[name] = own_report
 
     @rule(who=st.sampled_from(PROCESSES))
     def a_process_is_killed_and_another_starts(self, who):
@@ -242,15 +246,15 @@ class Fleets(RuleBasedStateMachine):
                 self.a_process_looks_and_tells(who)
         assert {machine.state for machine in self.machines.values()} == {CircuitState.CLOSED}
 
-    def words(self, table=None):
+    def reports(self, table=None):
         return [
             says(
-                "open" if stance.open else "closed",
+                "open" if own_report.open else "closed",
                 *who,
-                ago=self.now - stance.since,
-                retry_in=max(0.0, stance.retry_at - self.now),
+                ago=self.now - own_report.since,
+                retry_in=max(0.0, own_report.retry_at - self.now),
             )
-            for who, stance in (self.table if table is None else table).items()
+            for who, own_report in (self.table if table is None else table).items()
         ]
 
 

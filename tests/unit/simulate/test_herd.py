@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redrive
-from redrive.simulate.herd.clients import Caller, Guarded, Policy, Request, stubborn
+from redrive.simulate.herd.clients import Caller, Guarded, Policy, Request, retry_forever
 from redrive.simulate.herd.report import figures, hold
 from redrive.simulate.herd.server import RequestOutcome, SimulatedServer
 from redrive.simulate.herd.simulation import Scenario, Strategy, check_fit, simulate, strategies
@@ -105,7 +105,7 @@ class Even(Random):
 
 def test_a_stubborn_client_asks_at_its_times_until_it_is_answered():
     caller = Caller(think=10.0, again=5.0, timeout=7.0, failed=pytest.fail, pace=Even())
-    life = stubborn(lambda repeat: 30.0 * repeat, caller, 2.0)
+    life = retry_forever(lambda repeat: 30.0 * repeat, caller, 2.0)
     assert next(life) == Request(2.0, 7.0)
     assert life.send((RequestOutcome.REFUSED, 2.0)).at == 32.0
     assert life.send((RequestOutcome.TIMED_OUT, 39.0)).at == 99.0
@@ -227,7 +227,7 @@ def test_a_bucket_begins_when_the_service_is_back():
 
 
 def stubborn_ones(delay):
-    return Strategy("stubborn", lambda caller, chance, first: stubborn(lambda repeat: delay, caller, first))
+    return Strategy("stubborn", lambda caller, chance, first: retry_forever(lambda repeat: delay, caller, first))
 
 
 def test_the_search_for_cycles_is_on_again_afterwards():
@@ -238,7 +238,7 @@ def test_the_search_for_cycles_is_on_again_afterwards():
 
 def test_how_far_it_has_come_is_told():
     told = []
-    hold(Scenario(clients=2_000), [stubborn_ones(30.0), stubborn_ones(20.0)], seed=1, tell=told.append)
+    hold(Scenario(clients=2_000), [stubborn_ones(30.0), stubborn_ones(20.0)], seed=1, progress=told.append)
     assert told == sorted(told)
     assert 0 < told[0] < 0.5 < told[-1] < 1
 
@@ -275,7 +275,7 @@ def test_probes_come_together_where_the_cool_down_is_not_jittered_and_else_do_no
 
     def last_cycle(result):
         """The probes of the thirty seconds from the return on."""
-        return result.books.probes[result.books.before :][:30]
+        return result.buckets.probes[result.buckets.before :][:30]
 
     assert unjittered.peak > 3 * unjittered.normal
     assert max(last_cycle(unjittered)) > 1.8 * max(last_cycle(ours))
@@ -330,7 +330,7 @@ def test_the_figures_show_requests_and_the_probes_of_those_who_probe(shown):
     assert [one.emphasis for one in requests.series] == [True, False, False, False]
     assert requests.marks == ((0.0, "down"), (120.0, "back"))
     assert requests.series[0].points[0][0] == -60.0
-    assert sum(y for _, y in requests.series[0].points) == sum(results[0].books.requests)
+    assert sum(y for _, y in requests.series[0].points) == sum(results[0].buckets.requests)
     (alone,) = figures(scenario, results[2:])
     assert alone.y_label == "requests per second"
 
@@ -370,10 +370,10 @@ def test_a_scenario_that_makes_no_sense_is_refused_in_a_sentence(given, said):
 @pytest.mark.parametrize(
     ("service", "said"),
     [
-        (redrive.Service("x", timeout=10), "x gives an attempt up after 10 seconds, and the service takes 20"),
+        (redrive.Service("x", timeout=10), "x ends an attempt after 10 seconds, and the service takes 20"),
         (
             redrive.Service("x", breaker=redrive.Breaker(slow=2.0)),
-            "x takes an answer after 2 seconds for a failure, and the service takes 20",
+            "x counts an answer after 2 seconds as a failure, and the service takes 20",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from redrive.calls.metrics.window import EDGES, spread
 from redrive.model.calls import Kind
-from redrive.store.repositories.services import ServiceWindow, percentile, together
+from redrive.store.repositories.services import ServiceWindow, merge_windows, percentile
 from redrive.store.schema import OUTCOMES
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
@@ -83,7 +83,7 @@ def test_percentiles_are_in_order(latencies):
 
 @given(st.lists(windows, max_size=5))
 def test_several_windows_as_one_have_the_sum_of_everything(several):
-    one = together(several, service="bank", at=NOON)
+    one = merge_windows(several, service="bank", at=NOON)
     for name in ("calls", "attempts", "successes", "retries", "fallbacks", "calls_failed", "failed_auth", "failed_4xx"):
         assert getattr(one, name) == sum(getattr(each, name) for each in several)
     for name in ("success_seconds", "open_seconds"):

@@ -372,7 +372,7 @@ def _named(tables: Tables, group: str, known: Collection[str]) -> dict[str, Loca
         for inner, value in one.value.items() if isinstance(one.value, dict) else ():
             if inner not in known and isinstance(value, dict):
                 meant = dotted((group, f"{name}.{inner}"))
-                raise one.at(inner).wrong(f"means nothing here; a name with a dot is quoted: [{meant}]")
+                raise one.at(inner).wrong(f"is not a setting; a name with a dot is quoted: [{meant}]")
         one.table(known)
     return found
 

@@ -14,7 +14,7 @@ from redrive.alerts.config.addresses import PLACEHOLDERS
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.alerts.delivery.safe_text import safe, safe_line
 from redrive.model.alerts import FACTS_IN_LINKS, Alert, AlertStatus, What
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 _LINE = 300
 _MOST_AFFECTED = 10
@@ -63,7 +63,7 @@ def moment(at: datetime, zone: ZoneInfo | None = None) -> str:
 def lasted(alert: Alert) -> str:
     """For how long it has held, up to when it was last told of, or over."""
     until = alert.resolved_at or max(alert.told_at or alert.last_seen, alert.last_seen)
-    return in_words(max(0.0, (until - alert.since).total_seconds()))
+    return format_duration(max(0.0, (until - alert.since).total_seconds()))
 
 
 def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
@@ -90,8 +90,8 @@ def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]
         share = "" if facts.source_share is None else f", {100 * facts.source_share:.0f} % of the source"
         yield FactLine("Rows done", f"{facts.rows_done:,}{total}{share}")
     if facts.seconds is not None:
-        usual = "" if facts.usual_seconds is None else f", usually {in_words(facts.usual_seconds)}"
-        yield FactLine("Duration", in_words(facts.seconds) + usual)
+        usual = "" if facts.usual_seconds is None else f", usually {format_duration(facts.usual_seconds)}"
+        yield FactLine("Duration", format_duration(facts.seconds) + usual)
     if facts.measured:
         yield FactLine("Measured", _measured(facts.measured))
     if facts.affected:
@@ -119,7 +119,7 @@ def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[FactL
         yield from _taken(alert, zone)
     every = settings.repeat.get(alert.urgency)
     if every and what in (What.OPENED, What.ESCALATED, What.REPEATED) and alert.status is AlertStatus.OPEN:
-        yield FactLine("Sent again", f"every {in_words(every)} until it is acknowledged")
+        yield FactLine("Sent again", f"every {format_duration(every)} until it is acknowledged")
     yield FactLine("Alert", f"{alert.id}, {safe_line(alert.condition, 60)}")
 
 

@@ -30,9 +30,9 @@ from redrive.clock import Random
 from redrive.model.alerts import Alert, Send, SendStatus, Severity, What
 from redrive.policy import backoff
 from redrive.store.database import Database
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
 from redrive.store.schema import alert_sends, alerts
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 BASE, CAP = 15.0, 900.0
 """Seconds: the ramp of the waits between tries, with full jitter."""
@@ -150,7 +150,7 @@ class Outbox:
         """
         idle = [row.id for row in unheard if not _is_taken(row, now)]
         if what is What.ESCALATED:
-            connection.execute(delete(alert_sends).where(among(_sends.id, idle)))
+            connection.execute(delete(alert_sends).where(in_ids(_sends.id, idle)))
         elif what is What.RESOLVED:
             for row in unheard:
                 if row.digest and row.id in idle:
@@ -200,7 +200,7 @@ class Outbox:
 
     def claim(self, name: str, *, now: datetime | None = None, alert_id: int | None = None) -> ClaimedMessage | None:
         """Take what is to be delivered next to a channel, so that nobody else does; None where nothing is due."""
-        channel, owner = self.channels[name], ourselves()
+        channel, owner = self.channels[name], new_owner()
         begin_work(owner)
 
         def work(connection: Connection) -> ClaimedMessage | None:
@@ -210,7 +210,7 @@ class Outbox:
                 return None
             until = moment + timedelta(seconds=channel.timeout + 1 + GRACE)
             ids = [send.id for send in group.sends]
-            connection.execute(update(alert_sends).where(among(_sends.id, ids)).values(owner=owner, owner_until=until))
+            connection.execute(update(alert_sends).where(in_ids(_sends.id, ids)).values(owner=owner, owner_until=until))
             return ClaimedMessage(owner, channel, group, tuple(_told(connection, group.sends)))
 
         def is_ours(connection: Connection, claim: ClaimedMessage | None) -> bool:
@@ -245,7 +245,7 @@ class Outbox:
         sends = [_held(send_of(row), affected, silenced) for row in waiting if row.id not in unwanted]
         unwanted |= overtaken(sends, now, taken=taken, keys=keys)
         if unwanted:
-            connection.execute(delete(alert_sends).where(among(_sends.id, unwanted)))
+            connection.execute(delete(alert_sends).where(in_ids(_sends.id, unwanted)))
         free = sendable((send for send in sends if send.id not in unwanted), now, taken=taken, keys=keys)
         if alert_id is not None:
             free = [send for send in free if send.alert_id == alert_id]
@@ -356,7 +356,9 @@ class Outbox:
 
 def _is_taken(row: Row[Any], now: datetime) -> bool:
     """Whether somebody who lives has it in hand."""
-    return row.owner is not None and row.owner_until is not None and row.owner_until > now and not is_dead(row.owner)
+    return (
+        row.owner is not None and row.owner_until is not None and row.owner_until > now and not is_owner_dead(row.owner)
+    )
 
 
 def _ours(claim: ClaimedMessage) -> Any:
@@ -388,7 +390,7 @@ def _unwanted(
     if not settled:
         return set()
     sent = (_sends.channel == channel.name) & (_sends.status == SendStatus.SENT.value)
-    known = set(connection.execute(select(_sends.alert_id).where(sent, among(_sends.alert_id, settled))).scalars())
+    known = set(connection.execute(select(_sends.alert_id).where(sent, in_ids(_sends.alert_id, settled))).scalars())
     # An attempt that failed may have opened an incident, which nothing else would close.
     tried = channel.kind in KEEPS_STATE
     known |= {row.alert_id for row in waiting if row.id in taken or row.what == What.TEST or (tried and row.attempts)}
@@ -401,7 +403,7 @@ def _unwanted(
 
 def _alerts_of(connection: Connection, sends: Iterable[Send | Row[Any]]) -> dict[int, Alert]:
     ids = {send.alert_id for send in sends}
-    return {row.id: alert_of(row) for row in connection.execute(select(alerts).where(among(alerts.c.id, ids)))}
+    return {row.id: alert_of(row) for row in connection.execute(select(alerts).where(in_ids(alerts.c.id, ids)))}
 
 
 def _told(connection: Connection, sends: Collection[Send]) -> Iterator[tuple[What, Alert]]:

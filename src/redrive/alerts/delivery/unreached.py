@@ -17,7 +17,7 @@ from redrive.alerts.lifecycle.state_machine import SILENCED, AlertRecord
 from redrive.alerts.watch.watchers import CONDITION as SETTINGS_DIFFER
 from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus
 from redrive.store.schema import alert_sends, alerts
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 _sends = alert_sends.c
 
@@ -39,7 +39,7 @@ def unreached_channels(connection: Connection, settings: AlertSettings, silenced
     cases = [case for case in map(case_of, rows) if _is_sent_on(case, silenced)]
     if not cases:
         return []
-    about = among(_sends.alert_id, [case.alert.id for case in cases])
+    about = in_ids(_sends.alert_id, [case.alert.id for case in cases])
     sent = select(_sends.alert_id, _sends.channel).where(about, _sends.what.in_([what.value for what in SILENCED]))
     known = {(row.alert_id, row.channel) for row in connection.execute(sent)}
     found = [

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 
 LOG = logging.getLogger("redrive.alerts")
 
@@ -55,7 +55,7 @@ def known_calendars() -> set[str]:
 
 
 def _library() -> Any:
-    with needs("holidays"):
+    with require_extra("holidays"):
         return import_module("holidays")
 
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import quoted_name
 
 from redrive._internal.database_url import parse_url
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.alerts.facts.queries import ONE_QUERY, is_one_query
 from redrive.alerts.facts.snapshot import Slot
 
@@ -197,7 +197,7 @@ def _select_from_duckdb(url: URL, query: str) -> list[Any]:
 
 @contextmanager
 def _duckdb(url: URL) -> Iterator[Any]:
-    with needs("rows"):
+    with require_extra("rows"):
         import duckdb
 
     with duckdb.connect(url.database or "", read_only=True) as connection:

@@ -21,9 +21,9 @@ from redrive.model.runs import RunStatus
 from redrive.model.tasks import FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.encoding import encode
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.repositories.known_runs import Runnable
-from redrive.store.repositories.tasks import anybody_at, causes_of, counts_of, time_at_work
+from redrive.store.repositories.tasks import causes_of, counts_of, has_live_executor, time_at_work
 from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_runs, tasks
 
 _REMEMBERED = 60  # runs that say what is usual
@@ -154,7 +154,7 @@ def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunSnapsh
     place = connection.execute(select(checkpoints).where(checkpoints.c.run_id == row.run_id)).first()
     same = runs.c.pipeline_name == row.pipeline_name
     running = row.status == RunStatus.RUNNING
-    held = place is not None and place.owner is not None and place.owner_until > now and not is_dead(place.owner)
+    held = place is not None and place.owner is not None and place.owner_until > now and not is_owner_dead(place.owner)
     said = _letters(connection, row.run_id) if row.rows_rejected else _Letters()
     return RunSnapshot(
         subject=Subject(kind="pipeline", name=row.pipeline_name),
@@ -259,7 +259,7 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
         subject=Subject(kind="flow", name=row.flow_name),
         run_id=row.run_id,
         status=row.status,
-        lost=row.status == FlowStatus.RUNNING and not anybody_at(connection, row.run_id, now),
+        lost=row.status == FlowStatus.RUNNING and not has_live_executor(connection, row.run_id, now),
         started_at=row.started_at,
         ended_at=row.ended_at,
         seconds=time_at_work(connection, [row.run_id], now).get(row.run_id, 0.0),

@@ -16,7 +16,7 @@ from redrive.alerts.lifecycle.state_machine import AlertRecord
 from redrive.errors import AlertError
 from redrive.model.alerts import Finding
 from redrive.store.schema import ALERT_IS_OPEN, alerts
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 _FAILED = ("retries_exhausted", "permanent_error")
 _REMEMBERED = timedelta(days=7)
@@ -68,7 +68,7 @@ def shared_by(connection: Connection, name: str) -> list[int]:
 
 
 def open_cases(connection: Connection, ids: Collection[int]) -> dict[str, AlertRecord]:
-    wanted = select(alerts).where(ALERT_IS_OPEN, among(alerts.c.id, ids)).order_by(alerts.c.id)
+    wanted = select(alerts).where(ALERT_IS_OPEN, in_ids(alerts.c.id, ids)).order_by(alerts.c.id)
     return {row.key: case_of(row) for row in connection.execute(wanted)} if ids else {}
 
 

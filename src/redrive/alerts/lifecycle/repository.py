@@ -48,7 +48,7 @@ from redrive.store.database import Database
 from redrive.store.repositories.watches import is_watched
 from redrive.store.retention.finished import Retention
 from redrive.store.schema import ALERT_IS_OPEN, alert_sends, alerts
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 OPEN = "open"
 """As a person asks for it: all that is not over."""
@@ -298,7 +298,7 @@ class AlertRepository:
             about = wanted
             if subject is not None:
                 names = {subject, self._keys.of_name(subject)}
-                about = about.where(alerts.c.subject.in_(names) | among(alerts.c.id, shared_by(connection, subject)))
+                about = about.where(alerts.c.subject.in_(names) | in_ids(alerts.c.id, shared_by(connection, subject)))
             return [alert_of(row) for row in connection.execute(about.order_by(alerts.c.id.desc()).limit(limit))]
 
         return self._database.read(work)

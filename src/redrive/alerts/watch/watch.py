@@ -33,8 +33,8 @@ from redrive.model.alerts import Alert, AlertStatus
 from redrive.model.calls import Kind
 from redrive.store import lease
 from redrive.store.database import Database
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
-from redrive.store.repositories.watches import WATCH, mark_look
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
+from redrive.store.repositories.watches import WATCH, record_check
 
 LOG = logging.getLogger("redrive.watch")
 
@@ -131,7 +131,7 @@ class Watch:
         self._clock = clock
         self._purges, self._beside = (desk.purge, *purges), beside or {}
         self._tell = news
-        self._owner = ourselves()
+        self._owner = new_owner()
         self._watchers = WatchRegistry(database.dialect, desk.settings, self._owner)
         self._differing: tuple[str, ...] = ()
         self._unconfigured: dict[str, tuple[int, ...]] = {}
@@ -182,7 +182,7 @@ class Watch:
 
     def stop(self) -> None:
         """End `run`, from any thread."""
-        self._stopping.tell("it was asked to")
+        self._stopping.request_stop("it was asked to")
 
     def once(self) -> bool:
         """Look once, for cron, and be expected again; False where another one leads, which looks anyway."""
@@ -197,7 +197,7 @@ class Watch:
 
     def _expected_again(self, connection: Connection) -> None:
         dialect = self._database.dialect
-        mark_look(connection, dialect, now=self._now() or dialect.now(connection))
+        record_check(connection, dialect, now=self._now() or dialect.now(connection))
 
     def look(self) -> bool:
         """Take the lead, or keep it, and look; False where another one has it."""
@@ -220,7 +220,7 @@ class Watch:
 
     def _left(self, connection: Connection) -> None:
         self._watchers.leave(connection)
-        lease.give_back(connection, WATCH, self._owner)
+        lease.release(connection, WATCH, self._owner)
 
     def _stand_by(self) -> None:
         """See that the leader has the same settings, and send what only this one has the address for."""
@@ -346,7 +346,7 @@ class Watch:
         if self._database.write(is_due):
             done = [self._can(f"forget what is old ({place + 1})", one) for place, one in enumerate(self._purges)]
             if not all(done):  # it is tried again at the next look
-                self._database.write(lambda connection: lease.give_back(connection, _PURGE, self._owner))
+                self._database.write(lambda connection: lease.release(connection, _PURGE, self._owner))
 
     def _do_beside(self) -> None:
         for what, step in self._beside.items():
@@ -377,8 +377,8 @@ class Watch:
         now, dialect = self._now(), self._database.dialect
         self._watchers.register(connection, LEASE, now=now)
         holder = lease.holder(connection, dialect, WATCH, now=now)
-        if holder not in (None, self._owner) and is_dead(holder):
-            lease.give_back(connection, WATCH, holder)  # who was killed on this machine is not waited for
+        if holder not in (None, self._owner) and is_owner_dead(holder):
+            lease.release(connection, WATCH, holder)  # who was killed on this machine is not waited for
         if lease.take(connection, dialect, WATCH, self._owner, LEASE, now=now):
             return self._owner
         return lease.holder(connection, dialect, WATCH, now=now)

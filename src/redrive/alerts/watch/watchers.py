@@ -23,7 +23,7 @@ from redrive.alerts.facts.external_databases import server_of
 from redrive.model.alerts import Facts, Finding, Subject
 from redrive.store import lease
 from redrive.store.dialects.dialect import Dialect
-from redrive.store.process_identity import begin_work, end_work, is_dead
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead
 from redrive.store.schema import leases
 
 CONDITION = "settings_differ"
@@ -55,7 +55,7 @@ class WatchRegistry:
     def leave(self, connection: Connection) -> None:
         """Take the entry out."""
         end_work(self._entry)
-        lease.give_back(connection, _name(json.loads(self._entry)), self._entry)
+        lease.release(connection, _name(json.loads(self._entry)), self._entry)
 
     def differing(self, connection: Connection, leader: str, *, now: datetime | None) -> tuple[str, ...]:
         """Return what this watch has set otherwise than the leader; nothing where the leader does not say."""
@@ -94,7 +94,7 @@ class WatchRegistry:
     def _others(self, connection: Connection, now: datetime | None) -> list[dict[str, Any]]:
         moment = self._dialect.now(connection) if now is None else now
         entries = select(leases.c.owner).where(leases.c.name.startswith(_PREFIX), leases.c.until > moment)
-        return [json.loads(one) for one in connection.execute(entries).scalars() if not is_dead(one)]
+        return [json.loads(one) for one in connection.execute(entries).scalars() if not is_owner_dead(one)]
 
 
 def describe(settings: AlertSettings) -> dict[str, str]:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 from urllib.request import getproxies, proxy_bypass_environment  # type: ignore[attr-defined]  # not in typeshed
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.calls.apply_credential import Apply, Origin, scrub
 from redrive.calls.effects.repeatable import (
     KEY,
@@ -31,7 +31,7 @@ from redrive.calls.function import CalledFunction
 from redrive.classify.responses import attribute
 from redrive.clock import time_limit
 
-with needs("http"):
+with require_extra("http"):
     import httpx
 
 

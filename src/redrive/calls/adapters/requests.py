@@ -7,7 +7,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.calls.apply_credential import Apply, Origin, scrub
 from redrive.calls.effects.repeatable import (
     KEY,
@@ -26,7 +26,7 @@ from redrive.calls.fast_path import ServiceRunner
 from redrive.classify.responses import attribute
 from redrive.policy.timeout import Timeout
 
-with needs("requests"):
+with require_extra("requests"):
     import requests
     import urllib3
     from requests.adapters import BaseAdapter, HTTPAdapter

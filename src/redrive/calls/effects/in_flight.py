@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from redrive.calls.context import EnclosingAttempt
 from redrive.calls.effects.background import tasks_of_attempt, threads_of
-from redrive.classify.error_codes import called
+from redrive.classify.error_codes import call_or_none
 from redrive.classify.responses import attribute, header, is_response_type, response_status
 from redrive.classify.type_names import libraries, type_names
 
@@ -201,7 +201,7 @@ def _of_urllib(frames: Iterable[FrameType]) -> KnownRequest | None:
     """The request that urllib.request is sending, or has sent."""
     for frame in frames:
         request = frame.f_locals.get("req") if frame.f_globals.get("__name__") == "urllib.request" else None
-        if request is not None and isinstance(method := called(request, "get_method"), str):
+        if request is not None and isinstance(method := call_or_none(request, "get_method"), str):
             key = key_in({**request.headers, **request.unredirected_hdrs})
             return KnownRequest(method, {"Idempotency-Key": key} if key else {})
     return None
@@ -278,7 +278,7 @@ def left_in_flight(attempt: EnclosingAttempt) -> list[Any]:
     requests: list[Any] = []
     for task in islice(tasks_of_attempt(attempt), _MOST_TASKS):
         # One that is not cancelled sends its request once it is connected, like a thread.
-        depth = 0 if called(task, "cancelling") else 1
+        depth = 0 if call_or_none(task, "cancelling") else 1
         requests += _requests_in(task.get_coro(), attribute(task, "_fut_waiter"), depth)
     return requests
 

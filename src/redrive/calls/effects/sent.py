@@ -23,7 +23,7 @@ from redrive.calls.effects.in_flight import (
 )
 from redrive.classify.responses import attribute
 from redrive.classify.type_names import libraries, type_names
-from redrive.classify.unwrap import look_through
+from redrive.classify.unwrap import unwrap_chain
 
 _MOST_ERRORS = 1_000
 
@@ -115,7 +115,7 @@ def _related(failure: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(error))
         yield error
-        waiting.extend(look_through(error)[1:])
+        waiting.extend(unwrap_chain(error)[1:])
         if isinstance(error, BaseExceptionGroup):
             waiting.extend(error.exceptions[:_MOST_ERRORS])
         origin = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -140,4 +140,4 @@ def _of_stripe(error: BaseException) -> Any:
 
 def never_left(error: BaseException) -> bool:
     """Whether an error says that its request was not sent."""
-    return any(not NEVER_LEFT.isdisjoint(type_names(type(inner))) for inner in look_through(error))
+    return any(not NEVER_LEFT.isdisjoint(type_names(type(inner))) for inner in unwrap_chain(error))

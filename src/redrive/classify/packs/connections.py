@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.classify.packs.pack import Codes, Pack
 from redrive.classify.tables.entry import AMBIGUOUS, AUTH, PERMANENT, ROW, TRANSIENT, Entry
 
-# paramiko has one class for a lost connection, an unknown host and a bad key, and nothing but words beside it.
+# paramiko has one class for a lost connection, an unknown host and a bad key, and only the message differs.
 _SSH_TEXTS = (
     (
         "protocol banner|no existing session|session not active|connection dropped|server connection|timeout|timed out"

@@ -7,5 +7,5 @@ from redrive.classify.tables.entry import Entry
 
 
 def dbapi(**others: Entry) -> dict[str, Entry]:
-    """What the classes that every driver has mean, with this driver's own ones and what it uses differently."""
+    """Return the entries of the classes that every driver has, with those that one driver adds or overrides."""
     return {**DBAPI, **others}

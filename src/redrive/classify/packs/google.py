@@ -43,7 +43,7 @@ PACK = Pack(
         "Unauthorized": Entry(AUTH, "not authenticated"),
         "Unknown": Entry(AMBIGUOUS, "unknown error of the server"),
     },
-    # It says of itself whether the token server refused, or only failed.
+    # Its `retryable` states whether the token server refused, or only failed.
     codes=(Codes("google.RefreshError", "retryable", {True: Entry(TRANSIENT, "credentials server failed")}),),
     opens={"RetryError": "cause"},
     wraps=True,

@@ -18,7 +18,7 @@ PACK = Pack(
         "Error": Entry(PERMANENT, "NATS error"),
         "FlushTimeoutError": Entry(TRANSIENT, "flush timed out"),
         "MaxPayloadError": Entry(ROW, "message too large"),
-        "NoRespondersError": Entry(TRANSIENT, "nobody answers on the subject"),
+        "NoRespondersError": Entry(TRANSIENT, "no responders on the subject"),
         "NoServersError": Entry(TRANSIENT, "no server available"),
         "NoStreamResponseError": Entry(TRANSIENT, "no answer of the stream"),
         "NotFoundError": Entry(PERMANENT, "stream or consumer not found"),

@@ -1,4 +1,4 @@
-"""The clients of OpenAI and Anthropic, which are generated alike. Errors with a status are judged by that."""
+"""The clients of OpenAI and Anthropic, which are generated alike. Errors with a status are classified by it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _TYPES = {
     "APIResponseValidationError": Entry(GARBLED, "answer not as expected"),
     "APITimeoutError": Entry(TRANSIENT, "timed out"),
 }
-_SPENT = {code: Entry(QUOTA, "quota used up") for code in ("insufficient_quota", "billing_hard_limit_reached")}
+_EXHAUSTED = {code: Entry(QUOTA, "quota exhausted") for code in ("insufficient_quota", "billing_hard_limit_reached")}
 
 PACKS = (
-    Pack("openai", types=_TYPES, codes=(Codes("openai.APIError", "code", _SPENT),), wraps=True),
+    Pack("openai", types=_TYPES, codes=(Codes("openai.APIError", "code", _EXHAUSTED),), wraps=True),
     Pack("anthropic", types=_TYPES, wraps=True),
 )

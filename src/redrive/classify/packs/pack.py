@@ -1,4 +1,4 @@
-"""The form of a pack."""
+"""The form of a pack: what the errors of one client library mean."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Codes(NamedTuple):
     attribute: str
     """Where the code is: attributes, keys and positions from the error on, as in `code` or `args.0.full_code`.
 
-    `*` is the first value of a mapping, which speaks for all.
+    `*` is the first value of a mapping, which represents all.
     """
     table: Mapping[Any, Entry]
     """What each code means; for the others the class decides."""
-    told_apart: Mapping[Any, Texts] = {}
+    patterns: Mapping[Any, Texts] = {}
     """Codes that mean several things: the first pattern found in the message decides, else the table."""
 
 
@@ -35,10 +35,10 @@ class Pack(NamedTuple):
     types: Mapping[str, Entry] = {}
     """By `Class`; the nearest class of an error decides."""
     codes: tuple[Codes, ...] = ()
-    """They outrank the class."""
+    """By the codes that errors carry; codes outrank the class."""
     texts: Mapping[str, Texts] = {}
     """By `Class`, for errors without a code: what their messages say outranks the class."""
     opens: Mapping[str, str] = {}
-    """By `Class`: the attribute with the error that this one only reports, or with one per host."""
+    """By `Class`: the attribute with the error, or with one error per host, that this class only reports."""
     wraps: bool = False
-    """Whether its errors carry the one below as their cause, so that a bad certificate is found there."""
+    """Whether its errors carry the underlying error as their cause, so that a bad certificate is found there."""

@@ -1,4 +1,4 @@
-"""redis-py, whose errors of the server are told apart by the first word of their message."""
+"""redis-py, whose server errors are distinguished by the first word of their message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PACK = Pack(
         "OutOfMemoryError": Entry(RESOURCE, "Redis is out of memory"),
         "PubSubError": Entry(PERMANENT, "bug: subscription used wrongly"),
         "ReadOnlyError": Entry(TRANSIENT, "connected to a replica, as after a failover"),
-        # Also where no node of the cluster can be reached; its cause then says so.
+        # Also raised where no node of the cluster can be reached; its cause then tells why.
         "RedisClusterException": Entry(TRANSIENT, "Redis cluster not usable"),
         "RedisError": Entry(PERMANENT, "Redis error"),
         "ResponseError": Entry(PERMANENT, "command refused by Redis"),

@@ -26,7 +26,7 @@ PACKS = (
         },
         codes=(
             Codes("smtplib.SMTPResponseException", "smtp_code", _SMTP),
-            # Raised where every recipient was refused, for now or for good.
+            # Raised where every recipient was refused, temporarily or permanently.
             Codes("smtplib.SMTPRecipientsRefused", "recipients.*.0", dict.fromkeys(range(400, 500), _SMTP[450])),
         ),
     ),

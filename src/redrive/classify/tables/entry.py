@@ -1,4 +1,4 @@
-"""The right-hand side of every table."""
+"""`Entry`, the right-hand side of every table: what a code or a type means."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redrive.model.calls import Kind, Scope
 
 
 class ByScope(NamedTuple):
-    """A kind that depends on what was being done when the error came."""
+    """A kind that depends on the scope in which the error occurred."""
 
     call: Kind
     row: Kind
@@ -16,7 +16,7 @@ class ByScope(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a code or a type means, and the words for it."""
+    """What a code or a type means, and a phrase for it."""
 
     meaning: Kind | ByScope
     phrase: str
@@ -39,7 +39,7 @@ ROW = Kind.ROW
 RESOURCE = Kind.RESOURCE
 
 DATA = ByScope(call=PERMANENT, row=ROW, task=AMBIGUOUS)
-"""A value was not what the code expected: one record's fault, or a bug, depending on who was looking."""
+"""A value was not what the code expected: an invalid record, or a bug, depending on the scope."""
 
 GARBLED = ByScope(call=AMBIGUOUS, row=ROW, task=AMBIGUOUS)
-"""Bytes that do not parse: a bad record, or an answer that was cut off and comes whole the next time."""
+"""Bytes that do not parse: a bad record, or a response that was cut off and may be complete the next time."""

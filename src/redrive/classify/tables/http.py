@@ -1,4 +1,4 @@
-"""HTTP: statuses, the statuses whose Retry-After counts, and the reasons that mean a used-up credential."""
+"""HTTP: statuses, the statuses whose Retry-After counts, and the reasons that mean an exhausted credential."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ STATUS_CLASS: dict[int, Kind] = {
 RETRY_AFTER_COUNTS: frozenset[int] = frozenset(
     {*range(300, 400), 403, 408, 409, 412, 413, 420, 423, 425, 429, 430, 449, *range(500, 600)} - {501, 505}
 )
-"""Answers that can change with time. On a 400, a 404 or a 501 the header is noise."""
+"""Statuses of responses that can change with time. On a 400, a 404 or a 501 the header is ignored."""
 
-USED_UP: tuple[str, ...] = (
+EXHAUSTED: tuple[str, ...] = (
     "quotaExceeded",
     "quota_exceeded",
     "dailyLimitExceeded",
@@ -43,10 +43,10 @@ USED_UP: tuple[str, ...] = (
     "insufficient_quota",
     "RESOURCE_EXHAUSTED",
 )
-"""Reasons in the body of a 403 that say: this credential has had its share."""
+"""Reasons in the body of a 403 that mean: the quota of this credential is exhausted."""
 
-USED_UP_429: tuple[str, ...] = ("insufficient_quota", "billing_hard_limit_reached")
-"""And of a 429, which is otherwise a limit that passes."""
+EXHAUSTED_429: tuple[str, ...] = ("insufficient_quota", "billing_hard_limit_reached")
+"""The same for a 429, which is otherwise a rate limit."""
 
 TOO_FAST: tuple[str, ...] = (
     "rateLimitExceeded",
@@ -58,4 +58,4 @@ TOO_FAST: tuple[str, ...] = (
     "SlowDown",
     "backendError",
 )
-"""Reasons in the body of a 403 that say: slow down."""
+"""Reasons in the body of a 403 that mean: slow down."""

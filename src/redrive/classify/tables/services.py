@@ -1,4 +1,4 @@
-"""Codes of services that speak through a client library: gRPC, AWS, Kafka."""
+"""Codes of services that are called through a client library: gRPC, AWS, Kafka."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ AWS: dict[str, Kind] = {
     # 403, yet no credential is wrong: this machine's clock is.
     "RequestTimeTooSkewed": PERMANENT,
 }
-"""Codes whose status says too little (400 for throttling) or something else."""
+"""Codes whose HTTP status is too general (400 for throttling) or misleading."""
 
 KAFKA: dict[str, Kind] = {
     "_ALL_BROKERS_DOWN": TRANSIENT,
@@ -149,4 +149,4 @@ KAFKA: dict[str, Kind] = {
     "_CRIT_SYS_RESOURCE": RESOURCE,
     "RECORD_LIST_TOO_LARGE": RESOURCE,
 }
-"""What is not named here is permanent, unless the library itself calls it retriable."""
+"""Codes that are not in the table are permanent, unless the library itself calls them retriable."""

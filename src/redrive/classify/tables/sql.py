@@ -74,7 +74,7 @@ SQLSTATE_PHRASE: dict[str, str] = {
     "25006": "read-only transaction",
     "25P02": "transaction already failed",
 }
-"""Better words for single codes of a class; the class still decides."""
+"""More exact phrases for single codes of a class; the class still decides the kind."""
 
 SQLITE: dict[int, tuple[str, Entry]] = {
     1: ("ERROR", Entry(PERMANENT, "SQL error or missing table")),

@@ -19,10 +19,10 @@ CERTIFICATE_TYPES: tuple[str, ...] = (
     "aiohttp.ServerFingerprintMismatch",
     "urllib3.CertificateError",
 )
-"""A failed certificate check, wherever it lies below an error, is what the error is about."""
+"""A failed certificate check, wherever it lies below an error, is the cause of the error."""
 
 RESOLVER_TYPES: tuple[str, ...] = ("socket.gaierror", "socket.herror")
-"""A name that was not resolved, below a failed connection, is what the failure is about."""
+"""A name that was not resolved, below a failed connection, is the cause of the failure."""
 
 _BUILTIN_TYPES: dict[str, Entry] = {
     "ArithmeticError": Entry(DATA, "arithmetic error"),

@@ -13,7 +13,7 @@ from redrive.explain.explanation import SCOPES, Explanation, document, explain, 
 from redrive.explain.policy import DEFAULT, Policy
 from redrive.explain.policy_text import PolicyExplanation, explain_policy
 from redrive.explain.schedule import fits
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
     from redrive.explain.question import Question
@@ -104,7 +104,7 @@ def _does(found: Explanation, scope: Scope) -> str:
 
 
 def _kept(found: Explanation) -> str:
-    return "" if found.sla is None else f"{found.fits}, where it is {in_words(found.sla)}"
+    return "" if found.sla is None else f"{found.fits}, where it is {format_duration(found.sla)}"
 
 
 # ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +176,7 @@ def _total(planned: Schedule, sla: float | None) -> str:
     total = planned.total
     ways = f"{lasting(total.best)} at best, {lasting(total.mean)} on average, {lasting(total.worst)} at worst"
     said = f"over after {ways}"
-    return said if sla is None else f"{said}; within the SLA of {in_words(sla)} {fits(total, sla)}"
+    return said if sla is None else f"{said}; within the SLA of {format_duration(sla)} {fits(total, sla)}"
 
 
 def _numbers(span: Duration) -> list[float]:

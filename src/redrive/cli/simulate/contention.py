@@ -13,7 +13,7 @@ from redrive.cli.format import counted
 from redrive.cli.output import Column
 from redrive.cli.session import Session
 from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.policy.option_checks import shown
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _weigh(session: Session, study: Study, *, yes: bool) -> None:
     seconds = writes / _WRITES_PER_SECOND
     if seconds < _WORTH_A_WORD:
         return
-    said = f"this takes about {_many(writes)} writes, some {in_words(seconds)}"
+    said = f"this takes about {_many(writes)} writes, some {format_duration(seconds)}"
     if len(expected) > 1:
         clients, strategy = max(expected, key=lambda one: expected[one])
         said += f", and {_many(expected[clients, strategy])} of them are for {clients:,} clients with {strategy!r}"

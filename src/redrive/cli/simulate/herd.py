@@ -16,7 +16,7 @@ from redrive.cli.format import counted
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
 from redrive.cli.simulate.noun import Plot, Seed, app, check, refusing, show
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
     from redrive.calls.service import Service
@@ -119,7 +119,7 @@ def herd(
             compared,
             seed=seed,
             repetitions=repetitions,
-            tell=lambda share: bar(round(1_000 * share), 1_000),
+            progress=lambda share: bar(round(1_000 * share), 1_000),
         )
     _tell(out, scenario, results, premise=_premise(scenario, repetitions, seed))
     show(out, figures(scenario, results), plot)
@@ -175,7 +175,7 @@ def _facts(one: Result) -> dict[str, Any]:
 def _document(scenario: Scenario, one: Result) -> dict[str, Any]:
     from redrive.simulate.herd.report import per_second
 
-    books = one.books
+    books = one.buckets
     series = {
         "from_s": books.begins(0) + scenario.outage,
         "bucket_s": books.width,
@@ -191,7 +191,7 @@ def _rate(rate: float) -> str:
 
 
 def _after(seconds: float) -> str:
-    return "not by then" if math.isinf(seconds) else in_words(seconds)
+    return "not by then" if math.isinf(seconds) else format_duration(seconds)
 
 
 # In a narrow terminal, what the service must live through matters most.
@@ -222,7 +222,7 @@ _HOW = {"refused": "refuses connections", "503": "answers 503", "hang": "lets it
 
 def _premise(scenario: Scenario, repetitions: int, seed: int) -> str:
     under_way = scenario.normal * scenario.latency
-    asks = "" if scenario.retry_after is None else f"; a 503 asks for {in_words(scenario.retry_after)}"
+    asks = "" if scenario.retry_after is None else f"; a 503 asks for {format_duration(scenario.retry_after)}"
     drawn = f"the worst of {repetitions} repetitions, " if repetitions > 1 else ""
     return (
         f"{counted(scenario.clients, 'client')}, each with a call every {scenario.every:g} s that takes "

@@ -14,7 +14,7 @@ from redrive.cli.format import ago, in_a_line
 from redrive.cli.output import Column
 from redrive.cli.session import Limit, Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ _TASK_COLUMNS = (
     Column(title="failed", show=_if_any, right=True, drop=5),
     Column(title="attempts", show=_if_any, right=True, drop=6),
     Column(title="started", show=ago, drop=8),
-    Column(title="duration", show=lambda seconds: "" if seconds is None else in_words(seconds), right=True, drop=7),
+    Column(
+        title="duration", show=lambda seconds: "" if seconds is None else format_duration(seconds), right=True, drop=7
+    ),
     Column(title="due", show=ago, drop=1),
     Column(title="cause", hidden=True),
     Column(title="error", show=in_a_line, drop=1, least=24),

@@ -14,7 +14,7 @@ from redrive.cli.command import command
 from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.model.tasks import State
 from redrive.tasks.workers.live_output import live_file, read_live
 
@@ -74,7 +74,7 @@ def _show(out: Output, found: TaskDetails, attempt: int | None) -> None:
 
 
 def _heading(one: AttemptRow) -> str:
-    took = "" if one.seconds is None else f" after {in_words(one.seconds)}"
+    took = "" if one.seconds is None else f" after {format_duration(one.seconds)}"
     return f"attempt {one.attempt}, {(one.ended or 'is running').replace('_', ' ')}{took}"
 
 

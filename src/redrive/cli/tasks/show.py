@@ -16,7 +16,7 @@ from redrive.cli.format import at, in_a_line
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.tasks.workers.thread_dump import split
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _show_to_people(out: Output, report: FlowReport, shown: dict[str, Any]) -> N
         "due": _moment(shown["due_at"]) if shown["state"] in ("RETRYING", "SENSING") else None,
         "started": _moment(shown["started_at"]),
         "ended": _moment(shown["ended_at"]),
-        "took": None if shown["seconds"] is None else in_words(shown["seconds"]),
+        "took": None if shown["seconds"] is None else format_duration(shown["seconds"]),
         "note": shown["note"],
     }
     for name, value in rows.items():
@@ -110,7 +110,7 @@ def _show_attempts(out: Output, attempts: Sequence[dict[str, Any]]) -> None:
         out.text(f"\nattempts{_left_out(attempts, 'attempts')}")
     before = None
     for one in attempts[-_MOST:]:
-        took = "" if one["seconds"] is None else f" after {in_words(one['seconds'])}"
+        took = "" if one["seconds"] is None else f" after {format_duration(one['seconds'])}"
         error = f": {in_a_line(one['error'])}" if one["error"] else ""
         ended = (one["ended"] or "is running").replace("_", " ")
         out.text(f"  {one['attempt']}  {_clock(one['started_at'])}  {ended}{took}{error}")

@@ -2,7 +2,7 @@
 
 Run it: redrive run partner.py
 
-The partner is played by `redrive demo`, and answers only while that runs.
+`redrive demo` runs the partner's API, which answers only during the demo.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ store = redrive.connect()  # .redrive/redrive.db, in this directory
 
 
 class Delivery(BaseModel):
-    """What the rest of the company relies on."""
+    """The columns that the rest of the company relies on."""
 
     delivery_id: str
     city: str
@@ -31,15 +31,15 @@ class Delivery(BaseModel):
 
 
 def log_in(account: str) -> str:
-    """A token, which the partner lets expire when it likes."""
+    """Return a token, which the partner may let expire at any time."""
     token: str = client.post("/token", json={"account": account}).raise_for_status().json()["token"]
     return token
 
 
 partner = redrive.Service(
     "partner",
-    retry=redrive.Retry(attempts=5, base=0.1, cap=2.0),  # what heals is tried again, with jitter
-    credentials=redrive.KeyPool(  # an account that is used up rests until its reset, and the other one takes over
+    retry=redrive.Retry(attempts=5, base=0.1, cap=2.0),  # transient errors are retried, with jitter
+    credentials=redrive.KeyPool(  # an account whose quota is exhausted cools down until its reset; the other takes over
         [redrive.Token(lambda: log_in("north")), redrive.Token(lambda: log_in("south"))],
         resets="00:00 America/Los_Angeles",
     ),
@@ -49,7 +49,7 @@ partner = redrive.Service(
 
 
 def fetch(page: int, *, credential: str, timeout: float) -> httpx.Response:
-    """One page; the service gives the token and the limit."""
+    """Return one page; the service supplies the token and the timeout."""
     return client.get(f"/deliveries/{page}", headers={"Authorization": f"Bearer {credential}"}, timeout=timeout)
 
 

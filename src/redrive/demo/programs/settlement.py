@@ -2,7 +2,7 @@
 
 Run it: redrive run settlement.py --param day=2026-11-15
 
-The bank is played by `redrive demo`, and answers only while that runs; payouts wait until it is back.
+`redrive demo` runs the bank, which answers only during the demo; payouts wait until it is up.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ flow.group(bank, concurrency=4)
 
 @flow.task
 def payouts(day: str) -> list[dict[str, str]]:
-    """What is to be paid to whom."""
+    """Return the payouts of the day: merchant and amount."""
     with open(f"payouts-{day}.csv", newline="") as file:
         return list(csv.DictReader(file))
 
 
 @flow.task(each=payouts, service=bank, timeout=2.0, retry=redrive.Retry(attempts=5, base=0.2, cap=1.0))
 def settle(payout: dict[str, str], idempotency_key: str) -> int:
-    """Pay one merchant. The bank knows a repeat by its key, so it may be tried again whatever happened."""
+    """Pay one merchant. The bank recognizes a retry by its key, so a retry is safe after any failure."""
     account = checked(json.loads(Path("accounts.json").read_text())[payout["merchant"]])
     payment = {"merchant": payout["merchant"], "account": account, "cents": int(payout["cents"])}
     answer = httpx.post(f"{BANK}/payments", json=payment, headers={"Idempotency-Key": idempotency_key})
@@ -42,12 +42,12 @@ def settle(payout: dict[str, str], idempotency_key: str) -> int:
 
 @flow.task(after=settle)
 def report(settle: list[int], day: str) -> str:
-    """All of them together."""
+    """Return the total of all payouts."""
     return f"{day}: {len(settle)} merchants, {sum(settle) / 100:,.2f} EUR"
 
 
 def checked(account: str) -> str:
-    """An account that the bank can pay to."""
+    """Return the account if the bank can pay to it."""
     if not account.isalnum():
-        raise ValueError(f"{account!r} is no account")
+        raise ValueError(f"{account!r} is not an account")
     return account

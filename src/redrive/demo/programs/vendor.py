@@ -1,4 +1,4 @@
-"""A vendor's weekly file into DuckDB; what is bad waits as dead letters until it is mended.
+"""A vendor's weekly file into DuckDB; rejected rows wait as dead letters until they are fixed.
 
 Run it: redrive run vendor.py
 """
@@ -13,16 +13,16 @@ from pydantic import BaseModel, BeforeValidator
 
 import redrive
 
-NO_FEE = {"-"}  # how this vendor writes that a delivery was free
+NO_FEE = {"-"}  # what this vendor writes for a delivery without a fee
 
 
 def priced(fee: object) -> object:
-    """A fee as the model reads it."""
+    """Return a fee in the form that the model parses."""
     return "0" if fee in NO_FEE else fee
 
 
 class Delivery(BaseModel):
-    """What the rest of the company relies on."""
+    """The columns that the rest of the company relies on."""
 
     delivery_id: str
     city: str
@@ -35,5 +35,5 @@ pipeline = redrive.Pipeline(
     source=redrive.rows.csv("deliveries.csv"),
     validate=Delivery,
     sink=redrive.rows.table("duckdb:///warehouse.duckdb", "vendor_deliveries", key="delivery_id", create=True),
-    gate=redrive.Gate(warn=0.01, page=0.05, abort=0.20),  # from when on people are told, woken, the run stopped
+    gate=redrive.Gate(warn=0.01, page=0.05, abort=0.20),  # shares of rejected rows that alert, page and stop the run
 )

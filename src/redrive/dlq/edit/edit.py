@@ -23,7 +23,7 @@ from redrive.model.letters import Change as Difference
 from redrive.store.database import Database
 from redrive.store.encoding import encode
 from redrive.store.schema import letter_audit, letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 BATCH = 500
 EDITED, UNDONE = "edited", "edit undone"
@@ -154,7 +154,7 @@ def _batch(
     redactor: Redactor,
     stored_texts: StoredTexts,
 ) -> EditReport:
-    still = select(letters.c.id).where(chosen.where(), among(letters.c.id, ids)).order_by(letters.c.id)
+    still = select(letters.c.id).where(chosen.where(), in_ids(letters.c.id, ids)).order_by(letters.c.id)
     there = list(connection.execute(still if dry_run else still.with_for_update()).scalars())
     held = held_letters(connection, there, database.dialect.now(connection))
     made: list[tuple[Letter, Edit]] = []

@@ -22,7 +22,7 @@ from redrive.model.letters import ABSENT, Letter, Status
 from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.schema import letters, runs
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 StoredTexts = Callable[[str], tuple[str, ...]]
 """How a key may be stored: as it is, or as a digest where its record was masked."""
@@ -131,7 +131,7 @@ def rekey(
     """
     column = letters.c
     of_keys = select(column.id, column.sink_key, column.superseded_at, column.received_key).where(
-        among(column.id, [letter.id for letter, _ in made]),
+        in_ids(column.id, [letter.id for letter, _ in made]),
         or_(column.sink_key.is_not(None), column.received_key.is_not(None)),
     )
     keyed = {row.id: row for row in connection.execute(of_keys)}

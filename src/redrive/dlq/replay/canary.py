@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection, func, select
 
 from redrive.store.schema import letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 _STEP = 0.618  # its multiples are spread over the fractions of 1
 
@@ -51,7 +51,7 @@ def _oldest_of_their_key(
     """Return for each of these letters that has a key the oldest selected letter of the same key."""
     column = letters.c
     key = func.coalesce(column.sink_key, column.source_key)
-    named = select(column.id, column.pipeline_name, key).where(among(column.id, ids), key.is_not(None))
+    named = select(column.id, column.pipeline_name, key).where(in_ids(column.id, ids), key.is_not(None))
     keys = {row[0]: (row[1], row[2]) for row in connection.execute(named)}
     same = select(column.id, column.pipeline_name, key).where(*conditions, key.in_({one for _, one in keys.values()}))
     oldest: dict[tuple[str, str], int] = {}

@@ -20,7 +20,7 @@ from redrive.model.runs import RunStatus
 from redrive.store.database import Database
 from redrive.store.lease import renewed
 from redrive.store.schema import checkpoints, letter_claims, letters, runs
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 LEASE = 30.0
 _RUN = "run:"
@@ -54,7 +54,7 @@ class Claims:
         """Give claims back, all where none are named; those that were still ours."""
         statement = delete(letter_claims).where(letter_claims.c.owner == self.owner)
         if ids is not None:
-            statement = statement.where(among(letter_claims.c.letter_id, ids))
+            statement = statement.where(in_ids(letter_claims.c.letter_id, ids))
         return set(connection.execute(statement.returning(letter_claims.c.letter_id)).scalars())
 
     def expire(self, connection: Connection) -> None:
@@ -97,11 +97,11 @@ def abandon_run(connection: Connection, run_id: uuid.UUID, now: datetime) -> Non
     theirs = delete(letter_claims).where(letter_claims.c.owner == owner_of_run(run_id))
     ids = list(connection.execute(theirs.returning(letter_claims.c.letter_id)).scalars())
     if ids:
-        connection.execute(update(letters).where(among(letters.c.id, ids)).values(key_since=now))
+        connection.execute(update(letters).where(in_ids(letters.c.id, ids)).values(key_since=now))
 
 
 def holders(connection: Connection, ids: Sequence[int]) -> dict[int, datetime]:
     """Until when these letters are claimed, by whomever."""
     claims = letter_claims.c
-    rows = connection.execute(select(claims.letter_id, claims.until).where(among(claims.letter_id, ids)))
+    rows = connection.execute(select(claims.letter_id, claims.until).where(in_ids(claims.letter_id, ids)))
     return {row.letter_id: row.until for row in rows}

@@ -17,7 +17,7 @@ from redrive.dlq.status import actor
 from redrive.model.letters import OPEN, Letter, Status
 from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import letter_audit, letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 _LONGEST_REASON = 2_000
 _AT_ONCE = 500
@@ -71,7 +71,7 @@ def mark(
     if missed:
         # The record failed anew while it was under way: what was sent may not be what the letter holds now.
         ids = [letter.id for letter, _ in missed]
-        connection.execute(update(letters).where(among(letters.c.id, ids)).values(_tried(now)))
+        connection.execute(update(letters).where(in_ids(letters.c.id, ids)).values(_tried(now)))
     entries += [_entry(letter, "seen meanwhile", letter.status, note, now) for letter, _ in missed]
     written = [pair for pair in mine if pair[1].became is LetterOutcome.REPROCESSED]
     # Of a record that became several rows, some may be in the sink although it failed.
@@ -104,7 +104,7 @@ def _settle(
             some = {one: reasons[one] for one in ids[start : start + _AT_ONCE]}
             statement = (
                 update(letters)
-                .where(among(letters.c.id, some), letters.c.seen == seen, letters.c.status.in_(OPEN))
+                .where(in_ids(letters.c.id, some), letters.c.seen == seen, letters.c.status.in_(OPEN))
                 .values(**_tried(now), **_settled(became, some, note, now))
                 .returning(letters.c.id)
             )
@@ -132,7 +132,7 @@ def _fail(
         reasons = {letter.id: reason for letter, reason in part}
         connection.execute(
             update(letters)
-            .where(among(letters.c.id, reasons), letters.c.status.in_(OPEN))
+            .where(in_ids(letters.c.id, reasons), letters.c.status.in_(OPEN))
             .values(**_tried(now), last_error=case(reasons, value=letters.c.id))
         )
         # A person's replay that fails is for a person; one by schedule has more tries.
@@ -141,7 +141,7 @@ def _fail(
             notes = {letter.id: f"failed again: {reasons[letter.id]}" for letter in over}
             connection.execute(
                 update(letters)
-                .where(among(letters.c.id, notes), letters.c.status.in_(OPEN))
+                .where(in_ids(letters.c.id, notes), letters.c.status.in_(OPEN))
                 .values(status=Status.ESCALATED, resolution_note=case(notes, value=letters.c.id), settled_at=now)
             )
         escalated = {letter.id for letter in over}

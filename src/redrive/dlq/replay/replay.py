@@ -36,7 +36,7 @@ from redrive.model.letters import ARGUMENT_MISSING, BODY_MISSING, OPEN, ErrorTyp
 from redrive.policy import option_checks
 from redrive.store.database import Database
 from redrive.store.schema import letter_claims, letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 BATCH = 500
 CANARY = 10
@@ -233,7 +233,7 @@ class Replay:
             return 0
         left_out = self._plan.chosen.but(superseded=True).where()
         if self._superseded:
-            left_out |= self._plan.chosen.where() & among(letters.c.id, self._superseded)
+            left_out |= self._plan.chosen.where() & in_ids(letters.c.id, self._superseded)
         counted = select(func.count()).select_from(letters).where(left_out, *self._due())
         return int(connection.execute(counted).scalar_one())
 
@@ -270,7 +270,7 @@ class Replay:
         if not self._plan.include_superseded:
             chosen = chosen.but(superseded=False)
             if self._superseded:
-                return [chosen.where(), *self._due(), ~among(letters.c.id, self._superseded)]
+                return [chosen.where(), *self._due(), ~in_ids(letters.c.id, self._superseded)]
         return [chosen.where(), *self._due()]
 
     def _due(self) -> list[ColumnElement[bool]]:
@@ -341,7 +341,7 @@ class Replay:
         untried = or_(last.is_(None), last <= self._began)
         still = (
             select(letters.c.id)
-            .where(*self._conditions(self._plan.chosen.but(ids=None)), among(letters.c.id, mine), untried)
+            .where(*self._conditions(self._plan.chosen.but(ids=None)), in_ids(letters.c.id, mine), untried)
             .order_by(letters.c.id)
         )
         fit = set(connection.execute(still.with_for_update()).scalars())
@@ -359,7 +359,7 @@ class Replay:
         if not gone or self._plan.include_superseded:
             return 0
         newer = letters.c.superseded_at.is_not(None) & letters.c.status.in_(OPEN)
-        counted = select(func.count()).select_from(letters).where(among(letters.c.id, gone), newer)
+        counted = select(func.count()).select_from(letters).where(in_ids(letters.c.id, gone), newer)
         return int(connection.execute(counted).scalar_one())
 
     def _count_left_out(self, taken: _ClaimedLetters) -> None:

@@ -16,7 +16,7 @@ from redrive.dlq.insert.row_builder import REDACTED, as_key
 from redrive.dlq.replay.target import TargetAnswer
 from redrive.model.letters import Letter, Status
 from redrive.store.schema import letter_claims, letters
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 _AT_ONCE = 500
 
@@ -44,7 +44,7 @@ def held_siblings(
     if not ids:
         return {}
     column, claims = letters.c, letter_claims.c
-    keyed = select(column.pipeline_name, column.sink_key).where(among(column.id, ids), column.sink_key.is_not(None))
+    keyed = select(column.pipeline_name, column.sink_key).where(in_ids(column.id, ids), column.sink_key.is_not(None))
     by_pipeline: dict[str, list[str]] = defaultdict(list)
     for pipeline, key in connection.execute(keyed.distinct()):
         by_pipeline[pipeline].append(key)
@@ -60,7 +60,7 @@ def held_siblings(
         select(column.id, func.max(claims.until))
         .join_from(letters, sibling, same)
         .join(letter_claims, claims.letter_id == sibling.c.id)
-        .where(among(column.id, ids), claims.owner != owner)
+        .where(in_ids(column.id, ids), claims.owner != owner)
         .where((claims.until > now) | claims.owner.in_(unsaved_runs))
         .group_by(column.id)
     )
@@ -109,7 +109,7 @@ def supersede(
                 or (row.run_id in newest_of[row.sink_key].run_ids and row.id not in sent)
             ]
             if older:
-                connection.execute(update(letters).where(among(column.id, older)).values(superseded_at=now))
+                connection.execute(update(letters).where(in_ids(column.id, older)).values(superseded_at=now))
 
 
 def remember_keys(
@@ -148,15 +148,15 @@ def remember_keys(
         written_key: ColumnElement[Any] = case({one: one_key[one] for one in some}, value=column.id)
         if hidden := {one: unseen[one] for one in some if one in unseen}:
             has_digest = column.sink_key.startswith(PREFIX)  # from an earlier replay
-            is_hidden = or_(column.sink_key.is_(None), has_digest) & among(column.id, list(hidden))
+            is_hidden = or_(column.sink_key.is_(None), has_digest) & in_ids(column.id, list(hidden))
             written_key = case((is_hidden, case(hidden, value=column.id)), else_=written_key)
         connection.execute(
             update(letters)
-            .where(among(column.id, some), column.received_key.is_(None), column.status == Status.REPROCESSED)
+            .where(in_ids(column.id, some), column.received_key.is_(None), column.status == Status.REPROCESSED)
             .where(or_(column.sink_key.is_(None), column.sink_key != written_key))
             .values(
                 sink_key=written_key,
-                received_key=case((among(column.id, lines), received)) if lines else null(),
+                received_key=case((in_ids(column.id, lines), received)) if lines else null(),
                 key_since=now,
             )
         )
@@ -168,7 +168,7 @@ def _keys(connection: Connection, written: Sequence[tuple[Letter, TargetAnswer]]
     found: dict[int, tuple[str, ...]] = {letter.id: () for letter, _ in written}
     if asked:
         keyed = select(letters.c.id, letters.c.sink_key).where(
-            among(letters.c.id, asked), letters.c.sink_key.is_not(None)
+            in_ids(letters.c.id, asked), letters.c.sink_key.is_not(None)
         )
         found.update({row.id: (row.sink_key,) for row in connection.execute(keyed)})
     return found

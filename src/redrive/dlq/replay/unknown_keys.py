@@ -13,7 +13,7 @@ from redrive.dlq.replay.target import Target, TargetAnswer
 from redrive.model.letters import Letter
 from redrive.model.runs import RunStatus
 from redrive.store.schema import letters, replayed_rows, runs
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 
 class UnknownKeys:
@@ -67,7 +67,7 @@ class UnknownKeys:
         }
         if not late:
             return
-        keyed = select(letters.c.id, letters.c.sink_key).where(among(letters.c.id, list(late)))
+        keyed = select(letters.c.id, letters.c.sink_key).where(in_ids(letters.c.id, list(late)))
         known = {row.id: row.sink_key for row in connection.execute(keyed)}
         for letter, keys in late.values():
             # Of an edited letter the store knows since when it has its key.

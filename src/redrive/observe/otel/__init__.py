@@ -1,17 +1,17 @@
-"""OpenTelemetry: spans of runs, batches, tasks and attempts of calls, and metrics of all that is announced."""
+"""OpenTelemetry: spans of runs, batches, tasks and attempts of calls, and metrics of all events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import redrive
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive._internal.tracing import register
 from redrive.events.bus import on_event
 from redrive.observe.otel.metrics import Meters
 from redrive.observe.otel.spans import Spans
 
-with needs("otel"):
+with require_extra("otel"):
     from opentelemetry.metrics import MeterProvider, get_meter
     from opentelemetry.trace import TracerProvider, get_tracer
 
@@ -22,21 +22,21 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     calls: bool = True,
 ) -> Callable[[], None]:
-    """Tell OpenTelemetry of everything that services, runs, flows and letters of this program announce.
+    """Send every event of the services, runs, flows and letters of this program to OpenTelemetry.
 
-    What is not given is what the program has set up for all. Returns the function that ends it.
+    The providers default to those that the program has set up globally. Return the function that ends it.
 
     Args:
         calls: whether each call, and each attempt of it, is a span. Turn it off where the HTTP client makes one, too.
     """
     spans = Spans(get_tracer("redrive", redrive.__version__, tracer_provider), calls=calls)
     meters = Meters(get_meter("redrive", redrive.__version__, meter_provider))
-    # Two hooks: where one of them fails, the other still hears.
-    hooks = (on_event(spans.hear), on_event(meters.hear), register(spans.trace_id))
+    # Two hooks, so that a failure of one does not keep events from the other.
+    hooks = (on_event(spans.record), on_event(meters.record), register(spans.trace_id))
 
     def end() -> None:
-        for one in hooks:
-            one()
+        for unregister in hooks:
+            unregister()
         spans.close()
 
     return end

@@ -1,6 +1,6 @@
 """Spans of calls: one for each call, and below it one for each attempt.
 
-They are made when an attempt is over, from what its event says: a call that nobody traces pays nothing.
+They are made from the event of each attempt when it is over, so that calls cost nothing extra where tracing is off.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.model.calls import Attempt, CallFailed
 
-with needs("otel"):
+with require_extra("otel"):
     from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, get_current_span, set_span_in_context
 
 NO_END = "its end was never announced"
@@ -26,7 +26,7 @@ _HTTP = re.compile(r"([A-Z]{3,20}) (/.*)?")
 
 
 class _Call:
-    """The span of a call that has not ended; of one that was interrupted, it ends when nobody holds it any more."""
+    """The span of a call in progress; that of an interrupted call ends when the object is garbage collected."""
 
     __slots__ = ("attempts", "span")
 
@@ -47,7 +47,7 @@ class _Call:
             lose(self.span)
 
 
-# The attempts of a call are announced in one thread or task, and so in one context.
+# The attempts of a call are published in one thread or task, and so in one context.
 _Calls = Mapping[tuple[str, str], _Call]
 _under_way: ContextVar[_Calls] = ContextVar("redrive_calls_under_way", default=MappingProxyType({}))
 
@@ -59,7 +59,7 @@ class CallSpans:
         self._tracer = tracer
 
     def attempt(self, event: Attempt) -> None:
-        """Make the span of an attempt; that of its call begins with the first and ends with the last."""
+        """Make the span of an attempt; the span of its call begins with the first attempt and ends with the last."""
         if event.outcome in _NEVER_SENT:
             get_current_span().add_event(event.outcome, plain({"redrive.service": event.service}))
             return
@@ -71,7 +71,7 @@ class CallSpans:
         call.attempts += 1
         error = None if event.outcome == "success" else _error_type(event)
         self._child(event, call, ended, error)
-        if event.wait_s is not None:  # there is another one
+        if event.wait_s is not None:  # another attempt follows
             _under_way.set({**known, key: call})
             return
         if key in known:
@@ -128,12 +128,12 @@ class CallSpans:
 
 
 def _error_type(event: Attempt) -> str:
-    """The class of the exception, else the status, else the verdict."""
+    """Return the class of the exception, else the status, else the verdict."""
     return event.error or (event.outcome if event.status is None else str(event.status))
 
 
 def _split(server: str) -> tuple[str, str, str]:
-    """Part host and port; an IPv6 address has brackets."""
+    """Split host and port; an IPv6 address has brackets."""
     if server.startswith("["):
         host, _, port = server[1:].partition("]")
         return host, ":", port.removeprefix(":")
@@ -141,12 +141,12 @@ def _split(server: str) -> tuple[str, str, str]:
 
 
 def lose(span: Span) -> None:
-    """End a span whose end nobody announced."""
+    """End a span whose end was never published."""
     span.set_status(StatusCode.ERROR, NO_END)
     span.end()
 
 
 def plain(attributes: Mapping[str, Any]) -> dict[str, str | bool | int | float]:
-    """As OpenTelemetry takes them: what is not known is left out, what is text is masked."""
+    """Return attributes as OpenTelemetry takes them: None is left out, text is masked."""
     known = {name: value for name, value in attributes.items() if value is not None}
     return {name: value if isinstance(value, bool | int | float) else mask(str(value)) for name, value in known.items()}

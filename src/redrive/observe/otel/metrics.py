@@ -1,4 +1,4 @@
-"""Metrics of what this process announces: counters and durations, labelled by what there are few of."""
+"""Metrics of the events of this process: counters and durations, with labels of few values."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.calls.endpoints import MOST, OTHER
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, FallbackUsed
 from redrive.model.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
 from redrive.model.runs import BatchWritten, Report, RunEnded
 from redrive.model.tasks import FlowEnded, FlowReport, TaskEnded
 
-with needs("otel"):
+with require_extra("otel"):
     from opentelemetry.metrics import Counter, Histogram, Meter
 
 _CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WORK = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0)
-_OUTCOMES = ("written", "rejected", "discarded", "duplicates")  # together they are the rows that were read
+_OUTCOMES = ("written", "rejected", "discarded", "duplicates")  # their sum is the number of rows that were read
 
-_named = lru_cache(4_096)(mask)
+_masked = lru_cache(4_096)(mask)
 
 
 class Meters:
-    """Counts what it hears; from any thread."""
+    """Counts events; safe from any thread."""
 
     def __init__(self, meter: Meter) -> None:
         def counter(name: str, unit: str, what: str) -> Counter:
@@ -34,13 +34,13 @@ class Meters:
         def seconds(name: str, bounds: tuple[float, ...], what: str) -> Histogram:
             return meter.create_histogram(f"redrive.{name}", "s", what, explicit_bucket_boundaries_advisory=bounds)
 
-        self._attempts = counter("service.attempts", "attempt", "Attempts of calls, by what came of them.")
+        self._attempts = counter("service.attempts", "attempt", "Attempts of calls, by outcome.")
         self._retries = counter("service.retries", "attempt", "Attempts that were not the first of their call.")
         self._latency = seconds("service.latency", _CALLS, "How long attempts took.")
         self._failed = counter("service.failed_calls", "call", "Calls that ended in an error, by its kind.")
         self._fallbacks = counter("service.fallbacks", "call", "Calls that were answered by their fallback.")
-        self._circuits = counter("service.circuit_changes", "change", "Changes of circuits, by what they became.")
-        self._rows = counter("pipeline.rows", "row", "Rows that were read, by what became of them.")
+        self._circuits = counter("service.circuit_changes", "change", "Changes of circuits, by their new state.")
+        self._rows = counter("pipeline.rows", "row", "Rows that were read, by outcome.")
         self._batch = seconds("pipeline.batch.duration", _WORK, "How long it took to write a batch.")
         self._runs = counter("pipeline.runs", "run", "Runs that have ended, by how.")
         self._run = seconds("pipeline.run.duration", _WORK, "How long runs took, all parts together.")
@@ -51,8 +51,8 @@ class Meters:
         self._endpoints: dict[str, set[str]] = defaultdict(set)
         self._letters = counter("letters", "letter", "Dead letters, by what was done with them.")
 
-    def hear(self, event: Event) -> None:
-        """Count what an event says."""
+    def record(self, event: Event) -> None:
+        """Count an event."""
         match event:
             case Attempt():
                 self._attempt(event)
@@ -62,7 +62,7 @@ class Meters:
             case FallbackUsed(failure):
                 self._fallbacks.add(1, self._called(failure.service, failure.endpoint))
             case BreakerChanged():
-                self._circuits.add(1, {"redrive.service": _named(event.service), "redrive.state": event.after})
+                self._circuits.add(1, {"redrive.service": _masked(event.service), "redrive.state": event.after})
             case BatchWritten():
                 self._written(event)
             case RunEnded(report=report):
@@ -70,11 +70,11 @@ class Meters:
             case FlowEnded(report=flow_report):
                 self._flow_ended(flow_report)
             case TaskEnded():
-                labels = {"redrive.flow": _named(event.flow), "redrive.task": _named(event.name)}
+                labels = {"redrive.flow": _masked(event.flow), "redrive.task": _masked(event.name)}
                 self._tasks.add(1, {**labels, "redrive.state": str(event.state)})
                 self._task.record(event.seconds, labels)
             case LettersPut():
-                of = {} if event.pipeline is None else {"redrive.pipeline": _named(event.pipeline)}
+                of = {} if event.pipeline is None else {"redrive.pipeline": _masked(event.pipeline)}
                 self._count_letters({"put": event.new, "seen again": event.repeated}, of)
             case LettersReplayed(report=replayed):
                 self._count_letters(
@@ -83,7 +83,7 @@ class Meters:
                         "failed again": replayed.failed_again,
                         "discarded": replayed.discarded,
                     },
-                    _one(event.pipelines),
+                    _label_of_single(event.pipelines),
                 )
             case LettersChanged():
                 self._count_letters({event.action: event.count}, {})
@@ -100,28 +100,28 @@ class Meters:
             self._latency.record(event.latency_ms / 1_000, labels)
 
     def _called(self, service: str, endpoint: str) -> dict[str, str]:
-        """Return the labels of a call. Of endpoints there are no more than rollups have: every one is a series."""
+        """Return the labels of a call. The number of endpoints is limited as in the store: each one is a series."""
         known = self._endpoints[service]
         if endpoint not in known:
             if len(known) >= MOST:
                 endpoint = OTHER
             known.add(endpoint)
-        return {"redrive.service": _named(service), "redrive.endpoint": _named(endpoint)}
+        return {"redrive.service": _masked(service), "redrive.endpoint": _masked(endpoint)}
 
     def _written(self, event: BatchWritten) -> None:
-        pipeline = {"redrive.pipeline": _named(event.pipeline)}
+        pipeline = {"redrive.pipeline": _masked(event.pipeline)}
         for outcome in _OUTCOMES:
             if (count := getattr(event.counts, outcome)) > 0:
                 self._rows.add(count, {**pipeline, "redrive.outcome": outcome})
         self._batch.record(event.seconds, pipeline)
 
     def _ended(self, report: Report) -> None:
-        labels = {"redrive.pipeline": _named(report.pipeline), "redrive.status": str(report.status)}
+        labels = {"redrive.pipeline": _masked(report.pipeline), "redrive.status": str(report.status)}
         self._runs.add(1, labels)
         self._run.record(report.seconds, labels)
 
     def _flow_ended(self, report: FlowReport) -> None:
-        labels = {"redrive.flow": _named(report.flow), "redrive.status": str(report.status)}
+        labels = {"redrive.flow": _masked(report.flow), "redrive.status": str(report.status)}
         self._flows.add(1, labels)
         self._flow.record(report.seconds, labels)
 
@@ -131,5 +131,5 @@ class Meters:
                 self._letters.add(count, {**labels, "redrive.action": action})
 
 
-def _one(pipelines: tuple[str, ...]) -> dict[str, str]:
-    return {"redrive.pipeline": _named(pipelines[0])} if len(pipelines) == 1 else {}
+def _label_of_single(pipelines: tuple[str, ...]) -> dict[str, str]:
+    return {"redrive.pipeline": _masked(pipelines[0])} if len(pipelines) == 1 else {}

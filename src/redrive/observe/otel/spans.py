@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.model.calls import Attempt, CallFailed, Event
 from redrive.model.runs import (
     COUNTED,
@@ -40,17 +40,17 @@ from redrive.model.tasks import (
 )
 from redrive.observe.otel.calls import CallSpans, lose, plain
 
-with needs("otel"):
+with require_extra("otel"):
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, StatusCode, Tracer, format_trace_id, get_current_span, set_span_in_context
 
 MOST_OPEN = 1_000
-"""Runs at once; beyond that the oldest is believed to be dead."""
+"""Maximum number of open runs; beyond it the oldest is assumed to be dead."""
 _WENT_WRONG = {RunStatus.FAILED, RunStatus.ABORTED, FlowStatus.FAILED, FlowStatus.HELD}
 _NANO = 1_000_000_000
 
-# A run announces all it has to say in one thread, and two executors of one process may be at the same run.
-_Place = tuple[int, UUID]
+# All events of a run are published in one thread, and two executors of one process may work on the same run.
+_RunKey = tuple[int, UUID]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class _Open:
 
 
 class Spans:
-    """Makes spans of what it hears; from any thread."""
+    """Makes spans of events; safe from any thread."""
 
     def __init__(self, tracer: Tracer, *, calls: bool = True) -> None:
         self._tracer = tracer
         self._calls = CallSpans(tracer) if calls else None
         self._lock = threading.RLock()  # a signal handler may make a call in the middle of a hook
-        self._open: dict[_Place, _Open] = {}  # the oldest first
+        self._open: dict[_RunKey, _Open] = {}  # the oldest first
 
-    def hear(self, event: Event) -> None:
-        """Note what an event says."""
+    def record(self, event: Event) -> None:
+        """Record an event."""
         match event:
             case Attempt():  # first, since it is by far the most frequent
                 if self._calls is not None:
@@ -82,25 +82,25 @@ class Spans:
             case BatchWritten():
                 self._batch(event)
             case BatchShrunk() | BatchRetried() | BatchQuarantined() | GateJudged() | ColumnsIgnored():
-                self._note(event.run_id, event)
+                self._add_event(event.run_id, event)
             case RunEnded():
-                self._end(event.report, {"error.type": event.error, **_blame(event)})
+                self._end(event.report, {"error.type": event.error, **_cause_attributes(event)})
             case FlowStarted():
                 self._begin(f"flow {event.flow}", event.run_id, _of_flow(event))
             case TaskEnded():
                 self._attempt(event)
             case TaskRetried() | TaskFailed() | TasksDead() | GroupHeld() | SlaAtRisk():
-                self._note(event.run_id, event)
+                self._add_event(event.run_id, event)
             case FlowEnded():
                 self._end(event.report, {})
 
     def close(self) -> None:
-        """End what is still open: nobody will hear of its end."""
+        """End the open spans, since their events are no longer received."""
         with self._lock:
-            left = list(self._open.values())
+            remaining = list(self._open.values())
             self._open.clear()
-        for one in left:
-            lose(one.span)
+        for run in remaining:
+            lose(run.span)
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,40 +109,40 @@ class Spans:
         span = self._tracer.start_span(shown, attributes=plain(attributes))
         thread = threading.get_ident()
         with self._lock:
-            # A thread that begins the same anew is done with what it did before, however that ended.
-            lost = [place for place, one in self._open.items() if place[0] == thread and one.name == shown]
-            gone = [self._open.pop(place) for place in lost]
+            # A thread that begins the same run again is done with its former span, however that ended.
+            lost = [key for key, run in self._open.items() if key[0] == thread and run.name == shown]
+            gone = [self._open.pop(key) for key in lost]
             while len(self._open) >= MOST_OPEN:
                 gone.append(self._open.pop(next(iter(self._open))))
             self._open[thread, run_id] = _Open(shown, span)
-        for one in gone:
-            lose(one.span)
+        for run in gone:
+            lose(run.span)
 
     def _end(self, report: Report | FlowReport, more: Mapping[str, Any]) -> None:
         with self._lock:
-            found = self._open.pop((threading.get_ident(), report.run_id), None)
-        if found is None:
+            run = self._open.pop((threading.get_ident(), report.run_id), None)
+        if run is None:
             return
         figures = _flow_figures(report) if isinstance(report, FlowReport) else _figures(report)
-        found.span.set_attributes(plain({**figures, **more}))
+        run.span.set_attributes(plain({**figures, **more}))
         if report.status in _WENT_WRONG:
-            found.span.set_status(StatusCode.ERROR, mask(report.reason or str(report.status)))
-        found.span.end()
+            run.span.set_status(StatusCode.ERROR, mask(report.reason or str(report.status)))
+        run.span.end()
 
     def trace_id(self, run_id: UUID | str | None) -> str | None:
         """Return the id of the trace that a run belongs to, else of the current one."""
         with self._lock:
-            found = [one.span for (_, known), one in self._open.items() if str(known) == str(run_id)]
-        context = (found[-1] if found else get_current_span()).get_span_context()
+            spans = [run.span for (_, known), run in self._open.items() if str(known) == str(run_id)]
+        context = (spans[-1] if spans else get_current_span()).get_span_context()
         return format_trace_id(context.trace_id) if context.is_valid else None
 
     def _span(self, run_id: UUID) -> Span | None:
         with self._lock:
-            found = self._open.get((threading.get_ident(), run_id))
-        return None if found is None else found.span
+            run = self._open.get((threading.get_ident(), run_id))
+        return None if run is None else run.span
 
-    def _note(self, run_id: UUID, event: Any) -> None:
-        """What happened to a run, at the moment in which it did."""
+    def _add_event(self, run_id: UUID, event: Any) -> None:
+        """Add an event to the span of a run."""
         span = self._span(run_id)
         if span is not None:
             kept = {f"redrive.{name}": getattr(event, name) for name in event.__slots__}
@@ -158,7 +158,7 @@ class Spans:
         named = {"redrive.pipeline": event.pipeline, "redrive.run_id": event.run_id}
         span = self._tracer.start_span(
             "batch",
-            self._below(event.run_id),
+            self._parent_context(event.run_id),
             attributes=plain({**named, **rows}),
             start_time=ended - round(event.seconds * _NANO),
         )
@@ -167,7 +167,7 @@ class Spans:
     def _attempt(self, event: TaskEnded) -> None:
         span = self._tracer.start_span(
             mask(f"task {event.name}"),
-            self._below(event.run_id),
+            self._parent_context(event.run_id),
             attributes=plain(
                 {
                     "redrive.flow": event.flow,
@@ -185,8 +185,8 @@ class Spans:
             span.set_status(StatusCode.ERROR, mask(event.error))
         span.end(_nanoseconds(event.ended_at))
 
-    def _below(self, run_id: UUID) -> Context | None:
-        """Where the spans of a run's parts belong; where that run began unheard, to whatever is current."""
+    def _parent_context(self, run_id: UUID) -> Context | None:
+        """Return the parent of the spans of a run's parts; None, for the current span, where the run has no span."""
         span = self._span(run_id)
         return None if span is None else set_span_in_context(span)
 
@@ -214,7 +214,7 @@ def _of_flow(event: FlowStarted) -> dict[str, Any]:
     }
 
 
-def _blame(event: RunEnded) -> dict[str, Any]:
+def _cause_attributes(event: RunEnded) -> dict[str, Any]:
     return {"redrive.kind": event.kind, "redrive.service": event.service}
 
 

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
 
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"

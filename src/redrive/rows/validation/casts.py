@@ -11,13 +11,13 @@ from datetime import datetime, time, timedelta
 from functools import partial
 from typing import Any, Literal
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.to_polars import values_of
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
 
 _TRUTHS = {

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from redrive._internal.garbage import without_collection
 from redrive._internal.masking import MASK, is_secret_name
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.classify.signals import is_interrupt
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
@@ -28,7 +28,7 @@ from redrive.rows.batch import Outgoing, Received, Record
 from redrive.rows.validation.serializers import dump_with, has_serializers
 from redrive.rows.validation.validator import RowSorter, ValidatedRows, joined, listed, own_key, owned, shown, unmet
 
-with needs("rows"):
+with require_extra("rows"):
     import pydantic
     from pydantic import AliasChoices, AliasPath, AnyUrl, BaseModel, RootModel, TypeAdapter, ValidationError
     from pydantic.fields import FieldInfo
@@ -141,7 +141,7 @@ class ModelValidator:
             try:
                 kept(row(validate(record)))
             except ValidationError as error:
-                sieve.refuse(place, in_words(error, with_input=not self._hides_input))
+                sieve.refuse(place, format_duration(error, with_input=not self._hides_input))
             except Exception as error:
                 sieve.failed(place, error)
             else:
@@ -180,7 +180,7 @@ def _bare(hint: Any) -> Any:
     return hint
 
 
-def in_words(error: Any, *, with_input: bool = True) -> str:
+def format_duration(error: Any, *, with_input: bool = True) -> str:
     """Every error of a row in one line: `fee: Input should be a valid decimal ('N/A'); distance_km: Field required`."""
     problems = error.errors(include_url=False, include_context=False, include_input=with_input)
     return "; ".join(map(_problem, problems))

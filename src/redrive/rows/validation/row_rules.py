@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
 
 # Everything that is not listed here is taken for one that looks at other rows.

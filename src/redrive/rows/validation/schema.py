@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redrive._internal.masking import MASK, is_secret_name
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
@@ -17,7 +17,7 @@ from redrive.rows.validation.casts import fitted, of_values, type_name
 from redrive.rows.validation.row_rules import looks_at_other_rows
 from redrive.rows.validation.validator import ValidatedRows, joined, listed, own_key, shown, unmet
 
-with needs("rows"):
+with require_extra("rows"):
     import dataframely as dy
     import polars as pl
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 
-with needs("rows"):
+with require_extra("rows"):
     from pydantic import TypeAdapter
     from pydantic.types import EncodedBytes, EncodedStr
     from pydantic_core import PydanticSerializationError

@@ -1,11 +1,11 @@
-"""The clients of a herd: how each comes to its next request.
+"""The clients of a herd simulation: how each client gets to its next request.
 
-A client's life is a generator: it yields the request it makes next, is told what became of it and when, and lives on
-from there. Only in the service do clients meet, so only requests are events; what a client does between two of them is
-its own affair.
+A client is a generator: it yields its next request, and is sent the outcome and its time. Clients meet only in the
+service, so only requests are events; what a client does between two requests is computed within its generator.
 
-It is a closed loop, as a worker of a pipeline is: a client asks, waits, works on the answer, asks again. It does not
-ask for the next thing while it waits for the last, so that work which an outage holds up is late, and does not pile up.
+It is a closed loop, as a worker of a pipeline is: a client sends a request, waits, processes the answer, and sends the
+next. It does not send the next request while it waits, so that work which an outage holds up is late, and does not pile
+up.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Request(NamedTuple):
     patience: float
     """Seconds that it waits for an answer."""
     probe: bool = False
-    """Whether a circuit sends it to find out if the service is back."""
+    """Whether a circuit sends it to find out if the service has recovered."""
 
 
-Told = tuple[RequestOutcome, float]
-Life = Generator[Request, Told, None]
+Response = tuple[RequestOutcome, float]
+Life = Generator[Request, Response, None]
 
 
 class CallEnd(NamedTuple):
-    """How a call ended for its caller: when, answered or not, and when its error says that a new one makes sense."""
+    """How a call ended for its caller: when, answered or not, and when its error says that a new call makes sense."""
 
     at: float
     answered: bool
@@ -52,13 +52,13 @@ class CallEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What clients do around their calls, whatever their policy. Work whose call failed is kept, and asked for again.
+    """What clients do around their calls, whatever their policy. Work whose call failed is kept, and called for again.
 
-    think    seconds to work on an answer, on average
-    again    seconds until a call that failed is made again, on average, where its error does not say when
+    think    seconds to process an answer, on average
+    again    seconds until a failed call is repeated, on average, where its error does not say when
     timeout  seconds to wait for an answer, where the policy does not say
-    failed   told when a call failed
-    pace     the chance of pauses
+    failed   called with the time when a call failed
+    pace     the random source of pauses
     """
 
     think: float
@@ -68,22 +68,22 @@ class Caller:
     pace: Random
 
     def after(self, ended: CallEnd) -> float:
-        """When the next call begins."""
+        """Return when the next call begins."""
         if ended.answered:
             return ended.at + self.pause(self.think)
         self.failed(ended.at)
         return ended.at + (ended.retry_in or self.pause(self.again))
 
     def pause(self, mean: float) -> float:
-        """A pause without memory, as of workers that have nothing to do with each other."""
+        """Return a random pause with this mean, exponentially distributed as for independent workers."""
         return self.pace.expovariate(1 / mean)
 
 
-# ── by a policy ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── clients with a policy ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def errors(retry_after: int | None) -> dict[RequestOutcome, Exception]:
-    """What a program meets where a request has come to no good; a 503 may ask for time."""
+    """Return the errors that a program gets where a request fails; a 503 may have a Retry-After."""
     headers = Message()
     if retry_after is not None:
         headers["Retry-After"] = str(retry_after)
@@ -97,7 +97,7 @@ def errors(retry_after: int | None) -> dict[RequestOutcome, Exception]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a service's clients go by, as far as it concerns the load they make."""
+    """The part of a service's policy that matters for the load."""
 
     retry: Retry
     breaker: Breaker | None
@@ -108,12 +108,12 @@ class Policy:
 
     @property
     def slow(self) -> float:
-        """From when on an answer is as bad as none."""
+        """Seconds from which an answer counts as a failure."""
         return math.inf if self.breaker is None or self.breaker.slow is None else self.breaker.slow
 
     @classmethod
     def of(cls, service: Service, *, retry_after: int | None = None) -> Policy:
-        """The policy of a service; its own classifier judges what can happen, a 503 with this Retry-After included."""
+        """Return the policy of a service; its own classifier judges the errors, such as a 503 with Retry-After."""
         core, now = service._core, datetime.now(UTC)
         return cls(
             retry=service.retry,
@@ -121,13 +121,14 @@ class Policy:
             budget=service.budget,
             timeout=service._options.timeout,
             verdicts={
-                fate: core.classifier.classify(error, "call", now=now) for fate, error in errors(retry_after).items()
+                outcome: core.classifier.classify(error, "call", now=now)
+                for outcome, error in errors(retry_after).items()
             },
             slice_seconds=core.slice_seconds,
         )
 
     def without_jittered_cooldown(self) -> Policy:
-        """The same, but for circuits that all stay open for the very same time."""
+        """Return the same policy, with circuits that all stay open for the very same time."""
         return self if self.breaker is None else replace(self, breaker=replace(self.breaker, jitter=0.0))
 
 
@@ -135,7 +136,7 @@ class Guarded:
     """One client with a policy: a process with a circuit and a retry budget of its own.
 
     It takes the steps of `redrive.calls.retry_loop` with the same machine, ledger and retry in the same order, and none
-    of those that a simulation has no use for: locks, logs, events, exceptions, keys. A test holds the two together.
+    of those that a simulation has no use for: locks, logs, events, exceptions, keys. A test compares the two.
     """
 
     __slots__ = (
@@ -143,38 +144,38 @@ class Guarded:
         "_attempts",
         "_began",
         "_caller",
-        "_chance",
-        "_fold_at",
+        "_count_at",
         "_fresh",
+        "_is_counted",
         "_ledger",
         "_machine",
         "_policy",
+        "_random",
         "_since",
-        "_troubled",
         "_waited",
     )
 
-    def __init__(self, policy: Policy, caller: Caller, chance: Random) -> None:
+    def __init__(self, policy: Policy, caller: Caller, random: Random) -> None:
         self._policy = policy
         self._caller = caller
-        self._chance = chance
-        self._machine = None if policy.breaker is None else CircuitMachine(policy.breaker, chance)
+        self._random = random
+        self._machine = None if policy.breaker is None else CircuitMachine(policy.breaker, random)
         self._ledger = None if policy.budget is None else BudgetLedger(policy.budget)
-        self._fresh = 0  # successes that neither has been told of
+        self._fresh = 0  # successes that neither the circuit nor the budget has counted yet
         self._since = 0.0
-        self._fold_at = policy.slice_seconds
+        self._count_at = policy.slice_seconds
         self._waited: float | None = None
         self._begin(0.0)
 
     def life(self, first: float) -> Life:
-        """One call after another, the first of them then."""
+        """Make one call after another, the first at `first`."""
         now = first
         while True:
             ended = yield from self.call(now)
             now = self._caller.after(ended)
 
-    def call(self, now: float) -> Generator[Request, Told, CallEnd]:
-        """One call, with the attempts that the policy grants it."""
+    def call(self, now: float) -> Generator[Request, Response, CallEnd]:
+        """Make one call, with the attempts that the policy allows."""
         machine, permit, probe = self._machine, None, False
         self._begin(now)
         while True:
@@ -183,12 +184,12 @@ class Guarded:
                 if probe and (retry_in := machine.retry_in(now)) > 0:
                     return CallEnd(now, answered=False, retry_in=retry_in)
                 permit = machine.admit(now)
-            asked = now
-            fate, now = yield Request(asked, self._patience(asked), probe)
-            if fate is RequestOutcome.ANSWERED:
-                self._succeed(permit, now, now - asked)
+            sent_at = now
+            outcome, now = yield Request(sent_at, self._patience(sent_at), probe)
+            if outcome is RequestOutcome.ANSWERED:
+                self._succeed(permit, now, now - sent_at)
                 return CallEnd(now, answered=True)
-            decision = self._decide(fate, permit, now)
+            decision = self._decide(outcome, permit, now)
             if isinstance(decision, Stop):
                 return CallEnd(now, answered=False, retry_in=decision.retry_in)
             if decision.wait > 0:
@@ -199,9 +200,9 @@ class Guarded:
         self._began = now
         self._attempts = self._ambiguous = 0
         self._waited = None
-        self._troubled = False  # a call that goes well at once is counted later, with others
+        self._is_counted = False  # a call that succeeds at once is counted later, with others
         if self._machine is not None and self._machine.state is not CircuitState.CLOSED:
-            self._trouble(now)
+            self._count_call(now)
 
     def _patience(self, now: float) -> float:
         timeout = self._policy.timeout
@@ -211,47 +212,47 @@ class Guarded:
 
     def _succeed(self, permit: Permit | None, now: float, latency: float) -> None:
         slow = latency >= self._policy.slow
-        if not self._troubled and not slow:
-            if now >= self._fold_at:
-                self._fold(now)
+        if not self._is_counted and not slow:
+            if now >= self._count_at:
+                self._count_successes(now)
             self._fresh += 1
             return
-        self._trouble(now)
+        self._count_call(now)
         if self._machine is not None and permit is not None:
             (self._machine.failed if slow else self._machine.succeeded)(permit, now)
 
-    def _decide(self, fate: RequestOutcome, permit: Permit | None, now: float) -> Decision:
-        self._trouble(now)
-        verdict, machine = self._policy.verdicts[fate], self._machine
+    def _decide(self, outcome: RequestOutcome, permit: Permit | None, now: float) -> Decision:
+        self._count_call(now)
+        verdict, machine = self._policy.verdicts[outcome], self._machine
         if machine is not None and permit is not None:
             if is_a_fault(verdict):
-                self._fold(now)
+                self._count_successes(now)
                 machine.failed(permit, now)
             else:
                 machine.released(permit)
         self._attempts += 1
         self._ambiguous += verdict.kind is Kind.AMBIGUOUS
         progress = CallProgress(self._attempts, now - self._began, self._ambiguous, self._waited)
-        decision = self._policy.retry.decide(verdict, progress, self._chance)
+        decision = self._policy.retry.decide(verdict, progress, self._random)
         if isinstance(decision, Stop):
             return decision
         if machine is not None and (retry_in := machine.retry_in(now)) > decision.wait:
             return Stop("the circuit opened", retry_in=retry_in)
         if self._ledger is not None:
-            self._fold(now)
+            self._count_successes(now)
             if not self._ledger.spend(now):
-                return Stop("the retry budget is spent", retry_in=verdict.retry_after)
+                return Stop("the retry budget is exhausted", retry_in=verdict.retry_after)
         return decision
 
-    def _trouble(self, now: float) -> None:
-        """The call is not one that goes well at once: it is counted now."""
-        if not self._troubled:
-            self._troubled = True
+    def _count_call(self, now: float) -> None:
+        """Count the call now, since it does not succeed at once."""
+        if not self._is_counted:
+            self._is_counted = True
             if self._ledger is not None:
                 self._ledger.earn(now)
 
-    def _fold(self, now: float) -> None:
-        """Tell of the successes since the last time, as `redrive.calls.metrics.counters` does."""
+    def _count_successes(self, now: float) -> None:
+        """Count the successes since the last time, as `redrive.calls.metrics.counters` does."""
         if self._fresh:
             if self._machine is not None:
                 self._machine.count_successes(self._fresh, self._since)
@@ -259,23 +260,21 @@ class Guarded:
                 self._ledger.earn(self._since, self._fresh)
             self._fresh = 0
         self._since = now
-        self._fold_at = now + self._policy.slice_seconds
+        self._count_at = now + self._policy.slice_seconds
 
 
-# ── as many programs have it ─────────────────────────────────────────────────────────────────────────────────────────
+# ── clients without a policy ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def stubborn(wait: Callable[[int], float], caller: Caller, first: float) -> Life:
-    """`while True: try … except: sleep`: a client that asks until it is answered, and waits `wait(n)` before the n-th
-    repeat.
-    """
+def retry_forever(wait: Callable[[int], float], caller: Caller, first: float) -> Life:
+    """Retry until answered, and wait `wait(n)` before the n-th retry: `while True: try … except: sleep`."""
     now = first
     while True:
-        repeats = 0
+        retries = 0
         while True:
-            fate, now = yield Request(now, caller.timeout)
-            if fate is RequestOutcome.ANSWERED:
+            outcome, now = yield Request(now, caller.timeout)
+            if outcome is RequestOutcome.ANSWERED:
                 break
-            repeats += 1
-            now += wait(repeats)
+            retries += 1
+            now += wait(retries)
         now = caller.after(CallEnd(now, answered=True))

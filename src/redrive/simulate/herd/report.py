@@ -1,4 +1,4 @@
-"""What a herd came to: one result for each strategy, and the figures."""
+"""The results of a herd simulation: one for each strategy, and the figures."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from redrive.simulate.herd.simulation import Scenario, Strategy, simulate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one strategy made of the scenario. Counts are from the beginning of the outage on."""
+    """The result of one strategy in the scenario. Counts are from the start of the outage on."""
 
     strategy: str
     normal: float
     peak: float
-    """Requests per second in the worst bucket once the service is back: what it must live through."""
+    """Requests per second in the worst bucket after the recovery: what the service must sustain."""
     peak_at: float
-    """When that was, in seconds since it is back."""
+    """When that was, in seconds after the recovery."""
     peak_while_down: float
     probe_peak: float
-    """Probes of half-open circuits per second in the bucket that has most, down or not."""
+    """Probes of half-open circuits per second in the bucket that has most, before or after the recovery."""
     recovered_after: float
-    """Seconds, since it is back, until no client was left whose last request had failed; infinite where one was."""
+    """Seconds after the recovery until no client was left whose last request had failed; infinite if one was left."""
     requests: int
     in_vain: int
-    """Requests that were not answered: refused, cut off, or given up."""
+    """Requests that were not answered: refused, reset, or timed out."""
     calls_failed: int
     """Calls that ended in an error for their caller, whether anything was sent or not."""
     lost: int
-    """Answers that were not given, of those that would have been without the outage."""
-    books: BucketCounts
+    """Answers that are missing in comparison with a scenario without an outage."""
+    buckets: BucketCounts
 
     @property
     def peak_ratio(self) -> float:
-        """The peak by the normal rate."""
+        """The peak divided by the normal rate."""
         return self.peak / self.normal
 
 
@@ -49,79 +49,83 @@ def hold(
     *,
     seed: int,
     repetitions: int = 1,
-    tell: Callable[[float], None] = lambda share: None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[Result]:
-    """Every strategy in the same scenario; of several repetitions the worst of each figure."""
+    """Simulate every strategy in the same scenario; of several repetitions, return the worst of each figure."""
     runs = len(strategies) * repetitions
     results = []
-    for place, strategy in enumerate(strategies):
-        found = []
+    for position, strategy in enumerate(strategies):
+        repetition_results = []
         for repetition in range(repetitions):
-            done = place * repetitions + repetition
-            books = simulate(
+            done = position * repetitions + repetition
+            buckets = simulate(
                 scenario,
                 strategy,
                 seed=seed + repetition,
-                tell=lambda share, done=done: tell((done + share) / runs),  # type: ignore[misc]
+                progress=lambda share, done=done: progress((done + share) / runs),  # type: ignore[misc]
             )
-            found.append(_result(scenario, strategy.name, books))
-        results.append(reduce(_worse, found))
+            repetition_results.append(_result(scenario, strategy.name, buckets))
+        results.append(reduce(_worse, repetition_results))
     return results
 
 
-def _result(scenario: Scenario, name: str, books: BucketCounts) -> Result:
-    first, back = books.first, books.before
-    peak_bucket = max(range(back, len(books.requests)), key=books.requests.__getitem__)
-    answered = sum(books.fates[RequestOutcome.ANSWERED][first:])
+def _result(scenario: Scenario, name: str, buckets: BucketCounts) -> Result:
+    first, back = buckets.first, buckets.before
+    peak_bucket = max(range(back, len(buckets.requests)), key=buckets.requests.__getitem__)
+    answered = sum(buckets.fates[RequestOutcome.ANSWERED][first:])
     return Result(
         strategy=name,
         normal=scenario.normal,
-        peak=books.requests[peak_bucket] / books.width,
-        peak_at=books.begins(peak_bucket),
-        peak_while_down=max(books.requests[first:back]) / books.width,
-        probe_peak=max(books.probes) / books.width,
-        recovered_after=math.inf if books.troubled else max(0.0, books.healed_at - scenario.back),
-        requests=sum(books.requests[first:]),
-        in_vain=sum(sum(counts[first:]) for fate, counts in zip(RequestOutcome, books.fates, strict=True) if fate),
-        calls_failed=sum(books.calls_failed),
+        peak=buckets.requests[peak_bucket] / buckets.width,
+        peak_at=buckets.begins(peak_bucket),
+        peak_while_down=max(buckets.requests[first:back]) / buckets.width,
+        probe_peak=max(buckets.probes) / buckets.width,
+        recovered_after=math.inf if buckets.troubled else max(0.0, buckets.recovered_at - scenario.back),
+        requests=sum(buckets.requests[first:]),
+        in_vain=sum(
+            sum(counts[first:]) for outcome, counts in zip(RequestOutcome, buckets.fates, strict=True) if outcome
+        ),
+        calls_failed=sum(buckets.calls_failed),
         lost=max(0, round(scenario.normal * (scenario.outage + scenario.watch)) - answered),
-        books=books,
+        buckets=buckets,
     )
 
 
-def _worse(one: Result, other: Result) -> Result:
-    """The worse of each figure; what is drawn is the one with the higher peak."""
-    worst = one if one.peak >= other.peak else other
+def _worse(first: Result, second: Result) -> Result:
+    """Combine the worse of each figure; the counts that are drawn are those with the higher peak."""
+    worst = first if first.peak >= second.peak else second
     return Result(
-        strategy=one.strategy,
-        normal=one.normal,
+        strategy=first.strategy,
+        normal=first.normal,
         peak=worst.peak,
         peak_at=worst.peak_at,
-        peak_while_down=max(one.peak_while_down, other.peak_while_down),
-        probe_peak=max(one.probe_peak, other.probe_peak),
-        recovered_after=max(one.recovered_after, other.recovered_after),
-        requests=max(one.requests, other.requests),
-        in_vain=max(one.in_vain, other.in_vain),
-        calls_failed=max(one.calls_failed, other.calls_failed),
-        lost=max(one.lost, other.lost),
-        books=worst.books,
+        peak_while_down=max(first.peak_while_down, second.peak_while_down),
+        probe_peak=max(first.probe_peak, second.probe_peak),
+        recovered_after=max(first.recovered_after, second.recovered_after),
+        requests=max(first.requests, second.requests),
+        in_vain=max(first.in_vain, second.in_vain),
+        calls_failed=max(first.calls_failed, second.calls_failed),
+        lost=max(first.lost, second.lost),
+        buckets=worst.buckets,
     )
 
 
-def per_second(books: BucketCounts, counts: Sequence[int]) -> list[float]:
-    """Counts by bucket as a rate."""
-    return [count / books.width for count in counts]
+def per_second(buckets: BucketCounts, counts: Sequence[int]) -> list[float]:
+    """Return counts by bucket as rates."""
+    return [count / buckets.width for count in counts]
 
 
 def figures(scenario: Scenario, results: Sequence[Result]) -> list[Figure]:
-    """The requests over time, and the probes of those who probe; the first is the policy that was asked about."""
+    """Return the figures: requests over time, and probes if any; the first result is the user's policy."""
     x_label = "seconds since the service went down"
     marks = ((0.0, "down"), (scenario.outage, "back"))
 
-    def line(one: Result, counts: Sequence[int]) -> Series:
-        times = [one.books.begins(bucket) + scenario.outage for bucket in range(len(counts))]
+    def line(result: Result, values: Sequence[int]) -> Series:
+        times = [result.buckets.begins(bucket) + scenario.outage for bucket in range(len(values))]
         return Series(
-            one.strategy, [*zip(times, per_second(one.books, counts), strict=True)], emphasis=one is results[0]
+            result.strategy,
+            [*zip(times, per_second(result.buckets, values), strict=True)],
+            emphasis=result is results[0],
         )
 
     drawn = [
@@ -129,12 +133,12 @@ def figures(scenario: Scenario, results: Sequence[Result]) -> list[Figure]:
             title=f"what reaches the service, {scenario.normal:,.0f} requests per second being normal",
             x_label=x_label,
             y_label="requests per second",
-            series=[line(one, one.books.requests) for one in results],
+            series=[line(result, result.buckets.requests) for result in results],
             log_y=True,
             marks=marks,
         )
     ]
-    probing = [line(one, one.books.probes) for one in results if one.probe_peak]
+    probing = [line(result, result.buckets.probes) for result in results if result.probe_peak]
     if probing:
         title, y_label = "probes of circuits that find out whether it is back", "probes per second"
         drawn.append(Figure(title=title, x_label=x_label, y_label=y_label, series=probing, marks=marks))

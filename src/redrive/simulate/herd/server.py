@@ -1,4 +1,4 @@
-"""The service of a herd: it takes up so many requests a second, keeps a queue, and is away for a while."""
+"""The simulated service: it processes requests at a limited rate, keeps a queue, and is down for a while."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ OutageKind = Literal["refused", "503", "hang"]
 
 
 class RequestOutcome(IntEnum):
-    """What becomes of a request, as its client sees it."""
+    """The outcome of a request, as its client sees it."""
 
     ANSWERED = 0
     REFUSED = auto()
-    """Nobody listens."""
+    """The service is down."""
     RESET = auto()
-    """It was under way when the service went down."""
+    """It was in flight when the service went down."""
     UNAVAILABLE = auto()
-    """A 503: the queue is full, or the service says itself that it is down."""
+    """A 503: the queue is full, or the service reports that it is down."""
     TIMED_OUT = auto()
 
 
 class SimulatedServer:
-    """Takes up one request every 1/capacity seconds and answers it `latency` seconds later.
+    """Starts to process one request every 1/capacity seconds and answers it `latency` seconds later.
 
-    It knows of no client that has given up: what waits in the queue for longer than its client does is worked on all
-    the same, and capacity is spent on an answer that nobody hears. That is what keeps a service down that could be up.
+    It does not notice clients that time out: a request that waits in the queue for longer than its client does is
+    processed all the same, and capacity is spent on an answer that no client receives. This is what keeps an overloaded
+    service from recovering.
 
-    Nothing that comes later changes the fate of a request, but for the outage, whose time is known. So the fate is told
-    when the request arrives, and requests arrive in the order of time.
+    Later requests do not change the outcome of a request, and the time of the outage is known. So the outcome is
+    returned when the request arrives; requests arrive in the order of time.
     """
 
     __slots__ = ("_away", "_back", "_free_at", "_kind", "_latency", "_longest_queue", "_space")
@@ -38,7 +39,7 @@ class SimulatedServer:
         self, *, capacity: float, queue: int, latency: float, away: float, back: float, kind: OutageKind
     ) -> None:
         self._space = 1 / capacity
-        self._longest_queue = (queue + 0.5) / capacity  # in seconds as it is served; the half is for rounding
+        self._longest_queue = (queue + 0.5) / capacity  # in seconds; the half request is for rounding
         self._latency = latency
         self._away = away
         self._back = back
@@ -46,11 +47,15 @@ class SimulatedServer:
         self._free_at = -math.inf
 
     def ask(self, now: float, patience: float) -> tuple[RequestOutcome, float]:
-        """What becomes of a request that arrives now, and when its client, who waits so long at most, knows."""
+        """Return the outcome of a request that arrives now, and when its client learns of it.
+
+        Args:
+            patience: seconds for which the client waits.
+        """
         if now >= self._away:
             if now < self._back:
                 return self._while_away(now, patience)
-            self._free_at = self._back  # what had queued up before the outage is gone
+            self._free_at = self._back  # the queue from before the outage is lost
             self._away = math.inf
         begins = max(now, self._free_at)
         if begins - now > self._longest_queue:

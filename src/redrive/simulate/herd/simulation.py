@@ -1,7 +1,7 @@
-"""Many clients of one service that goes away and comes back, and what they do to it when it does.
+"""Simulate many clients of one service that goes down and recovers, and the load that they put on it.
 
 Discrete events in virtual time: the events are the requests, and all else follows from them. The same scenario and the
-same seed make the same answer.
+same seed give the same result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redrive.policy import option_checks
 from redrive.policy.backoff import ceiling
 from redrive.policy.retry import Retry
 from redrive.simulate.herd.buckets import BucketCounts
-from redrive.simulate.herd.clients import Caller, Guarded, Life, Policy, stubborn
+from redrive.simulate.herd.clients import Caller, Guarded, Life, Policy, retry_forever
 from redrive.simulate.herd.server import OutageKind, SimulatedServer
 
 MOST_CLIENTS = 1_000_000
@@ -26,27 +26,27 @@ _MOST_BUCKETS = 100_000
 _LONGEST = 86_400.0
 _SPARE = 2.0  # capacity by the normal rate
 _QUEUED = 5.0  # seconds that a full queue takes
-_BETWEEN_WORDS = 5_000  # requests, after which it is said how far it has come
+_REPORTING_STEP = 5_000  # requests between two reports of progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """What happens; times are in seconds.
 
-    clients      each is a process of its own: no circuit and no budget is shared
-    every        how often a client makes a call, on average, the time that the call takes included
-    latency      how long the service takes to answer
-    capacity     requests that it can take up in a second; by default twice the normal rate
-    queue        requests that may wait to be taken up, more are refused with a 503; by default five seconds' worth
+    clients      number of clients; each is a process of its own: no circuit and no budget is shared
+    every        average time between two calls of a client, including the call itself
+    latency      time that the service takes to answer
+    capacity     requests per second that it can start to process; by default twice the normal rate
+    queue        requests that may wait to be processed, more are rejected with a 503; by default five seconds' worth
     timeout      how long a client waits for an answer, where its policy does not say
-    outage       how long the service is away
-    kind         how that shows: connections are "refused", there is a "503", or requests "hang"
-    retry_after  what a 503 asks for
-    again        a client whose call failed makes it again when its error says so, else after this, on average
-    fixed        between two requests of clients that ask until they are answered, to compare with
-    warmup       how long all is well before
-    watch        how long is looked on after
-    bucket       in which requests are counted
+    outage       how long the service is down
+    kind         how the outage shows: connections are "refused", there is a "503", or requests "hang"
+    retry_after  the Retry-After of a 503
+    again        average time after which a client repeats a failed call, where its error does not say when
+    fixed        time between two requests of clients that retry until they are answered, for comparison
+    warmup       how long the service is up before the outage
+    watch        how long the simulation continues after the outage
+    bucket       length of the periods in which requests are counted
     """
 
     clients: int = 5_000
@@ -95,8 +95,8 @@ class Scenario:
             raise ValueError(f"capacity must be {_MOST_REQUESTS:,} or less, not {self.capacity:g}")
         if self.bucket > (shortest := min(self.outage, self.watch)):
             raise ValueError(
-                f"bucket must be no longer than outage and watch, {shortest:g} seconds, not {self.bucket:g}: what "
-                "comes in one moment would not be seen"
+                f"bucket must be no longer than outage and watch, {shortest:g} seconds, not {self.bucket:g}: a longer "
+                "one would hide a peak"
             )
         if (buckets := (self.until / self.bucket)) > _MOST_BUCKETS:
             raise ValueError(f"bucket of {self.bucket:g} seconds makes {buckets:,.0f} of them; make it longer")
@@ -109,106 +109,113 @@ class Scenario:
 
     @property
     def normal(self) -> float:
-        """Requests per second while all is well."""
+        """The normal rate: requests per second without an outage."""
         return self.clients / self.every
 
     @property
     def takes_up(self) -> float:
-        """Requests that the service can take up in a second."""
+        """Requests per second that the service can start to process."""
         return _SPARE * self.normal if self.capacity is None else self.capacity
 
     @property
     def places(self) -> int:
-        """Requests that may wait to be taken up."""
+        """Requests that may wait to be processed."""
         return round(_QUEUED * self.takes_up) if self.queue is None else self.queue
 
     @property
     def back(self) -> float:
-        """When the service is back."""
+        """When the service is up again."""
         return self.warmup + self.outage
 
     @property
     def until(self) -> float:
-        """When all ends."""
+        """When the simulation ends."""
         return self.back + self.watch
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How clients deal with an outage; `live` begins the life of one, whose first call begins at a given time."""
+    """How clients deal with an outage; `live` starts the generator of one client, given the time of its first call."""
 
     name: str
     live: Callable[[Caller, Random, float], Life]
 
 
 def strategies(name: str, policy: Policy, *, fixed: float) -> list[Strategy]:
-    """The policy, and what it is held against."""
+    """Return the policy as a strategy, and the strategies to compare it with."""
 
-    def guarded(policy: Policy) -> Callable[[Caller, Random, float], Life]:
+    def follow_policy(policy: Policy) -> Callable[[Caller, Random, float], Life]:
         return lambda caller, chance, first: Guarded(policy, caller, chance).life(first)
 
-    ramp = Retry()
+    default = Retry()
 
-    def doubling(repeat: int) -> float:
-        return ceiling(repeat, base=ramp.base, multiplier=ramp.multiplier, cap=ramp.cap)
+    def exponential_wait(retry: int) -> float:
+        return ceiling(retry, base=default.base, multiplier=default.multiplier, cap=default.cap)
 
-    found = [Strategy(name, guarded(policy))]
+    compared = [Strategy(name, follow_policy(policy))]
     if policy.breaker is not None and policy.breaker.jitter > 0:
-        found.append(Strategy("its cool-down not jittered", guarded(policy.without_jittered_cooldown())))
+        compared.append(Strategy("its cool-down not jittered", follow_policy(policy.without_jittered_cooldown())))
     return [
-        *found,
-        Strategy("exponential, not jittered", lambda caller, _, first: stubborn(doubling, caller, first)),
-        Strategy(f"fixed {fixed:g} s", lambda caller, _, first: stubborn(lambda repeat: fixed, caller, first)),
+        *compared,
+        Strategy("exponential, not jittered", lambda caller, _, first: retry_forever(exponential_wait, caller, first)),
+        Strategy(f"fixed {fixed:g} s", lambda caller, _, first: retry_forever(lambda retry: fixed, caller, first)),
     ]
 
 
 def check_fit(name: str, policy: Policy, scenario: Scenario) -> None:
-    """Refuse a policy by which the service would be down on its best day."""
+    """Check that the service can answer within the limits of the policy.
+
+    Raises:
+        ValueError: every answer would be too late, even without an outage.
+    """
     if policy.timeout is not None and policy.timeout <= scenario.latency:
         raise ValueError(
-            f"{name} gives an attempt up after {policy.timeout:g} seconds, and the service takes {scenario.latency:g}: "
-            "take a shorter latency"
+            f"{name} ends an attempt after {policy.timeout:g} seconds, and the service takes {scenario.latency:g}: "
+            "use a shorter latency"
         )
     if policy.slow <= scenario.latency:
         raise ValueError(
-            f"{name} takes an answer after {policy.slow:g} seconds for a failure, and the service takes "
-            f"{scenario.latency:g}: take a shorter latency"
+            f"{name} counts an answer after {policy.slow:g} seconds as a failure, and the service takes "
+            f"{scenario.latency:g}: use a shorter latency"
         )
 
 
 def simulate(
-    scenario: Scenario, strategy: Strategy, *, seed: int, tell: Callable[[float], None] = lambda share: None
+    scenario: Scenario, strategy: Strategy, *, seed: int, progress: Callable[[float], None] = lambda share: None
 ) -> BucketCounts:
-    """Let it happen, and count. `tell` is told now and then which share of it is over.
+    """Simulate a strategy in a scenario, and return the counts.
 
     Until the outage begins, all strategies see the very same requests.
+
+    Args:
+        progress: called from time to time with the share that is done.
     """
-    # The clients' own pace and the policies' chance are two: a policy that draws more often changes no pause.
-    pace, chance = Random(f"{seed} pace"), Random(f"{seed} chance")
-    books = BucketCounts(
+    # Pauses and policies have separate random sources, so that a policy that draws more often changes no pause.
+    pauses, chance = Random(f"{seed} pace"), Random(f"{seed} chance")
+    counts = BucketCounts(
         away=scenario.warmup, back=scenario.back, until=scenario.until, width=scenario.bucket, clients=scenario.clients
     )
     caller = Caller(
         think=scenario.every - scenario.latency,
         again=scenario.again,
         timeout=scenario.timeout,
-        failed=books.call_failed,
-        pace=pace,
+        failed=counts.call_failed,
+        pace=pauses,
     )
-    with without_collection():  # lives refer to nothing that refers to them
+    with without_collection():  # the generators are in no reference cycle
         lives = [strategy.live(caller, chance, _first(scenario, caller)) for _ in range(scenario.clients)]
-        _let_happen(scenario, lives, books, tell)
-    return books
+        _run(scenario, lives, counts, progress)
+    return counts
 
 
 def _first(scenario: Scenario, caller: Caller) -> float:
-    """When a client makes its first call: some are in the middle of one when we begin to look."""
-    pace = caller.pace
-    under_way = pace.random() < scenario.latency / scenario.every
-    return (pace.uniform(0, scenario.latency) if under_way else 0.0) + caller.pause(caller.think)
+    """Return when a client makes its first call; some are in the middle of a call when the simulation starts."""
+    pauses = caller.pace
+    under_way = pauses.random() < scenario.latency / scenario.every
+    return (pauses.uniform(0, scenario.latency) if under_way else 0.0) + caller.pause(caller.think)
 
 
-def _let_happen(scenario: Scenario, lives: list[Life], books: BucketCounts, tell: Callable[[float], None]) -> None:
+def _run(scenario: Scenario, lives: list[Life], counts: BucketCounts, progress: Callable[[float], None]) -> None:
     server = SimulatedServer(
         capacity=scenario.takes_up,
         queue=scenario.places,
@@ -222,13 +229,13 @@ def _let_happen(scenario: Scenario, lives: list[Life], books: BucketCounts, tell
     until, made = scenario.until, 0
     while queue and queue[0][0] <= until:
         at, number, request = queue[0]
-        fate, when = server.ask(at, request.patience)
-        books.request(number, request, fate, when)
+        outcome, when = server.ask(at, request.patience)
+        counts.request(number, request, outcome, when)
         if when > until:
             heappop(queue)
         else:
-            request = lives[number].send((fate, when))
+            request = lives[number].send((outcome, when))
             heapreplace(queue, (request.at, number, request))
         made += 1
-        if made % _BETWEEN_WORDS == 0:
-            tell(at / until)
+        if made % _REPORTING_STEP == 0:
+            progress(at / until)

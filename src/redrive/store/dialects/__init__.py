@@ -1,1 +1,1 @@
-"""The two databases of a store: one small contract, SQLite and PostgreSQL."""
+"""The two databases of a store behind one small contract: SQLite and PostgreSQL."""

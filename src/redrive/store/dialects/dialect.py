@@ -1,4 +1,4 @@
-"""The seam between the rules and the two databases: the little that must differ."""
+"""`Dialect`: the operations that must differ between the two databases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.model.calls import Kind
 
 
 class LetterRow(NamedTuple):
-    """A new letter as both drivers take it: JSON and times as text, in the order of `PUT_COLUMNS`."""
+    """A new letter in the form that both drivers take: JSON and times as text, in the order of `PUT_COLUMNS`."""
 
     pipeline_name: str
     run_id: str | None
@@ -37,7 +37,7 @@ PUT_COLUMNS = LetterRow._fields
 
 
 class RepeatedLetter(NamedTuple):
-    """A record that has come again, and was counted at the letter that decides it."""
+    """A record that failed again, counted at its decided letter."""
 
     letter_id: int
     times: int
@@ -48,33 +48,33 @@ class RepeatedLetter(NamedTuple):
 
 
 class Dialect(Protocol):
-    """What a database must be able to do beyond the SQL both understand."""
+    """What a database must provide beyond the SQL that both understand."""
 
     where: str
-    """The database as a person may see it: no password."""
+    """The location of the database, without a password."""
 
     migrates_itself: bool
-    """Whether connecting may change the schema unasked: not where others share it."""
+    """Whether connecting may migrate the schema: not where other programs share it."""
 
     is_remote: bool
-    """Whether another process does the work, while this one may prepare what comes next."""
+    """Whether a server does the work, so that this process can prepare the next step meanwhile."""
     reading: Mapping[str, Any]
     writing: Mapping[str, Any]
-    """The options of a connection that is to read one snapshot, and of one that is to write."""
+    """Options of a connection that reads one snapshot, and of one that writes."""
     errors: tuple[type[Exception], ...]
-    """What the driver raises where it is used directly."""
+    """Exceptions of the driver where it is used directly."""
 
     def engine_key(self) -> Hashable:
         """Return what databases must have in common to share an engine, and its pool of connections."""
 
     def engine(self) -> Engine:
-        """A pool of connections whose transactions keep the promises of `Database`."""
+        """Return a pool of connections whose transactions have the guarantees of `Database`."""
 
     def tighten(self) -> None:
-        """Take rights to the data from others that an older version gave them unasked."""
+        """Revoke rights to the data that an older version granted to others by default."""
 
     def insert(self, table: Table) -> Any:
-        """An INSERT that knows ON CONFLICT."""
+        """Return an INSERT that supports ON CONFLICT."""
 
     def lock_schema(self, connection: Connection) -> None:
         """Let one process migrate at a time."""
@@ -83,52 +83,55 @@ class Dialect(Protocol):
         """Keep others from putting letters until the transaction ends."""
 
     def lock(self, connection: Connection, what: str) -> None:
-        """Let one transaction at a time do what has this name, until it ends."""
+        """Let one transaction at a time hold the lock of this name, until it ends."""
 
     def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
-        """Add the letters whose identity has no open letter yet; the identities that have one are given back, and
-        those letters are kept from changing until the transaction ends.
+        """Add the letters whose identity has no open letter yet; return the identities that have one.
+
+        Those letters are locked until the transaction ends.
         """
 
     def add_letters(self, connection: Connection, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Insert letters in bulk, the fast way, and see that their causes are counted."""
+        """Insert letters in bulk, and count them in their causes."""
 
     def see_again(self, connection: Connection, rows: Sequence[LetterRow], times: Sequence[int]) -> None:
-        """Count further sightings of letters that are open, each of `rows` so many times; the letter shows the
-        newest, the audit log keeps a raw record that differed. No identity comes twice.
+        """Count further sightings of open letters, `times` of each row.
 
-        A call that was not sent, with 0 attempts, keeps the letter's error, cause and attempts: they may be of an
-        attempt that reached the service.
+        The letter shows the newest sighting; the audit log keeps a raw record that differed. No identity comes twice. A
+        call that was not sent, with 0 attempts, keeps the letter's error, cause and attempts: they may be of an attempt
+        that reached the service.
         """
 
     def same_content(self, connection: Connection, rows: Sequence[LetterRow]) -> Sequence[tuple[int, int]]:
-        """Return the letters that have the identity, raw record and context of a row: its place, and the letter's id.
+        """Return the letters with the identity, raw record and context of a row: the row's index, and the letter's id.
 
-        Those that were reprocessed or discarded are kept from changing until the transaction ends.
+        Letters that were reprocessed or discarded are locked until the transaction ends.
         """
 
     def see_decided(self, connection: Connection, sightings: Sequence[RepeatedLetter]) -> None:
         """Count further sightings of letters that were reprocessed or discarded. No letter comes twice."""
 
     def now(self, connection: Connection) -> datetime:
-        """The time by the one clock that all who share the database have in common."""
+        """Return the time by the clock that all processes of the database share."""
 
     def begin_bounded(self, connection: Connection, *, within: float = 600.0) -> datetime:
-        """The same, of a transaction that waits for others only so long, and that does not hold them up for ever: it is
-        undone when its process falls silent, and at the latest after so many seconds, where the server can do that.
+        """Return the time as `now` does, in a transaction that neither waits for others nor holds them up for long.
+
+        Where the server supports it, the transaction is rolled back when its process falls silent, and at the latest
+        after `within` seconds.
         """
 
     def place(self) -> object:
-        """What tells it from another database that has come under its name since; None where there is none any more."""
+        """Return what distinguishes it from another database of the same name; None if it no longer exists."""
 
     def size(self, connection: Connection) -> int:
-        """Bytes on disk."""
+        """Return the bytes on disk."""
 
     def letters_size(self, connection: Connection) -> int | None:
-        """Bytes on disk of the table of letters, with its indexes; None where that takes a scan to find out."""
+        """Return the bytes on disk of the table of letters, with its indexes; None where that would take a scan."""
 
     def collided(self, error: BaseException) -> bool:
-        """Whether it says that an identity has an open letter already."""
+        """Return whether an error means that an identity already has an open letter."""
 
     def advice(self, error: BaseException, kind: Kind) -> str | None:
-        """What a person can do about an error, where that is known."""
+        """Return what an operator can do about an error, if known."""

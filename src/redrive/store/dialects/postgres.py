@@ -10,27 +10,27 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, tex
 from sqlalchemy.dialects.postgresql import insert
 
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.model.calls import Kind
 from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, RepeatedLetter
 from redrive.store.encoding import decode, encode
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
-_SCHEMA_LOCK = 7_236_413_905_712  # any number that is ours: pg_advisory locks are known by number
+_SCHEMA_LOCK = 7_236_413_905_712  # the number of redrive's advisory lock; any constant will do
 _COPIED_AT_ONCE = 256
-# A server that is gone without a word, its machine or the way to it, is noticed within half a minute.
+# A server that disappears without closing the connection is noticed within half a minute.
 _CONNECTING = {
     "connect_timeout": 10,
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
-    # A pooler may hand the next transaction to another server process, which knows no statement of ours.
+    # A pooler may pass the next transaction to another server process, which has none of the prepared statements.
     "prepare_threshold": None,
 }
-# Shorter than anybody's patience: who waits for one that was suspended in mid-transaction lives to see its end.
+# Shorter than the patience of any client, so that a client outlasts a transaction whose process was suspended.
 SILENCE = "15s"
 LOCK_PATIENCE = "25s"
 _BOUNDED = (
@@ -38,7 +38,7 @@ _BOUNDED = (
     "set_config('idle_in_transaction_session_timeout', :silent, true)"
 )
 _BEGIN_BOUNDED = text(_BOUNDED)
-# A session that was last sent many parameters in one go may count as one at work, however silent it is.
+# A session that was last sent many parameters at once may count as busy, although it is silent.
 _BEGIN_BOUNDED_17 = text(f"{_BOUNDED}, set_config('transaction_timeout', :within, true)")
 
 
@@ -53,7 +53,7 @@ class PostgresDialect:
 
     def __init__(self, url: URL) -> None:
         self._url = url.set(drivername="postgresql+psycopg")
-        # A password may stand among the parameters, too.
+        # The parameters may hold a password, too.
         self.where = mask(self._url.set(drivername="postgresql").render_as_string(hide_password=True))
 
     def engine_key(self) -> Hashable:
@@ -64,14 +64,14 @@ class PostgresDialect:
             self._url,
             json_serializer=encode,
             json_deserializer=decode,
-            hide_parameters=True,  # a traceback is no place for records
+            hide_parameters=True,  # a traceback must not show records
             connect_args={name: value for name, value in _CONNECTING.items() if name not in self._url.query},
         )
         event.listen(engine, "checkout", _leave_access_mode)
         return engine
 
     def tighten(self) -> None:
-        """Rights are roles here, and are given by hand."""
+        """Do nothing: on PostgreSQL, roles are granted by hand."""
 
     def insert(self, table: Table) -> Any:
         return insert(table)
@@ -89,13 +89,13 @@ class PostgresDialect:
 
     def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
         # Locked in one order, so that two batches of the same letters wait for each other instead of deadlocking.
-        found = connection.connection.cursor().execute(
+        rows_with_letter = connection.connection.cursor().execute(
             """SELECT identity FROM pipeline.dead_letter_queue
                WHERE identity = ANY(%s::uuid[]) AND (CASE WHEN status IN ('pending', 'escalated') THEN 1 END) = 1
                ORDER BY identity FOR UPDATE""",
             ["{" + ",".join([row.identity.hex() for row in rows]) + "}"],
         )
-        standing = {identity.bytes for (identity,) in found}
+        standing = {identity.bytes for (identity,) in rows_with_letter}
         new = [row for row in rows if row.identity not in standing] if standing else rows
         if new:
             self.add_letters(connection, PUT_COLUMNS, new)
@@ -160,12 +160,12 @@ class PostgresDialect:
             """SELECT letter.id FROM pipeline.dead_letter_queue AS letter JOIN asked_content USING (identity)
                WHERE letter.status IN ('reprocessed', 'discarded') ORDER BY letter.id FOR UPDATE OF letter"""
         )
-        found = cursor.execute(
+        matches = cursor.execute(
             """SELECT asked.place, letter.id FROM asked_content AS asked
                JOIN pipeline.dead_letter_queue AS letter USING (identity)
                WHERE letter.raw_record = asked.raw_record AND letter.context IS NOT DISTINCT FROM asked.context"""
         )
-        pairs = [(int(place), int(letter_id)) for place, letter_id in found]
+        pairs = [(int(place), int(letter_id)) for place, letter_id in matches]
         cursor.execute("TRUNCATE asked_content")
         return pairs
 
@@ -194,7 +194,7 @@ class PostgresDialect:
         return moment.astimezone(UTC)
 
     def place(self) -> object:
-        return self.where  # who is connected knows when it goes away
+        return self.where  # a connected client notices when the server goes away
 
     def size(self, connection: Connection) -> int:
         total = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relnamespace = 'pipeline'::regnamespace"
@@ -213,19 +213,19 @@ class PostgresDialect:
         if kind is Kind.AUTH:
             return "check the user and the password of the store's URL"
         if kind is Kind.TRANSIENT:
-            return "see that the server runs and can be reached; running again is safe"
+            return "check that the server runs and is reachable; running again is safe"
         if getattr(error, "sqlstate", None) == "25006":
             return (
                 "the server is a standby, or the role or the database has default_transaction_read_only=on; "
                 "connect as a role that may write"
             )
         if getattr(error, "sqlstate", None) == "25P04":
-            return "this process stood still, or the server takes too long; running again is safe"
+            return "this process was suspended, or the server is too slow; running again is safe"
         return None
 
 
 def _leave_access_mode(connection: psycopg.Connection[Any], *_: object) -> None:
-    """Let the role decide whether it may write. A connection that has read would begin READ WRITE from then on."""
+    """Let the role decide whether it may write: after a read-only transaction, the driver would begin READ WRITE."""
     connection.read_only = None
 
 
@@ -237,13 +237,13 @@ def _copy(connection: Connection, table: str, columns: Sequence[str], rows: Sequ
 
 
 def _lines(rows: Sequence[Sequence[Any]]) -> str:
-    """Rows in COPY's text format."""
+    """Return rows in COPY's text format."""
     return "".join(["\t".join([_field(value) for value in row]) + "\n" for row in rows])
 
 
 def _field(value: Any) -> str:
     if isinstance(value, str):
-        # Looking is cheap, and most texts have nothing to escape.
+        # The check is cheap, and most texts have nothing to escape.
         if "\\" in value or "\n" in value or "\t" in value or "\r" in value:
             return value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r").replace("\t", r"\t")
         return value

@@ -1,4 +1,4 @@
-"""SQLite: one file, write-ahead log, one writer at a time who waits for his turn."""
+"""SQLite: one file with a write-ahead log, and one writer at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SETTINGS = (
 _LONGEST_WAIT = 2.0
 _STARTS_OF_NUMBERS = frozenset("-0123456789")
 DIRECTORY_NAME = ".redrive"
-"""The directory that is ours alone, where nothing names another store."""
+"""The default directory, which belongs to redrive alone."""
 _LOG = logging.getLogger("redrive.store")
 
 
@@ -51,14 +51,14 @@ class SqliteDialect:
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
     def __init__(self, path: Path, *, patience: float) -> None:
-        self._path = path.absolute()  # also where the program changes its working directory later
+        self._path = path.absolute()  # so that the program may change its working directory later
         self._patience = patience
         self.where = str(path)
 
     @property
     def busy_timeout(self) -> float:
-        """Seconds that SQLite itself waits for its turn. Nothing can cancel that wait, so it is short, and `Database`
-        begins the transaction again until its patience ends."""
+        """Seconds that SQLite itself waits for its lock. That wait cannot be cancelled, so it is short, and `Database`
+        retries the transaction until its patience ends."""
         return min(self._patience, _LONGEST_WAIT)
 
     def engine_key(self) -> Hashable:
@@ -76,7 +76,7 @@ class SqliteDialect:
             creator=self._connect,
             poolclass=QueuePool,  # SQLAlchemy takes a URL without a path for a database in memory
             json_serializer=_encode,
-            hide_parameters=True,  # a traceback is no place for records
+            hide_parameters=True,  # a traceback must not show records
             json_deserializer=decode,
             # The tables name their schema on PostgreSQL; a file has none.
             execution_options={"schema_translate_map": {SCHEMA: None}},
@@ -85,7 +85,7 @@ class SqliteDialect:
         return engine
 
     def _keep_out_of_git(self) -> None:
-        """Have git pass over our own directory: records do not belong into a repository."""
+        """Have git ignore redrive's own directory: records do not belong in a repository."""
         if self._path.parent.name == DIRECTORY_NAME:
             with suppress(OSError):
                 file = open_new(self._path.parent / ".gitignore")
@@ -93,7 +93,7 @@ class SqliteDialect:
                 os.close(file)
 
     def tighten(self) -> None:
-        """Make private what an older version made readable by others; say so."""
+        """Make private what an older version made readable by others, and log it."""
         own = [self._path.parent] if self._path.parent.name == DIRECTORY_NAME else [self._path.parent / "results"]
         for path in (*own, self._path, *(self._path.with_name(self._path.name + end) for end in ("-wal", "-shm"))):
             if changed := tighten(path):
@@ -106,13 +106,13 @@ class SqliteDialect:
                 )
 
     def _make_file(self) -> None:
-        """Make a file that is private; SQLite gives its log the same rights.
+        """Create a file that is private; SQLite gives its log the same rights.
 
-        It is closed before it gets its name: to close the file of a database releases all locks of this process on it,
-        and the next process that leaves would remove the log that this one still reads.
+        It is closed before it gets its name: closing the file of a database releases all locks of this process on it,
+        and the next process that disconnects would remove the log that this process still reads.
         """
         made = scratch_beside(self._path)
-        with suppress(OSError):  # another process was first, or the file system has no links: SQLite makes it
+        with suppress(OSError):  # another process was first, or the file system has no links: SQLite creates the file
             os.close(open_new(made))
             try:
                 os.link(made, self._path)
@@ -122,7 +122,7 @@ class SqliteDialect:
     def _connect(self) -> sqlite3.Connection:
         if not self._path.exists():
             self._make_file()
-        # Transactions are begun by `_begin` and by nobody else, hence isolation_level=None.
+        # Only `_begin` begins transactions, hence isolation_level=None.
         connection = sqlite3.connect(
             self._path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
         )
@@ -141,20 +141,20 @@ class SqliteDialect:
         return insert(table)
 
     def lock_schema(self, connection: Connection) -> None:
-        """A writing transaction is alone already."""
+        """Do nothing: there is one writing transaction at a time."""
 
     def lock_causes(self, connection: Connection) -> None:
-        """A writing transaction is alone already."""
+        """Do nothing: there is one writing transaction at a time."""
 
     def lock(self, connection: Connection, what: str) -> None:
-        """A writing transaction is alone already."""
+        """Do nothing: there is one writing transaction at a time."""
 
     def put_new(self, connection: Connection, rows: Sequence[LetterRow]) -> Collection[bytes]:
         cursor = connection.connection.cursor()
         cursor.execute("SELECT coalesce(max(id), 0) FROM dead_letter_queue")
         newest = cursor.fetchone()
-        # Most letters are new, so they are not looked for first; those that are not leave a gap in the count.
-        # The driver is quicker with tuples that are nothing more.
+        # Most letters are new, so they are not searched first; those that are not new leave a gap in the ids.
+        # The driver is faster with plain tuples.
         values = [tuple(_as_stored(row)) for row in rows]
         cursor.executemany(f"{_insert(PUT_COLUMNS)} ON CONFLICT DO NOTHING", values)
         if cursor.rowcount == len(rows):
@@ -186,7 +186,7 @@ class SqliteDialect:
         for row, count in zip(map(_as_stored, rows), times, strict=True):
             of = row._asdict()
             cursor.execute(statement, of)
-            is_same = all(_has_content(row, *found) for found in cursor.fetchall())
+            is_same = all(_has_content(row, *content) for content in cursor.fetchall())
             values.append({**of, "times": count, "is_same": is_same})
         cursor.executemany(
             f"""INSERT INTO letter_audit (letter_id, at, action, status_before, status_after, detail)
@@ -217,7 +217,7 @@ class SqliteDialect:
         pairs = []
         for place, row in enumerate(map(_as_stored, rows)):
             cursor.execute("SELECT id, raw_record, context FROM dead_letter_queue WHERE identity = ?", (row.identity,))
-            pairs += [(place, letter_id) for letter_id, *found in cursor.fetchall() if _has_content(row, *found)]
+            pairs += [(place, letter_id) for letter_id, *content in cursor.fetchall() if _has_content(row, *content)]
         return pairs
 
     def see_decided(self, connection: Connection, sightings: Sequence[RepeatedLetter]) -> None:
@@ -226,21 +226,21 @@ class SqliteDialect:
                 run_id = :run_id, source_table = :source, position = :position, superseded_at = NULL,
                 received_key = json_set(received_key, '$.superseded_at', NULL)
                 WHERE id = :letter_id""",
-            [one._asdict() for one in sightings],
+            [sighting._asdict() for sighting in sightings],
         )
 
     def now(self, connection: Connection) -> datetime:
-        return datetime.now(UTC)  # who shares a file shares a machine
+        return datetime.now(UTC)  # processes that share a file share a machine
 
     def begin_bounded(self, connection: Connection, *, within: float = 600.0) -> datetime:
-        return datetime.now(UTC)  # who writes is alone, and has waited for that only so long
+        return datetime.now(UTC)  # there is one writer at a time, and the wait for it is bounded
 
     def place(self) -> object:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino  # who has a file open keeps it, whatever its name leads to
+        return status.st_dev, status.st_ino  # an open file stays the same, whatever its name refers to
 
     def size(self, connection: Connection) -> int:
         pages = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"))
@@ -248,10 +248,10 @@ class SqliteDialect:
         return int(pages.scalar_one()) + (log.stat().st_size if log.exists() else 0)
 
     def letters_size(self, connection: Connection) -> int | None:
-        return None  # all tables are in one file, and only a scan tells whose a page is
+        return None  # all tables are in one file, and only a scan can tell the pages of a table
 
     def collided(self, error: BaseException) -> bool:
-        return False  # a writing transaction is alone
+        return False  # there is one writing transaction at a time
 
     def advice(self, error: BaseException, kind: Kind) -> str | None:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -264,12 +264,12 @@ class SqliteDialect:
             sqlite3.SQLITE_IOERR: "see that the disk is well and has space; everything committed is kept",
             sqlite3.SQLITE_NOTADB: "it is no SQLite database; name another file",
             sqlite3.SQLITE_CORRUPT: "restore it from a backup, or recover it with sqlite3's .recover",
-            sqlite3.SQLITE_BUSY: "another process has been writing all this time; running again is safe",
+            sqlite3.SQLITE_BUSY: "another process keeps the file locked; running again is safe",
         }.get(code)
 
 
 def _begin(connection: Connection) -> None:
-    # A writer takes its turn before it reads: one that has read first is refused without waiting when others wrote.
+    # A writer locks before it reads: a transaction that has read first fails at once when others have written.
     writing = connection.get_execution_options().get("redrive_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -298,7 +298,7 @@ def _as_stored(row: LetterRow) -> LetterRow:
 
 
 def _has_content(row: LetterRow, raw_record: str | float, context: str | None) -> bool:
-    """Whether a row, as stored, has the record and context of a letter; the order of fields does not count.
+    """Return whether a row, as stored, has the record and context of a letter; the order of fields does not count.
 
     A record that is an int is read as a number, and so are all numbers that an older version stored.
     """
@@ -322,7 +322,7 @@ def _count(cursor: DBAPICursor, columns: Sequence[str], rows: Sequence[Sequence[
             _COUNT,
             (
                 *(of["fingerprint"], of["pipeline_name"], f"{of['rejected_at'][:13]}:00:00.000000Z"),
-                *(letters if status == one else 0 for one in STATUSES),
+                *(letters if status == column else 0 for column in STATUSES),
                 *(letters * of.get("seen", 1), of["rejected_at"], of["last_seen"]),
             ),
         )
@@ -331,5 +331,5 @@ def _count(cursor: DBAPICursor, columns: Sequence[str], rows: Sequence[Sequence[
 _COUNT = f"""
     INSERT INTO cause_hours (fingerprint, pipeline_name, hour, {", ".join(STATUSES)}, seen, first_seen, last_seen)
     VALUES ({",".join("?" * 10)})
-    ON CONFLICT DO UPDATE SET {", ".join(f"{one} = {one} + excluded.{one}" for one in (*STATUSES, "seen"))},
+    ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in (*STATUSES, "seen"))},
         first_seen = min(first_seen, excluded.first_seen), last_seen = max(last_seen, excluded.last_seen)"""

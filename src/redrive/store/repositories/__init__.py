@@ -1,1 +1,1 @@
-"""What a store holds, as objects with queries: runs, tasks, services, and what processes share."""
+"""The contents of a store, as objects with queries: runs, tasks, services, and what processes share."""

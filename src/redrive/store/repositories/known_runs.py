@@ -1,4 +1,4 @@
-"""What has ever run in a store, and when it is to be done: by this a run that never began is missed."""
+"""The pipelines and flows that ever ran in a store, with their SLAs: used to detect a run that did not start."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from redrive.store.schema import pipelines
 Runnable = Literal["pipeline", "flow"]
 
 
-def note_start(
+def register_start(
     connection: Connection, dialect: Dialect, kind: Runnable, name: str, *, sla: TimeOfDay | float | None, now: datetime
 ) -> None:
-    """Note that it runs, and by what time of day it is to be done from now on; seconds are of each run."""
+    """Record the start of a run, and its SLA if that is a time of day; an SLA in seconds belongs to each run."""
     known = dialect.insert(pipelines).values(
         name=name, kind=kind, sla=str(sla) if isinstance(sla, TimeOfDay) else None, first_seen=now, last_started=now
     )
@@ -31,7 +31,7 @@ def note_start(
 
 
 def count_rows(connection: Connection, pipeline: str, added: Counts) -> None:
-    """Add the rows of a batch to those of all runs of a pipeline, which purging runs does not lower."""
+    """Add the rows of a batch to the totals of a pipeline, which purging runs does not lower."""
     counted = pipelines.c
     connection.execute(
         update(pipelines)

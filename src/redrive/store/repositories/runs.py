@@ -1,4 +1,4 @@
-"""Runs as people ask for them: `store.runs`."""
+"""`store.runs`: the runs of pipelines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sqlalchemy import ColumnElement, Connection, Row, select
 
 from redrive.errors import PipelineError
 from redrive.model.runs import COUNTED, Counts, Report, RunStatus, Tier
-from redrive.store.corrupt_rows import making_sense
+from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.database import Database
 from redrive.store.schema import checkpoints, runs
 
 _COLUMNS = {name: runs.c[name if name in {"batches", "retries"} else f"rows_{name}"] for name in COUNTED}
 _DIGITS = 32
-_SHORTEST = 4  # characters of a run's id that a person may type instead of all of it
+_SHORTEST = 4  # least number of characters that may stand for a run's id
 
 
 class RunRepository:
@@ -27,7 +27,7 @@ class RunRepository:
         self._database = database
 
     def _read(self, work: Callable[[Connection], list[Report]]) -> list[Report]:
-        with making_sense("runs"):
+        with corrupt_row_as_store_error("runs"):
             return self._database.read(work)
 
     def find(
@@ -38,7 +38,7 @@ class RunRepository:
         since: datetime | None = None,
         limit: int = 20,
     ) -> list[Report]:
-        """Runs, the newest first."""
+        """Return runs, newest first."""
         wanted = _selected().order_by(runs.c.started_at.desc(), runs.c.run_id).limit(limit)
         if pipeline is not None:
             wanted = wanted.where(runs.c.pipeline_name == pipeline)
@@ -49,23 +49,23 @@ class RunRepository:
         return self._read(lambda connection: [report_of(row, row.position) for row in connection.execute(wanted)])
 
     def get(self, run_id: UUID | str) -> Report:
-        """One run, by its id or the beginning of it; of a pipeline's name, its newest run."""
-        found = self.like(run_id)
-        if not found:
+        """Return one run, by its id or the beginning of it; for a pipeline's name, its newest run."""
+        matches = self.find_by_prefix(run_id)
+        if not matches:
             raise PipelineError(f"there is no run {str(run_id)!r}; see `redrive runs ls`")
-        if len(found) > 1:
+        if len(matches) > 1:
             raise PipelineError(f"several runs begin with {str(run_id)!r}; give more of the id")
-        return found[0]
+        return matches[0]
 
-    def like(self, run_id: UUID | str) -> list[Report]:
-        """Runs that may be meant by this, two at most: by an id or the beginning of it, or a pipeline's name."""
+    def find_by_prefix(self, run_id: UUID | str) -> list[Report]:
+        """Return up to two runs that match: an id or the beginning of one, or a pipeline's name for its newest run."""
         text = str(run_id)
 
         def work(connection: Connection) -> list[Report]:
             if is_run(text.lower()):
                 begins = of_run(runs.c.run_id, text.lower())
-                if found := connection.execute(_selected().where(begins).limit(2)).all():
-                    return [report_of(row, row.position) for row in found]
+                if rows := connection.execute(_selected().where(begins).limit(2)).all():
+                    return [report_of(row, row.position) for row in rows]
             named = _selected().where(runs.c.pipeline_name == text).order_by(runs.c.started_at.desc()).limit(1)
             return [report_of(row, row.position) for row in connection.execute(named)]
 
@@ -73,24 +73,24 @@ class RunRepository:
 
 
 def is_run(text: str) -> bool:
-    """Whether it is a run's id, or enough of the beginning of one."""
+    """Return whether a text is a run's id, or long enough to be the beginning of one."""
     digits = text.replace("-", "")
     return _SHORTEST <= len(digits) <= _DIGITS and set(digits) <= set("0123456789abcdef")
 
 
 def of_run(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
-    """The run, or all whose ids begin so: a range, which an index knows."""
+    """Select the run of this id, or all whose ids begin so: a range of ids, which uses the index."""
     digits = text.replace("-", "")
     return column.between(UUID(digits.ljust(_DIGITS, "0")), UUID(digits.ljust(_DIGITS, "f")))
 
 
 def counts_of(row: Row[Any]) -> Counts:
-    """What a run has counted."""
+    """Return the counts of a run."""
     return Counts(**{name: row._mapping[column] for name, column in _COLUMNS.items()})
 
 
 def columns_of(counts: Counts) -> dict[str, int]:
-    """The counts by the names of their columns."""
+    """Return the counts by the names of their columns."""
     return {column.name: getattr(counts, name) for name, column in _COLUMNS.items()}
 
 

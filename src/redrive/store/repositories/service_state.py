@@ -1,6 +1,6 @@
-"""What processes share about the services they call: where each one's circuit stands, which keys are used up.
+"""`store.shared`: what processes share about services, such as the state of circuits and exhausted keys.
 
-See `redrive.policy.consensus` for what is said and believed, and `SharedState` in `redrive.calls.shared_state` for the
+`redrive.policy.consensus` defines what is reported and believed; `SharedState` in `redrive.calls.shared_state` is the
 contract.
 """
 
@@ -21,36 +21,36 @@ from redrive.store.database import Database
 from redrive.store.schema import breakers, credentials
 
 EVERY = 0.5
-"""Seconds between two looks at what others say: news is everywhere within a second."""
+"""Seconds between two reads: a report reaches every process within a second."""
 PATIENCE = 1.0
-"""Seconds for which a database that restarts is waited for: services go on by themselves, and look again soon."""
+"""Seconds to wait for a database that restarts: services work without it, and try again soon."""
 KEPT = timedelta(hours=1)
-"""How long a word is kept that moves nobody any more."""
+"""How long reports are kept that no longer have an effect."""
 
-_A_PERSON = "*"  # says resets, in the place of a host
+_OPERATOR = "*"  # the host of a reset
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What all processes together say of one service."""
+    """The state of one service by the reports of all processes."""
 
     service: str
     state: CircuitState
-    """Open where a machine says so; half-open once its time to retry has come and nobody has closed it yet."""
+    """Open if a machine reports it; half-open once its time to retry has come and no process has closed it yet."""
     hosts: tuple[str, ...]
     """The machines whose opening stands."""
     everywhere: bool
-    """Whether they are as many as other machines need to believe them."""
+    """Whether there are enough of them for other machines to believe them."""
     retry_in: float | None
-    """Seconds until the last of them probes; None where it is not open."""
+    """Seconds until the last of them probes; None if the circuit is not open."""
     changed_at: datetime | None
-    """When a process last said something; None where only keys are known."""
+    """The time of the newest report; None if only keys are known."""
     drained: tuple[DrainedKey, ...]
-    """The keys that are used up now."""
+    """The keys that are exhausted now."""
 
 
 class ServiceStateRepository:
-    """See `redrive.calls.shared_state.SharedState`.
+    """The state of services that processes share; implements `redrive.calls.shared_state.SharedState`.
 
     node    the name of this machine; where several machines have one name, give each its own
     every   seconds between two looks
@@ -61,22 +61,22 @@ class ServiceStateRepository:
         self.node = socket.gethostname() if node is None else node
         self.every = every
         self._database = database
-        # Connections of our own: what is shared must neither wait for letters nor keep them waiting.
+        # Separate connections, so that shared state and letters do not wait for each other.
         self._impatient = Database(database.dialect, patience=PATIENCE)
         self._stop: Callable[[], None] | None = None
 
     # ── for the services of this process ─────────────────────────────────────────────────────────────────────────
 
-    def ask(self, services: Collection[str], *, keys: bool) -> Reports:
-        return self._impatient.read(lambda connection: self._heard(connection, services, keys))
+    def read(self, services: Collection[str], *, keys: bool) -> Reports:
+        return self._impatient.read(lambda connection: self._read_reports(connection, services, keys))
 
-    def tell(self, words: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
+    def publish(self, reports: Sequence[BreakerReport], drained: Sequence[DrainedKey]) -> None:
         def work(connection: Connection) -> None:
             now = self._database.dialect.now(connection)
-            if words:
-                self._say(connection, words, now)
+            if reports:
+                self._write_reports(connection, reports, now)
             if drained:
-                self._drain(connection, drained, now)
+                self._write_drained_keys(connection, drained, now)
 
         self._impatient.write(work)
 
@@ -84,19 +84,19 @@ class ServiceStateRepository:
         self._stop = stop
 
     def close(self) -> None:
-        """Write what the services of this process still have to tell, let them go on alone, and disconnect."""
+        """Write the last reports of this process's services, detach them, and disconnect."""
         if self._stop is not None:
             self._stop()
         self._impatient.close()
 
-    # ── for people ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     def services(self) -> list[ServiceState]:
-        """The services of which something was said within the last hour, or of which keys are used up, by name."""
+        """Return the services with a report of the last hour or an exhausted key, by name."""
 
         def work(connection: Connection) -> list[ServiceState]:
             now = self._database.dialect.now(connection)
-            rows = connection.execute(select(breakers).where(~_moves_nobody(now))).all()
+            rows = connection.execute(select(breakers).where(~_is_without_effect(now))).all()
             drained = connection.execute(select(credentials).where(credentials.c.drained_until > now)).all()
             names = {row.service for row in rows} | {row.service for row in drained}
             return [
@@ -114,36 +114,36 @@ class ServiceStateRepository:
     def reset(self, service: str, *, keys: bool = False) -> bool:
         """Close the circuit in every process that shares it, within a second; with `keys`, use all keys again, too.
 
-        Tells whether there was anything to reset.
+        Returns whether there was anything to reset.
         """
 
         def work(connection: Connection) -> bool:
             now = self._database.dialect.now(connection)
-            said = connection.execute(
-                delete(breakers).where(breakers.c.service == service, breakers.c.host != _A_PERSON)
+            deleted = connection.execute(
+                delete(breakers).where(breakers.c.service == service, breakers.c.host != _OPERATOR)
             )
-            known = said.rowcount
-            words = [BreakerReport(service, _A_PERSON, "circuit", ReportKind.RESET, ago=0.0)]
+            known = deleted.rowcount
+            reports = [BreakerReport(service, _OPERATOR, "circuit", ReportKind.RESET, ago=0.0)]
             if keys:
                 known += connection.execute(delete(credentials).where(credentials.c.service == service)).rowcount
-                words.append(BreakerReport(service, _A_PERSON, "keys", ReportKind.RESET_KEYS, ago=0.0))
-            self._say(connection, words, now)
+                reports.append(BreakerReport(service, _OPERATOR, "keys", ReportKind.RESET_KEYS, ago=0.0))
+            self._write_reports(connection, reports, now)
             return known > 0
 
         return self._database.write(work)
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _heard(self, connection: Connection, services: Collection[str], keys: bool) -> Reports:
+    def _read_reports(self, connection: Connection, services: Collection[str], keys: bool) -> Reports:
         rows = connection.execute(select(breakers).where(breakers.c.service.in_(services))).all()
         drained = (
             connection.execute(select(credentials).where(credentials.c.service.in_(services))).all() if keys else ()
         )
-        if not rows:  # as long as all is well there is nothing to ask the clock for
+        if not rows:  # without a report, the clock of the database is not needed
             return Reports((), [_drained_key(row) for row in drained])
-        return Reports(_words(rows, self._database.dialect.now(connection)), [_drained_key(row) for row in drained])
+        return Reports(_reports(rows, self._database.dialect.now(connection)), [_drained_key(row) for row in drained])
 
-    def _say(self, connection: Connection, words: Sequence[BreakerReport], now: datetime) -> None:
+    def _write_reports(self, connection: Connection, reports: Sequence[BreakerReport], now: datetime) -> None:
         insert = self._database.dialect.insert(breakers)
         replaced = ("state", "since", "retry_at", "quorum", "changed_at")
         connection.execute(
@@ -153,23 +153,25 @@ class ServiceStateRepository:
             ),
             [
                 {
-                    "service": word.service,
-                    "host": word.host,
-                    "process": word.process,
-                    "state": word.saying.value,
-                    "since": now - timedelta(seconds=word.ago),
-                    "retry_at": now + timedelta(seconds=word.retry_in) if word.saying is ReportKind.OPEN else None,
-                    "quorum": word.quorum,
+                    "service": report.service,
+                    "host": report.host,
+                    "process": report.process,
+                    "state": report.kind.value,
+                    "since": now - timedelta(seconds=report.ago),
+                    "retry_at": now + timedelta(seconds=report.retry_in) if report.kind is ReportKind.OPEN else None,
+                    "quorum": report.quorum,
                     "changed_at": now,
                 }
-                for word in words
+                for report in reports
             ],
         )
         connection.execute(
-            delete(breakers).where(breakers.c.service.in_({word.service for word in words}), _moves_nobody(now))
+            delete(breakers).where(
+                breakers.c.service.in_({report.service for report in reports}), _is_without_effect(now)
+            )
         )
 
-    def _drain(self, connection: Connection, drained: Sequence[DrainedKey], now: datetime) -> None:
+    def _write_drained_keys(self, connection: Connection, drained: Sequence[DrainedKey], now: datetime) -> None:
         insert = self._database.dialect.insert(credentials)
         connection.execute(
             insert.on_conflict_do_update(
@@ -195,23 +197,23 @@ class ServiceStateRepository:
         )
 
 
-def _moves_nobody(now: datetime) -> ColumnElement[bool]:
+def _is_without_effect(now: datetime) -> ColumnElement[bool]:
     return and_(breakers.c.changed_at < now - KEPT, or_(breakers.c.retry_at.is_(None), breakers.c.retry_at < now))
 
 
-def _words(rows: Sequence[Row[Any]], now: datetime) -> list[BreakerReport]:
+def _reports(rows: Sequence[Row[Any]], now: datetime) -> list[BreakerReport]:
     return [
         BreakerReport(
             service=row.service,
             host=row.host,
             process=row.process,
-            saying=ReportKind(row.state),
+            kind=ReportKind(row.state),
             ago=(now - row.since).total_seconds(),
             retry_in=0.0 if row.retry_at is None else max(0.0, (row.retry_at - now).total_seconds()),
             quorum=row.quorum,
         )
         for row in rows
-        if row.changed_at <= now  # else the clock was set back, and the word of a dead process would last that long
+        if row.changed_at <= now  # otherwise the clock was set back, and a dead process would be believed that long
     ]
 
 
@@ -220,16 +222,16 @@ def _drained_key(row: Row[Any]) -> DrainedKey:
 
 
 def _state(service: str, rows: Sequence[Row[Any]], drained: tuple[DrainedKey, ...], now: datetime) -> ServiceState:
-    standing = consensus.openings(_words(rows, now))
-    in_force = [word for word in standing if word.in_force]
-    hosts = {word.host for word in in_force}
+    standing = consensus.openings(_reports(rows, now))
+    in_force = [report for report in standing if report.in_force]
+    hosts = {report.host for report in in_force}
     state = CircuitState.OPEN if in_force else CircuitState.HALF_OPEN if standing else CircuitState.CLOSED
     return ServiceState(
         service=service,
         state=state,
         hosts=tuple(sorted(hosts)),
-        everywhere=bool(in_force) and len(hosts) >= max(word.quorum for word in in_force),
-        retry_in=max((word.retry_in for word in in_force), default=None),
+        everywhere=bool(in_force) and len(hosts) >= max(report.quorum for report in in_force),
+        retry_in=max((report.retry_in for report in in_force), default=None),
         changed_at=max((row.changed_at for row in rows), default=None),
         drained=drained,
     )

@@ -1,4 +1,4 @@
-"""How the sums of services grow: batches of processes are added, old windows are folded into one."""
+"""The sums of service metrics: batches of processes are added, old windows are folded into one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from redrive.calls.metrics.publisher import MetricsBatch
 
 EPOCH = datetime.fromtimestamp(0, UTC)
-"""The window of what was purged."""
+"""The window that purged windows are folded into."""
 REPORTERS_KEPT = timedelta(days=1)
-"""How long it is known which batches of a process are there: nobody is unsure for as long what became of one."""
+"""How long the last batch of a process is remembered; a process learns the outcome of a commit sooner than that."""
 
 TIMES = ("last_success", "last_failed_auth")
 """What is the latest of all batches of a window, and not their sum."""
@@ -33,17 +33,17 @@ SUMS = tuple(column.name for column in service_rollups.columns if not column.pri
 ENDPOINT_SUMS = tuple(column.name for column in service_endpoints.columns if not column.primary_key)
 _COUNTS = tuple(name for name in SUMS if not name.endswith("_seconds"))
 _PARTS = 1 << 20  # of a second; a power of two, so that a float holds a multiple of one exactly
-_SWEEPS = 60  # a process looks at its first batch, and every so many, for what is too old
+_SWEEPS = 60  # a process removes old rows with its first batch, and with every n-th after it
 
 Rows = Sequence[dict[str, Any]]
 
 
 def add(connection: Connection, dialect: Dialect, batch: MetricsBatch) -> None:
-    """Add a batch, unless it is there already: the answer to a commit may have been lost."""
+    """Add a batch, unless it was added already: the confirmation of a commit may have been lost."""
     now = dialect.now(connection)
     if not _is_new(connection, dialect, batch, now):
         return
-    # Everybody in the same order, so that nobody has what another waits for.
+    # All processes write in the same order, so that they do not deadlock.
     books = sorted(batch.books.items())
     sums = [row for name, book in books for row in _sums(name, book)]
     _grow(connection, dialect, service_rollups, SUMS, sums, times=TIMES)
@@ -64,7 +64,7 @@ def add(connection: Connection, dialect: Dialect, batch: MetricsBatch) -> None:
 
 
 def purge(connection: Connection, dialect: Dialect, service: str, before: datetime) -> int:
-    """Fold the windows of a service that began before then into one at the beginning of time; how many they were.
+    """Fold the windows of a service that began before then into one at the beginning of time; return their number.
 
     What is deleted is what is added, to the row: another process may be adding to the same windows.
     """
@@ -80,12 +80,12 @@ def purge(connection: Connection, dialect: Dialect, service: str, before: dateti
     counts: Counter[int] = Counter()
     for row in taken(service_latencies):
         counts[row.bucket] += row._mapping["count"]
-    folded = [{"service": service, "at": EPOCH, "bucket": one, "count": counts[one]} for one in sorted(counts)]
+    folded = [{"service": service, "at": EPOCH, "bucket": bucket, "count": counts[bucket]} for bucket in sorted(counts)]
     _grow(connection, dialect, service_latencies, ["count"], folded)
     by_endpoint: dict[str, Counter[str]] = {}
     for row in taken(service_endpoints):
         by_endpoint.setdefault(row.endpoint, Counter()).update({name: row._mapping[name] for name in ENDPOINT_SUMS})
-    totals = [{"service": service, "endpoint": one, "at": EPOCH, **by_endpoint[one]} for one in sorted(by_endpoint)]
+    totals = [{"service": service, "endpoint": name, "at": EPOCH, **by_endpoint[name]} for name in sorted(by_endpoint)]
     _grow(connection, dialect, service_endpoints, ENDPOINT_SUMS, totals)
     connection.execute(
         delete(service_minutes).where(service_minutes.c.service == service, service_minutes.c.at < before)
@@ -156,7 +156,7 @@ def _sums(service: str, book: MetricsWindow) -> Iterator[dict[str, Any]]:
 
 
 def _exact(seconds: float) -> float:
-    """To the microsecond, and such that sums have no rounding: in whatever order they are made, totals never shrink."""
+    """Round to the microsecond so that sums are exact: in whatever order they are added, totals never shrink."""
     return round(seconds * _PARTS) / _PARTS
 
 

@@ -1,4 +1,4 @@
-"""What services did, as people and rules ask for it: `store.services`.
+"""`store.services`: what services did, for operators and for alert rules.
 
 All processes add to the same sums. See `Rollups` in `redrive.calls.metrics.publisher` for how they do that.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EVERY = 5.0
 """Seconds between two batches of a process."""
 PATIENCE = 1.0
-"""Seconds for which a database that restarts is waited for: what services did is kept, and told soon after."""
+"""Seconds to wait for a database that restarts: metrics are buffered, and written soon after."""
 
 _TOTALLED = tuple(name for name in SUMS if name not in OUTCOMES)
 _BUCKETS = len(EDGES) + 1
@@ -36,7 +36,7 @@ _NONE = (0,) * _BUCKETS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceWindow:
-    """What one service did in a quarter of an hour, or in several of them together; all processes counted."""
+    """What one service did in a quarter of an hour, or in several of them together, in all processes."""
 
     service: str
     at: datetime
@@ -44,7 +44,7 @@ class ServiceWindow:
     calls: int = 0
     """Logical calls."""
     attempts: int = 0
-    """Of all calls."""
+    """Attempts of all calls."""
     successes: int = 0
     retries: int = 0
     """Attempts after the first one of a call."""
@@ -54,17 +54,17 @@ class ServiceWindow:
     calls_failed: int = 0
     """Calls that ended in an error for their caller."""
     failed_auth: int = 0
-    """Of these, by a credential that was refused for good."""
+    """Failed calls whose credential was rejected permanently."""
     failed_4xx: int = 0
-    """Of these, by an answer 4xx that says that something is wrong with the request."""
+    """Failed calls with a 4xx response that blames the request."""
     failed_404: int = 0
-    """Of these, by 404 or 410: what was asked for is not there."""
+    """Failed calls with a 404 or 410: the resource does not exist."""
     streaks_5xx: int = 0
-    """How often three calls in a row, of one process, ended in an answer 5xx."""
+    """How often three calls in a row, of one process, ended in a 5xx response."""
     success_seconds: float = 0.0
     """Time spent inside successful attempts."""
     open_seconds: float = 0.0
-    """Time for which circuits were not closed; where several processes share one, each counts its own."""
+    """Seconds for which circuits were not closed; where several processes share one, each counts its own."""
     latencies: tuple[int, ...] = _NONE
     """Successful attempts by how long they took: up to each of `redrive.calls.metrics.window.EDGES`, and longer."""
 
@@ -80,9 +80,9 @@ class ServiceWindow:
 
     @property
     def transient_rate(self) -> float | None:
-        """Share of attempts that failed by something that can heal; None where there were none."""
-        healing = sum(self.failures.get(kind, 0) for kind in REPEATABLE)
-        return healing / self.attempts if self.attempts else None
+        """Share of attempts that failed with a retryable error; None without attempts."""
+        retryable = sum(self.failures.get(kind, 0) for kind in REPEATABLE)
+        return retryable / self.attempts if self.attempts else None
 
     @property
     def mean_retries(self) -> float | None:
@@ -91,29 +91,29 @@ class ServiceWindow:
 
     @property
     def mean_seconds(self) -> float | None:
-        """How long a successful attempt took; None where there was none."""
+        """Mean duration of a successful attempt; None without one."""
         return self.success_seconds / self.successes if self.successes else None
 
     @property
     def p50(self) -> float | None:
-        """The median of how long successful attempts took, in seconds; None where there was none."""
+        """Median duration of successful attempts in seconds; None without one."""
         return percentile(self.latencies, 0.50)
 
     @property
     def p95(self) -> float | None:
-        """95 of 100 successful attempts took at most so long."""
+        """95th percentile of the duration of successful attempts."""
         return percentile(self.latencies, 0.95)
 
     @property
     def p99(self) -> float | None:
-        """99 of 100 successful attempts took at most so long."""
+        """99th percentile of the duration of successful attempts."""
         return percentile(self.latencies, 0.99)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the window as a JSON document."""
         derived = ("success_rate", "transient_rate", "mean_retries", "mean_seconds", "p50", "p95", "p99")
         return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
+            **{field.name: getattr(self, field.name) for field in fields(self)},
             "at": self.at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
             "failures": dict(self.failures),
             "latencies": list(self.latencies),
@@ -122,7 +122,7 @@ class ServiceWindow:
 
 
 def percentile(latencies: Sequence[int], share: float) -> float | None:
-    """The latency that this share of all does not exceed, as far as buckets tell: within one, they lie evenly.
+    """Return the latency that this share of all does not exceed; within a bucket, an even distribution is assumed.
 
     Of what is beyond the last edge nothing is known but that.
     """
@@ -137,12 +137,12 @@ def percentile(latencies: Sequence[int], share: float) -> float | None:
     return EDGES[-1]
 
 
-def together(windows: Iterable[ServiceWindow], *, service: str = "", at: datetime = EPOCH) -> ServiceWindow:
-    """Windows as one: of which service, and when it begins, is for the caller to say."""
+def merge_windows(windows: Iterable[ServiceWindow], *, service: str = "", at: datetime = EPOCH) -> ServiceWindow:
+    """Combine windows into one; the caller states its service and when it begins."""
     listed = list(windows)
-    sums = {name: sum(getattr(one, name) for one in listed) for name in _TOTALLED}
-    failures = {name: sum(one.failures.get(name, 0) for one in listed) for name in OUTCOMES}
-    latencies = tuple(map(sum, zip(*(one.latencies for one in listed), strict=True))) or _NONE
+    sums = {name: sum(getattr(window, name) for window in listed) for name in _TOTALLED}
+    failures = {name: sum(window.failures.get(name, 0) for window in listed) for name in OUTCOMES}
+    latencies = tuple(map(sum, zip(*(window.latencies for window in listed), strict=True))) or _NONE
     return ServiceWindow(service=service, at=at, failures=failures, latencies=latencies, **sums)
 
 
@@ -153,7 +153,7 @@ class ServiceMinute:
     at: datetime
     attempts: int
     faults: int
-    """Attempts for whose failure the service is to blame: 5xx, no connection, no answer in time."""
+    """Attempts that the service failed: 5xx, no connection, no answer in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,18 +166,18 @@ class EndpointSums:
     calls: int
     """Logical calls."""
     attempts: int
-    """Of all calls."""
+    """Attempts of all calls."""
     successes: int
     retries: int
     """Attempts after the first one of a call."""
     faults: int
-    """Attempts for whose failure the service is to blame: 5xx, no connection, no answer in time."""
+    """Attempts that the service failed: 5xx, no connection, no answer in time."""
     calls_failed: int
     """Calls that ended in an error for their caller."""
     failed_4xx: int
-    """Of these, by an answer 4xx that says that something is wrong with the request."""
+    """Failed calls with a 4xx response that blames the request."""
     failed_404: int
-    """Of these, by 404 or 410: what was asked for is not there."""
+    """Failed calls with a 404 or 410: the resource does not exist."""
     success_seconds: float
     """Time spent inside successful attempts."""
 
@@ -188,7 +188,7 @@ class EndpointSums:
 
     @property
     def mean_seconds(self) -> float | None:
-        """How long a successful attempt took; None where there was none."""
+        """Mean duration of a successful attempt; None without one."""
         return self.success_seconds / self.successes if self.successes else None
 
 
@@ -204,25 +204,26 @@ class ServiceRepository:
         self._database = database
         self._stop: Callable[[], None] | None = None
 
-    # ── for people and rules ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── for operators and rules ──────────────────────────────────────────────────────────────────────────────────────
 
     def names(self) -> list[str]:
-        """The services that were ever recorded, by name."""
+        """Return the names of all services that were ever recorded."""
         wanted = select(service_rollups.c.service).distinct().order_by(service_rollups.c.service)
         return self._database.read(lambda connection: list(connection.execute(wanted).scalars()))
 
     def windows(
         self, service: str | None = None, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[ServiceWindow]:
-        """Windows in which something was done, of one service or of all; those that begin at `since` or later, and
-        before `until`. The oldest first.
+        """Return the windows with activity of one service or of all, oldest first.
+
+        Windows that begin at `since` or later, and before `until`.
         """
 
         def chosen(table: Table) -> list[ColumnElement[bool]]:
-            at, found = table.c.at, [table.c.at > EPOCH]
-            found += [] if since is None else [at >= since]
-            found += [] if until is None else [at < until]
-            return found + ([] if service is None else [table.c.service == service])
+            at, conditions = table.c.at, [table.c.at > EPOCH]
+            conditions += [] if since is None else [at >= since]
+            conditions += [] if until is None else [at < until]
+            return conditions + ([] if service is None else [table.c.service == service])
 
         def work(connection: Connection) -> list[ServiceWindow]:
             rows = connection.execute(
@@ -238,7 +239,7 @@ class ServiceRepository:
         return self._database.read(work)
 
     def totals(self) -> list[ServiceWindow]:
-        """All that was ever done, of each service, purged windows included: numbers that only ever grow."""
+        """Return the totals of each service, purged windows included: numbers that never decrease."""
 
         def work(connection: Connection) -> list[ServiceWindow]:
             sums = [func.sum(service_rollups.c[name]).label(name) for name in SUMS]
@@ -256,8 +257,9 @@ class ServiceRepository:
     def endpoints(
         self, service: str | None = None, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[EndpointSums]:
-        """What the endpoints of one service or of all did, in windows that begin at `since` or later and before
-        `until`; without these all that was ever done.
+        """Return what the endpoints of one service or of all did.
+
+        Windows that begin at `since` or later and before `until`; without these, the totals.
         """
         of = service_endpoints.c
         chosen = [] if since is None else [of.at >= since]
@@ -267,16 +269,16 @@ class ServiceRepository:
         by = (of.service, of.endpoint)
         wanted = select(*by, *sums).where(*chosen).group_by(*by).order_by(*by)
 
-        def found(row: Row[Any]) -> EndpointSums:
+        def endpoint_sums(row: Row[Any]) -> EndpointSums:
             values = {name: int(row._mapping[name]) for name in ENDPOINT_SUMS if name != "success_seconds"}
             return EndpointSums(
                 service=row.service, endpoint=row.endpoint, success_seconds=float(row.success_seconds), **values
             )
 
-        return self._database.read(lambda connection: [found(row) for row in connection.execute(wanted)])
+        return self._database.read(lambda connection: [endpoint_sums(row) for row in connection.execute(wanted)])
 
     def minutes(self, service: str, since: datetime) -> list[ServiceMinute]:
-        """The minutes since then in which there were attempts, the oldest first; they are kept for three hours."""
+        """Return the minutes since then with attempts, oldest first; they are kept for three hours."""
         of = service_minutes.c
         wanted = select(service_minutes).where(of.service == service, of.at >= since).order_by(of.at)
         return self._database.read(
@@ -286,17 +288,17 @@ class ServiceRepository:
         )
 
     def purge(self, before: datetime) -> int:
-        """Forget windows that began before then, but for their sums, which `totals` still has; how many there were.
+        """Remove windows that began before then, except for their sums, which `totals` keeps; return their number.
 
-        before  the moment up to which all is forgotten
+        before  the time before which windows are removed
         """
 
-        def purge_one(name: str) -> int:
+        def purge_service(name: str) -> int:
             return self._database.write(
                 lambda connection: service_sums.purge(connection, self._database.dialect, name, before)
             )
 
-        return sum(purge_one(name) for name in self.names())
+        return sum(purge_service(name) for name in self.names())
 
     # ── for the services of this process ─────────────────────────────────────────────────────────────────────────────
 
@@ -307,7 +309,7 @@ class ServiceRepository:
         self._stop = stop
 
     def close(self) -> None:
-        """Write what the services of this process did last, record them no longer, and disconnect."""
+        """Write the last metrics of this process's services, stop recording them, and disconnect."""
         if self._stop is not None:
             self._stop()
         if "_impatient" in vars(self):
@@ -315,16 +317,16 @@ class ServiceRepository:
 
     @cached_property
     def _impatient(self) -> Database:
-        # Connections of our own: what can wait must not keep letters waiting.
+        # Separate connections, so that letters do not wait for metrics.
         return Database(self._database.dialect, patience=PATIENCE)
 
 
 def _buckets(counted: Iterable[Any]) -> dict[tuple[str, datetime], list[int]]:
-    """Latencies by service and window, of rows of service, window, bucket and count."""
-    found: defaultdict[tuple[str, datetime], list[int]] = defaultdict(lambda: [0] * _BUCKETS)
+    """Group latencies by service and window, from rows of service, window, bucket and count."""
+    latencies: defaultdict[tuple[str, datetime], list[int]] = defaultdict(lambda: [0] * _BUCKETS)
     for service, at, bucket, count in counted:
-        found[service, at][bucket] += int(count)
-    return found
+        latencies[service, at][bucket] += int(count)
+    return latencies
 
 
 def _window(row: Row[Any], at: datetime, latencies: Sequence[int] | None) -> ServiceWindow:

@@ -1,4 +1,4 @@
-"""Flows and their tasks as people ask for them: `store.tasks`."""
+"""`store.tasks`: the runs of flows and their tasks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 
 from redrive.errors import FlowError
 from redrive.model.tasks import FlowReport, FlowStatus, State
-from redrive.store.corrupt_rows import making_sense
+from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.database import Database
 from redrive.store.encoding import decode
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.repositories.runs import is_run, of_run
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 T = TypeVar("T")
 
-_NO_TEXT = r"\0\ud800-\udfff"  # what no database holds in a text
+_NO_TEXT = r"\0\ud800-\udfff"  # characters that no database stores in a text
 _NAMED = re.compile(rf"(?P<name>[^\[\]{_NO_TEXT}]+)(?:\[(?P<child>\d+)\])?")
 _NEVER_A_RUN = re.compile(f"[{_NO_TEXT}]")
 _NO_CHILD = 2**31 - 1  # beyond what the column holds
@@ -33,7 +33,7 @@ _NO_CHILD = 2**31 - 1  # beyond what the column holds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRow:
-    """A task as it stands."""
+    """A task and its state."""
 
     id: int
     run_id: UUID
@@ -41,11 +41,11 @@ class TaskRow:
     """`settle`, or `settle[17]` for a child of a fan-out."""
     state: State
     attempts: int
-    """Those that were made."""
+    """Number of attempts that were made."""
     error: str | None
     kind: str | None
     cause: str | None
-    """The fingerprint of what went wrong."""
+    """The fingerprint of the error."""
     due_at: datetime | None
     """When its next attempt may begin."""
     started_at: datetime | None
@@ -53,13 +53,13 @@ class TaskRow:
     seconds: float | None
     note: str | None
     children: int | None = None
-    """Of a fan-out, once they are known."""
+    """Number of children of a fan-out, once it is known."""
     remaining: int = 0
-    """Of these, those that are under way or have not begun."""
+    """Number of children that are running or have not started."""
     dead: int = 0
-    """Of the children, dead letters."""
+    """Number of children that are dead letters."""
     failed: int = 0
-    """Of the children, those whose retries are spent."""
+    """Number of children whose retries are exhausted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class AttemptRow:
     started_at: datetime
     ended_at: datetime | None
     ended: str | None
-    """How: `returned`, `raised`, `died`, `timed_out`, `stopped` or `lost`; None while it goes on."""
+    """How it ended: `returned`, `raised`, `died`, `timed_out`, `stopped` or `lost`; None while it runs."""
     seconds: float | None
     kind: str | None
     error: str | None
@@ -78,7 +78,7 @@ class AttemptRow:
     trace: str | None
     """The traceback."""
     output: str | None
-    """The end of what it wrote."""
+    """The end of its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,44 +87,44 @@ class ChangeRow:
 
     at: datetime
     before: State
-    """The state it left."""
+    """The former state."""
     after: State
-    """The state it came to."""
+    """The new state."""
     cause: str | None
-    """Why, in words."""
+    """The reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDetails:
-    """A task with all that happened to it."""
+    """A task with its attempts and state changes."""
 
     task: TaskRow
     input: Any
-    """What a child of a fan-out was made for; None for other tasks."""
+    """The input of a child of a fan-out; None for other tasks."""
     result: Any
     """What it returned."""
     result_file: str | None
-    """The file that holds the result, where it is large."""
+    """The file of the result, if it is large."""
     attempts: tuple[AttemptRow, ...]
-    """The oldest first."""
+    """The attempts, oldest first."""
     changes: tuple[ChangeRow, ...]
-    """How its state changed, the oldest first."""
+    """The state changes, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCause:
-    """Tasks of a run that went wrong for one reason."""
+    """Tasks of a run that failed for one reason."""
 
     cause: str
     task: str
     error: str
     kind: str | None
     count: int
-    """Tasks that died of it, or failed."""
+    """Number of tasks that died or failed of it."""
     untried: int
-    """Of these, siblings that were not tried any more."""
+    """Siblings among them that were not attempted."""
     sample: str
-    """One of them, and one that was tried."""
+    """One of them that was attempted."""
 
 
 class TaskRepository:
@@ -134,7 +134,7 @@ class TaskRepository:
         self._database = database
 
     def _read(self, work: Callable[[Connection], T]) -> T:
-        with making_sense("flows"):
+        with corrupt_row_as_store_error("flows"):
             return self._database.read(work)
 
     def runs(
@@ -145,7 +145,7 @@ class TaskRepository:
         since: datetime | None = None,
         limit: int = 20,
     ) -> list[FlowReport]:
-        """Runs, the newest first."""
+        """Return runs, newest first."""
         wanted = select(task_runs.c.run_id).order_by(task_runs.c.started_at.desc(), task_runs.c.run_id).limit(limit)
         if flow is not None:
             wanted = wanted.where(task_runs.c.flow_name == flow)
@@ -158,14 +158,14 @@ class TaskRepository:
         )
 
     def run(self, run: UUID | str) -> FlowReport:
-        """One run, by its id or the beginning of it; of a flow's name, its newest run."""
+        """Return one run, by its id or the beginning of it; for a flow's name, its newest run."""
         return self._read(lambda connection: report_of(connection, find_run(connection, run)))
 
-    def like(self, run: UUID | str) -> list[FlowReport]:
-        """Runs that may be meant by this, two at most: by an id or the beginning of it, or a flow's name."""
+    def find_by_prefix(self, run: UUID | str) -> list[FlowReport]:
+        """Return up to two runs that match: an id or the beginning of one, or a flow's name for its newest run."""
 
         def work(connection: Connection) -> list[FlowReport]:
-            return [report_of(connection, one) for one in _runs_like(connection, str(run))]
+            return [report_of(connection, run_id) for run_id in _runs_like(connection, str(run))]
 
         return self._read(work)
 
@@ -179,9 +179,9 @@ class TaskRepository:
         children: bool = True,
         limit: int = 100,
     ) -> list[TaskRow]:
-        """Tasks of a run, in the order of the flow.
+        """Return tasks of a run, in the order of the flow.
 
-        children  the children of fan-outs, too; who asks for a state or a cause is given them instead of the fan-out
+        children  whether to include the children of fan-outs; with a state or a cause, they replace the fan-out
         """
 
         wanted_state = None if state is None else str(State(state))
@@ -194,30 +194,30 @@ class TaskRepository:
             if name is not None:
                 wanted = wanted.where(named(name))
             if cause is not None:
-                wanted = wanted.where(tasks.c.fingerprint == whole_cause(connection, run_id, cause))
+                wanted = wanted.where(tasks.c.fingerprint == resolve_cause(connection, run_id, cause))
             if not children:
                 wanted = wanted.where(tasks.c.child == -1)
             elif state is not None or cause is not None:
                 wanted = wanted.where(func.coalesce(tasks.c.children, 0) == 0)
-            found = [_task(row) for row in connection.execute(wanted)]
-            if name is not None and not found and not _is_there(connection, run_id, name):
-                raise no_such_task(connection, run_id, name)
-            return found
+            rows = [_task(row) for row in connection.execute(wanted)]
+            if name is not None and not rows and not _is_there(connection, run_id, name):
+                raise unknown_task_error(connection, run_id, name)
+            return rows
 
         return self._read(work)
 
     def causes(self, run: UUID | str) -> list[TaskCause]:
-        """What went wrong in a run, the most frequent first."""
+        """Return why tasks of a run failed, the most frequent cause first."""
         return self._read(lambda connection: causes_of(connection, find_run(connection, run)))
 
     def get(self, run: UUID | str, name: str) -> TaskDetails:
-        """One task with its attempts and changes: `settle`, or `settle[17]`."""
+        """Return one task with its attempts and changes: `settle`, or `settle[17]`."""
 
         def work(connection: Connection) -> TaskDetails:
             run_id = find_run(connection, run)
             row = connection.execute(select(tasks).where(tasks.c.run_id == run_id, exactly(name))).one_or_none()
             if row is None:
-                raise no_such_task(connection, run_id, name)
+                raise unknown_task_error(connection, run_id, name)
             attempts = select(task_attempts).where(task_attempts.c.task_id == row.id).order_by(task_attempts.c.attempt)
             changes = select(task_changes).where(task_changes.c.task_id == row.id).order_by(task_changes.c.id)
             return TaskDetails(
@@ -225,64 +225,68 @@ class TaskRepository:
                 input=None if row.input is None else decode(row.input),
                 result=None if row.result is None else decode(row.result),
                 result_file=row.result_file,
-                attempts=tuple(_attempt(one) for one in connection.execute(attempts)),
+                attempts=tuple(_attempt(row) for row in connection.execute(attempts)),
                 changes=tuple(
-                    ChangeRow(at=one.at, before=State(one.before), after=State(one.after), cause=one.cause)
-                    for one in connection.execute(changes)
+                    ChangeRow(at=row.at, before=State(row.before), after=State(row.after), cause=row.cause)
+                    for row in connection.execute(changes)
                 ),
             )
 
         return self._read(work)
 
     def inputs(self, ids: Sequence[int]) -> dict[int, Any]:
-        """What children of fan-outs were made for, by the ids of the tasks."""
-        wanted = select(tasks.c.id, tasks.c.input).where(among(tasks.c.id, list(ids)), tasks.c.input.is_not(None))
+        """Return the inputs of children of fan-outs, by the ids of the tasks."""
+        wanted = select(tasks.c.id, tasks.c.input).where(in_ids(tasks.c.id, list(ids)), tasks.c.input.is_not(None))
         return self._read(lambda connection: {row.id: decode(row.input) for row in connection.execute(wanted)})
 
 
 def find_run(connection: Connection, run: UUID | str) -> UUID:
-    """The id of the run that is meant."""
+    """Return the id of the run that a text names: an id or its beginning, or a flow's name.
+
+    Raises:
+        FlowError: there is no such run, or several match.
+    """
     text = str(run)
-    found = _runs_like(connection, text)
-    if not found:
+    run_ids = _runs_like(connection, text)
+    if not run_ids:
         flows = list(connection.execute(select(task_runs.c.flow_name).distinct()).scalars())
         raise FlowError(f"there is no run of a flow {text!r}; {_meant(text, flows) or 'see `redrive runs ls`'}")
-    if len(found) > 1:
+    if len(run_ids) > 1:
         raise FlowError(f"several runs begin with {text!r}; give more of the id")
-    return found[0]
+    return run_ids[0]
 
 
 def _runs_like(connection: Connection, text: str) -> list[UUID]:
     if is_run(text.lower()):
         begins = of_run(task_runs.c.run_id, text.lower())
-        if found := list(connection.execute(select(task_runs.c.run_id).where(begins).limit(2)).scalars()):
-            return found
+        if run_ids := list(connection.execute(select(task_runs.c.run_id).where(begins).limit(2)).scalars()):
+            return run_ids
     if _NEVER_A_RUN.search(text):
         return []
     newest = select(task_runs.c.run_id).where(task_runs.c.flow_name == text)
     return list(connection.execute(newest.order_by(task_runs.c.started_at.desc()).limit(1)).scalars())
 
 
-def whole_cause(
+def resolve_cause(
     connection: Connection, run_id: UUID, beginning: str, among_states: Sequence[State] = tuple(State)
 ) -> str:
-    """The one cause that is so called, or that begins so: a few letters must not select two causes by accident."""
+    """Return the one cause of this fingerprint or beginning: few characters must not select two causes by accident."""
     theirs = select(tasks.c.fingerprint).distinct().where(tasks.c.run_id == run_id, tasks.c.fingerprint.is_not(None))
     known: list[str] = sorted(connection.execute(theirs.where(tasks.c.state.in_(among_states))).scalars())
     if beginning in known:
         return beginning
-    found = [one for one in known if beginning and one.startswith(beginning)]
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join((found or known)[:4]) + (", …" if len(found or known) > 4 else "")
-    if found:
-        raise FlowError(f"{len(found)} causes begin with {beginning!r} ({listed}); write more of it")
+    matches = [cause for cause in known if beginning and cause.startswith(beginning)]
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join((matches or known)[:4]) + (", …" if len(matches or known) > 4 else "")
+    if matches:
+        raise FlowError(f"{len(matches)} causes begin with {beginning!r} ({listed}); write more of it")
     there = f"its causes are {listed}" if known else "nothing in it did"
-    raise FlowError(f"no task of run {str(run_id)[:8]} went wrong for a cause that begins with {beginning!r}; {there}")
+    raise FlowError(f"no task of run {str(run_id)[:8]} failed for a cause that begins with {beginning!r}; {there}")
 
 
-def no_such_task(connection: Connection, run_id: UUID, name: str) -> FlowError:
-    """What to say of a task that is not there, with what was probably meant."""
+def unknown_task_error(connection: Connection, run_id: UUID, name: str) -> FlowError:
+    """Return the error for a task that does not exist, with the name that was probably meant."""
     own = select(tasks.c.name, tasks.c.children).where(tasks.c.run_id == run_id, tasks.c.child == -1)
     known = {row.name: row.children for row in connection.execute(own)}
     base = name.partition("[")[0]
@@ -305,37 +309,37 @@ def _meant(wanted: str, known: Sequence[str]) -> str:
 
 
 def named(name: str) -> ColumnElement[bool]:
-    """A task and all its children, or one child."""
+    """Select a task and all its children, or one child."""
     wanted = _NAMED.fullmatch(name) if isinstance(name, str) else None
     if wanted is None:
         raise FlowError(f"{name!r} names no task: write settle, or settle[17] for a child of a fan-out")
-    found: ColumnElement[bool] = tasks.c.name == wanted["name"]
+    selected: ColumnElement[bool] = tasks.c.name == wanted["name"]
     child = wanted["child"]
-    return found if child is None else found & (tasks.c.child == (int(child) if len(child) < 10 else _NO_CHILD))
+    return selected if child is None else selected & (tasks.c.child == (int(child) if len(child) < 10 else _NO_CHILD))
 
 
 def exactly(name: str) -> ColumnElement[bool]:
-    """That task and no child of it, or that child."""
-    found = named(name)
-    return found if name.endswith("]") else found & (tasks.c.child == -1)
+    """Select a task without its children, or one child."""
+    selected = named(name)
+    return selected if name.endswith("]") else selected & (tasks.c.child == -1)
 
 
 def shown_name(name: str, child: int) -> str:
-    """A task as people call it."""
+    """Return the name of a task or child for users."""
     return name if child < 0 else f"{name}[{child}]"
 
 
 def causes_of(
     connection: Connection, run_id: UUID, states: Sequence[State] = (State.DEAD_LETTER, State.FAILED)
 ) -> list[TaskCause]:
-    """What went wrong in a run, the most frequent first."""
+    """Return why tasks of a run failed, the most frequent cause first."""
     count = func.count().label("tasks")
     tried = tasks.c.attempt > 0
     wanted = (
         select(
             tasks.c.fingerprint,
             tasks.c.name,
-            # What those say that were tried: the others only say that they were not.
+            # The error is that of an attempted task: the others only state that they were not attempted.
             func.coalesce(func.max(tasks.c.error).filter(tried), func.max(tasks.c.error)).label("error"),
             func.max(tasks.c.kind).label("kind"),
             count,
@@ -362,42 +366,42 @@ def causes_of(
 
 
 def counts_of(connection: Connection, run_id: UUID) -> dict[State, int]:
-    """Tasks of a run by state; a fan-out is counted by its children, and as one while it has none."""
+    """Count the tasks of a run by state; a fan-out counts by its children, or as one while it has none."""
     grouped = (
         select(tasks.c.state, func.count().label("tasks"))
         .where(tasks.c.run_id == run_id)
         .where(func.coalesce(tasks.c.children, 0) == 0)
         .group_by(tasks.c.state)
     )
-    found = {State(row.state): row.tasks for row in connection.execute(grouped)}
-    return {state: found[state] for state in State if state in found}
+    counts = {State(row.state): row.tasks for row in connection.execute(grouped)}
+    return {state: counts[state] for state in State if state in counts}
 
 
-def anybody_at(connection: Connection, run_id: UUID, now: datetime) -> bool:
-    """Whether an executor is at work on a run, as far as can be told."""
+def has_live_executor(connection: Connection, run_id: UUID, now: datetime) -> bool:
+    """Return whether an executor works on a run, as far as is known."""
     there = select(task_executors.c.owner).where(
         task_executors.c.run_id == run_id, task_executors.c.ended_at.is_(None), task_executors.c.until > now
     )
-    return any(not is_dead(row.owner) for row in connection.execute(there))
+    return any(not is_owner_dead(row.owner) for row in connection.execute(there))
 
 
 def time_at_work(connection: Connection, run_ids: Sequence[UUID], now: datetime) -> dict[UUID, float]:
-    """Seconds in which executors were at work on each run: not while it waited for an operator or the next start."""
+    """Return the seconds in which executors worked on each run: not while it waited for an operator or a start."""
     of = task_executors.c
     spans = select(of.run_id, of.began_at, of.ended_at, of.until).where(of.run_id.in_(run_ids)).order_by(of.began_at)
     took: defaultdict[UUID, float] = defaultdict(float)
     covered: dict[UUID, datetime] = {}
-    for one in connection.execute(spans):
-        # An executor that died has not said when: it was alive when it last renewed its lease.
-        ends = min(now, one.ended_at or one.until)
-        begins = max(one.began_at, covered.get(one.run_id, one.began_at))
-        took[one.run_id] += max(0.0, (ends - begins).total_seconds())
-        covered[one.run_id] = max(ends, begins)
+    for span in connection.execute(spans):
+        # The end of an executor that died is unknown: it was alive when it last renewed its lease.
+        ends = min(now, span.ended_at or span.until)
+        begins = max(span.began_at, covered.get(span.run_id, span.began_at))
+        took[span.run_id] += max(0.0, (ends - begins).total_seconds())
+        covered[span.run_id] = max(ends, begins)
     return took
 
 
 def report_of(connection: Connection, run_id: UUID, *, resumed: bool = False) -> FlowReport:
-    """What a run has done."""
+    """Return the report of a run."""
     run = connection.execute(select(task_runs).where(task_runs.c.run_id == run_id)).one()
     tried = select(func.coalesce(func.sum(tasks.c.attempt), 0)).where(tasks.c.run_id == run_id)
     now = datetime.now(UTC)

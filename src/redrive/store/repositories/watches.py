@@ -1,4 +1,4 @@
-"""Whether a watch comes back to see what becomes of an alert: one that runs, or one that cron starts."""
+"""Whether a watch will check an alert again: one that runs all the time, or one that cron starts."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from sqlalchemy import Connection, select
 
 from redrive.store import lease
 from redrive.store.dialects.dialect import Dialect
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.schema import leases
 
 WATCH = "watch"
 """The lease of the watch that leads."""
-_SCHEDULED = "scheduled watch"  # whose owner is the time of the last look
-_EXPECTED = 3  # intervals for which a scheduled watch is waited for
-_LONGEST = timedelta(minutes=20)  # interval of one that comes back in time for a run that did not recover
+_SCHEDULED = "scheduled watch"  # a lease whose owner is the time of the last check
+_EXPECTED = 3  # intervals until a scheduled watch is considered missing
+_LONGEST = timedelta(minutes=20)  # longest interval of a watch that can notice a run that did not recover
 
 
 def is_watched(connection: Connection, dialect: Dialect, *, now: datetime) -> bool:
-    """Return whether a watch leads, or a scheduled one has looked recently.
+    """Return whether a watch leads, or a scheduled one has checked recently.
 
     A watch that was killed on this machine does not come back, although its lease is still valid.
     """
     holder = lease.holder(connection, dialect, WATCH, now=now)
-    if holder is not None and not is_dead(holder):
+    if holder is not None and not is_owner_dead(holder):
         return True
     return lease.holder(connection, dialect, _SCHEDULED, now=now) is not None
 
 
-def mark_look(connection: Connection, dialect: Dialect, *, now: datetime) -> None:
-    """Note that a scheduled watch has looked. Its last two looks say how often it comes, and so until when it must.
+def record_check(connection: Connection, dialect: Dialect, *, now: datetime) -> None:
+    """Record a check of a scheduled watch. Its last two checks give its interval, and so when the next is due.
 
-    One look alone may be an operator's, who does not come back.
+    A single check may be an operator's, without another one to follow.
     """
     before = connection.execute(select(leases.c.owner).where(leases.c.name == _SCHEDULED)).scalar()
     between = timedelta(0) if before is None else now - datetime.fromisoformat(before)

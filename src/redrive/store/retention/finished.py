@@ -1,7 +1,7 @@
-"""How long finished work is kept: runs, flows with their tasks and results, alerts that are over, figures of services.
+"""Retention of finished work: runs, flows with their tasks and results, resolved alerts, metrics of services.
 
-What somebody may still go on with, decide about or be told of stays, and so does what rules compare with. Everything
-goes in small transactions, each whole or not at all: others work meanwhile, and who is killed in between begins again.
+What may still be resumed, decided or notified stays, and so does what alert rules compare with. Everything is removed
+in small transactions, each whole or not at all: other processes work meanwhile, and a killed purge can be repeated.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from redrive.store.schema import (
     task_executors,
     task_runs,
 )
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 T = TypeVar("T")
 
 NEWEST = 60
-"""Runs of each pipeline and flow that stay whatever their age: what is usual is learned from so many."""
+"""Number of newest runs of each pipeline and flow that stay whatever their age: the usual values come from them."""
 LEARNED = timedelta(days=22)
-"""For so long all runs of what has a deadline stay: on which days it runs is learned from these."""
+"""How long all runs of a pipeline or flow with an SLA stay: its days are learned from them."""
 UNTOLD = timedelta(days=7)
-"""For so long a run stays of which nobody was told yet, and an alert that is over: what was told is not told again."""
+"""How long runs without a notification and resolved alerts stay, so that nothing is notified twice."""
 COMPARED = timedelta(days=9)
-"""For so long figures of services stay: the last hour is compared with the same hours of seven days."""
+"""How long metrics of services stay: the last hour is compared with the same hours of seven days."""
 BATCH = 500
 _LONGEST_PAUSE = 0.2  # seconds
 PURGING = "it is old, and is being purged"
-"""Why a run of a flow was given up of which a part may be gone already."""
+"""The reason of a flow's run that was marked for removal, and may be removed in part."""
 
 _COMPARED = (RunStatus.COMPLETE, RunStatus.ABORTED, RunStatus.FAILED)
 _UNSETTLED = (Status.PENDING, Status.ESCALATED)
@@ -66,17 +66,17 @@ class StorePurged:
     flows: int = 0
     """Runs of flows."""
     tasks: int = 0
-    """Their tasks, each with its attempts and changes."""
+    """Their tasks, each with its attempts and state changes."""
     files: int = 0
     """Files that held results and arguments of these tasks."""
     elsewhere: int = 0
-    """Results in files that were not found where they were looked for."""
+    """Results in files that were not found in the given directory."""
     alerts: int = 0
-    """Alerts that were over, with their messages."""
+    """Resolved alerts, with their messages."""
     services: int = 0
     """Quarters of an hour of services; their sums stay."""
     kept: int = 0
-    """Runs that began before then and stay: not finished, waited for, or needed to say what is usual."""
+    """Runs that began before the time and stay: not finished, waited for, or needed for the usual values."""
     dry_run: bool = False
 
 
@@ -88,7 +88,7 @@ class RunKind:
     table: Table
     name: Column[str]
     over: tuple[str, ...]
-    """The statuses of what nobody goes on with unasked."""
+    """The statuses of runs that are not resumed."""
 
 
 PIPELINES = RunKind("pipeline", runs, runs.c.pipeline_name, tuple(set(RunStatus) - {RunStatus.RUNNING}))
@@ -98,11 +98,11 @@ FLOWS = RunKind(
 
 
 class Retention:
-    """What of a store is old enough to go.
+    """Which work of a store is old enough to be removed.
 
-    before  the moment before which it must have ended
-    now     by the database's clock
-    enough  asked between two transactions whether to leave the rest for another time
+    before  the time before which it must have ended
+    now     the time by the database's clock
+    enough  called between two transactions: whether to leave the rest for another time
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class Retention:
     ) -> None:
         self.database, self.before, self.now, self.enough = database, before, now, enough
 
-    # ── what may go ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── selection ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def groups(self, work: RunKind) -> list[list[ColumnElement[bool]]]:
-        """The conditions by which old runs are found: of each pipeline or flow, and of each status, on their own."""
+        """Return the conditions that select old runs: of each pipeline or flow, and of each status, separately."""
         column = work.table.c
         old = select(work.name, column.status).where(column.status.in_(work.over), column.ended_at < self.before)
-        found = self.database.read(lambda connection: connection.execute(old.distinct()).all())
-        return [one for name, status in found if (one := self._group(work, name, status)) is not None]
+        names = self.database.read(lambda connection: connection.execute(old.distinct()).all())
+        return [group for name, status in names if (group := self._group(work, name, status)) is not None]
 
     def _group(self, work: RunKind, name: str, status: str) -> list[ColumnElement[bool]] | None:
         column = work.table.c
@@ -127,11 +127,13 @@ class Retention:
         until: datetime | None = self.database.read(lambda connection: connection.execute(last).scalar())
         if until is None:
             return None
-        if (work.kind, name) in self._promised or any(one.startswith(f"promise:{name}:") for one in self._set):
+        if (work.kind, name) in self._with_program_sla or any(
+            gauge.startswith(f"promise:{name}:") for gauge in self._with_settings_sla
+        ):
             until = min(until, self.now - LEARNED)
-        return [*same, column.started_at < until, *self._nobody_waits_for(work)]
+        return [*same, column.started_at < until, *self._unneeded(work)]
 
-    def _nobody_waits_for(self, work: RunKind) -> list[ColumnElement[bool]]:
+    def _unneeded(self, work: RunKind) -> list[ColumnElement[bool]]:
         column = work.table.c
         rules = [
             column.ended_at < self.before,
@@ -139,34 +141,34 @@ class Retention:
             ~exists().where(letters.c.run_id == column.run_id, letters.c.status.in_(_UNSETTLED)),
             ~exists().where(alerts.c.run_id == column.run_id, ALERT_IS_OPEN),
         ]
-        if work is PIPELINES:  # the run that the next one goes on from, or goes on with
+        if work is PIPELINES:  # the run that the next one resumes, or continues from
             return [*rules, ~exists().where(checkpoints.c.run_id == column.run_id)]
         at_work = (task_executors.c.run_id == column.run_id) & task_executors.c.ended_at.is_(None)
         at_work &= task_executors.c.until > self.now
         return [*rules, column.reason.is_distinct_from(PURGING), ~exists().where(at_work)]
 
     @cached_property
-    def _promised(self) -> set[tuple[str, str]]:
-        """What has promised to be done by a time of day, as its program says."""
+    def _with_program_sla(self) -> set[tuple[str, str]]:
+        """The pipelines and flows with a daily SLA in their programs."""
         wanted = select(pipelines.c.kind, pipelines.c.name).where(pipelines.c.sla.is_not(None))
         return {(row.kind, row.name) for row in self.database.read(lambda connection: connection.execute(wanted).all())}
 
     @cached_property
-    def _set(self) -> list[str]:
-        """The same, as settings say, which the watch has noted: `promise:NAME:TIME`."""
+    def _with_settings_sla(self) -> list[str]:
+        """The daily SLAs of the settings, as the watch has recorded them: `promise:NAME:TIME`."""
         noted = select(gauges.c.name).distinct().where(gauges.c.name.startswith("promise:"))
         return self.database.read(lambda connection: list(connection.execute(noted).scalars()))
 
     def count(self, work: RunKind) -> int:
-        """How many runs there are to go."""
+        """Return the number of runs to remove."""
         column = work.table.c
         counted = [select(func.count(column.run_id)).where(*group) for group in self.groups(work)]
-        return self.database.read(lambda connection: sum(connection.execute(one).scalar_one() for one in counted))
+        return self.database.read(lambda connection: sum(connection.execute(query).scalar_one() for query in counted))
 
     def pages(self, work: RunKind, size: int) -> Iterator[tuple[list[UUID], list[ColumnElement[bool]]]]:
-        """The runs that are to go, so many at a time, and why: whoever removes them looks again whether it still holds.
+        """Yield the runs to remove, `size` at a time, with their conditions, which the removal checks again.
 
-        Each is met once. What another one has in hand or what has changed meanwhile is not waited for.
+        Each run comes once. Runs that another process holds, or that have changed meanwhile, are not waited for.
         """
         at, run_id = work.table.c.started_at, work.table.c.run_id
         for group in self.groups(work):
@@ -180,7 +182,7 @@ class Retention:
         return self.database.read(lambda connection: connection.execute(page).all())
 
     def remove(self, column: Column[T], work: Callable[[Connection], list[T]]) -> list[T]:
-        """Remove in one transaction, and say what: also where the answer to the commit was lost."""
+        """Remove rows in one transaction and return them, also where the confirmation of the commit was lost."""
 
         def is_done(connection: Connection, gone: list[T]) -> bool:
             left = select(column).where(column.in_(gone)).limit(1)
@@ -193,14 +195,14 @@ class Retention:
         began = time.monotonic()
         removed = self.database.write(bounded, done=is_done)
         if not self.database.dialect.is_remote:
-            # SQLite has one writer at a time, and who waits only looks now and then whether it is his turn.
+            # SQLite has one writer at a time, and a waiting writer only tries from time to time.
             time.sleep(min(time.monotonic() - began, _LONGEST_PAUSE))
         return removed
 
-    # ── what goes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── removal ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def purge_runs(self, tell: Callable[[int], None]) -> int:
-        """Remove runs of pipelines; how many."""
+    def purge_runs(self, progress: Callable[[int], None]) -> int:
+        """Remove runs of pipelines; return their number."""
         removed = 0
         for ids, group in self.pages(PIPELINES, BATCH):
 
@@ -213,18 +215,18 @@ class Retention:
                 return gone
 
             removed += len(self.remove(runs.c.run_id, work))
-            tell(len(ids))
+            progress(len(ids))
         return removed
 
     def purge_alerts(self, before: datetime) -> int:
-        """Remove alerts that were over before then, and their messages; how many."""
+        """Remove alerts that were resolved before then, and their messages; return their number."""
         old = select(alerts.c.id).where(~ALERT_IS_OPEN, alerts.c.resolved_at < before)
         some = old.order_by(alerts.c.id).limit(BATCH)
 
         def work(connection: Connection) -> list[int]:
             gone = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
-            connection.execute(delete(alert_sends).where(among(alert_sends.c.alert_id, gone)))
-            connection.execute(delete(alerts).where(among(alerts.c.id, gone)))
+            connection.execute(delete(alert_sends).where(in_ids(alert_sends.c.alert_id, gone)))
+            connection.execute(delete(alerts).where(in_ids(alerts.c.id, gone)))
             return gone
 
         removed = 0
@@ -233,7 +235,7 @@ class Retention:
         return removed
 
     def rest(self) -> StorePurged:
-        """How much beside the runs is to go."""
+        """Count what is to be removed beside runs."""
         windows = service_rollups.c.at
         over = select(func.count(alerts.c.id)).where(~ALERT_IS_OPEN, alerts.c.resolved_at < self.alerts_before)
         past = select(func.count(windows)).where(windows > EPOCH, windows < self.services_before)
@@ -245,16 +247,16 @@ class Retention:
 
     @property
     def alerts_before(self) -> datetime:
-        """The moment before which alerts were over that are to go."""
+        """The time before which resolved alerts are removed."""
         return min(self.before, self.now - UNTOLD)
 
     @property
     def services_before(self) -> datetime:
-        """The moment before which figures of services are summed up."""
+        """The time before which metrics of services are summed up."""
         return min(self.before, self.now - COMPARED)
 
     def begun(self) -> int:
-        """Runs that began before the moment, and are there."""
-        began = [one.c.started_at for one in (runs, task_runs)]
-        wanted = [select(func.count(one)).where(one < self.before) for one in began]
-        return self.database.read(lambda connection: sum(connection.execute(one).scalar_one() for one in wanted))
+        """Count the runs that began before the time."""
+        began = [table.c.started_at for table in (runs, task_runs)]
+        wanted = [select(func.count(column)).where(column < self.before) for column in began]
+        return self.database.read(lambda connection: sum(connection.execute(query).scalar_one() for query in wanted))

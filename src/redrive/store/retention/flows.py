@@ -1,7 +1,7 @@
-"""Runs of flows, as they go: a run is marked first, so that nobody goes on with it, and its row goes last.
+"""Removal of flow runs: a run is marked first, so that no process resumes it, and its row is removed last.
 
-A run may have a million tasks, which are not removed in one transaction. Whoever is killed in between leaves a run that
-is marked, and the next one goes on with removing it.
+A run may have a million tasks, which are not removed in one transaction. A purge that is killed leaves marked runs, and
+the next purge removes the rest of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus
 from redrive.store.retention.finished import FLOWS, PURGING, Retention, StorePurged
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 
 RUNS = 100
 TASKS = 2_000
@@ -28,7 +28,7 @@ _MARKED = (task_runs.c.status == FlowStatus.ABANDONED, task_runs.c.reason == PUR
 
 
 class FlowRetention:
-    """Old runs of flows, and the directory in which their results are."""
+    """Old runs of flows, and the directory of their results."""
 
     def __init__(self, old: Retention, files: Path) -> None:
         self._old, self._files = old, files
@@ -36,31 +36,35 @@ class FlowRetention:
         self._stuck: OSError | None = None
 
     def would_remove(self) -> StorePurged:
-        """How many runs, tasks and files are to go."""
-        found = self._counted(self._marked())
+        """Count the runs, tasks and files to remove."""
+        removable = self._counted(self._marked())
         for ids, _ in self._old.pages(FLOWS, RUNS):
-            found = _sum(found, self._counted(ids))
-        return found
+            removable = _sum(removable, self._counted(ids))
+        return removable
 
     def _counted(self, ids: Sequence[UUID]) -> StorePurged:
         counted = select(func.count(tasks.c.id)).where(tasks.c.run_id.in_(ids))
         return StorePurged(
             flows=len(ids),
             tasks=self._database.read(lambda connection: connection.execute(counted).scalar_one()) if ids else 0,
-            files=sum(_count(self._place(one)) for one in ids),
+            files=sum(_count(self._place(run_id)) for run_id in ids),
             elsewhere=self._elsewhere(ids),
         )
 
-    def purge(self, tell: Callable[[int], None]) -> StorePurged:
-        """Remove them; how many. What cannot be removed keeps nothing else from being so, and is said in the end."""
+    def purge(self, progress: Callable[[int], None]) -> StorePurged:
+        """Remove them; return how many.
+
+        Raises:
+            StoreError: a file could not be removed; all else was.
+        """
         gone = self._finish(self._marked())
         for ids, why in self._old.pages(FLOWS, RUNS):
             gone = _sum(gone, self._finish(self._mark(ids, why)))
-            tell(len(ids))
+            progress(len(ids))
         if self._stuck is not None:
             raise StoreError(
-                f"{self._stuck.filename} holds results of a run that is purged, and cannot be removed: "
-                f"{self._stuck.strerror}; see who owns it, and purge again: all else is done",
+                f"cannot remove {self._stuck.filename}, which holds results of a purged run: "
+                f"{self._stuck.strerror}. Check its owner, and purge again; all other runs were purged",
                 kind=Kind.PERMANENT,
             )
         return gone
@@ -69,36 +73,36 @@ class FlowRetention:
         """Remove these runs, whatever their age and status; return how many there were."""
         return self._finish(self._mark(ids, ()))
 
-    # ── one part after the other ──────────────────────────────────────────────────────────────────────────────────────
+    # ── the steps of a removal ────────────────────────────────────────────────────────────────────────────────────────
 
     def _marked(self) -> list[UUID]:
-        """Runs that somebody began to remove."""
+        """Return the runs that a purge began to remove."""
         wanted = select(task_runs.c.run_id).where(*_MARKED)
         return self._database.read(lambda connection: list(connection.execute(wanted).scalars()))
 
     def _mark(self, ids: Sequence[UUID], why: Sequence[Any]) -> list[UUID]:
-        """Keep everybody from going on with these runs; those of which that could be done."""
+        """Mark runs for removal, so that no process resumes them; return those that could be marked."""
 
         def work(connection: Connection) -> list[UUID]:
             now = self._database.dialect.begin_bounded(connection)
             still = select(task_runs.c.run_id).where(task_runs.c.run_id.in_(ids), *why)
-            ours = list(connection.execute(still.with_for_update(skip_locked=True)).scalars())
+            own = list(connection.execute(still.with_for_update(skip_locked=True)).scalars())
             given_up = {"status": FlowStatus.ABANDONED, "reason": PURGING, "judged_at": now}
-            connection.execute(update(task_runs).where(task_runs.c.run_id.in_(ours)).values(given_up))
-            return ours
+            connection.execute(update(task_runs).where(task_runs.c.run_id.in_(own)).values(given_up))
+            return own
 
-        def is_done(connection: Connection, ours: list[UUID]) -> bool:
+        def is_done(connection: Connection, own: list[UUID]) -> bool:
             unmarked = task_runs.c.reason.is_distinct_from(PURGING)  # most have none
-            left = select(task_runs.c.run_id).where(task_runs.c.run_id.in_(ours), unmarked)
-            return bool(ours) and connection.execute(left.limit(1)).first() is None
+            left = select(task_runs.c.run_id).where(task_runs.c.run_id.in_(own), unmarked)
+            return bool(own) and connection.execute(left.limit(1)).first() is None
 
         return self._database.write(work, done=is_done)
 
     def _finish(self, ids: Sequence[UUID]) -> StorePurged:
         """Remove what is marked: its tasks, its files, and then its row.
 
-        Each part sees that it is marked still. Another purge may have finished it meanwhile, and a scheduler that gives
-        its runs their ids may have begun it anew.
+        Each step checks the mark again: another purge may have finished meanwhile, and a scheduler that chooses the ids
+        of its runs may have started the run again.
         """
         removed = StorePurged()
         for start in range(0, len(ids), RUNS):
@@ -106,9 +110,9 @@ class FlowRetention:
                 break
             part = ids[start : start + RUNS]
             elsewhere, gone = self._elsewhere(part), self._remove_tasks(part)
-            files = {one: self._remove_files(one) for one in part}
-            rows = self._remove_rows([one for one, count in files.items() if count is not None])
-            count = sum(one or 0 for one in files.values())
+            files = {run_id: self._remove_files(run_id) for run_id in part}
+            rows = self._remove_rows([run_id for run_id, count in files.items() if count is not None])
+            count = sum(number or 0 for number in files.values())
             more = StorePurged(flows=len(rows), tasks=gone, files=count, elsewhere=elsewhere)
             removed = _sum(removed, more)
         return removed
@@ -119,9 +123,9 @@ class FlowRetention:
 
         def work(connection: Connection) -> list[int]:
             gone = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
-            connection.execute(delete(task_attempts).where(among(task_attempts.c.task_id, gone)))
-            connection.execute(delete(task_changes).where(among(task_changes.c.task_id, gone)))
-            connection.execute(delete(tasks).where(among(tasks.c.id, gone)))
+            connection.execute(delete(task_attempts).where(in_ids(task_attempts.c.task_id, gone)))
+            connection.execute(delete(task_changes).where(in_ids(task_changes.c.task_id, gone)))
+            connection.execute(delete(tasks).where(in_ids(tasks.c.id, gone)))
             return gone
 
         removed = 0
@@ -130,7 +134,7 @@ class FlowRetention:
         return removed
 
     def _remove_files(self, run_id: UUID) -> int | None:
-        """How many there were; None where they cannot be removed, and the run is left for the next time."""
+        """Remove the files of a run; return their number, or None where that failed: the next purge tries again."""
         place, removed = self._place(run_id), 0
         still = select(task_runs.c.run_id).where(task_runs.c.run_id == run_id, *_MARKED)
         if self._database.read(lambda connection: connection.execute(still).first()) is None:
@@ -151,7 +155,7 @@ class FlowRetention:
 
     def _remove_rows(self, ids: Iterable[UUID]) -> list[UUID]:
         def work(connection: Connection) -> list[UUID]:
-            # What another purge has in hand may still have tasks: it removes the row as well.
+            # A run of another purge may still have tasks; that purge removes the row as well.
             empty = select(task_runs.c.run_id).where(
                 task_runs.c.run_id.in_(ids), *_MARKED, ~exists().where(tasks.c.run_id == task_runs.c.run_id)
             )
@@ -168,15 +172,15 @@ class FlowRetention:
         return self._files / str(run_id)
 
     def _elsewhere(self, ids: Sequence[UUID]) -> int:
-        """Results of these runs that are in files, of which there are none here."""
-        lacking = [one for one in ids if not self._place(one).exists()]
+        """Count the results of these runs whose files are not in the directory."""
+        lacking = [run_id for run_id in ids if not self._place(run_id).exists()]
         wanted = select(func.count(tasks.c.id)).where(tasks.c.run_id.in_(lacking), tasks.c.result_file.is_not(None))
         return self._database.read(lambda connection: connection.execute(wanted).scalar_one()) if lacking else 0
 
 
 @contextmanager
 def _opened(place: Path) -> Iterator[int]:
-    """The directory itself, and not where a link of its name leads: nothing outside is ever removed."""
+    """Open the directory itself, not the target of a link: nothing outside is ever removed."""
     directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield directory
@@ -186,7 +190,7 @@ def _opened(place: Path) -> Iterator[int]:
 
 @contextmanager
 def _named(file: Path) -> Iterator[None]:
-    """Let what goes wrong tell of the whole path."""
+    """Put the whole path into an OSError."""
     try:
         yield
     except OSError as error:
@@ -200,10 +204,10 @@ def _count(place: Path) -> int:
     return 0
 
 
-def _sum(one: StorePurged, other: StorePurged) -> StorePurged:
+def _sum(first: StorePurged, second: StorePurged) -> StorePurged:
     return StorePurged(
-        flows=one.flows + other.flows,
-        tasks=one.tasks + other.tasks,
-        files=one.files + other.files,
-        elsewhere=one.elsewhere + other.elsewhere,
+        flows=first.flows + second.flows,
+        tasks=first.tasks + second.tasks,
+        files=first.files + second.files,
+        elsewhere=first.elsewhere + second.elsewhere,
     )

@@ -1,4 +1,4 @@
-"""Forget a retired pipeline, flow or service: all that is stored of it, but for its letters.
+"""Forget a retired pipeline, flow or service: remove all that is stored of it, except for its letters.
 
 What still runs, or has open letters, is not forgotten.
 """
@@ -14,9 +14,9 @@ from sqlalchemy import Connection, Table, delete, func, or_, select
 from redrive.errors import StoreError
 from redrive.model.letters import OPEN
 from redrive.store.database import Database
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.repositories.known_runs import Runnable
-from redrive.store.repositories.tasks import anybody_at
+from redrive.store.repositories.tasks import has_live_executor
 from redrive.store.retention.finished import BATCH, Retention
 from redrive.store.retention.flows import FlowRetention
 from redrive.store.schema import (
@@ -53,16 +53,16 @@ class ForgetReport:
 
     name: str
     kinds: tuple[Runnable, ...] = ()
-    """What has this name; nothing, where the store knows no such pipeline or flow."""
+    """What has this name; empty if the store has no such pipeline or flow."""
     runs: int = 0
     unfinished: str | None = None
     """The status of a run that could be resumed, and is forgotten with its checkpoint."""
     run_ids: tuple[UUID, ...] = ()
-    """Of a flow."""
+    """Number of tasks of a flow."""
     params: tuple[str, ...] = ()
     """The parameters of a flow's runs."""
     letters: int = 0
-    """Letters that are decided; they stay."""
+    """Decided letters, which stay."""
 
 
 def find_work(database: Database, name: str) -> ForgetReport:
@@ -71,7 +71,7 @@ def find_work(database: Database, name: str) -> ForgetReport:
     Raises:
         StoreError: A process is at work on it, or letters of it are open.
     """
-    return database.read(lambda connection: _found(database, connection, name))
+    return database.read(lambda connection: _read_report(database, connection, name))
 
 
 def forget_work(database: Database, name: str, *, files: Path) -> ForgetReport:
@@ -86,46 +86,46 @@ def forget_work(database: Database, name: str, *, files: Path) -> ForgetReport:
     """
 
     def work(connection: Connection) -> ForgetReport:
-        found = _found(database, connection, name)
-        ours = select(runs.c.run_id).where(runs.c.pipeline_name == name)
+        report = _read_report(database, connection, name)
+        own = select(runs.c.run_id).where(runs.c.pipeline_name == name)
         for table in (run_keys, run_key_blocks):
-            connection.execute(delete(table).where(table.c.run_id.in_(ours)))
+            connection.execute(delete(table).where(table.c.run_id.in_(own)))
         connection.execute(delete(checkpoints).where(checkpoints.c.pipeline_name == name))
         connection.execute(delete(runs).where(runs.c.pipeline_name == name))
         connection.execute(delete(pipelines).where(pipelines.c.name == name))
         _forget_replays(connection, name)
         noted = or_(gauges.c.name.startswith(f"promise:{name}:", autoescape=True), gauges.c.name == f"fresh:{name}")
         connection.execute(delete(gauges).where(noted))
-        return found
+        return report
 
-    found = database.write(work)
-    if found.run_ids:
+    report = database.write(work)
+    if report.run_ids:
         now = database.read(database.dialect.now)
         flows = FlowRetention(Retention(database, before=now, now=now), files)
-        for start in range(0, len(found.run_ids), BATCH):
-            flows.remove(found.run_ids[start : start + BATCH])
-    return found
+        for start in range(0, len(report.run_ids), BATCH):
+            flows.remove(report.run_ids[start : start + BATCH])
+    return report
 
 
 def _forget_replays(connection: Connection, name: str) -> None:
-    """Remove when replays have written rows, but for what other pipelines need to know before they overwrite them."""
+    """Remove the records of replayed rows, except for those that other pipelines need before they overwrite rows."""
     column = replayed_rows.c
     undecided = select(letters.c.pipeline_name).where(letters.c.status.in_(OPEN))
     others = select(pipelines.c.name).where(pipelines.c.name != name).union(undecided)
-    ours = or_(column.letters_of == name, column.pipeline_name == name)
+    own = or_(column.letters_of == name, column.pipeline_name == name)
     unneeded = column.letters_of.not_in(others) & column.pipeline_name.not_in(others)
-    connection.execute(delete(replayed_rows).where(ours, unneeded))
+    connection.execute(delete(replayed_rows).where(own, unneeded))
 
 
-def _found(database: Database, connection: Connection, name: str) -> ForgetReport:
+def _read_report(database: Database, connection: Connection, name: str) -> ForgetReport:
     now = database.dialect.now(connection)
     place = connection.execute(select(checkpoints).where(checkpoints.c.pipeline_name == name)).first()
-    if place is not None and place.owner is not None and place.owner_until > now and not is_dead(place.owner):
+    if place is not None and place.owner is not None and place.owner_until > now and not is_owner_dead(place.owner):
         raise StoreError(f"pipeline {name!r} is running: stop it first. Nothing was changed.")
     flows = connection.execute(
         select(task_runs.c.run_id, task_runs.c.params).where(task_runs.c.flow_name == name)
     ).all()
-    if any(anybody_at(connection, row.run_id, now) for row in flows):
+    if any(has_live_executor(connection, row.run_id, now) for row in flows):
         raise StoreError(f"flow {name!r} is running: stop its executors first. Nothing was changed.")
     of_it = select(func.count(letters.c.id)).where(letters.c.pipeline_name == name)
     undecided = connection.execute(of_it.where(letters.c.status.in_(OPEN))).scalar_one()
@@ -137,7 +137,7 @@ def _found(database: Database, connection: Connection, name: str) -> ForgetRepor
     count = connection.execute(select(func.count(runs.c.run_id)).where(runs.c.pipeline_name == name)).scalar_one()
     known = select(pipelines.c.kind).where(pipelines.c.name == name)
     kinds = {*connection.execute(known).scalars(), *(["pipeline"] if count else []), *(["flow"] if flows else [])}
-    found = ForgetReport(
+    report = ForgetReport(
         name=name,
         kinds=tuple(sorted(kinds)),
         runs=count + len(flows),
@@ -146,9 +146,9 @@ def _found(database: Database, connection: Connection, name: str) -> ForgetRepor
         letters=connection.execute(of_it).scalar_one(),
     )
     if place is None:
-        return found
+        return report
     last = connection.execute(select(runs.c.status).where(runs.c.run_id == place.run_id)).scalar()
-    return found if last in (None, "complete", "abandoned") else replace(found, unfinished=last)
+    return report if last in (None, "complete", "abandoned") else replace(report, unfinished=last)
 
 
 def count_service(database: Database, name: str) -> int:
@@ -156,7 +156,7 @@ def count_service(database: Database, name: str) -> int:
 
     def work(connection: Connection) -> int:
         counted = [select(func.count()).select_from(table).where(table.c.service == name) for table in _OF_SERVICES]
-        return sum(connection.execute(one).scalar_one() for one in counted)
+        return sum(connection.execute(query).scalar_one() for query in counted)
 
     return database.read(work)
 
@@ -165,6 +165,6 @@ def forget_service(database: Database, name: str) -> int:
     """Forget the figures, circuits and keys of a service; return how many rows there were."""
 
     def work(connection: Connection) -> int:
-        return sum(connection.execute(delete(one).where(one.c.service == name)).rowcount for one in _OF_SERVICES)
+        return sum(connection.execute(delete(table).where(table.c.service == name)).rowcount for table in _OF_SERVICES)
 
     return database.write(work)

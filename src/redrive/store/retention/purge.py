@@ -1,4 +1,4 @@
-"""`store.purge`: all that is over and old goes, one kind after the other."""
+"""`store.purge`: remove finished work that is old, one kind after the other."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from redrive.store.retention.flows import FlowRetention
 Progress = Callable[[int, int], None]
 
 
-def place_of_results(named: str | os.PathLike[str] | None, *, usual: Path) -> Path:
-    """The directory in which results of flows are.
+def results_directory(named: str | os.PathLike[str] | None, *, usual: Path) -> Path:
+    """Return the directory of the results of flows.
 
-    One that is named and not there is a slip, or a disk that is not mounted: the runs would go, and nobody would know
-    of their files any more. The usual one is made when there is something to put into it.
+    A named directory that does not exist is a mistake, or a disk that is not mounted: the runs would be removed, and
+    their files would be left behind. The usual directory is created with the first file.
     """
     if named is None:
         return usual
     if not os.path.isdir(named):
         raise StoreError(
-            f"there is no directory {os.fspath(named)!r} in which results of flows could be: see that the name is "
-            "right, and the disk is mounted; nothing was changed"
+            f"the directory {os.fspath(named)!r} of flow results does not exist: check its name, and that the disk is "
+            "mounted; nothing was changed"
         )
     return Path(named)
 
@@ -38,14 +38,14 @@ def place_of_results(named: str | os.PathLike[str] | None, *, usual: Path) -> Pa
 def purge(
     database: Database, *, before: datetime, files: Path, dry_run: bool = False, progress: Progress = lambda *_: None
 ) -> StorePurged:
-    """Remove all that was over before a moment."""
+    """Remove all work that was finished before a time."""
     old = Retention(database, before=before, now=database.read(database.dialect.now))
     if dry_run:
         rest = old.rest()
     else:
         windows = ServiceRepository(database).purge(old.services_before)
         rest = StorePurged(alerts=old.purge_alerts(old.alerts_before), services=windows)
-    # The last of all: a file of theirs that cannot be removed ends in an error.
+    # Flows come last: a file that cannot be removed raises an error.
     done = purge_work(database, before=before, files=files, dry_run=dry_run, progress=progress)
     return replace(done, alerts=rest.alerts, services=rest.services)
 
@@ -59,10 +59,10 @@ def purge_work(
     progress: Progress = lambda *_: None,
     within: float = math.inf,
 ) -> StorePurged:
-    """Remove finished runs of pipelines and flows that ended before a moment, and nothing else.
+    """Remove finished runs of pipelines and flows that ended before a time, and nothing else.
 
-    files     the directory in which results of flows are
-    progress  is called with how many runs were looked at, and of how many
+    files     the directory of the results of flows
+    progress  called with the number of runs that were processed, and the number of all
     within    seconds after which the rest is left for another time
     """
     ends = time.monotonic() + within
@@ -74,10 +74,10 @@ def purge_work(
         return replace(would, runs=count, kept=old.begun() - count - would.flows, dry_run=True)
     seen, total = 0, count + old.count(FLOWS)
 
-    def tell(more: int) -> None:
+    def report_progress(more: int) -> None:
         nonlocal seen
         seen += more
         progress(seen, max(seen, total))
 
-    removed = old.purge_runs(tell)
-    return replace(flows.purge(tell), runs=removed, kept=old.begun())
+    removed = old.purge_runs(report_progress)
+    return replace(flows.purge(report_progress), runs=removed, kept=old.begun())

@@ -1,4 +1,4 @@
-"""Whom to tell, who was told, and what the watch keeps for it."""
+"""Tables of alerts, silences, messages, and the measurements and leases of the watch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ alerts = Table(
     Column("subject", Text, nullable=False),
     Column("title", Text, nullable=False),
     Column("run_id", RunId),
-    # The names of those who speak for it, by which it is found; what they say is in `evidence`.
+    # The names of its evidence, by which an alert is looked up; the evidence itself is in `evidence`.
     Column("witnesses", Value, nullable=False, server_default=text("'[]'")),
     Column("facts", Value, nullable=False),
     Column("evidence", Value, nullable=False),
@@ -40,7 +40,7 @@ alerts = Table(
     Index("alerts_run_id", "run_id"),
     sqlite_autoincrement=True,
 )
-# In words of its own, not by a parameter: only so is the index made use of.
+# Written out without a parameter, so that the database uses the index.
 ALERT_IS_OPEN = alerts.c.status != text("'resolved'")
 Index("alerts_open", alerts.c.id, sqlite_where=ALERT_IS_OPEN, postgresql_where=ALERT_IS_OPEN)
 ALERT_OPEN_MARK = case((alerts.c.status != "resolved", text("1")))
@@ -62,7 +62,7 @@ alert_sends = Table(
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("error", Text),
     Column("sent_at", UtcTimestamp),
-    # Who is sending it, and until when that is believed.
+    # The process that sends it, and until when its claim is valid.
     Column("owner", Text),
     Column("owner_until", UtcTimestamp),
     Index("alert_sends_alert_id", "alert_id"),
@@ -71,7 +71,7 @@ alert_sends = Table(
 _UNSENT = alert_sends.c.status == "waiting"
 Index("alert_sends_due", alert_sends.c.due_at, sqlite_where=_UNSENT, postgresql_where=_UNSENT)
 
-# Alerts that are not sent for a while: those for which all of the names that are set here match.
+# Silences: alerts that match all of the names that are set here are not sent.
 alert_silences = Table(
     "alert_silences",
     metadata,
@@ -92,7 +92,7 @@ alert_silences = Table(
     sqlite_autoincrement=True,
 )
 
-# What is held by one process of all that share the store, such as the leadership of those that watch.
+# Leases, each held by one of the processes that share the store, such as the leadership of the watch.
 leases = Table(
     "leases",
     metadata,

@@ -37,7 +37,7 @@ letters = Table(
     Column("last_reprocess", UtcTimestamp),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
     Column("resolution_note", Text),
-    # Ours.
+    # Columns that redrive itself needs.
     Column("position", Text),
     Column("fingerprint", Text, nullable=False, server_default=text("''")),
     Column("identity", Digest, nullable=False),
@@ -98,7 +98,7 @@ causes = Table(
 )
 
 # How many letters of each status were rejected in an hour, kept by the database itself (see the migrations), so that
-# it is right whoever changes a letter. `seen` counts repeats too, in the hour in which they happened.
+# it is right whatever program changes a letter. `seen` counts repeats too, in the hour in which they happened.
 cause_hours = Table(
     "cause_hours",
     metadata,
@@ -140,7 +140,7 @@ letter_salt = Table(
     Column("salt", LargeBinary, nullable=False),
 )
 
-# Which replay has a letter in hand, and until when it is believed to be alive.
+# Which replay has claimed a letter, and until when the claim is valid.
 letter_claims = Table(
     "letter_claims",
     metadata,

@@ -34,7 +34,7 @@ runs = Table(
     Column("error_kind", Text),
     Column("error_type", Text),
     Column("error_service", Text),
-    # How often it was gone on with after it had failed or died, and when it was last judged for alerts.
+    # How often it was resumed after it had failed or died, and when it was last judged for alerts.
     Column("failures", Integer, nullable=False, server_default=text("0")),
     Column("judged_at", UtcTimestamp),
     # The program that runs it, FILE:NAME, where it was started by `redrive run`.
@@ -58,7 +58,8 @@ runs = Table(
 _UNJUDGED = runs.c.judged_at.is_(None)
 Index("runs_unjudged", runs.c.ended_at, sqlite_where=_UNJUDGED, postgresql_where=_UNJUDGED)
 
-# Where each pipeline stands, and which process has it in hand. The owner is a fence: who lost it can move nothing.
+# The checkpoint of each pipeline, and the process that works on it. The owner is a fence: without it, no process can
+# move the checkpoint.
 checkpoints = Table(
     "checkpoints",
     metadata,

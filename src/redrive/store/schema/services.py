@@ -7,8 +7,8 @@ from sqlalchemy import BigInteger, Column, Float, Integer, PrimaryKeyConstraint,
 from redrive.store.column_types import UtcTimestamp
 from redrive.store.schema.base import metadata
 
-# What each process last said of a service's circuit, by its own evidence (see `redrive.policy.consensus`); a reset by
-# hand is said by the host `*`. All times are by the database's clock.
+# The last report of each process on a service's circuit, by its own evidence (see `redrive.policy.consensus`); the host
+# of an operator's reset is `*`. All times are by the database's clock.
 breakers = Table(
     "breakers",
     metadata,
@@ -35,7 +35,7 @@ credentials = Table(
     PrimaryKeyConstraint("service", "key_digest"),
 )
 
-# Attempts by what came of them: `success` is in `successes`.
+# Attempts by outcome: `success` is in `successes`.
 OUTCOMES = (
     "retry_now",
     "transient",
@@ -69,7 +69,7 @@ service_rollups = Table(
             "fallbacks",
             *OUTCOMES,
             "calls_failed",  # calls that ended in an error for their caller
-            "failed_auth",  # of these, by a credential that was refused for good
+            "failed_auth",  # of these, by a credential that was rejected permanently
             "failed_4xx",  # of these, by an answer 4xx other than 401, 404, 408, 410, 425 and 429
             "failed_404",  # of these, by 404 or 410
             "streaks_5xx",  # how often three calls in a row ended in an answer 5xx

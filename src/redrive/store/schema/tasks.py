@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyCons
 from redrive.store.column_types import RunId, UtcTimestamp
 from redrive.store.schema.base import Id, metadata
 
-# One row per run of a flow. `params` and `shape` are JSON text: compared as such, and read by us alone.
+# One row per run of a flow. `params` and `shape` are JSON text: compared as such, and read by redrive alone.
 task_runs = Table(
     "task_runs",
     metadata,
@@ -47,7 +47,7 @@ tasks = Table(
     Column("remaining", Integer, nullable=False, server_default=text("0")),
     Column("dead", Integer, nullable=False, server_default=text("0")),
     Column("failed", Integer, nullable=False, server_default=text("0")),
-    # When it may be claimed, while it may; and who has claimed it, while somebody has.
+    # When it may be claimed, while it may; and the executor that has claimed it, while one has.
     Column("due_at", UtcTimestamp),
     Column("owner", BigInteger),
     Column("attempt", Integer, nullable=False, server_default=text("0")),

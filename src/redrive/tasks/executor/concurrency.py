@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from redrive.calls.service import Service
 from redrive.clock import Clock
-from redrive.model.calls import Kind, in_words
+from redrive.model.calls import Kind, format_duration
 from redrive.policy import option_checks
 from redrive.policy.breaker import CircuitState, Permit
 from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
@@ -100,7 +100,7 @@ class ServiceLimiter:
         permit = circuit.admit() if wait <= 0 else None
         if permit is None:
             wait = circuit.retry_in()
-            return Capacity(0, f"{self.group.name} is down, next try in {in_words(wait)}", max(wait, 0.01))
+            return Capacity(0, f"{self.group.name} is down, next try in {format_duration(wait)}", max(wait, 0.01))
         return Capacity(1, f"{self.group.name} is down, one task finds out whether it is back", probe=permit)
 
     def _paced(self) -> Capacity:

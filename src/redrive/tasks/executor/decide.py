@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from redrive.calls.testmode import TestMode
 from redrive.classify.redrive_errors import SKIP
 from redrive.clock import Random
-from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, in_words
+from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, format_duration
 from redrive.model.tasks import State
-from redrive.policy.retry import DEFAULT_WITHIN, CallProgress, all_used
+from redrive.policy.retry import DEFAULT_WITHIN, CallProgress, attempts_used
 from redrive.tasks.graph import Node
 from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 
@@ -126,7 +126,7 @@ def _returned(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transit
         return Transition(state=State.SUCCESS)
     left = node.sensing.timeout - past.elapsed - outcome.seconds
     if left <= 0:
-        error = f"was not true within {in_words(node.sensing.timeout)}"
+        error = f"was not true within {format_duration(node.sensing.timeout)}"
         return Transition(state=State.FAILED, cause=error, error=error, fingerprint="sensor", kind=Kind.TRANSIENT)
     return Transition(state=State.SENSING, wait=min(node.sensing.every, left))  # the last time when its time is over
 
@@ -161,7 +161,7 @@ def _failed(
         return becomes(State.DEAD_LETTER, f"poison{times}: {error}")
     decision: Decision
     if most_attempts is not None and failures >= most_attempts:
-        decision = Stop(all_used(most_attempts), spent=True)
+        decision = Stop(attempts_used(most_attempts), spent=True)
     else:
         decision = node.retry.decide(_bounded(_repeatable(verdict)), _progress(node, past, failures), random)
     if isinstance(decision, Repeat):
@@ -169,7 +169,7 @@ def _failed(
         if node.sensing is not None:
             left = node.sensing.timeout - past.elapsed - outcome.seconds
             if left <= 0:
-                return becomes(State.FAILED, f"was not true within {in_words(node.sensing.timeout)}: {error}")
+                return becomes(State.FAILED, f"was not true within {format_duration(node.sensing.timeout)}: {error}")
             wait = min(wait, left)
         again = State.SENSING if node.sensing else State.RETRYING
         asked = verdict.retry_after or 0.0

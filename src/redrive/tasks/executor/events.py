@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from redrive.events.bus import EVENTS, EventBus
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.model.tasks import (
     FlowEnded,
     FlowEvent,
@@ -69,7 +69,7 @@ class FlowEvents:
         """Attempts have ended, and the graph has moved on; what is not written yet is not told of yet."""
         waiting = {one.claim.node for one in unwritten}
         struck = {(storm.node, storm.like.next.fingerprint) for storm in storms}
-        tell_of_all = self._announcer.heard
+        tell_of_all = self._announcer.has_hooks
         for one in settlements:
             name = shown_name(self._planner.nodes[one.claim.node].name, one.claim.child)
             if tell_of_all and one.outcome is not None and one.begun:
@@ -115,7 +115,7 @@ class FlowEvents:
     def _retried(self, name: str, one: TaskResult, reason: str) -> None:
         flow, wait = self._ledger.flow, one.next.wait or 0.0
         if one.next.capped is not None:
-            asked, then = in_words(one.next.capped), in_words(wait)
+            asked, then = format_duration(one.next.capped), format_duration(wait)
             EVENTS.warning("%s: task %s: the server asks to wait %s; it is tried again in %s", flow, name, asked, then)
         run_id, attempt = self._ledger.run_id, one.claim.attempt
         self._tell(TaskRetried(flow=flow, run_id=run_id, task=name, attempt=attempt, reason=reason, wait=wait))

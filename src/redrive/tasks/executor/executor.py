@@ -93,7 +93,7 @@ class Executor:
         clock = SystemClock()
         turnstiles = {name: ServiceLimiter(group, clock) for name, group in flow.groups.items()}
         self._planner = ClaimPlanner(list(nodes), turnstiles, clock)
-        self._news = FlowEvents(flow.announcer.heard_by(opened.listeners), self._ledger, self._planner)
+        self._news = FlowEvents(flow.announcer.with_listeners(opened.listeners), self._ledger, self._planner)
         self._scribe: DbThread[CycleResult] = DbThread(self._bell)
 
         self._hands: dict[int, ClaimedJob] = {}  # by ticket
@@ -129,7 +129,7 @@ class Executor:
 
     def stop(self, reason: str) -> None:
         """End the run before its time; from any thread."""
-        self._stopping.tell(reason)
+        self._stopping.request_stop(reason)
 
     def run(self) -> FlowReport:
         """Run it, to its end or until it is told to stop."""
@@ -338,7 +338,7 @@ class Executor:
         self._cancel(turned.cancelled)
         self._news.late(turned.late)
         if turned.abandoned is not None:
-            self._stopping.tell(f"it was {turned.abandoned}")
+            self._stopping.request_stop(f"it was {turned.abandoned}")
         self._over = turned.idle and not self._hands and not self._settlements
         self._look_again(order, turned, now)
 

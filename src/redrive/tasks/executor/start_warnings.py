@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from redrive.model.calls import in_words
+from redrive.model.calls import format_duration
 from redrive.policy.option_checks import warn
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.tasks.graph import listed, longest_way, worst_case
@@ -24,8 +24,8 @@ def warn_of_sla(flow: Flow) -> None:
     worst = longest_way(flow.graph, worst_case)
     if worst > left:
         warn(
-            f"flow {flow.name!r} is to be done in {in_words(left)}, and its tasks may take "
-            f"{in_words(worst)}, one after another with all their retries: shorten their timeouts or the waits"
+            f"flow {flow.name!r} is to be done in {format_duration(left)}, and its tasks may take "
+            f"{format_duration(worst)}, one after another with all their retries: shorten their timeouts or the waits"
         )
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 
 from redrive.calls import testmode
 from redrive.errors import FlowError
-from redrive.model.calls import Kind, Verdict, in_words
+from redrive.model.calls import Kind, Verdict, format_duration
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.encoding import encode
 from redrive.store.repositories.tasks import counts_of, shown_name
@@ -391,7 +391,7 @@ class StoreCycle:
             p99 = past[min(len(past) - 1, math.ceil(0.99 * len(past)) - 1)]
             near = node.timeout is not None and p99 > node.timeout / 2
             advice = "the limit may be too short" if near else "it hangs, most likely"
-            said = f"99 % of its last {len(past):,} runs took at most {in_words(p99)}: {advice}"
+            said = f"99 % of its last {len(past):,} runs took at most {format_duration(p99)}: {advice}"
         return replace(one.next, error=f"{one.outcome.error}; {said}")
 
     def _leave(self, connection: Connection, now: datetime, leaving: RunExit) -> bool:

@@ -17,11 +17,11 @@ from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, State
-from redrive.store.corrupt_rows import making_sense
+from redrive.store.corrupt_rows import corrupt_row_as_store_error
 from redrive.store.encoding import encode
-from redrive.store.repositories.tasks import exactly, find_run, named, no_such_task, shown_name, whole_cause
+from redrive.store.repositories.tasks import exactly, find_run, named, resolve_cause, shown_name, unknown_task_error
 from redrive.store.schema import letters, task_changes, task_runs, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 from redrive.store.store import Store
 from redrive.tasks.executor.decide import RECOVERS
 from redrive.tasks.graph import reach
@@ -148,7 +148,7 @@ def concerned(
         found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause, states))
         return {state: found[state] for state in states if found[state]}
 
-    with making_sense("flows"):
+    with corrupt_row_as_store_error("flows"):
         return store.database.read(work)
 
 
@@ -276,7 +276,7 @@ class _ActionTransaction:
         for row in chosen:
             by_state.setdefault(self._state_of(row), []).append(row)
         for state, rows in by_state.items():
-            theirs = among(tasks.c.id, [row.id for row in rows])
+            theirs = in_ids(tasks.c.id, [row.id for row in rows])
             self._connection.execute(update(tasks).where(theirs).values(state=state, **self._values(state)))
             common = {"at": self._now, "after": state, "cause": self._note}
             changes = [{"task_id": row.id, "before": row.state, **common} for row in rows]
@@ -357,7 +357,7 @@ def _chosen(  # noqa: PLR0917 - what is looked for, and where
     wrong = tasks.c.state.in_(states) & tasks.c.children.is_(None)
     ours = wanted.where(tasks.c.run_id == place.run_id, wrong).order_by(tasks.c.node, tasks.c.child)
     if cause is not None:
-        cause = whole_cause(connection, place.run_id, cause, states)
+        cause = resolve_cause(connection, place.run_id, cause, states)
         if not names:
             return list(connection.execute(ours.where(tasks.c.fingerprint == cause)))
     found: dict[int, Row[Any]] = {}
@@ -375,7 +375,7 @@ def _nothing_wrong_with(place: RunHandle, connection: Connection, name: str) -> 
     own = select(tasks.c.node, tasks.c.state).where(tasks.c.run_id == place.run_id)
     row = connection.execute(own.where(exactly(name))).first()
     if row is None:
-        return no_such_task(connection, place.run_id, name)
+        return unknown_task_error(connection, place.run_id, name)
     if row.state == State.UPSTREAM_FAILED:
         failed = connection.execute(own.where(tasks.c.state == State.FAILED, tasks.c.child == -1)).all()
         above = [place.shape.places[one.node].name for one in failed if row.node in reach([one.node], place.below)]

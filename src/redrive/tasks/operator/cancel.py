@@ -19,7 +19,7 @@ from redrive.model.calls import Kind
 from redrive.model.tasks import FlowStatus, State
 from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import task_runs, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 from redrive.store.store import Store
 from redrive.tasks.executor.decide import Transition
 from redrive.tasks.operator.actions import CANCELLED, checked_note, must_say_which, wake_run
@@ -105,7 +105,7 @@ class _Cancelling:
 
     def _mark(self, ids: Sequence[int]) -> None:
         if ids:
-            mine = update(tasks).where(among(tasks.c.id, ids))
+            mine = update(tasks).where(in_ids(tasks.c.id, ids))
             self._connection.execute(mine.values(cancelled=self._why))
 
     def _fail(self, rows: Sequence[Row[Any]]) -> None:
@@ -119,7 +119,7 @@ class _Cancelling:
             "ended_at": self._now,
         }
         if rows:
-            mine = update(tasks).where(among(tasks.c.id, [row.id for row in rows]))
+            mine = update(tasks).where(in_ids(tasks.c.id, [row.id for row in rows]))
             self._connection.execute(mine.values(**values))
             changes = [change_row(row.id, self._now, State(row.state), State.FAILED, following.cause) for row in rows]
             self._connection.execute(CHANGE, changes)

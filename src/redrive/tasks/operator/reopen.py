@@ -17,7 +17,7 @@ from redrive.model.letters import Status
 from redrive.model.tasks import State
 from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import letters, task_changes, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 from redrive.store.store import Store
 from redrive.tasks.graph import reach
 from redrive.tasks.operator.actions import WRONG, OperatorAction, must_say_which, wake_run
@@ -52,7 +52,7 @@ class _Reopening:
             self._change(row, State.DEAD_LETTER, note=self._note, result=None, ended_at=self._now, kind=kind)
         for node in sorted(nodes):
             if self._reopen_node(node, [row for row in chosen if row.node == node]):
-                waiting = update(tasks).where(self._ours, among(tasks.c.node, self._place.below[node]))
+                waiting = update(tasks).where(self._ours, in_ids(tasks.c.node, self._place.below[node]))
                 self._connection.execute(waiting.where(tasks.c.child == -1).values(waiting=tasks.c.waiting + 1))
         held = self._hold_below(reach(nodes, self._without_cleanup()))
         shown = tuple(shown_name(row.name, row.child) for row in chosen)
@@ -88,7 +88,7 @@ class _Reopening:
 
     def _hold_below(self, below: set[int]) -> int:
         """Let everything that comes after wait again; FlowError where some of it has been done, or is being done."""
-        rows = self._connection.execute(select(tasks).where(self._ours, among(tasks.c.node, sorted(below)))).all()
+        rows = self._connection.execute(select(tasks).where(self._ours, in_ids(tasks.c.node, sorted(below)))).all()
         done = [row for row in rows if row.state == State.SUCCESS or row.owner is not None or row.children]
         if done:
             raise FlowError(

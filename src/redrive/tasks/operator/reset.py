@@ -19,7 +19,7 @@ from redrive.model.tasks import State
 from redrive.store.encoding import decode
 from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import task_attempts, task_changes, tasks
-from redrive.store.sql import among
+from redrive.store.sql import in_ids
 from redrive.tasks.graph import reach
 from redrive.tasks.state.letters import settle_named
 from redrive.tasks.state.progression import Progression
@@ -68,7 +68,7 @@ class Reset:
         """Raise `StillRunning` where something that comes after these tasks is running."""
         lower = reach(nodes, self._place.below)
         claimed = select(tasks.c.name, tasks.c.child).where(self._ours, tasks.c.owner.is_not(None))
-        row = self._connection.execute(claimed.where(among(tasks.c.node, sorted(lower))).limit(1)).first()
+        row = self._connection.execute(claimed.where(in_ids(tasks.c.node, sorted(lower))).limit(1)).first()
         if row is not None:
             raise StillRunning(
                 f"task {shown_name(row.name, row.child)!r}, which comes after it, is running: wait for its end, or "
@@ -112,7 +112,7 @@ class Reset:
         chosen: Collection[str] | None = None if row.branch is None else decode(row.branch)
         freed = Progression(self._place, None).freed_by(row.node, chosen)
         if freed:
-            theirs = update(tasks).where(self._ours, among(tasks.c.node, freed), tasks.c.child == -1)
+            theirs = update(tasks).where(self._ours, in_ids(tasks.c.node, freed), tasks.c.child == -1)
             self._connection.execute(theirs.values(waiting=tasks.c.waiting + 1))
 
     def _remove_children(self, row: Row[Any]) -> list[str]:

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, select
 
-from redrive.store.corrupt_rows import making_sense
-from redrive.store.repositories.tasks import find_run, named, no_such_task
+from redrive.store.corrupt_rows import corrupt_row_as_store_error
+from redrive.store.repositories.tasks import find_run, named, unknown_task_error
 from redrive.store.schema import tasks
 from redrive.store.store import Store
 from redrive.tasks.state.run_handle import RunHandle
@@ -25,7 +25,7 @@ def change_run(store: Store, run: UUID | str, work: Callable[[RunHandle, Connect
         place = RunHandle.of(store, connection, find_run(connection, run))
         return work(place, connection, place.database.dialect.begin_bounded(connection))
 
-    with making_sense("flows"):
+    with corrupt_row_as_store_error("flows"):
         return store.database.write(within)
 
 
@@ -34,5 +34,5 @@ def rows_named(place: RunHandle, connection: Connection, name: str) -> list[Row[
     theirs = select(tasks).where(tasks.c.run_id == place.run_id, named(name), tasks.c.children.is_(None))
     rows = list(connection.execute(theirs.order_by(tasks.c.node, tasks.c.child).with_for_update()))
     if not rows:
-        raise no_such_task(connection, place.run_id, name)
+        raise unknown_task_error(connection, place.run_id, name)
     return rows

@@ -25,9 +25,9 @@ from sqlalchemy import (
 )
 
 from redrive.model.tasks import State
-from redrive.store.process_identity import is_dead
+from redrive.store.process_identity import is_owner_dead
 from redrive.store.schema import task_attempts, task_changes, task_executors, tasks
-from redrive.store.sql import among, as_list
+from redrive.store.sql import as_list, in_ids
 from redrive.tasks.executor.decide import AttemptHistory
 from redrive.tasks.state.executor_lease import ExecutorLease
 from redrive.tasks.state.states import checked
@@ -94,7 +94,7 @@ _COLUMNS = (
 
 def _due_statement(*, one: bool, only_retries: bool) -> Select[Any]:
     # Of one node the index knows the order, however many children are due; of several, all that are due are sorted.
-    node = tasks.c.node == bindparam("nodes") if one else among(tasks.c.node, bindparam("nodes", type_=Text))
+    node = tasks.c.node == bindparam("nodes") if one else in_ids(tasks.c.node, bindparam("nodes", type_=Text))
     due = (
         select(*_COLUMNS)
         .where(tasks.c.run_id == bindparam("run"), node, tasks.c.due_at <= bindparam("now"))
@@ -112,7 +112,7 @@ _DUE = {
 }
 _TAKE = (
     update(tasks)
-    .where(among(tasks.c.id, bindparam("ids", type_=Text)))
+    .where(in_ids(tasks.c.id, bindparam("ids", type_=Text)))
     .values(
         # A sensor that is asked remains one that senses.
         state=case((tasks.c.state == State.SENSING, State.SENSING), else_=State.RUNNING),
@@ -193,7 +193,7 @@ def _claimed(row: Row[Any], now: datetime) -> ClaimedTask:
 
 def _running(ledger: ExecutorLease, connection: Connection, wanted: ClaimRequest) -> int:
     count = select(func.count()).where(
-        tasks.c.run_id == ledger.run_id, tasks.c.owner.is_not(None), among(tasks.c.node, wanted.sharing)
+        tasks.c.run_id == ledger.run_id, tasks.c.owner.is_not(None), in_ids(tasks.c.node, wanted.sharing)
     )
     return connection.execute(count).scalar_one()
 
@@ -213,11 +213,13 @@ def _in_pool(ledger: ExecutorLease, connection: Connection, wanted: ClaimRequest
     )
     rows = connection.execute(running).all()
     now = ledger.database.dialect.now(connection) if rows else None
-    return sum(row.tasks for row in rows if row.id == ledger.executor or (row.until >= now and not is_dead(row.owner)))
+    return sum(
+        row.tasks for row in rows if row.id == ledger.executor or (row.until >= now and not is_owner_dead(row.owner))
+    )
 
 
 def _of(nodes: Sequence[int]) -> ColumnElement[bool]:
-    return tasks.c.node == nodes[0] if len(nodes) == 1 else among(tasks.c.node, nodes)
+    return tasks.c.node == nodes[0] if len(nodes) == 1 else in_ids(tasks.c.node, nodes)
 
 
 def next_due(

@@ -21,14 +21,14 @@ from sqlalchemy.exc import NoResultFound
 
 from redrive.dlq.status import actor, settle_within
 from redrive.errors import FlowError, FlowStopped, RedriveError
-from redrive.model.calls import Kind, in_words
+from redrive.model.calls import Kind, format_duration
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.store.encoding import decode, encode
-from redrive.store.process_identity import begin_work, end_work, is_dead, ourselves
-from redrive.store.repositories.known_runs import note_start
-from redrive.store.repositories.tasks import anybody_at, report_of
+from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
+from redrive.store.repositories.known_runs import register_start
+from redrive.store.repositories.tasks import has_live_executor, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.store import Store
 from redrive.tasks.graph import GraphShape
@@ -95,7 +95,7 @@ class ExecutorLease(RunHandle):
         self.takes = takes or {}
         self.defaults = defaults or {}
         self.lease = lease
-        self._owner = ourselves()
+        self._owner = new_owner()
         self._beat = 0
         self._time = DatabaseClock()
         self.confirmed = time.monotonic()
@@ -123,7 +123,7 @@ class ExecutorLease(RunHandle):
             nonlocal asked
             now, _ = self._time.read(lambda: self.database.dialect.begin_bounded(connection))
             self.database.dialect.lock(connection, f"flow {self.flow}")  # two that begin at once mean one run
-            note_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
+            register_start(connection, self.database.dialect, "flow", self.flow, sla=sla, now=now)
             standing = self._standing(connection, run_id, same)
             if start is not EarlierRun.RESUME:
                 if standing is not None and run_id is not None:
@@ -185,7 +185,7 @@ class ExecutorLease(RunHandle):
                 f"run with the flow as it was, or {ANEW}"
             )
         if standing.status != FlowStatus.COMPLETE:  # what is complete remains so: there is nothing left to do
-            died = standing.status == FlowStatus.RUNNING and not anybody_at(
+            died = standing.status == FlowStatus.RUNNING and not has_live_executor(
                 connection, standing.run_id, self.database.dialect.now(connection)
             )
             connection.execute(
@@ -352,9 +352,9 @@ class ExecutorLease(RunHandle):
     def out_of_touch(self) -> FlowStopped:
         """Why nothing of ours may be written any more, though nobody is known to have taken it."""
         return FlowStopped(
-            f"the store could not be reached for longer than the lease of {in_words(self.lease.total_seconds())}, so "
-            f"others may have taken over what this one had of flow {self.flow!r}; what was running has been ended, and "
-            "running it again goes on",
+            f"the store could not be reached for longer than the lease of "
+            f"{format_duration(self.lease.total_seconds())}, so others may have taken over what this one had of flow "
+            f"{self.flow!r}; what was running has been ended, and running it again goes on",
             kind=Kind.TRANSIENT,
         )
 
@@ -393,7 +393,7 @@ class ExecutorLease(RunHandle):
         moment = self.database.dialect.now(connection) if rows else now
         for row in rows:
             dead = select(task_executors.c.id).where(task_executors.c.id == row.id, task_executors.c.ended_at.is_(None))
-            if not is_dead(row.owner):
+            if not is_owner_dead(row.owner):
                 if row.until >= moment:
                     continue
                 dead = dead.where(task_executors.c.until < moment)  # it may only be slow, and renew its lease just now

@@ -19,7 +19,7 @@ from redrive.model.tasks import State
 from redrive.store.encoding import decode
 from redrive.store.schema import tasks
 from redrive.store.schema.tasks import PASSED_OVER
-from redrive.store.sql import among, as_list
+from redrive.store.sql import as_list, in_ids
 from redrive.tasks.graph import reach
 from redrive.tasks.state.claims import CHANGE
 from redrive.tasks.state.results import Results
@@ -159,7 +159,7 @@ class Progression:
         given_up = (
             update(tasks)
             .where(tasks.c.run_id == self._place.run_id, tasks.c.child == -1, tasks.c.state == State.PENDING)
-            .where(among(tasks.c.node, sorted(nodes)))
+            .where(in_ids(tasks.c.node, sorted(nodes)))
             .values(state=checked(State.PENDING, state), ended_at=now)
             .returning(tasks.c.id)
         )
@@ -242,15 +242,15 @@ class Progression:
 _OWN = (tasks.c.run_id == bindparam("run")) & (tasks.c.child == -1)
 _FREE = (
     update(tasks)
-    .where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text)))
+    .where(_OWN, in_ids(tasks.c.node, bindparam("nodes", type_=Text)))
     .values(waiting=tasks.c.waiting - 1)
     .returning(tasks.c.node, tasks.c.waiting, tasks.c.state)
 )
-_LOCK = select(tasks.c.id).where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text))).with_for_update()
+_LOCK = select(tasks.c.id).where(_OWN, in_ids(tasks.c.node, bindparam("nodes", type_=Text))).with_for_update()
 _PASSED_OVER = select(tasks.c.node, tasks.c.state, tasks.c.branch).where(_OWN, PASSED_OVER)
 _READY = (
     update(tasks)
-    .where(_OWN, among(tasks.c.node, bindparam("nodes", type_=Text)), tasks.c.state == State.PENDING)
+    .where(_OWN, in_ids(tasks.c.node, bindparam("nodes", type_=Text)), tasks.c.state == State.PENDING)
     .values(state=bindparam("to"), due_at=bindparam("now"))
     .returning(tasks.c.id)
 )

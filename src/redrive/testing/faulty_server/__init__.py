@@ -1,1 +1,1 @@
-"""A real HTTP server on loopback that fails as it is told, and counts what reached it."""
+"""A real HTTP server on loopback that fails as configured, and records the requests that reached it."""

@@ -1,4 +1,4 @@
-"""What a `FaultyServer` answers to one request, faults included; checked and encoded when it is made."""
+"""`Answer`: what a `FaultyServer` sends for one request, faults included; checked and encoded when it is made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. At most one of `hang`, `reset`, `truncate` and `drip`; headers given win over the usual ones."""
+    """One answer. At most one of `hang`, `reset`, `truncate` and `drip`; `headers` override the generated ones."""
 
     status: int = 200
     """The HTTP status."""
@@ -28,19 +28,19 @@ class Answer:
     body: bytes | str | None = None
     """Bytes, or text that is sent as UTF-8."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Fields, by name."""
+    """Header fields by name."""
     retry_after: float | datetime | None = None
     """Seconds, or a time with zone, which is sent as an HTTP date."""
     delay: float = 0.0
     """Seconds before anything is sent."""
     hang: bool = False
-    """Never answer: the connection stays open until the client goes or the server stops."""
+    """Never answer: the connection stays open until the client closes it or the server stops."""
     reset: Literal["before", "mid-body"] | None = None
     """Reset the connection: instead of an answer, or after the headers and half of the body."""
     truncate: bool = False
     """Send half of the body in a message that is complete by its headers: valid HTTP, broken JSON."""
     drip: float | None = None
-    """Seconds before each single byte of the body."""
+    """Seconds before each byte of the body."""
 
     payload: bytes = field(init=False, repr=False, compare=False)
     """The body as sent."""
@@ -62,20 +62,20 @@ class Answer:
         self._encode_head(payload, content_type)
 
     def times(self, n: int) -> tuple[Answer, ...]:
-        """This answer n times over, to be unpacked into a script: `on("/x", *Answer(503).times(3), Answer())`."""
+        """Return this answer n times, to be unpacked into a script: `on("/x", *Answer(503).times(3), Answer())`."""
         if n < 0:
             raise ValueError(f"an answer can be repeated from 0 times up, not {n!r}")
         return (self,) * n
 
     @property
     def outcome(self) -> int | str:
-        """What the log of requests says: the status, or the name of the fault where no status gets through whole."""
+        """What the log of requests records: the status, or the name of the fault where no complete status is sent."""
         if self.hang:
             return "hang"
         return f"reset {self.reset}" if self.reset else self.status
 
     def head(self, *, date: str, close: bool) -> bytes:
-        """Status line and headers, the empty line included."""
+        """Return the status line and headers, the empty line included."""
         stamp = "" if "date" in self._names else f"Date: {date}\r\n"
         end = "Connection: close\r\n\r\n" if close and "connection" not in self._names else "\r\n"
         return self._fields + (stamp + end).encode("ascii")
@@ -117,29 +117,33 @@ class Answer:
     def _encode_head(self, payload: bytes, content_type: str) -> None:
         if not isinstance(self.headers, Mapping):
             raise TypeError(f"headers must map names to values, not {self.headers!r}")
-        given = {name.lower(): value for name, value in self.headers.items()}
-        usual: dict[str, str] = {}
+        own_headers = {name.lower(): value for name, value in self.headers.items()}
+        generated: dict[str, str] = {}
         if self.retry_after is not None:
-            usual["Retry-After"] = _retry_after(self.retry_after)
+            generated["Retry-After"] = _retry_after(self.retry_after)
         if not self._is_bodiless:
-            usual["Content-Length"] = str(len(payload))
+            generated["Content-Length"] = str(len(payload))
         if payload:
-            usual["Content-Type"] = content_type
-        usual = {name: value for name, value in usual.items() if name.lower() not in given}
+            generated["Content-Type"] = content_type
+        generated = {name: value for name, value in generated.items() if name.lower() not in own_headers}
         lines = [f"HTTP/1.1 {self.status} {_phrase(self.status)}"]
-        for name, value in (*usual.items(), *self.headers.items()):
+        for name, value in (*generated.items(), *self.headers.items()):
             _check_header(name, value)
             lines.append(f"{name}: {value}")
-        # A client that was told a wrong length is out of step, and after a 1xx alone it would wait for ever.
-        is_in_step = given.get("content-length", str(len(payload))) == str(len(payload)) and self.status >= 200
+        # A client that got a wrong length is out of step, and after a 1xx alone it would wait forever.
+        is_in_step = own_headers.get("content-length", str(len(payload))) == str(len(payload)) and self.status >= 200
         object.__setattr__(self, "payload", payload)
-        object.__setattr__(self, "closes", not is_in_step or given.get("connection", "").lower() == "close")
+        object.__setattr__(self, "closes", not is_in_step or own_headers.get("connection", "").lower() == "close")
         object.__setattr__(self, "_fields", ("\r\n".join(lines) + "\r\n").encode("latin-1"))
-        object.__setattr__(self, "_names", frozenset(given))
+        object.__setattr__(self, "_names", frozenset(own_headers))
 
 
 def check_seconds(name: str, value: float) -> None:
-    """Refuse what is not a finite number of seconds from 0 up."""
+    """Check a finite number of seconds from 0 up.
+
+    Raises:
+        TypeError, ValueError: the value is anything else.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds, not {value!r}")
     if not 0 <= value < math.inf:

@@ -1,4 +1,4 @@
-"""One client's connection: requests in order, each answered, or failed, as it was decided."""
+"""One client's connection: requests in order, each answered, or failed, as the server decides."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, cast
 from redrive.testing.faulty_server.answer import Answer
 from redrive.testing.faulty_server.http1 import BadRequest, Message, RequestParser
 
-# How much of later, pipelined requests is held while one is being answered.
+# Bytes of later, pipelined requests that are buffered while one is being answered.
 _MAX_PENDING = 1024 * 1024
-# How long a client may take to notice that we are done with its connection.
+# Seconds that a client may take to notice that the server has closed the connection.
 _LINGER = 5.0
 # Time for the half answer to reach the client's program: a reset may overtake data not yet read.
 _RESET_PAUSE = 0.02
@@ -37,7 +37,7 @@ Decide = Callable[[Message, "Connection"], Decision]
 
 
 class Connection(asyncio.Protocol):
-    """Speaks HTTP/1.1 on one socket. `open_connections` is where it enters and leaves itself."""
+    """Speaks HTTP/1.1 on one socket, and registers itself in `open_connections` while it is open."""
 
     def __init__(self, *, number: int, decide: Decide, open_connections: set[Connection]) -> None:
         self.number = number
@@ -46,11 +46,11 @@ class Connection(asyncio.Protocol):
         self._parser = RequestParser()
         self._timer: asyncio.TimerHandle | None = None
         self._is_busy = False
-        """A request is being answered; the next one waits."""
+        """Whether a request is being answered; the next one waits."""
         self._is_clogged = False
-        """The client does not read its answers; it gets no more of them until it does."""
+        """Whether the client does not read its answers; it gets no more of them until it does."""
         self._is_done = False
-        """Whatever still comes is ignored."""
+        """Whether all further input is ignored."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -71,16 +71,16 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        # The transport closes by itself after this; what was written is sent first.
+        # The transport closes itself after this; what was written is sent first.
         if self._parser.pending and not self._is_busy and not self._is_done:
-            self._transport.write(_refusal("the connection ended within a request"))
+            self._transport.write(_bad_request_answer("the connection ended within a request"))
 
     def pause_writing(self) -> None:
         self._is_clogged = True
 
     def resume_writing(self) -> None:
         self._is_clogged = False
-        self._go_on()
+        self._resume()
 
     def abort(self) -> None:
         """Drop the connection now."""
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
     def reset(self) -> None:
         """Drop the connection so that the client sees `connection reset by peer`."""
         if not self._transport.is_closing():
-            with contextlib.suppress(OSError):  # the client was faster
+            with contextlib.suppress(OSError):  # the client has closed it already
                 connected = self._transport.get_extra_info("socket")
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.abort()
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
             try:
                 message = self._parser.next()
             except BadRequest as error:
-                self._transport.write(_refusal(str(error)))
+                self._transport.write(_bad_request_answer(str(error)))
                 self._close()
                 return
             if message is None:
@@ -113,16 +113,16 @@ class Connection(asyncio.Protocol):
             if answer.hang:
                 return
             if wait > 0:
-                self._later(wait, self._answer_late, message, answer)
+                self._call_later(wait, self._answer_after_delay, message, answer)
             else:
                 self._answer(message, answer)
 
-    def _answer_late(self, message: Message, answer: Answer) -> None:
+    def _answer_after_delay(self, message: Message, answer: Answer) -> None:
         self._answer(message, answer)
-        self._go_on()
+        self._resume()
 
     def _answer(self, message: Message, answer: Answer) -> None:
-        """Send the answer; where that takes time, stay busy until it is out."""
+        """Send the answer; where that takes time, stay busy until it is sent."""
         is_head = message.method == "HEAD"
         if self._is_done or answer.reset == "before" or (answer.reset and is_head):
             self.reset()
@@ -132,10 +132,10 @@ class Connection(asyncio.Protocol):
         payload = b"" if is_head else answer.payload
         if answer.reset == "mid-body":
             self._transport.write(head + payload[: len(payload) // 2])
-            self._later(_RESET_PAUSE, self.reset)
+            self._call_later(_RESET_PAUSE, self.reset)
         elif answer.drip is not None and payload:
             self._transport.write(head)
-            self._later(answer.drip, self._drip, payload, answer.drip, close)
+            self._call_later(answer.drip, self._drip, payload, answer.drip, close)
         else:
             self._transport.write(head + payload)
             self._finish(close)
@@ -143,33 +143,33 @@ class Connection(asyncio.Protocol):
     def _drip(self, payload: bytes, pause: float, close: bool, sent: int = 0) -> None:
         self._transport.write(payload[sent : sent + 1])
         if sent + 1 < len(payload):
-            self._later(pause, self._drip, payload, pause, close, sent + 1)
+            self._call_later(pause, self._drip, payload, pause, close, sent + 1)
         else:
             self._finish(close)
-            self._go_on()
+            self._resume()
 
     def _finish(self, close: bool) -> None:
         self._is_busy = False
         if close:
             self._close()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._transport.resume_reading()
         self._take_requests()
 
     def _close(self) -> None:
-        """End our side and ignore what still comes: closing on unread bytes would reset the answer away."""
+        """Close the sending side and ignore further input: closing with unread bytes would reset the answer away."""
         self._is_done = True
         if not self._transport.is_closing():
             self._transport.write_eof()
-            self._later(_LINGER, self._transport.abort)
+            self._call_later(_LINGER, self._transport.abort)
 
-    def _later(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        def fire() -> None:
+    def _call_later(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
+        def run_action() -> None:
             self._timer = None
             action(*args)
 
-        self._timer = asyncio.get_running_loop().call_later(seconds, fire)
+        self._timer = asyncio.get_running_loop().call_later(seconds, run_action)
 
 
 @lru_cache(maxsize=2)
@@ -177,6 +177,6 @@ def _http_date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-def _refusal(why: str) -> bytes:
+def _bad_request_answer(why: str) -> bytes:
     answer = Answer(400, json={"error": why})
     return answer.head(date=_http_date(int(time.time())), close=True) + answer.payload

@@ -1,4 +1,4 @@
-"""Credentials as a server sees them: bearer tokens that wear out, keys with a quota."""
+"""Credentials as a server checks them: bearer tokens that expire, keys with a quota."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOKEN_PATH = "/token"
 
 
 class TokenGate:
-    """Lets a request pass with a bearer token it issued, each good for a number of requests."""
+    """Accepts requests with a bearer token that it issued; each token is valid for a number of requests."""
 
     def __init__(self, *, uses: int | None) -> None:
         if uses is not None and uses < 1:
@@ -30,12 +30,12 @@ class TokenGate:
         self._left.clear()
 
     def grant(self, request: Request) -> Answer:
-        """The answer of the token endpoint."""
+        """Return the answer of the token endpoint."""
         if request.method != "POST":
             return Answer(405, headers={"Allow": "POST"}, json={"error": f"POST {TOKEN_PATH} issues a token"})
         return Answer(json={"access_token": self.issue(), "token_type": "Bearer"})
 
-    def refusal(self, request: Request) -> Answer | None:
+    def check(self, request: Request) -> Answer | None:
         token = _bearer(request)
         if token is None:
             return _unauthorized("no bearer token was sent")
@@ -51,7 +51,7 @@ class TokenGate:
 
 
 class KeyGate:
-    """Lets a request pass with a known key until the key's quota is used up."""
+    """Accepts requests with a known key until the quota of the key is exhausted."""
 
     def __init__(
         self, quotas: Mapping[str, int | None], *, header: str | None, query: str | None, bearer: bool
@@ -68,7 +68,7 @@ class KeyGate:
     def reset(self) -> None:
         self._used = dict.fromkeys(self._quotas, 0)
 
-    def refusal(self, request: Request) -> Answer | None:
+    def check(self, request: Request) -> Answer | None:
         key = self._key(request)
         if key is None or key not in self._quotas:
             return _unauthorized("no key was sent" if key is None else "the key is unknown")
@@ -94,7 +94,7 @@ def _unauthorized(why: str, *, challenge: str = "Bearer") -> Answer:
 
 
 def _quota_exceeded(quota: int) -> Answer:
-    """The form in which Google's APIs say it, which others have copied."""
-    message = f"The quota of {quota} requests for this key is used up."
+    """Return the answer in the form of Google's APIs, which others have copied."""
+    message = f"The quota of {quota} requests for this key is exhausted."
     detail = {"message": message, "domain": "usageLimits", "reason": "quotaExceeded"}
     return Answer(403, json={"error": {"code": 403, "message": message, "errors": [detail]}})

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as it arrives: bytes in, whole requests out, `BadRequest` for anything else. No I/O here."""
+"""An HTTP/1.1 parser: bytes in, whole requests out, `BadRequest` for anything else. No I/O here."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_HEAD = 64 * 1024
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST_LINE = re.compile(rf"({_TOKEN}) ([!-~]+) HTTP/1\.([01])")
 _HEADER_NAME = re.compile(_TOKEN)
-# Whatever could be read differently by two parsers: control characters and half line ends.
+# Characters that two parsers could read differently: control characters and half line ends.
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
 
 
 class BadRequest(Exception):
-    """The bytes are no HTTP/1.1 request; the text says why."""
+    """The bytes are not an HTTP/1.1 request; the text says why."""
 
 
 class Headers(Mapping[str, str]):
@@ -53,24 +53,24 @@ class Request:
     path: str
     """Percent-decoded, without the query."""
     query: dict[str, str]
-    """Where a name is repeated, its last value."""
+    """By name; of a repeated name, the last value."""
     target: str
     """Path and query as they were sent."""
     headers: Headers
-    """Its fields, by name."""
+    """Header fields by name."""
     body: bytes = field(repr=False)
-    """All of it."""
+    """The whole body."""
     at: float
-    """When it had arrived in full, in seconds of `time.monotonic()`."""
+    """When the request had arrived in full, in seconds of `time.monotonic()`."""
     number: int
-    """Counts the requests to this very path, from 1."""
+    """The number of the request among those to this path, from 1."""
     connection: int
-    """Counts the connections to the server, from 1: equal numbers mean that a connection was reused."""
+    """The number of the connection to the server, from 1: equal numbers mean that a connection was reused."""
     status: int | str | None = None
-    """The status answered, or `hang`, `reset before`, `reset mid-body`; None until that is decided."""
+    """The status of the answer, or `hang`, `reset before`, `reset mid-body`; None until that is decided."""
 
     def json(self) -> Any:
-        """The body, read as JSON."""
+        """Return the body, parsed as JSON."""
         return json.loads(self.body)
 
 
@@ -91,11 +91,11 @@ Waiting = Generator[None, None, bytes]
 
 
 class RequestParser:
-    """Collects bytes and hands out requests one by one, however the bytes were cut."""
+    """Collects bytes and returns requests one by one, however the bytes were split."""
 
     def __init__(self) -> None:
         self.wants_continue = False
-        """The client holds the body back until it is told to go on; cleared by who tells it."""
+        """The client waits for `100 Continue` before it sends the body; cleared by the code that sends it."""
         self._buffer = bytearray()
         self._parsing = self._parse()
 
@@ -104,11 +104,11 @@ class RequestParser:
 
     @property
     def pending(self) -> int:
-        """How many bytes wait for the rest of their request, or for their turn."""
+        """The number of bytes that are not part of a returned request."""
         return len(self._buffer)
 
     def next(self) -> Message | None:
-        """The next whole request, or None until more bytes are fed. After a BadRequest the parser is spent."""
+        """Return the next whole request, or None until more bytes are fed. BadRequest makes the parser unusable."""
         return next(self._parsing)
 
     def _parse(self) -> Parsing:
@@ -140,13 +140,13 @@ class RequestParser:
                 raise BadRequest(f"the head is longer than {MAX_HEAD} bytes")
             if end >= 0:
                 return self._take(end, 4)
-            _refuse_early(buffer)
+            _reject_early(buffer)
             searched = max(0, len(buffer) - 3)
             yield
 
     def _take_body(self, fields: dict[str, str]) -> Waiting:
         if "transfer-encoding" not in fields:
-            return (yield from self._take_exactly(_length(fields["content-length"])))
+            return (yield from self._take_exactly(_parse_length(fields["content-length"])))
         if "content-length" in fields:
             raise BadRequest("both Content-Length and Transfer-Encoding are given")
         if fields["transfer-encoding"].lower() != "chunked":
@@ -166,7 +166,7 @@ class RequestParser:
             body += yield from self._take_exactly(length)
             if (yield from self._take_exactly(2)) != b"\r\n":
                 raise BadRequest("a chunk is longer than its size")
-        while (yield from self._take_line()):  # trailers: read, not kept
+        while (yield from self._take_line()):  # trailers are read and discarded
             pass
         return bytes(body)
 
@@ -188,8 +188,8 @@ class RequestParser:
         return taken
 
 
-def _refuse_early(partial_head: bytearray) -> None:
-    """Refuse what can no longer become a request, rather than wait for an end that never comes."""
+def _reject_early(partial_head: bytearray) -> None:
+    """Reject what can no longer become a request, rather than wait for an end that never comes."""
     request_line, line_end, _ = partial_head.partition(b"\n")
     if line_end:
         _split_request_line(request_line.removesuffix(b"\r").decode("latin-1"))
@@ -217,7 +217,7 @@ def _read_fields(lines: list[str]) -> dict[str, str]:
     return fields
 
 
-def _length(content_length: str) -> int:
+def _parse_length(content_length: str) -> int:
     if not _LENGTH.fullmatch(content_length):
         raise BadRequest("Content-Length is not one whole number")
     return int(content_length)
@@ -226,7 +226,7 @@ def _length(content_length: str) -> int:
 def _split_target(target: str) -> tuple[str, dict[str, str]]:
     if target[0] == "/":
         path, _, query = target.partition("?")
-    elif target.lower().startswith("http://"):  # as a proxy is asked
+    elif target.lower().startswith("http://"):  # the form of a request to a proxy
         try:
             parts = urlsplit(target)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""A listening port with an event loop and a thread of its own; it can refuse connections and take them again."""
+"""A listening port with an event loop and a thread of its own; it can refuse connections and accept them again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BACKLOG = 4096
 
 
 class Listener:
-    """From being made until `stop()`. Its sockets belong to its thread: whoever else calls waits for that thread."""
+    """Listens from construction until `stop()`. Its sockets belong to its thread; other threads wait for it."""
 
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
-        # While we refuse connections the port stays bound, without listening, so that nobody else is given it.
+        # While connections are refused, the port stays bound without listening, so that no other process gets it.
         self._parked: socket.socket | None = _bind(0)
         self._listening: socket.socket | None = None
         self.port: int = self._parked.getsockname()[1]
@@ -34,7 +34,7 @@ class Listener:
         self.up()
 
     def up(self) -> None:
-        """Take connections, on the same port as ever."""
+        """Accept connections, on the same port as before."""
         self._on_thread(self._go_up)
 
     def down(self) -> None:
@@ -45,7 +45,7 @@ class Listener:
         """Drop every connection, free the port and end the thread."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a handler cannot stop its server; down() refuses connections")
-        asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -56,7 +56,7 @@ class Listener:
             return
         done: Future[None] = Future()
 
-        def perform() -> None:
+        def run_action() -> None:
             try:
                 action()
             except BaseException as error:
@@ -64,7 +64,7 @@ class Listener:
             else:
                 done.set_result(None)
 
-        self._loop.call_soon_threadsafe(perform)
+        self._loop.call_soon_threadsafe(run_action)
         done.result()
 
     def _go_up(self) -> None:
@@ -90,7 +90,9 @@ class Listener:
         while True:
             try:
                 client, _ = listening.accept()
-            except OSError:  # nobody waits any more, or one left before its turn, or no file handle is free just now
+            except (
+                OSError
+            ):  # no connection is waiting, or it was closed before it was accepted, or no file handle is free
                 return
             client.setblocking(False)
             self._accepted += 1
@@ -102,12 +104,12 @@ class Listener:
         connection = Connection(number=number, decide=self._decide, open_connections=self._connections)
         try:
             await self._loop.connect_accepted_socket(lambda: connection, client)
-        except OSError:  # the client has left already
+        except OSError:  # the client has closed the connection already
             client.close()
         if self._listening is not listening and connection in self._connections:
-            connection.reset()  # we went down in between
+            connection.reset()  # the server went down in between
 
-    async def _wind_up(self) -> None:
+    async def _shut_down(self) -> None:
         self._stop_listening()
         if self._parked is not None:
             self._parked.close()

@@ -1,4 +1,4 @@
-"""Which answer a request gets: rules by path and method, each a script that every path walks on its own."""
+"""Which answer a request gets: rules by path and method, each a script that every path follows separately."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Routes:
             rule.restart()
 
     def exact(self, request: Request) -> Step | None:
-        """The step a rule for this very path gives."""
+        """Return the step of a rule for this very path; None where there is none."""
         path = request.path
         rule = self._exact.get((path, request.method)) or self._exact.get((path, None))
         return rule.step(path) if rule else None
 
     def step(self, request: Request) -> Step | None:
-        """The step the best rule gives, or None where no rule matches."""
+        """Return the step of the best rule; None where no rule matches."""
         exact = self.exact(request)
         if exact is not None:
             return exact
@@ -78,7 +78,7 @@ def is_pattern(path: str) -> bool:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a path is meant by a pattern: `*` any characters, `?` one, `[ab]` one of these."""
+    """Return whether a path matches a pattern: `*` any characters, `?` one, `[ab]` one of these."""
     return path == pattern or fnmatch.fnmatchcase(path, pattern)
 
 

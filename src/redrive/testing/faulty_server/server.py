@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine that fails the way it is told to, and counts what reached it."""
+"""`FaultyServer`: a real HTTP server on this machine that fails as configured, and records its requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FaultyServer:
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
-        """What handlers raised; the first is raised again at the end of the `with` block."""
+        """Exceptions of handlers; the first is raised again at the end of the `with` block."""
         self._lock = threading.Lock()
         self._listener: Listener | None = None
         self._port: int | None = None
@@ -47,8 +47,8 @@ class FaultyServer:
         """Answer requests to a path, or to a pattern such as `/pages/*`, with these steps in turn; the last repeats.
 
         A step is an `Answer`, or a function from `Request` to `Answer`, which runs on the server's thread and so must
-        not wait (`Answer(delay=...)` does). Each path walks the script on its own. An exact path wins over a pattern,
-        a named method over any, and then the latest call.
+        not wait (`Answer(delay=...)` does). Each path follows the script separately. An exact path wins over a
+        pattern, a named method over any, and then the latest call.
         """
         with self._lock:
             self._routes.add(path, steps, method=method)
@@ -56,15 +56,15 @@ class FaultyServer:
     def require_token(self, *, uses: int | None = None) -> None:
         """Answer 401 unless a bearer token is sent that came from `issue_token()` or `POST /token`.
 
-        A token is good for so many requests, or until `expire_tokens()`.
+        A token is valid for `uses` requests, or until `expire_tokens()`.
 
-        uses  requests that a token is good for
+        uses  number of requests that a token is valid for; None for no limit
         """
         with self._lock:
             self._tokens = TokenGate(uses=uses)
 
     def issue_token(self) -> str:
-        """A new token; those issued before stay good."""
+        """Return a new token; tokens issued before stay valid."""
         with self._lock:
             return self._require_token_gate().issue()
 
@@ -81,11 +81,11 @@ class FaultyServer:
         query: str | None = None,
         bearer: bool = False,
     ) -> None:
-        """Let each key make so many requests (None: any number), then answer 403 `quotaExceeded`; unknown keys get 401.
+        """Let each key make its quota of requests (None: any number), then answer 403 `quotaExceeded`; 401 if unknown.
 
         The key is read from a header, from a query parameter, or from `Authorization: Bearer`.
 
-        quotas  requests by key
+        quotas  number of requests by key
         header  the name of the header
         query   the name of the query parameter
         bearer  whether it is a bearer token
@@ -101,14 +101,14 @@ class FaultyServer:
             self._keys.reset()
 
     def spike(self, *, every: int, delay: float) -> None:
-        """Answer every so-manieth request `delay` seconds late; a delay of 0 ends it."""
+        """Answer every n-th request `delay` seconds late, n being `every`; a delay of 0 ends it."""
         if every < 1:
             raise ValueError(f"every must be from 1 up, not {every!r}")
         check_seconds("delay", delay)
         with self._lock:
             self._spike = (every, delay)
 
-    # -- what reached it --------------------------------------------------------------------------------------------
+    # -- requests so far --------------------------------------------------------------------------------------------
 
     @property
     def requests(self) -> list[Request]:
@@ -117,15 +117,15 @@ class FaultyServer:
             return list(self._requests)
 
     def count(self, path: str = "*", *, method: str | None = None) -> int:
-        """How many requests came to a path or pattern."""
-        return len(self._matching(path, method))
+        """Return the number of requests to a path or pattern."""
+        return len(self._find_requests(path, method))
 
     def times(self, path: str = "*", *, method: str | None = None) -> list[float]:
-        """When they came, in seconds of `time.monotonic()`."""
-        return [request.at for request in self._matching(path, method)]
+        """Return when they came, in seconds of `time.monotonic()`."""
+        return [request.at for request in self._find_requests(path, method)]
 
     def rate(self, path: str = "*", *, bucket: float = 1.0) -> list[int]:
-        """How many came in each stretch of `bucket` seconds, beginning with the first request."""
+        """Return the number of requests in each period of `bucket` seconds, beginning with the first request."""
         check_seconds("bucket", bucket)
         if bucket == 0:
             raise ValueError("bucket must be more than 0 seconds")
@@ -136,7 +136,7 @@ class FaultyServer:
         return [counts[index] for index in range(max(counts) + 1)]
 
     def reset(self) -> None:
-        """Forget the requests and errors and begin every script anew; rules, tokens and quotas stay."""
+        """Forget the requests and errors and restart every script; rules, tokens and quotas stay."""
         with self._lock:
             self._routes.restart()
             self._requests = []
@@ -150,11 +150,11 @@ class FaultyServer:
             self._tokens = self._keys = self._spike = None
         self.reset()
 
-    # -- whether it runs --------------------------------------------------------------------------------------------
+    # -- life cycle -------------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """Where it listens, without a slash at the end."""
+        """The URL of the server, without a slash at the end."""
         if self._port is None:
             raise RuntimeError("the server was never started: use `with FaultyServer() as server:` or start()")
         return f"http://{HOST}:{self._port}"
@@ -199,7 +199,7 @@ class FaultyServer:
     ) -> None:
         self.__exit__(kind, error, trace)
 
-    # -- how it does so ---------------------------------------------------------------------------------------------
+    # -- decisions --------------------------------------------------------------------------------------------------
 
     def _running(self) -> Listener:
         if self._listener is None:
@@ -211,19 +211,19 @@ class FaultyServer:
             raise RuntimeError("no tokens are in use: call require_token() first")
         return self._tokens
 
-    def _matching(self, path: str, method: str | None) -> list[Request]:
-        wanted = method.upper() if method else None
+    def _find_requests(self, path: str, method: str | None) -> list[Request]:
+        wanted_method = method.upper() if method else None
         return [
             request
             for request in self.requests
-            if (wanted is None or request.method == wanted) and matches(path, request.path)
+            if (wanted_method is None or request.method == wanted_method) and matches(path, request.path)
         ]
 
     def _decide(self, message: Message, connection: Connection) -> Decision:
         with self._lock:
             request = self._record(message, connection)
             step = self._step(request)
-            wait = self._lateness()
+            wait = self._spike_delay()
         # A handler runs without the lock, so that it may use the server itself.
         answer = step if isinstance(step, Answer) else self._handle(step, request)
         request.status = answer.outcome
@@ -251,15 +251,15 @@ class FaultyServer:
             exact = self._routes.exact(request)
             return self._tokens.grant(request) if exact is None else exact
         for gate in (self._tokens, self._keys):
-            refusal = gate.refusal(request) if gate is not None else None
-            if refusal is not None:
-                return refusal
+            rejection = gate.check(request) if gate is not None else None
+            if rejection is not None:
+                return rejection
         step = self._routes.step(request)
         if step is None:
             return Answer(404, json={"error": f"no answer is set for {request.method} {request.path}"})
         return step
 
-    def _lateness(self) -> float:
+    def _spike_delay(self) -> float:
         if self._spike is None:
             return 0.0
         every, delay = self._spike

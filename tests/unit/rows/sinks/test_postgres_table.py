@@ -426,7 +426,7 @@ def test_another_database_user_server_or_kind_of_store_is_another_place(store, t
             "password authentication failed.*check the user and the password",
         ),
         (("/postgres_tables", "/nowhere"), Kind.PERMANENT, "nowhere.* does not exist"),
-        (("127.0.0.1", "127.0.0.2"), Kind.TRANSIENT, "see that the server runs"),
+        (("127.0.0.1", "127.0.0.2"), Kind.TRANSIENT, "check that the server runs"),
     ],
     ids=["password", "database", "server"],
 )

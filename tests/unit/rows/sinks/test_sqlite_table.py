@@ -191,7 +191,7 @@ def test_a_writer_that_holds_the_file_is_waited_for(path, sql, sink):
     assert list(target.write(rows_of([{"id": 1}]), label="a")) == []
     leaving.join()
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="another process has been writing all this time") as told:
+    with pytest.raises(StoreError, match="another process keeps the file locked") as told:
         sink(patience=0.1).write(rows_of([{"id": 2}]), label="a")
     assert told.value.kind is Kind.TRANSIENT
     holder.close()

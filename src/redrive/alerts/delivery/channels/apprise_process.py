@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 
 _WARNING = ("WARNING", "ERROR", "CRITICAL")
 # What apprise logs as mere details is why it failed.
@@ -37,7 +37,7 @@ def main() -> None:
 def _sent(order: dict[str, Any]) -> tuple[str | None, bool]:
     """Why it could not be sent, and whether it never can be."""
     try:
-        with needs("alerts"):
+        with require_extra("alerts"):
             import apprise
     except ImportError as missing:
         return str(missing), False  # another process may have it

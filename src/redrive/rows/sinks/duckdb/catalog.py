@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, fold_name, listed, quoted
 from redrive.rows.sinks.unique import UniqueIndex
 
-with needs("rows"):
+with require_extra("rows"):
     import duckdb
 
 _HERE = "database_name = current_database() AND schema_name = ?"

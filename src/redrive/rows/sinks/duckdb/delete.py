@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.duckdb.catalog import DuckdbSchema, type_of
@@ -15,7 +15,7 @@ from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sql_table import is_row_fault
 from redrive.rows.sinks.table_schema import TableName, fold_name, quoted
 
-with needs("rows"):
+with require_extra("rows"):
     import duckdb
 
 

@@ -8,14 +8,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.duckdb.catalog import type_of
 from redrive.rows.sinks.duckdb.values import framed
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.table_schema import TableName, quoted
 
-with needs("rows"):
+with require_extra("rows"):
     import duckdb
 
 _INTEGER = re.compile("U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?")

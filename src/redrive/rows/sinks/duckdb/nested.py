@@ -8,14 +8,14 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.duckdb.types import capacity_of, change_within, own_rules
 from redrive.rows.sinks.exact.capacity import Family
 from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.sinks.table_schema import quoted
 from redrive.rows.sinks.values import is_foreign, native
 
-with needs("rows"):
+with require_extra("rows"):
     import duckdb
     import polars as pl
 

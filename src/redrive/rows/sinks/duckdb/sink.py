@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive._internal.shutdown import Cancellation
 from redrive.classify.classifier import Classifier
 from redrive.classify.detail import shown
@@ -47,7 +47,7 @@ from redrive.rows.sinks.sql_table import is_row_fault, refusals
 from redrive.rows.sinks.table_schema import TableName, compare, fold_name, listed, no_table, quoted
 from redrive.rows.sinks.unique import IndexClaim, losers, shown_values
 
-with needs("rows"):
+with require_extra("rows"):
     import duckdb
 
 T = TypeVar("T")
@@ -505,7 +505,7 @@ class _Load:
         found = self._asked(places, [*queries, *(contested(typed, index) for index in indexes)])
         if not indexes or found is None:
             return {}
-        others, among = found[: len(indexes)], found[len(indexes) :]
+        others, in_ids = found[: len(indexes)], found[len(indexes) :]
         lost = losers(
             [
                 (IndexClaim(row, index, tuple(values)), bool(may_change))
@@ -514,7 +514,7 @@ class _Load:
             ],
             [
                 IndexClaim(row, index, tuple(values))
-                for index, rows in zip(indexes, among, strict=True)
+                for index, rows in zip(indexes, in_ids, strict=True)
                 for row, *values in rows
             ],
             in_order=self._asked_rules and not self._shape.refers_to_itself and self._knows_rules(),

@@ -11,11 +11,11 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.values import Convert, Rules, json_text
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
 
 _BYTES = (bytes, bytearray, memoryview)

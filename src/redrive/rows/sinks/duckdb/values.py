@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.duckdb.catalog import is_nested
 from redrive.rows.sinks.duckdb.nested import changes_in_texts, fitted, has_members, is_same
@@ -19,7 +19,7 @@ from redrive.rows.sinks.table_schema import quoted
 from redrive.rows.sinks.values import NESTED, Convert, Rules, adapt_columns, json_of_str, json_text
 from redrive.rows.to_polars import has_nanoseconds, values_of
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
 
 _TOO_WIDE = (pl.Int128, pl.UInt128)

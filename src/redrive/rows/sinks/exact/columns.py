@@ -10,12 +10,12 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.values import NOT_TIMES, TIMES, change_of, unchecked
 from redrive.rows.to_polars import values_of
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
 
 _TEMPORAL = (Family.TIMESTAMP, Family.INSTANT, Family.DATE, Family.TIME)

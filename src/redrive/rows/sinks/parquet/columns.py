@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
@@ -15,7 +15,7 @@ from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.parquet.types import has_nulls, is_writable, merged, plain
 from redrive.rows.sinks.parquet.values import kinds_of, misfits, plain_values, type_of, type_of_most, with_pairs
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
 

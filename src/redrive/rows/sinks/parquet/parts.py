@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import SinkMismatch
 from redrive.rows.sinks.parquet.columns import conformed
 from redrive.rows.sinks.parquet.types import has_nulls, merged, plain_schema
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.compute as pc  # type: ignore[import-untyped]

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive._internal.paths import local_path
 from redrive._internal.private_files import open_new
 from redrive.errors import SinkMismatch, Transient
@@ -23,7 +23,7 @@ from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.parquet.columns import conformed, table_of
 from redrive.rows.sinks.parquet.parts import BatchKeys, DatasetFiles, is_vague, see_that_they_are_plain
 
-with needs("rows"):
+with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 
-with needs("rows"):
+with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import types
 

@@ -14,11 +14,11 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.parquet.types import is_writable
 from redrive.rows.sinks.values import is_fine, is_foreign, native, plain_moment
 
-with needs("rows"):
+with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import types
 

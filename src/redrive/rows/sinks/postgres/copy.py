@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import Any
 from uuid import UUID
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.exact.capacity import Capacity
 from redrive.rows.sinks.exact.columns import find_changes, is_no_time
@@ -30,9 +30,9 @@ from redrive.rows.sinks.values import (
 )
 from redrive.rows.to_polars import values_of
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 _SPECIAL = ["\\", "\n", "\r", "\t"]

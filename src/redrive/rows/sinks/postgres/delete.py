@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
 from redrive.rows.sinks.sql_table import RowFaults, evenly
 from redrive.rows.sinks.table_schema import TableName, TableSchema, quoted
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 _UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, TypeError, ValueError, OverflowError)

@@ -6,10 +6,10 @@ a trigger raises whatever SQLSTATE it likes. Such an error is a row's where the 
 
 from __future__ import annotations
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.sql_table import is_row_fault
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 # The connection, the session, a lock, another transaction, the server.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.postgres.catalog import PostgresSchema, Staging
 from redrive.rows.sinks.table_schema import listed, quoted
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 _TABLE = "pg_temp.redrive_sift"

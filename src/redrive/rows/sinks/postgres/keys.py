@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.keys import KeyKind
@@ -15,7 +15,7 @@ from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
 from redrive.rows.sinks.postgres.types import StoredType
 from redrive.rows.sinks.table_schema import TableName, quoted
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 _TABLE = "redrive_keys"

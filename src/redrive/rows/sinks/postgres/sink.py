@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sqlalchemy import URL, Connection, make_url
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import SinkMismatch
 from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
@@ -41,7 +41,7 @@ from redrive.rows.sinks.table_schema import TableName, TableSchema, listed, quot
 from redrive.store.database import Database
 from redrive.store.dialects.postgres import PostgresDialect
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 _TYPES = {

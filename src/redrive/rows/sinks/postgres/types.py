@@ -9,13 +9,13 @@ from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.exact.capacity import Capacity
 from redrive.rows.sinks.exact.values import change_of, unchecked
 from redrive.rows.sinks.values import is_foreign, native
 from redrive.rows.to_polars import values_of
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
 
 _NAME = 63  # bytes, unless the server was compiled otherwise

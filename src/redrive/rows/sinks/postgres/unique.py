@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sinks.postgres.catalog import PostgresSchema, Staging, foreign_key, orphans
 from redrive.rows.sinks.table_schema import TableName, quoted
 from redrive.rows.sinks.unique import IndexClaim, UniqueIndex, losers, shown_values
 
-with needs("postgres"):
+with require_extra("postgres"):
     import psycopg
 
 _INDEXES = """

@@ -6,12 +6,12 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import SourceError
 from redrive.rows.sources.csv.scanner import BadRecord, RecordBlock
 from redrive.rows.sources.files.files import Stream, too_short
 
-with needs("rows"):
+with require_extra("rows"):
     import numpy as np
 
 UTF_8 = "utf-8"

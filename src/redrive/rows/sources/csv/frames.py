@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.csv.encoding import UTF_8
 from redrive.rows.sources.csv.records import Dialect, record_at, without_line_end
 from redrive.rows.sources.csv.scanner import BadRecord, Places, RecordBlock
 
-with needs("rows"):
+with require_extra("rows"):
     import numpy as np
     import polars as pl
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources.csv.encoding import UTF_8, Utf16Stream, is_utf_16, mark_undecodable, open_text
@@ -18,7 +18,7 @@ from redrive.rows.sources.csv.scanner import RecordBlock, long_record, skipped_r
 from redrive.rows.sources.files.files import check_before_its_turn, damaged, names_of, size_of
 from redrive.rows.sources.files.odd_files import FileFitCheck, check_that_one_is_good, is_odd, set_aside
 
-with needs("rows"):
+with require_extra("rows"):
     import numpy as np
 
 _BATCH_BYTES = 32 << 20  # a batch of large rows is cut shorter: memory stays flat

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.sources.csv.record_end import QUOTE_ERRORS, count_lines
 from redrive.rows.sources.csv.records import Dialect, record_at, shielded, without_line_end
 
-with needs("rows"):
+with require_extra("rows"):
     import numpy as np
     from numpy.typing import NDArray
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, Protocol
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import SourceError
 
 _CHUNK = 1 << 14  # of a compressed file: what it unpacks to may be a thousand times as large
@@ -227,7 +227,7 @@ class _Gzip:
 
 class _Zstd:
     def __init__(self, name: str) -> None:
-        with needs("rows"):
+        with require_extra("rows"):
             import pyarrow as pa  # type: ignore[import-untyped]
         self._file = pa.OSFile(name)
         self._stream = pa.CompressedInputStream(self._file, "zstd")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 
-with needs("rows"):
+with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 

@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from functools import cache
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.rows.batch import Received, Unreadable
 from redrive.rows.sources.parquet.unfit_values import (
     MAPS,
@@ -20,7 +20,7 @@ from redrive.rows.sources.parquet.unfit_values import (
 )
 from redrive.rows.to_polars import values_of
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
 

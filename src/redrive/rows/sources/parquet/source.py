@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv.header import unique_names
@@ -21,7 +21,7 @@ from redrive.rows.sources.parquet.rows import rows_of
 from redrive.rows.sources.parquet.unfit_values import see_that_it_was_edited
 from redrive.rows.sources.source import Misfit, Reading
 
-with needs("rows"):
+with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -186,14 +186,14 @@ class ParquetReading:
             row += len(tables[-1])
         if not tables and not before:
             return None
-        rows, places, among = rows_of(pa.concat_tables(tables), first) if tables else (Received([]), (), [])
+        rows, places, in_ids = rows_of(pa.concat_tables(tables), first) if tables else (Received([]), (), [])
         self._row = row
         return Batch(
             rows,
             lambda place: f"row {first + places[place] + 1}",
             {"file": name, "row": row},
             name,
-            [*before, *among, *behind],
+            [*before, *in_ids, *behind],
             self._done + row,
         )
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 
-with needs("rows"):
+with require_extra("rows"):
     import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import types

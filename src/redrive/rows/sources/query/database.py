@@ -17,7 +17,7 @@ from sqlalchemy.sql import ClauseElement
 
 from redrive._internal.database_url import parse_url
 from redrive._internal.masking import mask
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive._internal.shutdown import Cancellation, cancel_statement
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
@@ -155,7 +155,7 @@ class _Alchemy:
         if url.get_driver_name() == "psycopg":
             # A pooler may hand the next page to another server process, which knows no statement of ours.
             options["connect_args"] = {"connect_timeout": 10, "prepare_threshold": None}
-            with needs("postgres"):
+            with require_extra("postgres"):
                 import_module("psycopg")
         try:
             # A traceback is no place for records.
@@ -222,7 +222,7 @@ class _Duck:
     """DuckDB, by its own connection: it has no dialect that comes with SQLAlchemy."""
 
     def __init__(self, url: URL, *, is_shared: bool) -> None:
-        with needs("rows"):
+        with require_extra("rows"):
             import duckdb
         self._is_shared = is_shared
         self._duckdb = duckdb

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from redrive._internal.optional import needs
+from redrive._internal.optional import require_extra
 from redrive.classify.type_names import type_names
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record
@@ -46,7 +46,7 @@ def frame_of(value: Any) -> pl.DataFrame | None:
     is_pandas = "pandas.DataFrame" in names
     if not is_pandas and not hasattr(type(value), "__arrow_c_stream__"):
         return None
-    with needs("rows"):
+    with require_extra("rows"):
         import polars as pl
     try:
         if is_pandas and not hasattr(type(value), "__arrow_c_stream__"):
