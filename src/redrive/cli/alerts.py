@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from redrive.alerts.config.settings import AlertSettings, ConditionSettings
     from redrive.alerts.service import Alerts
 
-app = noun("Alerts: what people were told, what became of it, and whether they can be told.", bare="ls")
+app = noun("List, acknowledge and resolve alerts; test channels.", bare="ls")
 
 _LATELY = timedelta(days=7)
 _SPANS = (("d", 86_400), ("h", 3_600), ("min", 60))

@@ -19,21 +19,24 @@ from redrive.cli.command import root
 from redrive.cli.format import in_a_line, one_line
 
 VERBS = {
-    "run": "Run a pipeline or a flow, or go on where it stopped.",
-    "watch": "Look after all pipelines, flows and services of a store, and tell people.",
-    "explain": "Say what redrive would do with an error, or what a policy amounts to.",
-    "demo": "See it all at work on a bad day: a partner's API, a vendor's file, a settlement.",
+    "init": "Write a small sample project.",
+    "check": "Validate settings, targets and policies without running them.",
+    "run": "Run a pipeline or a flow, or resume a run that is not complete.",
+    "status": "Show the last runs, open alerts, open letters and services with trouble.",
+    "watch": "Evaluate alert conditions for a store, and deliver alerts.",
+    "explain": "Explain how redrive handles an error, or what a policy amounts to.",
+    "demo": "Run a demonstration: a failing API, a bad file, a settlement.",
 }
 NOUNS = {
-    "runs": "Runs: what pipelines and flows did, and how far they came.",
-    "tasks": "Tasks of flows: where they stand, what went wrong, and what becomes of it.",
-    "dlq": "Dead letters: what was rejected, why, and what becomes of it.",
-    "alerts": "Alerts: what people were told, what became of it, and whether they can be told.",
-    "services": "Services: what they did of late, open circuits, used-up keys.",
-    "store": "The store: what it holds, and its schema.",
-    "observe": "Monitoring: print a Grafana dashboard and Prometheus alert rules.",
-    "config": "The configuration: what was read, and from where.",
-    "simulate": "Simulations: what a policy does to a service that is contended, or comes back.",
+    "runs": "List, show and cancel runs of pipelines and flows.",
+    "tasks": "List, show, retry and resolve tasks of flows.",
+    "dlq": "List, show, edit, replay and resolve dead letters.",
+    "alerts": "List, acknowledge and resolve alerts; test channels.",
+    "services": "List services with their circuits and exhausted keys; reset them.",
+    "store": "Show, migrate and purge the store.",
+    "observe": "Print a Grafana dashboard and Prometheus alert rules.",
+    "config": "Show the settings and where each comes from.",
+    "simulate": "Simulate what a policy does to a service under load or after an outage.",
 }
 COMMANDS = VERBS | NOUNS
 

@@ -105,8 +105,12 @@ def noun(help: str, *, bare: str | None = None) -> typer.Typer:
     return app
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
-    """Add a function to a noun; the function itself stays as it is."""
+def command(app: typer.Typer, name: str | None = None, *, accept_invalid: bool = False) -> Callable[[F], F]:
+    """Return a decorator that adds a function to a group; the function itself is unchanged.
+
+    Args:
+        accept_invalid: call the function also where the settings cannot be used.
+    """
 
     def decorate(function: F) -> F:
         hints = get_type_hints(function, include_extras=True)
@@ -123,7 +127,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
             if selects:
                 call["selection"] = Selection(**given)
             try:
-                function(session=Session.of(ctx), **call)
+                function(session=Session.of(ctx, accept_invalid=accept_invalid), **call)
                 sys.stdout.flush()
             except BrokenPipeError:
                 raise typer.Exit(on_broken_pipe()) from None

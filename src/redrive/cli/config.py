@@ -7,7 +7,7 @@ from redrive.cli.output import Column
 from redrive.cli.session import Session
 from redrive.config import FILE, origins
 
-app = noun("The configuration: what was read, and from where.", bare="show")
+app = noun("Show the settings and where each comes from.", bare="show")
 
 
 @command(app)

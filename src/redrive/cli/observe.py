@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.cli.command import command, noun
 from redrive.cli.session import Session
 
-app = noun("Monitoring: print a Grafana dashboard and Prometheus alert rules.")
+app = noun("Print a Grafana dashboard and Prometheus alert rules.")
 
 
 @command(app)

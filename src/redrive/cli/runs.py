@@ -25,7 +25,7 @@ from redrive.model.tasks import FlowReport, FlowStatus, State
 if TYPE_CHECKING:
     from redrive.store.store import Store
 
-app = noun("Runs: what pipelines and flows did, and how far they came.", bare="ls")
+app = noun("List, show and cancel runs of pipelines and flows.", bare="ls")
 
 _LONGEST = 400  # characters of a checkpoint that are shown to people
 _ENDED_BADLY = {RunStatus.ABORTED, RunStatus.FAILED}
@@ -69,7 +69,7 @@ def ls(
     found.sort(key=lambda one: one.started_at, reverse=True)
     out = session.out
     if out.json:
-        out.document([_document(one) for one in found[:limit]])
+        out.document([run_document(one) for one in found[:limit]])
     else:
         columns = _columns(found[:limit], out)
         out.table(columns, [_cells(one, columns) for one in found[:limit]])
@@ -110,7 +110,7 @@ def _columns(found: Sequence[Report | FlowReport], out: Output) -> Sequence[Colu
 
 
 def _cells(report: Report | FlowReport, columns: Sequence[Column]) -> list[Any]:
-    name = _name(report)
+    name = name_of(report)
     values = {
         "run": report.run_id,
         "pipeline": name,
@@ -157,11 +157,22 @@ def _did(report: Report) -> str:
     return f"{counted(report.read, 'row')}{rejected}{tier}"
 
 
-def _name(report: Report | FlowReport) -> str:
+def name_of(report: Report | FlowReport) -> str:
+    """Return the name of the pipeline or flow of a run."""
     return report.flow if isinstance(report, FlowReport) else report.pipeline
 
 
-def _document(report: Report | FlowReport) -> dict[str, Any]:
+def summary_of(report: Report | FlowReport) -> str:
+    """Return what a run did, in a few words."""
+    if isinstance(report, FlowReport):
+        from redrive.cli.flow_report import did
+
+        return did(report)
+    return _did(report)
+
+
+def run_document(report: Report | FlowReport) -> dict[str, Any]:
+    """Return a run as JSON shows it."""
     if isinstance(report, FlowReport):
         from redrive.cli.flow_report import document
 
@@ -202,7 +213,7 @@ def _meant(store: Store, run: str) -> Report | FlowReport:
     found: list[Report | FlowReport] = [*store.runs.like(run), *store.tasks.like(run)]
     if not found:
         raise PipelineError(f"there is no run {run!r}; see `redrive runs ls`")
-    if all(_name(one) == run for one in found):
+    if all(name_of(one) == run for one in found):
         return max(found, key=lambda one: one.started_at)
     if len(found) > 1:
         raise PipelineError(f"several runs begin with {run!r}; give more of the id")
@@ -226,7 +237,7 @@ def _show_flow(session: Session, store: Store, report: FlowReport) -> None:
 
 def show_data(out: Output, report: Report) -> None:
     """A report for programs: JSON where that is asked for, else a field in each line."""
-    document = _document(report)
+    document = run_document(report)
     if out.json:
         out.document(document)
         return

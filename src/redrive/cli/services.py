@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redrive.store.repositories.services import EndpointSums, ServiceWindow
     from redrive.store.store import Store
 
-app = noun("Services: what they did of late, open circuits, used-up keys.", bare="ls")
+app = noun("List services with their circuits and exhausted keys; reset them.", bare="ls")
 
 
 def _in_words(state: str) -> str:
@@ -49,8 +49,16 @@ class ServiceFacts:
         """As it may be shown."""
         return mask(self.state.service)
 
+    @property
+    def has_trouble(self) -> bool:
+        """Whether its circuit is not closed, a key is exhausted, or calls failed within the last day."""
+        from redrive.policy.breaker import CircuitState
 
-def _all(store: Store, now: datetime) -> list[ServiceFacts]:
+        return self.state.state != CircuitState.CLOSED or bool(self.state.drained) or self.day.calls_failed > 0
+
+
+def all_services(store: Store, now: datetime) -> list[ServiceFacts]:
+    """Return what the store knows of each service."""
     from redrive.policy.breaker import CircuitState
     from redrive.store.repositories.service_state import ServiceState
     from redrive.store.repositories.services import together
@@ -96,9 +104,9 @@ _COLUMNS = (
 def ls(session: Session) -> None:
     """Services with their last day, whose circuit is open, and whose keys are used up."""
     with session.opened() as store:
-        found = _all(store, datetime.now(UTC))
+        found = all_services(store, datetime.now(UTC))
     if session.out.json:
-        session.out.document([_document(one) for one in found])
+        session.out.document([service_document(one) for one in found])
     else:
         session.out.table(_COLUMNS, [_row(one) for one in found])
     if not found:
@@ -139,13 +147,13 @@ def show(
     """One service: its last day as a chart, who opened its circuit, which keys are used up."""
     now = datetime.now(UTC)
     with session.opened() as store:
-        found = _of_name(_all(store, now), name)
+        found = _of_name(all_services(store, now), name)
         by_endpoint = store.services.endpoints(found.state.service, since=beginning(now))
     out = session.out
     if out.json:
         out.document(
             {
-                **_document(found),
+                **service_document(found),
                 "windows": [_window(one) for one in found.windows],
                 "endpoints": [dict(zip(_ENDPOINT_NAMES, _endpoint(one), strict=True)) for one in by_endpoint],
             }
@@ -297,7 +305,7 @@ def forget(
     with session.opened() as store:
         rows, closed = count_service(store.database, name), 0
         if not rows:
-            _of_name(_all(store, datetime.now(UTC)), name)
+            _of_name(all_services(store, datetime.now(UTC)), name)
         if go:
             forget_service(store.database, name)
             closed = store.alerts.retire(name, ["service"], by=actor())
@@ -329,7 +337,8 @@ def _moment(retry_in: float | None) -> datetime | None:
     return None if retry_in is None else datetime.now(UTC) + timedelta(seconds=retry_in)
 
 
-def _document(known: ServiceFacts) -> dict[str, Any]:
+def service_document(known: ServiceFacts) -> dict[str, Any]:
+    """Return a service as JSON shows it."""
     found = known.state
     return {
         "service": known.name,

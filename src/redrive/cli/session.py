@@ -1,4 +1,4 @@
-"""What every command is given: the store it is about, and the way to answer."""
+"""What every command is given: the settings, the store and the output."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class CommonOptions:
 
     store: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The store: postgresql://…, sqlite:///… or a path. [env: REDRIVE_STORE]"),
+        typer.Option(metavar="URL", help="Store to use: postgresql://…, sqlite:///… or a path. [env: REDRIVE_STORE]"),
     ] = None
-    json: Annotated[bool, typer.Option("--json", help="Answer in JSON, with full values.")] = False
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with full values.")] = False
+    wide: Annotated[bool, typer.Option("--wide", help="Print tables in full width; cut and drop no column.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +51,31 @@ class Session:
     words: tuple[str, ...] = ()
     """The command as it was typed."""
     settings: Settings = field(default_factory=Settings)
+    invalid: ConfigError | None = None
+    """Why the settings cannot be used; None where they can, or where the command does not accept such ones."""
 
     @classmethod
-    def of(cls, context: typer.Context) -> Session:
-        """A session from the options of the command and of the groups it stands in; the innermost counts."""
-        url, as_json = None, False
+    def of(cls, context: typer.Context, *, accept_invalid: bool = False) -> Session:
+        """Return a session with the options of the command and of the groups it belongs to; the innermost counts.
+
+        Args:
+            accept_invalid: return a session without settings where they cannot be used, instead of raising.
+        """
+        url, as_json, wide = None, False, False
         here: typer.Context | None = context
         while here is not None:
             url = url or here.params.get("store")
             as_json = as_json or bool(here.params.get("json"))
+            wide = wide or bool(here.params.get("wide"))
             here = here.parent  # type: ignore[assignment]  # a parent is one of the same kind
         words = (context.obj or {}).get("words", ())
-        return cls(url=url, out=Output(as_json=as_json), words=tuple(words), settings=load(store=url))
+        session = cls(url=url, out=Output(as_json=as_json, wide=wide), words=tuple(words))
+        try:
+            return replace(session, settings=load(store=url))
+        except ConfigError as error:
+            if not accept_invalid:
+                raise
+            return replace(session, invalid=error)
 
     @contextmanager
     def opened(
@@ -117,6 +131,13 @@ class Session:
         name: str = made.store.database.name
         usual = self.settings.store or DEFAULT
         return None if name in {usual, mask(usual), usual.removeprefix("sqlite:///")} else name
+
+    @property
+    def store_option(self) -> str:
+        """Return the option by which a suggested command means the same store, with a space before it."""
+        from redrive._internal.masking import mask
+
+        return "" if self.url is None else f" --store {shlex.quote(mask(self.url))}"
 
     def results_of(self, store: Store) -> Path:
         """The directory of results and live output of flows."""

@@ -18,7 +18,7 @@ from redrive.errors import SchemaMismatch
 if TYPE_CHECKING:
     from redrive.store.retention.finished import StorePurged
 
-app = noun("The store: what it holds, and its schema.", bare="info")
+app = noun("Show, migrate and purge the store.", bare="info")
 
 
 @command(app)

@@ -30,7 +30,7 @@ _IMPORTED = frozenset(
 
 def load_target(wanted: str) -> Any:
     """The object that is meant; without a name, the only pipeline or flow there."""
-    return load(wanted) if ":" in wanted else _only_one(wanted, _loaded(wanted))
+    return load(wanted) if ":" in wanted else _only_one(wanted, loaded_module(wanted))
 
 
 def target_of(wanted: str, found: Any) -> str:
@@ -40,7 +40,7 @@ def target_of(wanted: str, found: Any) -> str:
     """
     where, _, name = wanted.rpartition(":") if ":" in wanted else (wanted, "", "")
     if not name:
-        name = next(name for name, value in vars(_loaded(where)).items() if value is found)
+        name = next(name for name, value in vars(loaded_module(where)).items() if value is found)
     if not _is_file(where):
         return f"{where}:{name}"
     here = os.path.realpath(os.getcwd())
@@ -58,7 +58,7 @@ def load(wanted: str) -> Any:
     where, colon, name = wanted.rpartition(":")
     if not (colon and where and all(part.isidentifier() for part in name.split("."))):
         raise TargetNotFound(f"{wanted!r} does not say what to load; {_FORMS}")
-    found: Any = _loaded(where)
+    found: Any = loaded_module(where)
     for part in name.split("."):
         try:
             found = getattr(found, part)
@@ -67,7 +67,8 @@ def load(wanted: str) -> Any:
     return found
 
 
-def _loaded(where: str) -> ModuleType:
+def loaded_module(where: str) -> ModuleType:
+    """Return the module of a file or of a module's name, imported as `python` would from this directory."""
     if not where:
         raise TargetNotFound(f"'' does not say what to load; {_FORMS}")
     _import_from(os.getcwd())

@@ -310,6 +310,8 @@ class QueueSize:
     by_status: Mapping[str, int]
     pending_by_pipeline: Mapping[str, int]
     """Those that are pending."""
+    open_by_pipeline: Mapping[str, int] = field(default_factory=dict)
+    """Those that are pending or escalated."""
     new_today_by_pipeline: Mapping[str, int]
     """Those that were put today, in UTC."""
     oldest_pending: datetime | None

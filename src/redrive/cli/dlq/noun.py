@@ -2,4 +2,4 @@
 
 from redrive.cli.command import noun
 
-app = noun("Dead letters: what was rejected, why, and what becomes of it.", bare="causes")
+app = noun("List, show, edit, replay and resolve dead letters.", bare="causes")

@@ -19,7 +19,7 @@ from redrive.cli.output import Output
 if TYPE_CHECKING:
     from redrive.simulate.figure import Figure
 
-app = noun("Simulations: what a policy does to a service that is contended, or comes back.")
+app = noun("Simulate what a policy does to a service under load or after an outage.")
 
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Where chance begins; the same seed, the same answer.")]
 Plot = Annotated[

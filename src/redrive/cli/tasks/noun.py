@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport
     from redrive.store.store import Store
 
-app = noun("Tasks of flows: where they stand, what went wrong, and what becomes of it.", bare="ls")
+app = noun("List, show, retry and resolve tasks of flows.", bare="ls")
 
 RunOption = Annotated[
     str | None,
