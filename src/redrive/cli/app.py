@@ -1,4 +1,4 @@
-"""The program: its nouns, loaded when they are used, and the one place where an error becomes an exit code."""
+"""The program: its commands, loaded on first use, and the one place where an error becomes an exit code."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Program(TyperGroup):
     """The root of the commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The nouns, and the verbs that need none."""
+        """Return all groups and commands."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A noun with its commands, or a verb."""
+        """Return a group or a command."""
         if cmd_name not in self.commands and cmd_name in COMMANDS:
             made = get_command(import_module(f"redrive.cli.{cmd_name}").app)
             made.name = cmd_name
@@ -60,7 +60,7 @@ class Program(TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The word that is meant; who mistypes one is told of those that are near, which takes all of them."""
+        """Return the command of a word; suggestions for a mistyped one need all commands loaded."""
         if args and args[0] not in COMMANDS:
             for name in COMMANDS:
                 self.get_command(ctx, name)
@@ -76,7 +76,7 @@ class Program(TyperGroup):
         words = list(sys.argv[1:] if args is None else args) or ["--help"]
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                # What a terminal cannot show is shown by its escape; to fail over a character helps nobody.
+                # A character that the terminal cannot show is shown by its escape.
                 stream.reconfigure(errors="backslashreplace")
         if logging.lastResort is not None:
             logging.lastResort.addFilter(_is_no_interrupt)
@@ -91,7 +91,7 @@ class Program(TyperGroup):
         except Exception as error:
             if (interrupt := interrupt_behind(error)) is not None:
                 raise interrupt from None
-            code = _tell(error, debug="--debug" in words)
+            code = _report(error, debug="--debug" in words)
             exit_codes.drop_unwritable_output()
         if code == exit_codes.INTERRUPTED:
             say_interrupted(KeyboardInterrupt())
@@ -104,7 +104,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     return not isinstance(error, KeyboardInterrupt | Terminated)
 
 
-def _tell(error: Exception, *, debug: bool) -> int:
+def _report(error: Exception, *, debug: bool) -> int:
     if isinstance(error, _ClickException):
         said = _as_a_clause(error.format_message())
         context = getattr(error, "ctx", None)
@@ -121,11 +121,11 @@ def _tell(error: Exception, *, debug: bool) -> int:
     return exit_codes.exit_code(error)
 
 
-def _as_a_clause(said: str) -> str:
+def _as_a_clause(text: str) -> str:
     """What click and pydantic say, as a clause of ours, without their full stop."""
-    said = said.replace("\n", " ").replace(". Did you mean", ", did you mean")
-    said = said.replace(": Input should be ", ": it should be ").partition(", unable to parse ")[0]
-    return said.rstrip(". ")
+    text = text.replace("\n", " ").replace(". Did you mean", ", did you mean")
+    text = text.replace(": Input should be ", ": it must be ").partition(", unable to parse ")[0]
+    return text.rstrip(". ")
 
 
 def _say(text: str) -> None:
@@ -140,8 +140,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Run data pipelines and flows, and handle their failures: see what went wrong and why, mend it, send it back.",
-    epilog="Exit codes: 0 done, 64 usage, 65 too many bad rows, 69 a service is down, 70 failed, 75 try again later, "
-    "77 credentials.",
+    help="Run data pipelines and flows, and handle their failures: see what failed and why, fix it, replay it.",
+    epilog="Exit codes: 0 done, 64 usage, 65 too many rejected rows, 69 a service is down, 70 failed, "
+    "75 try again later, 77 credentials.",
 )
 root(app)

@@ -21,7 +21,7 @@ def grafana(session: Session) -> None:
 
 @command(app)
 def rules(session: Session) -> None:
-    """Print Prometheus alert rules: no watch runs, the store is down, messages are not delivered.
+    """Print Prometheus alert rules for redrive itself: no watch runs, the store is down, messages are not delivered.
 
     Examples: redrive observe rules > redrive-rules.yml; redrive observe rules --json
     """

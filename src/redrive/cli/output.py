@@ -32,6 +32,7 @@ _WORDS = re.compile(r"(?:'[^']*'|\"[^\"]*\"|[^\s'\"])+")
 class Column:
     """A column of a table.
 
+    heading the title on a terminal, where it differs
     show   how a terminal shows the value; a pipe gets the value itself
     style  the style of a value on a terminal
     right  aligned to the right, as numbers are
@@ -43,6 +44,7 @@ class Column:
     """
 
     title: str
+    heading: str = ""
     show: Callable[[Any], str] | None = None
     style: Callable[[Any], str] | None = None
     right: bool = False
@@ -166,14 +168,15 @@ class Output:
         widths = _widths(columns, cells, console.width)
         if sum(widths.values()) + _GAP * (len(widths) - 1) > console.width:
             self._listed(
-                [columns[place].title for place in widths], [[row[place] for place in widths] for row in cells]
+                [columns[place].heading or columns[place].title for place in widths],
+                [[row[place] for place in widths] for row in cells],
             )
             return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for place, width in widths.items():
             column = columns[place]
             table.add_column(
-                column.title,
+                column.heading or column.title,
                 justify="right" if column.right else "left",
                 no_wrap=not column.wrap,
                 overflow="fold" if column.wrap else "ellipsis",
@@ -263,7 +266,7 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int
     from rich.cells import cell_len
 
     longest = {
-        place: max(cell_len(text) for text in [column.title, *(row[place] for row in cells)])
+        place: max(cell_len(text) for text in [column.heading or column.title, *(row[place] for row in cells)])
         for place, column in enumerate(columns)
         if not column.hidden and (not column.drop or any(row[place] for row in cells))
     }

@@ -44,7 +44,7 @@ class CommonOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One run of a command."""
+    """One execution of a command."""
 
     url: str | None
     out: Output
@@ -183,7 +183,7 @@ def _check_redaction(settings: Settings) -> None:
     try:
         Redactor(settings.redact)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"letters.redact of the settings cannot be used: {error}") from None
+        raise ConfigError(f"letters.redact is not valid: {error}") from None
 
 
 def _must_exist(url: str | None) -> None:
@@ -194,17 +194,17 @@ def _must_exist(url: str | None) -> None:
     if path is None or path.exists():
         return
     if url and (wrong := wrong_path(url, STORE_FORMS)):
-        raise CommandRefused(f"the store cannot be opened: {wrong}")
+        raise CommandRefused(f"cannot open the store: {wrong}")
     here = Path.cwd()
     near = (
         next((place / DEFAULT for place in here.parents if os.path.exists(place / DEFAULT)), None) if not url else None
     )
     advice = (
-        f"there is one at {near}, use it with --store {near}"
+        f"There is one at {near}: pass --store {near}"
         if near
-        else "go where your pipeline runs, or name a store with --store or REDRIVE_STORE"
+        else "Change to the directory of your pipeline, or pass --store or set REDRIVE_STORE"
     )
-    raise CommandRefused(f"there is no store at {path} yet; {advice}")
+    raise CommandRefused(f"there is no store at {path}. {advice}")
 
 
 def _sqlite_path(url: str) -> Path | None:

@@ -81,7 +81,7 @@ def test_the_most_urgent_comes_first_and_of_these_the_newest(run, found):
     ]
     answer = run("alerts", "ls", "--limit", "1")
     assert [row[4] for row in answer.rows] == ["new"]
-    assert answer.err == "there are more: redrive alerts ls --limit 5\n"
+    assert answer.err == "Next steps:\n  list more alerts  redrive alerts ls --limit 5\n"
 
 
 def test_alerts_are_narrowed_by_urgency_and_subject(run, found):
@@ -129,7 +129,7 @@ def test_a_message_that_could_not_be_delivered_is_listed_with_the_reason_even_wh
 
 def test_an_unknown_urgency_is_refused_in_a_sentence(run, store):
     answer = run("alerts", "ls", "--urgency", "P4")
-    assert (answer.code, answer.sentence) == (64, "there is no urgency 'P4'; it is one of P1, P2, P3")
+    assert (answer.code, answer.sentence) == (64, "'P4' is not a severity. It must be one of P1, P2, P3")
 
 
 # ── show, ack, resolve ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +251,7 @@ class TestIncident:
         answer = run("alerts", "test", "P1")
         opened, closed = self.events(server)
         assert (closed["event_action"], closed["dedup_key"]) == ("resolve", opened["dedup_key"])
-        assert (waited, "closed in a minute" in answer.err) == ([0.01], True)
+        assert (waited, "closing the incident in a minute" in answer.err) == ([0.01], True)
 
     def test_is_closed_by_the_watch_where_nobody_waits(self, run, store, server, monkeypatch):
         monkeypatch.setattr("redrive.alerts.delivery.outbox.TEST_LASTS", timedelta(0))
@@ -273,7 +273,10 @@ def test_people_see_by_a_mark_which_channel_took_it(terminal, store, settings, s
 def test_where_no_channel_is_set_the_sample_goes_to_the_log_and_that_is_said(run, store):
     answer = run("alerts", "test", "p3")
     assert (answer.code, answer.rows[0][:2]) == (0, ["log", "sent"])
-    assert "no channel is set for P3: it goes to the log; see [routes] of redrive.toml\n" in answer.err
+    assert (
+        "no channel is configured for P3: the alert goes to the log. Add one to [routes] in redrive.toml\n"
+        in answer.err
+    )
 
 
 @pytest.mark.parametrize("words", [("alerts", "test", "P1"), ("watch", "--once")])
@@ -281,7 +284,7 @@ def test_where_alerts_are_switched_off_that_is_said(run, store, settings, words)
     settings("[alerts]\nenabled = false\n")
     answer = run(*words)
     assert answer.code == 64
-    assert answer.sentence.startswith("alerts are switched off here")
+    assert answer.sentence.startswith("alerts are disabled by")
 
 
 def test_a_route_that_cannot_work_is_refused_with_its_line(run, store, settings):
@@ -378,7 +381,7 @@ class TestOwnAlerts:
         assert shown["facts"]["named"] == {"rows": "0", "file": "a=b.csv"}
         assert run("alerts", "resolve", "--key", "nightly-export").err == "resolved alert 1: P2 no rows\n"
         answer = run("alerts", "resolve", "--key", "nightly-export")
-        assert (answer.code, answer.err) == (0, "no alert of the key 'nightly-export' is open\n")
+        assert (answer.code, answer.err) == (0, "no open alert has the key 'nightly-export'\n")
 
     def test_json_is_the_alert(self, run, store):
         assert json.loads(run(*self.OPEN, "--json").out)["key"] == "custom:nightly-export"
@@ -405,7 +408,7 @@ class TestOwnAlerts:
 
     def test_it_is_refused_where_alerts_are_off(self, run, store, monkeypatch):
         monkeypatch.setenv("REDRIVE_ALERTS", "off")
-        assert "alerts are switched off here" in run(*self.OPEN).err
+        assert "alerts are disabled by" in run(*self.OPEN).err
         assert store.alerts.find() == []
 
 

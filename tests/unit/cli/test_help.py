@@ -56,7 +56,7 @@ def test_a_noun_is_told_of_in_the_same_words_by_the_program_and_by_itself(helped
     [
         (["runs", "ls", "--limit", "0"], "invalid value for '--limit': it should be greater than or equal to 1; see"),
         (["dlq", "show", "x"], "invalid value for 'ID': it should be a valid integer; see `redrive dlq show --help`"),
-        (["run", "pyproject.toml"], "pyproject.toml is no Python file; write FILE:NAME"),
+        (["run", "pyproject.toml"], "pyproject.toml is not a Python file: write FILE:NAME"),
     ],
 )
 def test_a_wrong_word_is_named_as_it_was_typed(run, here, store, words, sentence):

@@ -1,4 +1,4 @@
-"""The noun `dlq`, to which the files beside this one add their commands."""
+"""The group `dlq`, to which the other files of this package add commands."""
 
 from redrive.cli.command import noun
 
