@@ -35,7 +35,7 @@ _MARKS = {SendStatus.SENT: "✓", SendStatus.FAILED: "✗", SendStatus.WAITING: 
 _MOST_CHOSEN = 100_000
 _LARGEST = 2**63 - 1  # that a database can have
 _Ids = Annotated[
-    list[int] | None, typer.Argument(metavar="ID", help="The alerts.", show_default=False, min=1, max=_LARGEST)
+    list[int] | None, typer.Argument(metavar="ID", help="Ids of alerts.", show_default=False, min=1, max=_LARGEST)
 ]
 
 
@@ -105,7 +105,9 @@ def ls(
 @command(app)
 def show(
     session: Session,
-    alert_id: Annotated[int, typer.Argument(metavar="ID", help="The alert.", show_default=False, min=1, max=_LARGEST)],
+    alert_id: Annotated[
+        int, typer.Argument(metavar="ID", help="Id of the alert.", show_default=False, min=1, max=_LARGEST)
+    ],
 ) -> None:
     """Show one alert, with its messages and whether each was delivered.
 
@@ -123,7 +125,7 @@ def show(
     elif out.terminal:
         often = "once" if alert.seen == 1 else counted(alert.seen, "time")
         silent = "" if told.silenced_until is None else f"; silenced until {at(told.silenced_until)}"
-        out.text(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
+        out.prose(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
         if told.sends:
             out.text("")
             out.table(_SEND_COLUMNS, [_send_row(one) for one in told.sends])

@@ -17,6 +17,7 @@ from redrive._internal.interrupts import Terminated, interrupt_behind
 from redrive.cli import exit_codes, say_interrupted
 from redrive.cli.command import root
 from redrive.cli.format import in_a_line, one_line
+from redrive.cli.style import FAILURE, paint
 
 VERBS = {
     "init": "Write a small sample project.",
@@ -131,7 +132,12 @@ def _as_a_clause(text: str) -> str:
 def _say(text: str) -> None:
     from redrive._internal.masking import mask
 
-    sys.stderr.write(f"redrive: {one_line(mask(text))}\n")
+    line = f"redrive: {one_line(mask(text))}"
+    if sys.stderr.isatty():
+        from redrive.cli.output import wrapped_prose
+
+        line = wrapped_prose(line)
+    sys.stderr.write(f"{paint('redrive:', FAILURE, sys.stderr)}{line.removeprefix('redrive:')}\n")
 
 
 app = typer.Typer(

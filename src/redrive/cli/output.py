@@ -85,6 +85,13 @@ class Output:
         """Text for a terminal; its controls are shown, not obeyed."""
         sys.stdout.write(f"{lines(text)}\n")
 
+    def prose(self, text: str) -> None:
+        """Write text to stdout; on a terminal, wrapped to its width."""
+        shown = lines(text)
+        if self.terminal:
+            shown = "\n".join(wrapped_prose(line) for line in shown.split("\n"))
+        sys.stdout.write(f"{shown}\n")
+
     def heading(self, title: str, *, first: bool = False) -> None:
         """Write the heading of a section, with an empty line before all but the first."""
         sys.stdout.write(("" if first else "\n") + paint(one_line(title), "bold", sys.stdout) + "\n")
@@ -94,7 +101,7 @@ class Output:
         sys.stdout.flush()
         shown = lines(text)
         if sys.stderr.isatty():
-            shown = "\n".join(_wrapped_prose(line) for line in shown.split("\n"))
+            shown = "\n".join(wrapped_prose(line) for line in shown.split("\n"))
         sys.stderr.write(f"{shown}\n")
 
     def fields(self, rows: Mapping[str, str | None], *, styles: Mapping[str, str] | None = None) -> None:
@@ -216,7 +223,7 @@ def _style(column: Column, value: Any) -> str:
     return "" if column.style is None else column.style(value)
 
 
-def _wrapped_prose(line: str) -> str:
+def wrapped_prose(line: str) -> str:
     """Return a line wrapped to the terminal, without breaking words: a path or an id must stay whole."""
     width = max(get_terminal_size().columns, _NARROWEST)
     indent = " " * (len(line) - len(line.lstrip()))

@@ -194,7 +194,7 @@ def _must_exist(url: str | None) -> None:
     if path is None or path.exists():
         return
     if url and (wrong := wrong_path(url, STORE_FORMS)):
-        raise CommandRefused(f"cannot open the store: {wrong}")
+        raise CommandRefused(f"the store cannot be opened: {wrong}")
     here = Path.cwd()
     near = (
         next((place / DEFAULT for place in here.parents if os.path.exists(place / DEFAULT)), None) if not url else None

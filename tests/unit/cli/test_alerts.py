@@ -66,7 +66,7 @@ def settings(here):
 def test_where_nothing_is_wrong_that_is_said(run, store):
     answer = run("alerts", "ls")
     assert (answer.code, answer.rows) == (0, [])
-    assert answer.err == "nothing is wrong: no alert is open\n"
+    assert answer.err == "no open alerts\n"
     assert json.loads(run("alerts", "ls", "--json").out) == []
 
 
@@ -88,7 +88,7 @@ def test_alerts_are_narrowed_by_urgency_and_subject(run, found):
     found(finding("mild", "P3"), finding("bad"))
     assert [row[4] for row in run("alerts", "ls", "--urgency", "p3").rows] == ["mild"]
     assert [row[4] for row in run("alerts", "ls", "--subject", "bad").rows] == ["bad"]
-    assert run("alerts", "ls", "--subject", "other").err == "no alerts that match\n"
+    assert run("alerts", "ls", "--subject", "other").err == "no alerts match\n"
 
 
 def test_what_waits_to_be_told_is_listed_and_what_is_over_only_where_it_is_asked_for(run, found):
@@ -116,7 +116,7 @@ def test_a_message_that_could_not_be_delivered_is_listed_with_the_reason_even_wh
         routed.alerts.send_due()
     answer = run("alerts", "ls")
     assert [row[6] for row in answer.rows] == ["pager:waiting"]
-    assert re.search(r"^alert 1: pager ✗ since .*, 1 try: .*; next try ", answer.err)
+    assert re.search(r"^alert 1: pager ✗ since .*, 1 attempt: .*; next attempt ", answer.err)
     given_up = update(alert_sends).values(status="failed", attempts=40)
     over = update(alerts).values(status="resolved")
     for change in (given_up, over):
@@ -372,7 +372,7 @@ class TestOwnAlerts:
     def test_open_lists_shows_and_resolves(self, run, store):
         answer = run(*self.OPEN, "--fact", "rows=0", "--fact", "file=a=b.csv")
         assert (answer.code, answer.err) == (0, "opened alert 1: P2 no rows\n")
-        assert run(*self.OPEN).err == "open already, found 2 times: alert 1: P2 no rows\n"
+        assert run(*self.OPEN).err == "already open, found 2 times: alert 1: P2 no rows\n"
         assert [(row[1], row[4], row[5]) for row in run("alerts", "ls").rows] == [
             ("P2", "custom nightly-export", "no rows")
         ]
@@ -395,8 +395,8 @@ class TestOwnAlerts:
             (("open", "x", "--severity", "P1", "--title", " "), "title must be a text"),
             (("open", "x", "--severity", "P1", "--title", "t", "--fact", "rows"), "--fact must be NAME=VALUE"),
             (("open", "x", "--title", "t"), "--severity"),
-            (("resolve",), "name the alerts by ID or by --key"),
-            (("resolve", "1", "--key", "x", "--note", "n"), "name the alerts by ID or by --key"),
+            (("resolve",), "no alerts to resolve: pass ids or --key"),
+            (("resolve", "1", "--key", "x", "--note", "n"), "no alerts to resolve: pass ids or --key"),
             (("resolve", "1"), "--note is missing"),
         ],
     )
@@ -426,7 +426,7 @@ class TestSilences:
         (row,) = run("alerts", "silences").rows
         assert row[2:5] == ["active", "pipeline vendor", "deploy"]
         assert run("alerts", "unsilence", "1").err == "ended silence 1: pipeline vendor\n"
-        assert run("alerts", "silences").err == "nothing is silenced\n"
+        assert run("alerts", "silences").err == "no active silences\n"
         assert json.loads(run("alerts", "silences", "--all", "--json").out)[0]["pipeline"] == "vendor"
 
     def test_silenced_alert_is_listed_as_such(self, run, found):

@@ -224,7 +224,7 @@ def test_import_says_which_letters_differ_and_keeps_those_of_the_store(run, put,
     answer = run("dlq", "import", "letters.ndjson")
     assert answer.err == (
         "imported 0 letters; 3 letters already in the store, 1 of them with another status or record, "
-        "and were left as they are in the store\n"
+        "which the store keeps\n"
     )
     assert store.dlq.get(2).status == "discarded"
     told = json.loads(run("dlq", "import", "letters.ndjson", "--json").out)

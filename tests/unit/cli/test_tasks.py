@@ -229,7 +229,7 @@ def test_a_cause_is_sent_back_and_the_flow_goes_on_from_there(run, settlement, r
     answer = run("tasks", "retry", "--cause", cause(run), "--yes", "--note", "accounts are there now")
     assert (answer.code, answer.out) == (0, "")
     assert answer.err == (
-        f"retrying 2 tasks of settlement, run {run_id}\n"
+        f"will retry 2 tasks of settlement, run {run_id}\n"
         "Next steps:\n  resume flow 'settlement'  redrive run FILE:NAME --param day=2026-11-15\n"
     )
     settlement.missing.clear()
@@ -262,7 +262,9 @@ def test_a_task_is_given_up_and_what_comes_after_it_does_not_run_until_it_is_sen
         "freed": 2,
         "upstream_failed": 0,
     }
-    assert answer.err.startswith(f"retrying settle[3] of settlement, run {run_id}; 2 tasks downstream can run again\n")
+    assert answer.err.startswith(
+        f"will retry settle[3] of settlement, run {run_id}; 2 tasks downstream can run again\n"
+    )
 
 
 def test_children_are_left_out_and_what_comes_after_runs(run, settlement, run_id, store):
@@ -294,7 +296,7 @@ def test_retry_takes_tasks_that_wait_for_their_next_attempt(run, settlement, run
     assert "cannot retry 2 tasks (1 dead letter, 1 retrying)" in run("tasks", "retry", "settle").sentence
     assert run("tasks", "accept", "settle[2]", "--note", "x").code == 64
     answer = run("tasks", "retry", "settle[2]")
-    assert answer.err.splitlines()[0] == f"retrying settle[2] of settlement, run {run_id}"
+    assert answer.err.splitlines()[0] == f"will retry settle[2] of settlement, run {run_id}"
     assert states(store)["settle[2]"] is State.READY
 
 

@@ -121,7 +121,7 @@ def test_a_port_that_is_taken_is_said(run, store):
 def test_where_there_is_no_store_nothing_is_watched(run, here):
     answer = run("watch", "--once")
     assert (answer.code, (here / ".redrive").exists()) == (64, False)
-    assert answer.sentence.startswith("there is no store at .redrive/redrive.db yet")
+    assert answer.sentence.startswith("there is no store at .redrive/redrive.db")
 
 
 @pytest.mark.parametrize("configured", ["by a file", "by the environment"])
@@ -308,8 +308,8 @@ def test_renamed_channel_is_sent_and_the_old_one_is_named(run, failed, settings)
         settings(f'[channels.team]\nwebhook = "{server.url}/new"\n[routes]\nP1 = "team"\n')
         answer = run("watch", "--once")
         assert (answer.code, [one.path for one in server.requests].count("/new")) == (0, 1)
-    waits = "channel hub is not configured here. A process whose redrive.toml has [channels.hub] sends them"
-    assert f"messages about alert 1 wait: {waits}" in answer.err
+    waits = "channel hub is not configured here. A process whose redrive.toml has [channels.hub] delivers them"
+    assert f"messages about alert 1 are waiting: {waits}" in answer.err
     listed = run("alerts", "ls")
     assert f"alert 1: messages wait: {waits}" in listed.err
     assert "hub: not configured here" in listed.out

@@ -115,7 +115,7 @@ def _show_on_terminal(
         )
     happened = [f"  {_happened(view, letter, one)}" for one in audit]
     if happened:
-        out.text("\nhistory\n" + "\n".join(happened))
+        out.prose("\nhistory\n" + "\n".join(happened))
 
 
 def _happened(view: LetterView, letter: Letter, entry: AuditEntry) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redrive.explain.schedule import Duration, Schedule
     from redrive.model.calls import Scope
 
-_SURE = 0.9995  # shown as 100.0 %
+_SURE = 0.995  # as good as certain
 _FACTS = (Column(title="what"), Column(title="value", least=20, wrap=True, whole=True))
 _ERRORS = (
     Column(title="what", least=20),

@@ -36,7 +36,10 @@ def contention(
     seed: Seed = 1,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="none, exponential, equal, full, decorrelated; may be repeated. [all]"),
+        typer.Option(
+            metavar="NAME",
+            help="Strategy: none, exponential, equal, full or decorrelated; may be repeated. [default: all]",
+        ),
     ] = None,
     base: Annotated[float, typer.Option(metavar="SECONDS", help="First wait.")] = 0.005,
     cap: Annotated[float, typer.Option(metavar="SECONDS", help="Longest wait.")] = 2.0,
@@ -71,10 +74,10 @@ def contention(
     if out.json:
         out.document(rows)
     elif out.terminal:
-        out.text(_premise(study))
+        out.prose(_premise(study))
         out.table(_COLUMNS, [_row(one) for one in rows])
         if conclusion := _conclusion(results):
-            out.text(f"\n{conclusion}")
+            out.prose(f"\n{conclusion}")
     else:
         out.table([Column(title=name) for name in rows[0]], [[*one.values()] for one in rows])
     show(out, figures(study, results), plot)

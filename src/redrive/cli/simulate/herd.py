@@ -131,9 +131,9 @@ def _tell(out: Output, scenario: Scenario, results: Sequence[Result], *, premise
     if out.json:
         out.document([_document(scenario, one) for one in results])
     elif out.terminal:
-        out.text(premise)
+        out.prose(premise)
         out.table(_COLUMNS, [_row(one) for one in results])
-        out.text(f"\n{_conclusion(results)}")
+        out.prose(f"\n{_conclusion(results)}")
     else:
         rows = [_facts(one) for one in results]
         out.table([Column(title=title) for title in rows[0]], [[*one.values()] for one in rows])

@@ -33,7 +33,7 @@ _Cause = Annotated[
 _Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, stored with the task.", show_default=False)]
 _MaybeNote = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Reason, stored with the task.")]
 
-_DONE = {"retry": "retrying", "accept": "accepted", "skip": "skipped", "fail": "failed", "reopen": "reopened"}
+_DONE = {"retry": "will retry", "accept": "accepted", "skip": "skipped", "fail": "failed", "reopen": "reopened"}
 
 
 _NAMED = 5  # tasks that a command names one by one

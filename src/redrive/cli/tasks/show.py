@@ -105,7 +105,7 @@ def _show_on_terminal(out: Output, report: FlowReport, shown: dict[str, Any]) ->
     _show_attempts(out, shown["attempted"])
     changes = [_change(one) for one in shown["changes"][-_MOST:]]
     if changes:
-        out.text(f"\nhistory{_left_out(shown['changes'], 'changes')}\n" + "\n".join(changes))
+        out.prose(f"\nhistory{_left_out(shown['changes'], 'changes')}\n" + "\n".join(changes))
 
 
 def _show_attempts(out: Output, attempts: Sequence[dict[str, Any]]) -> None:
@@ -117,7 +117,7 @@ def _show_attempts(out: Output, attempts: Sequence[dict[str, Any]]) -> None:
         took = "" if one["seconds"] is None else f" after {in_words(one['seconds'])}"
         error = f": {in_a_line(one['error'])}" if one["error"] else ""
         ended = (one["ended"] or "is running").replace("_", " ")
-        out.text(f"  {one['attempt']}  {_clock(one['started_at'])}  {ended}{took}{error}")
+        out.prose(f"  {one['attempt']}  {_clock(one['started_at'])}  {ended}{took}{error}")
         if one["trace"] and one["trace"] == before:
             out.text(_indented("the same traceback as before"))
         elif one["trace"]:
