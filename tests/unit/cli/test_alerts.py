@@ -123,7 +123,7 @@ def test_a_message_that_could_not_be_delivered_is_listed_with_the_reason_even_wh
         store.database.write(lambda connection, change=change: connection.execute(change))
     answer = run("alerts", "ls")
     assert [(row[2], row[6]) for row in answer.rows] == [("resolved", "pager:failed")]
-    assert answer.err.endswith("40 tries: no connection: Connection refused; it is not tried any more\n")
+    assert answer.err.endswith("40 attempts: no connection: Connection refused; no further attempt\n")
     assert SECRET not in str(answer) + str(run("alerts", "show", "1"))
 
 
@@ -494,7 +494,7 @@ class TestAcknowledgingMany:
 
     def test_none_that_matches_changes_nothing(self, run, store, found):
         result = run("alerts", "ack", "--all")
-        assert (result.code, "nothing was changed" in result.err) == (0, True)
+        assert (result.code, "Nothing was changed" in result.err) == (0, True)
 
 
 def test_rules_list_conditions_of_the_settings(run, store, settings):

@@ -110,7 +110,7 @@ def test_a_store_without_runs_says_so(run, store):
 
 def test_one_run_is_shown_with_everything(terminal, ran):
     report = ran("vendor", 1_000, bad=30, sla="23:59 UTC")
-    answer = terminal("runs", "show", str(report.run_id)[:8], columns=200)
+    answer = terminal("runs", "show", str(report.run_id)[:8], columns=400)
     assert answer.code == 0
     shown = settled(answer.out)
     assert shown.pop(7).startswith("sla        ")
