@@ -220,7 +220,7 @@ def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn, deliver):
     assert causes.startswith("  rejected rows by cause ")
     assert override.endswith("  redrive run FILE:NAME --override-gate")
     assert restart.endswith("  redrive run FILE:NAME --restart")
-    assert alert.split("  ")[1:] == ["alert #1 (P1, act now)", " redrive alerts show 1"]
+    assert alert.split() == ["alert", "#1", "(P1,", "act", "now)", "redrive", "alerts", "show", "1"]
     assert last.startswith("redrive: the gate aborted it: ")
 
 
