@@ -181,7 +181,8 @@ def test_in_the_editor_the_record_is_changed_and_kept_on_a_yes(terminal, put, st
 def test_an_editor_that_changes_nothing_or_fails_changes_nothing(terminal, put, store, editor):
     put(1)
     assert "the record is the same" in terminal("dlq", "edit", 1, **editor("record")).out
-    assert "exited with status 3. Nothing was changed" in terminal("dlq", "edit", 1, **editor(code=3)).out
+    shown = " ".join(terminal("dlq", "edit", 1, **editor(code=3)).out.split())
+    assert "exited with status 3. Nothing was changed" in shown
     assert "cannot run nowhere/editor" in terminal("dlq", "edit", 1, EDITOR="nowhere/editor", VISUAL="").out
     assert not store.dlq.get(1).edited
 
