@@ -10,6 +10,7 @@ from typing import Any
 from typer.main import get_command
 
 from redrive.cli.app import NOUNS, VERBS, app
+from redrive.cli.command import examples_of, without_examples
 from redrive.cli.letter_options import Selection
 from redrive.cli.session import CommonOptions
 
@@ -53,14 +54,16 @@ class Commands:
         yield f"```text\nredrive {words} {' '.join(['[OPTIONS]', *arguments])}\n```"
         if not command.help:
             self.missing.append(f"redrive {words} has no help")
-        yield from _paragraphs(command.help or "")
+        yield from _paragraphs(without_examples(command.help or ""))
+        if examples := examples_of(command.help or ""):
+            yield "```text\n" + "\n".join(examples) + "\n```"
         if own:
             yield self._table(words, own)
         if selects:
             yield "Which letters: the [options that select letters](#options-that-select-letters)."
 
     def _table(self, words: str, parameters: Iterable[Any]) -> str:
-        lines = ["| | |", "|---|---|"]
+        lines = ["| option | meaning |", "|---|---|"]
         for one in parameters:
             is_option = one.param_type_name == "option"
             if one.name in {"install_completion", "show_completion"} or one.hidden:

@@ -274,9 +274,7 @@ def test_settings_of_the_shell_are_set_aside_and_the_printed_commands_know_it(re
 
 def test_ctrl_c_ends_it_with_everything_it_has_begun(broken_off):
     assert broken_off.code == 130
-    assert broken_off.said == (
-        "redrive: interrupted; what was done before is kept, and running the same again is safe\n"
-    )
+    assert broken_off.said == ("redrive: interrupted; finished work is kept. Run the same command again to resume\n")
     assert broken_off.left == []
 
 
@@ -317,7 +315,7 @@ def test_a_place_that_cannot_be_written_is_refused(demo, tmp_path):
 
 def test_a_store_of_ones_own_is_refused(demo, tmp_path):
     assert demo("--store", "mine.db") == (
-        "the demo keeps a store of its own, so that yours is not touched; leave --store out"
+        "--store cannot be used: the demo has a store of its own, so that yours is not changed. Remove the option"
     )
     assert list(tmp_path.iterdir()) == []
 

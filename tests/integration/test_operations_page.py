@@ -410,7 +410,7 @@ class TestService:
             warm_python("-c", WRITES, *words),
             **{"cwd": tmp_path, "env": environ, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
         ) as watch:
-            (url,) = re.findall(r"the metrics are at (http://127.0.0.1:\d+)/metrics", watch.stderr.readline())
+            (url,) = re.findall(r"serving metrics at (http://127.0.0.1:\d+)/metrics", watch.stderr.readline())
             eventually(lambda: httpx.get(f"{url}/readyz").status_code == 200)  # it has looked
             watch.send_signal(signal.SIGTERM)  # as systemd stops it
             output, told = watch.communicate(timeout=60)

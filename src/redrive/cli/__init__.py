@@ -27,8 +27,8 @@ def main() -> None:
 
 
 def say_interrupted(interrupt: BaseException) -> int:
-    """Say what ended the command, and return its exit code: 75 where it was told to end, 130 after a Ctrl-C."""
+    """Print what ended the command, and return its exit code: 75 after a signal, 130 after Ctrl-C."""
     told = isinstance(interrupt, Terminated)
     how = f"stopped by {interrupt}" if told else "interrupted"
-    sys.stderr.write(f"redrive: {how}; what was done before is kept, and running the same again is safe\n")
+    sys.stderr.write(f"redrive: {how}; finished work is kept. Run the same command again to resume\n")
     return 75 if told else 130

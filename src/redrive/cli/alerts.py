@@ -1,4 +1,4 @@
-"""`redrive alerts`: what people were told, what became of it, and whether they can be told at all."""
+"""`redrive alerts`: list, acknowledge and resolve alerts; test channels."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
 from redrive.cli.exit_codes import UNAVAILABLE, CommandRefused
-from redrive.cli.format import ago, at, due, in_a_line
+from redrive.cli.format import ago, at, counted, due, in_a_line
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.session import Limit, Session
+from redrive.cli.style import style_of
 from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus, Severity, What
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from redrive.alerts.config.settings import AlertSettings, ConditionSettings
     from redrive.alerts.service import Alerts
 
-app = noun("Alerts: what people were told, what became of it, and whether they can be told.", bare="ls")
+app = noun("List, acknowledge and resolve alerts; test channels.", bare="ls")
 
 _LATELY = timedelta(days=7)
 _SPANS = (("d", 86_400), ("h", 3_600), ("min", 60))
@@ -34,7 +35,7 @@ _MARKS = {SendStatus.SENT: "✓", SendStatus.FAILED: "✗", SendStatus.WAITING: 
 _MOST_CHOSEN = 100_000
 _LARGEST = 2**63 - 1  # that a database can have
 _Ids = Annotated[
-    list[int] | None, typer.Argument(metavar="ID", help="The alerts.", show_default=False, min=1, max=_LARGEST)
+    list[int] | None, typer.Argument(metavar="ID", help="Ids of alerts.", show_default=False, min=1, max=_LARGEST)
 ]
 
 
@@ -50,7 +51,7 @@ class _AlertWithMessages:
 
     @property
     def failed(self) -> list[Send]:
-        """Messages that could not be delivered: for good, or so far."""
+        """Messages that were not delivered, for good or so far."""
         return [one for one in self.sends if one.status is not SendStatus.SENT and one.error]
 
     def document(self) -> dict[str, Any]:
@@ -59,21 +60,25 @@ class _AlertWithMessages:
         return {**self.alert.document(), "silenced_until": until, "sends": [one.document() for one in self.sends]}
 
 
-# ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── queries ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(app)
 def ls(
     session: Session,
     *,
-    all_: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
-    urgency: Annotated[str | None, typer.Option(metavar="P1|P2|P3", help="Of this urgency.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Include resolved alerts.")] = False,
+    urgency: Annotated[str | None, typer.Option(metavar="P1|P2|P3", help="Only alerts of this severity.")] = None,
     subject: Annotated[
-        str | None, typer.Option(metavar="NAME", help="About this pipeline, flow, service, table, slot or consumer.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only alerts about this pipeline, flow, service, table, slot or consumer."),
     ] = None,
     limit: Limit = 50,
 ) -> None:
-    """Alerts that are not over, the most urgent first; and those with messages that could not be delivered."""
+    """List open alerts, the most severe first, and recent ones whose messages were not delivered.
+
+    Examples: redrive alerts ls; redrive alerts ls --all --subject vendor
+    """
     tier = None if urgency is None else _urgency(urgency)
     with session.opened() as store:
         desk = store.alerts
@@ -90,19 +95,24 @@ def ls(
     else:
         out.table(_COLUMNS, [_row(one) for one in told])
     if not told:
-        out.say("no alerts that match" if (tier, subject) != (None, None) else "nothing is wrong: no alert is open")
+        out.say("no alerts match" if (tier, subject) != (None, None) else "no open alerts")
     if len(found) > limit:
-        out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
+        out.next_steps([("list more alerts", session.again_with("--limit", limit * 5))])
     if not out.json:
-        _say_what_was_not_delivered(out, told)
+        _say_undelivered(out, told)
 
 
 @command(app)
 def show(
     session: Session,
-    alert_id: Annotated[int, typer.Argument(metavar="ID", help="The alert.", show_default=False, min=1, max=_LARGEST)],
+    alert_id: Annotated[
+        int, typer.Argument(metavar="ID", help="Id of the alert.", show_default=False, min=1, max=_LARGEST)
+    ],
 ) -> None:
-    """One alert: everything that was told of it, and what became of each message."""
+    """Show one alert, with its messages and whether each was delivered.
+
+    Examples: redrive alerts show 17; redrive alerts show 17 --json
+    """
     from redrive.alerts.delivery.message import compose
 
     with session.opened() as store, _in_a_sentence():
@@ -113,21 +123,24 @@ def show(
     if out.json:
         out.document(told.document())
     elif out.terminal:
-        often = "once" if alert.seen == 1 else f"{alert.seen:,} times"
+        often = "once" if alert.seen == 1 else counted(alert.seen, "time")
         silent = "" if told.silenced_until is None else f"; silenced until {at(told.silenced_until)}"
-        out.text(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
+        out.prose(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
         if told.sends:
             out.text("")
             out.table(_SEND_COLUMNS, [_send_row(one) for one in told.sends])
     else:
         rows = {name: _flat(value) for name, value in told.document().items()}
         out.table((Column(title="field"), Column(title="value")), list(rows.items()))
-    _say_what_was_not_delivered(out, [told])
+    _say_undelivered(out, [told])
 
 
 @command(app)
 def rules(session: Session) -> None:
-    """Every condition that people are told of, with where it begins as things are set here."""
+    """List every alert condition, with its severity and the thresholds set here.
+
+    Examples: redrive alerts rules; redrive alerts rules --json
+    """
     from redrive.alerts.conditions import CONDITIONS
 
     with session.opened() as store:
@@ -143,7 +156,7 @@ def rules(session: Session) -> None:
         out.say(OFF)
 
 
-# ── deciding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(app)
@@ -151,23 +164,30 @@ def ack(
     session: Session,
     ids: _Ids = None,
     *,
-    all_: Annotated[bool, typer.Option("--all", help="All alerts that are open.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All open alerts.")] = False,
     subject: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Those about this pipeline, flow, service, table …")
+        str | None, typer.Option(metavar="NAME", help="Alerts about this pipeline, flow, service, table …")
     ] = None,
-    condition: Annotated[str | None, typer.Option(metavar="NAME", help="Those of this condition: sla_missed …")] = None,
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="What is being done about it.")] = None,
+    condition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Alerts of this condition, such as sla_missed.")
+    ] = None,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="What is being done about them.")] = None,
 ) -> None:
-    """Acknowledge alerts: they are not repeated any more, unless they become more urgent."""
+    """Acknowledge alerts: they are not repeated, unless they become more severe.
+
+    Examples: redrive alerts ack 17 --note "calling the vendor"; redrive alerts ack --subject vendor
+    """
     chosen = ids or []
     if bool(chosen) == (all_ or (subject, condition) != (None, None)):
-        raise CommandRefused("name alerts by their ids, or choose them by --all, --subject or --condition")
+        raise CommandRefused(
+            "no alerts to acknowledge: pass ids, or one of --all, --subject and --condition. Nothing was changed"
+        )
     if not chosen:
         with session.opened() as store:
             wanted = store.alerts.find(status="open", subject=subject, condition=condition, limit=_MOST_CHOSEN)
         chosen = [one.id for one in wanted if one.status is AlertStatus.OPEN]
         if not chosen:
-            session.out.say("no open alert matches; nothing was changed")
+            session.out.say("no open alert matches. Nothing was changed")
     _decide(session, chosen, lambda desk, alert_id, who: desk.acknowledge(alert_id, by=who, note=note), "acknowledged")
 
 
@@ -177,19 +197,22 @@ def resolve(
     ids: _Ids = None,
     *,
     key: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Of an alert that `alerts open` opened; may be repeated.")
+        list[str] | None, typer.Option(metavar="KEY", help="Key of an alert opened by `alerts open`; may be repeated.")
     ] = None,
-    note: Annotated[
-        str | None, typer.Option("--note", metavar="TEXT", help="Why it is over; required with an ID.")
-    ] = None,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Reason; required with an ID.")] = None,
 ) -> None:
-    """Close alerts by hand, or your own ones by their keys. What is still wrong is found again, as a new alert."""
+    """Resolve alerts by id, or your own by key. A condition that still holds opens a new alert.
+
+    Examples: redrive alerts resolve 17 --note "fixed at the vendor"; redrive alerts resolve --key nightly-export
+    """
     if bool(ids) == bool(key):
-        raise CommandRefused("name the alerts by ID or by --key; nothing was changed")
+        raise CommandRefused("no alerts to resolve: pass ids or --key, not both. Nothing was changed")
     if key:
         _resolve_keys(session, key, note)
     elif note is None:
-        raise CommandRefused("--note is missing: say why the alert is over; nothing was changed")
+        raise CommandRefused(
+            "--note is missing: it is required with an ID. Say why the alert is resolved. Nothing was changed"
+        )
     else:
         said = note
         _decide(session, ids or (), lambda desk, alert_id, who: desk.resolve(alert_id, by=who, note=said), "resolved")
@@ -209,7 +232,7 @@ def _resolve_keys(session: Session, keys: Iterable[str], note: str | None) -> No
         session.out.document([alert.document() for alert in found.values() if alert is not None])
     for key, alert in found.items():
         if alert is None:
-            session.out.say(f"no alert of the key {mask(key)!r} is open")
+            session.out.say(f"no open alert has the key {mask(key)!r}")
         else:
             session.out.say(f"resolved alert {alert.id}: {alert.urgency} {alert.title}")
 
@@ -217,18 +240,20 @@ def _resolve_keys(session: Session, keys: Iterable[str], note: str | None) -> No
 @command(app, "test")
 def send_test(
     session: Session,
-    urgency: Annotated[str, typer.Argument(metavar="P1|P2|P3", help="How urgent it is to be.", show_default=False)],
-    pipeline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="As if it were about this one, which may have routes of its own.")
-    ] = None,
+    urgency: Annotated[str, typer.Argument(metavar="P1|P2|P3", help="Severity of the sample.", show_default=False)],
+    pipeline: Annotated[str | None, typer.Option(metavar="NAME", help="Use the routes of this pipeline.")] = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait/--no-wait", help="Wait a minute to close the incident; otherwise the watch closes it."),
+        typer.Option(
+            "--wait/--no-wait", help="Wait a minute to close the incident, instead of leaving that to the watch."
+        ),
     ] = True,
 ) -> None:
-    """Send a sample over the real routes now, and tell of each channel whether it took it.
+    """Send a sample alert over the real routes, and show whether each channel accepted it.
 
-    An incident that it opens, as at PagerDuty, is closed after a minute.
+    An incident that it opens, such as in PagerDuty, is closed after a minute.
+
+    Examples: redrive alerts test P1; redrive alerts test P2 --pipeline vendor --no-wait
     """
     from redrive.alerts.config.read import check_channels
     from redrive.alerts.delivery.outbox import TEST_LASTS
@@ -245,10 +270,12 @@ def send_test(
         else:
             out.table(_TEST_COLUMNS, [[one.channel, one.status, one.error] for one in sends])
         if not _routed(store.alerts.settings, tier, pipeline):
-            out.say(f"no channel is set for {tier}: it goes to the log; see [routes] of redrive.toml")
+            out.say(
+                f"no channel is configured for {tier}: the alert goes to the log. Add one to [routes] in redrive.toml"
+            )
         sent = {one.channel for one in sends if one.status is SendStatus.SENT}
         if wait and any(one.what is What.RESOLVED and one.channel in sent for one in messages):
-            out.say("the incident is closed in a minute; Ctrl-C leaves that to the watch")
+            out.say("closing the incident in a minute; Ctrl-C leaves that to the watch")
             time.sleep(TEST_LASTS.total_seconds())
             store.alerts.send_due()
     if any(one.status is not SendStatus.SENT for one in sends):
@@ -270,7 +297,7 @@ def _decide(session: Session, ids: Iterable[int], decide: Callable[[Alerts, int,
 
 @contextmanager
 def _in_a_sentence() -> Iterator[None]:
-    """An alert that is not there, or is over, is a slip of who typed the command."""
+    """Raise a usage error for an alert that does not exist or is resolved."""
     from redrive.errors import AlertError
 
     try:
@@ -279,9 +306,9 @@ def _in_a_sentence() -> Iterator[None]:
         raise CommandRefused(str(error)) from None
 
 
-# ── in words ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-OFF = "alerts are switched off here, by `enabled = false` in [alerts] or REDRIVE_ALERTS=off: nobody is told of anything"
+OFF = "alerts are disabled by `enabled = false` in [alerts] or REDRIVE_ALERTS=off: nothing is delivered"
 
 
 def _in_a_mark(status: str) -> str:
@@ -295,30 +322,30 @@ def _in_marks(results: Iterable[str]) -> str:
 
 _COLUMNS = (
     Column(title="id", show=str, right=True),
-    Column(title="urgency"),
-    Column(title="status"),
+    Column(title="urgency", heading="severity", style=style_of),
+    Column(title="status", style=style_of),
     Column(title="since", show=ago),
     Column(title="subject", least=12, drop=2),
     Column(title="title", least=30, wrap=True),
-    Column(title="told", show=_in_marks, drop=1),
+    Column(title="told", heading="delivery", show=_in_marks, drop=1),
     Column(title="condition", hidden=True),
     Column(title="undelivered", hidden=True),
 )
 _SEND_COLUMNS = (
     Column(title="message"),
     Column(title="channel"),
-    Column(title="result", show=_in_a_mark),
+    Column(title="result", show=_in_a_mark, style=style_of),
     Column(title="when", show=ago),
     Column(title="tries", right=True, drop=2),
     Column(title="why", show=in_a_line, least=30, wrap=True, drop=1),
 )
 _TEST_COLUMNS = (
     Column(title="channel"),
-    Column(title="result", show=_in_a_mark),
+    Column(title="result", show=_in_a_mark, style=style_of),
     Column(title="why", show=in_a_line, least=30, wrap=True, drop=1),
 )
 _RULE_COLUMNS = (
-    Column(title="urgency"),
+    Column(title="urgency", heading="severity", style=style_of),
     Column(title="condition"),
     Column(title="when", least=40, wrap=True),
     Column(title="set by", least=24, wrap=True),
@@ -326,8 +353,10 @@ _RULE_COLUMNS = (
 
 
 def unconfigured(channel: str) -> str:
-    """Return what is said of messages that wait for a channel which these settings do not have."""
-    return f"channel {channel} is not configured here; a process whose redrive.toml has [channels.{channel}] sends them"
+    """Return the note about messages that wait for a channel which is not configured here."""
+    return (
+        f"channel {channel} is not configured here. A process whose redrive.toml has [channels.{channel}] delivers them"
+    )
 
 
 def _told(desk: Alerts, alert: Alert, silenced_until: datetime | None) -> _AlertWithMessages:
@@ -353,27 +382,26 @@ def _send_row(send: Send) -> list[Any]:
     return [send.what, send.channel, send.status, when, send.attempts, send.error]
 
 
-def _say_what_was_not_delivered(out: Output, told: Iterable[_AlertWithMessages]) -> None:
+def _say_undelivered(out: Output, told: Iterable[_AlertWithMessages]) -> None:
     for one in told:
         for name in one.unconfigured:
-            out.say(f"alert {one.alert.id}: messages wait: {in_a_line(unconfigured(name))}")
+            out.say(f"alert {one.alert.id}: messages are waiting: {in_a_line(unconfigured(name))}")
         for send in one.failed:
-            rest = f"next try {due(send.due_at)}" if send.status is SendStatus.WAITING else "it is not tried any more"
+            rest = f"next attempt {due(send.due_at)}" if send.status is SendStatus.WAITING else "no further attempt"
             out.say(
                 f"alert {one.alert.id}: {send.channel} ✗ since {at(send.created_at)}, "
-                f"{send.attempts} {'try' if send.attempts == 1 else 'tries'}: {in_a_line(send.error)}; {rest}"
+                f"{counted(send.attempts, 'attempt')}: {in_a_line(send.error)}; {rest}"
             )
 
 
 def _most_urgent_first(desk: Alerts, tier: Severity | None, subject: str | None, limit: int) -> list[Alert]:
-    """Those that are not over; of each urgency the newest first."""
+    """Return open alerts, the most severe first, of each severity the newest first."""
     tiers = Severity if tier is None else (tier,)
     return [one for each in tiers for one in desk.find(status="open", urgency=each, subject=subject, limit=limit)]
 
 
 def _undelivered(desk: Alerts, tier: Severity | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
-    """Alerts that are over, and that somebody should have been told of within the last week. Who sends a sample has
-    seen what became of it."""
+    """Return resolved alerts of the last week with messages that were not delivered, except samples."""
     listed, since = {one.id for one in known}, datetime.now(UTC) - _LATELY
     failed = [one for one in desk.unsent() if one.error and one.what is not What.TEST and one.created_at >= since]
     found = [desk.get(alert_id) for alert_id in {one.alert_id: None for one in failed} if alert_id not in listed]
@@ -388,7 +416,7 @@ def _urgency(said: str) -> Severity:
     try:
         return Severity(said.strip().upper())
     except ValueError:
-        raise CommandRefused(f"there is no urgency {said!r}; it is one of {', '.join(Severity)}") from None
+        raise CommandRefused(f"{said!r} is not a severity. It must be one of {', '.join(Severity)}") from None
 
 
 def _routed(settings: AlertSettings, tier: Severity, pipeline: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""The program: its nouns, loaded when they are used, and the one place where an error becomes an exit code."""
+"""The program: its commands, loaded on first use, and the one place where an error becomes an exit code."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from redrive._internal.interrupts import Terminated, interrupt_behind
 from redrive.cli import exit_codes, say_interrupted
 from redrive.cli.command import refuse_repeated_options, root
 from redrive.cli.format import in_a_line, one_line
+from redrive.cli.style import FAILURE, paint
 
 VERBS = {
-    "run": "Run a pipeline or a flow, or go on where it stopped.",
-    "watch": "Look after all pipelines, flows and services of a store, and tell people.",
-    "explain": "Say what redrive would do with an error, or what a policy amounts to.",
-    "demo": "See it all at work on a bad day: a partner's API, a vendor's file, a settlement.",
+    "init": "Write a small sample project.",
+    "check": "Validate settings, targets and policies without running them.",
+    "run": "Run a pipeline or a flow, or resume a run that is not complete.",
+    "status": "Show the last runs, open alerts, open letters and services with trouble.",
+    "watch": "Evaluate alert conditions for a store, and deliver alerts.",
+    "explain": "Explain how redrive handles an error, or what a policy amounts to.",
+    "demo": "Run a demonstration: a failing API, a bad file, a settlement.",
 }
 NOUNS = {
-    "runs": "Runs: what pipelines and flows did, and how far they came.",
-    "tasks": "Tasks of flows: where they stand, what went wrong, and what becomes of it.",
-    "dlq": "Dead letters: what was rejected, why, and what becomes of it.",
-    "alerts": "Alerts: what people were told, what became of it, and whether they can be told.",
-    "services": "Services: what they did of late, open circuits, used-up keys.",
-    "store": "The store: what it holds, and its schema.",
-    "observe": "Monitoring: print a Grafana dashboard and Prometheus alert rules.",
-    "config": "The configuration: what was read, and from where.",
-    "simulate": "Simulations: what a policy does to a service that is contended, or comes back.",
+    "runs": "List, show and cancel runs of pipelines and flows.",
+    "tasks": "List, show, retry and resolve tasks of flows.",
+    "dlq": "List, show, edit, replay and resolve dead letters.",
+    "alerts": "List, acknowledge and resolve alerts; test channels.",
+    "services": "List services with their circuits and exhausted keys; reset them.",
+    "store": "Show, migrate and purge the store.",
+    "observe": "Print a Grafana dashboard and Prometheus alert rules.",
+    "config": "Show the settings and where each comes from.",
+    "simulate": "Simulate what a policy does to a service under load or after an outage.",
 }
 COMMANDS = VERBS | NOUNS
 
@@ -56,11 +60,11 @@ class Program(TyperGroup):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The nouns, and the verbs that need none."""
+        """Return all groups and commands."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A noun with its commands, or a verb."""
+        """Return a group or a command."""
         if cmd_name not in self.commands and cmd_name in COMMANDS:
             made = get_command(import_module(f"redrive.cli.{cmd_name}").app)
             made.name = cmd_name
@@ -68,7 +72,7 @@ class Program(TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The word that is meant; who mistypes one is told of those that are near, which takes all of them."""
+        """Return the command of a word; suggestions for a mistyped one need all commands loaded."""
         if args and args[0] not in COMMANDS:
             for name in COMMANDS:
                 self.get_command(ctx, name)
@@ -84,7 +88,7 @@ class Program(TyperGroup):
         words = list(sys.argv[1:] if args is None else args) or ["--help"]
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                # What a terminal cannot show is shown by its escape; to fail over a character helps nobody.
+                # A character that the terminal cannot show is shown by its escape.
                 stream.reconfigure(errors="backslashreplace")
         if logging.lastResort is not None:
             logging.lastResort.addFilter(_is_no_interrupt)
@@ -100,7 +104,7 @@ class Program(TyperGroup):
         except Exception as error:
             if (interrupt := interrupt_behind(error)) is not None:
                 raise interrupt from None
-            code = _tell(error, debug="--debug" in words)
+            code = _report(error, debug="--debug" in words)
             exit_codes.drop_unwritable_output()
         if code == exit_codes.INTERRUPTED:
             say_interrupted(KeyboardInterrupt())
@@ -134,7 +138,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     return not isinstance(error, KeyboardInterrupt | Terminated)
 
 
-def _tell(error: Exception, *, debug: bool) -> int:
+def _report(error: Exception, *, debug: bool) -> int:
     if isinstance(error, _ClickException):
         said = _as_a_clause(error.format_message())
         context = getattr(error, "ctx", None)
@@ -151,17 +155,22 @@ def _tell(error: Exception, *, debug: bool) -> int:
     return exit_codes.exit_code(error)
 
 
-def _as_a_clause(said: str) -> str:
+def _as_a_clause(text: str) -> str:
     """What click and pydantic say, as a clause of ours, without their full stop."""
-    said = said.replace("\n", " ").replace(". Did you mean", ", did you mean")
-    said = said.replace(": Input should be ", ": it should be ").partition(", unable to parse ")[0]
-    return said.rstrip(". ")
+    text = text.replace("\n", " ").replace(". Did you mean", ", did you mean")
+    text = text.replace(": Input should be ", ": it must be ").partition(", unable to parse ")[0]
+    return text.rstrip(". ")
 
 
 def _say(text: str) -> None:
     from redrive._internal.masking import mask
 
-    sys.stderr.write(f"redrive: {one_line(mask(text))}\n")
+    line = f"redrive: {one_line(mask(text))}"
+    if sys.stderr.isatty():
+        from redrive.cli.output import wrapped_prose
+
+        line = wrapped_prose(line)
+    sys.stderr.write(f"{paint('redrive:', FAILURE, sys.stderr)}{line.removeprefix('redrive:')}\n")
 
 
 app = typer.Typer(
@@ -170,8 +179,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Run data pipelines and flows, and handle their failures: see what went wrong and why, mend it, send it back.",
-    epilog="Exit codes: 0 done, 64 usage, 65 too many bad rows, 69 a service is down, 70 failed, 75 try again later, "
-    "77 credentials.",
+    help="Run data pipelines and flows, and handle their failures: see what failed and why, fix it, replay it.",
+    epilog="Exit codes: 0 done, 64 usage, 65 too many rejected rows, 69 a service is down, 70 failed, "
+    "75 try again later, 77 credentials.",
 )
 root(app)

@@ -1,7 +1,7 @@
 """Makes commands of plain functions.
 
-A function takes what it needs: a `Session`, a `Selection`, options of its own. The first two become the options that
-all commands share, so that they are written once.
+A function takes a `Session`, a `Selection` and options of its own. The first two become the options that commands
+share.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from redrive.cli.session import CommonOptions, Session
 F = TypeVar("F", bound=Callable[..., None])
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"redrive {redrive.__version__}")
         raise typer.Exit
@@ -37,15 +37,15 @@ class _Root(CommonOptions):
     """The options of the program itself."""
 
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_tell_version)
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_print_version)
     ] = False
 
 
 def root(app: typer.Typer) -> None:
-    """Give the program its own options."""
+    """Add the program's own options."""
 
     def start(ctx: typer.Context, **given: Any) -> None:
-        _help_where_nothing_is_asked(ctx)
+        _help_without_command(ctx)
 
     app.callback(invoke_without_command=True)(_with_options(start, [_Root]))
 
@@ -66,7 +66,7 @@ def refuse_repeated_options(command: TyperCommand | TyperGroup, ctx: Any, args: 
 
 
 class _Noun(TyperGroup):
-    """A group of commands, each told of in a whole sentence."""
+    """A group of commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options of the group, each given once."""
@@ -74,7 +74,7 @@ class _Noun(TyperGroup):
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands; a line that is too long goes on below."""
+        """List the commands with their first paragraph, wrapped."""
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(
@@ -83,7 +83,7 @@ class _Noun(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command, whose help shows what is to be typed: of which type Python makes it is nobody's business."""
+    """A command whose help shows what is typed, without types of Python."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options of the command, each given once unless it takes several values."""
@@ -91,11 +91,32 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What must be there stands as it is; braces are for choices."""
+        """Return required arguments without braces, which are for choices."""
         return [piece if "|" in piece else re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
+    @property
+    def examples(self) -> list[str]:
+        """The examples of the help, each a command."""
+        return examples_of(self.help or "")
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write the help without its examples, which follow the options."""
+        whole, self.help = self.help, without_examples(self.help or "")
+        try:
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = whole
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples, each on a line of its own, so that they can be copied."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+        super().format_epilog(ctx, formatter)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments by their names, then options, with limits in words."""
+        """List arguments by name, then options, with limits in words."""
         arguments, options = [], []
         for one in self.get_params(ctx):
             if isinstance(one, TyperArgument):
@@ -108,20 +129,34 @@ class _Command(TyperCommand):
                     formatter.write_dl(found)
 
 
+_EXAMPLES = "\n\nExamples: "
+
+
+def examples_of(help: str) -> list[str]:
+    """Return the commands in the last paragraph of a help text."""
+    _, found, listed = help.partition(_EXAMPLES)
+    return re.split(r"; (?=redrive )", " ".join(listed.split())) if found else []
+
+
+def without_examples(help: str) -> str:
+    """Return a help text without its examples."""
+    return help.partition(_EXAMPLES)[0]
+
+
 def _limits_in_words(help: str) -> str:
     help = re.sub(r"(\d{1,20})<=x<=(\d{1,20})\]$", lambda found: f"{int(found[1]):,} to {int(found[2]):,}]", help)
     return re.sub(r"x>=(\d{1,20})\]$", r"\1 or more]", help)
 
 
 def noun(help: str, *, bare: str | None = None) -> typer.Typer:
-    """A group of commands about one thing. The noun alone asks for the command `bare`, or for help."""
+    """Return a group of commands. Without a command, it runs `bare` or prints the help."""
     if bare is not None:
-        help = f"{help}\n\nAlone, it does `{bare}`."
+        help = f"{help}\n\nWithout a command: `{bare}`."
     app = typer.Typer(cls=_Noun, help=help, rich_markup_mode=None, add_completion=False)
 
     def start(ctx: typer.Context, **given: Any) -> None:
         if bare is None or ctx.invoked_subcommand is not None:
-            _help_where_nothing_is_asked(ctx)
+            _help_without_command(ctx)
             return
         meant = cast("TyperGroup", ctx.command).commands[bare]
         with meant.make_context(bare, [], parent=ctx) as context:
@@ -131,8 +166,12 @@ def noun(help: str, *, bare: str | None = None) -> typer.Typer:
     return app
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
-    """Add a function to a noun; the function itself stays as it is."""
+def command(app: typer.Typer, name: str | None = None, *, accept_invalid: bool = False) -> Callable[[F], F]:
+    """Return a decorator that adds a function to a group; the function itself is unchanged.
+
+    Args:
+        accept_invalid: call the function also where the settings cannot be used.
+    """
 
     def decorate(function: F) -> F:
         hints = get_type_hints(function, include_extras=True)
@@ -149,7 +188,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
             if selects:
                 call["selection"] = Selection(**given)
             try:
-                function(session=Session.of(ctx), **call)
+                function(session=Session.of(ctx, accept_invalid=accept_invalid), **call)
                 sys.stdout.flush()
             except BrokenPipeError:
                 raise typer.Exit(on_broken_pipe()) from None
@@ -180,13 +219,13 @@ def _with_options(
 
 @cache
 def _parameters(group: Any) -> tuple[inspect.Parameter, ...]:
-    """The fields of a group of options, as the parameters of a function."""
+    """Return the fields of a group of options as parameters of a function."""
     hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     return tuple(
         inspect.Parameter(one.name, kind, default=one.default, annotation=hints[one.name]) for one in fields(group)
     )
 
 
-def _help_where_nothing_is_asked(ctx: typer.Context, **given: Any) -> None:
+def _help_without_command(ctx: typer.Context, **given: Any) -> None:
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())

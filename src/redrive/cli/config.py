@@ -1,4 +1,4 @@
-"""`redrive config`: the settings that hold here, and where they come from."""
+"""`redrive config`: the settings in effect, and where each comes from."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from redrive.cli.output import Column
 from redrive.cli.session import Session
 from redrive.config import FILE, origins
 
-app = noun("The configuration: what was read, and from where.", bare="show")
+app = noun("Show the settings and where each comes from.", bare="show")
 
 
 @command(app)
 def show(session: Session) -> None:
-    """Print the file that is used, and every setting with the line or the variable it comes from.
+    """Print the settings file, and every setting with the line or the variable it comes from.
 
-    Settings that have their default are left out. Addresses of channels and of the heartbeat are not shown.
+    Defaults are left out. Addresses of channels and of the heartbeat are masked.
+
+    Examples: redrive config show; redrive config show --json
     """
     found, out = origins(), session.out
     file, problem = session.settings.file, session.problem()
@@ -23,7 +25,7 @@ def show(session: Session) -> None:
         out.document({"file": None if file is None else str(file), "settings": listed, "problem": problem})
     else:
         out.table(_COLUMNS, [[one.name, _shown(one.value), one.source] for one in found])
-        out.say(f"read {file}" if file else f"no {FILE} was found; what is not listed has its default")
+        out.say(f"read {file}" if file else f"no {FILE} found; settings that are not listed have their defaults")
     if problem is not None:
         out.say(f"warning: other commands reject these settings: {problem}")
 

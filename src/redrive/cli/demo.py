@@ -1,4 +1,4 @@
-"""`redrive demo`: a bad day from end to end, played with real programs in a directory that stays."""
+"""`redrive demo`: failures of a day and their recovery, with real programs in a directory that is kept."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ def demo(
     session: Session,
     *,
     directory: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where it is played; made anew where an earlier demo has made it.")
+        Path, typer.Option(metavar="DIR", help="Directory of the demo; one of an earlier demo is replaced.")
     ] = Path("redrive-demo"),
     rows: Annotated[
-        int, typer.Option(metavar="N", min=_FEWEST, max=_MOST, help="Rows of the vendor's file.")
+        int, typer.Option(metavar="N", min=_FEWEST, max=_MOST, help="Number of rows in the vendor's file.")
     ] = 180_000,
 ) -> None:
-    """See it all at work on a bad day: a partner's API, a vendor's file, a settlement.
+    """Run a demonstration: a failing API, a bad file, a settlement.
 
-    Partner and bank are servers on this machine that fail as they are told to; nothing else is asked, and nothing
-    outside the directory is touched. It takes half a minute. What it leaves there is yours to look at: the programs,
-    the store, the warehouse, what people were told.
+    The API and the bank are servers on this machine that fail on purpose; nothing else is contacted, and nothing
+    outside the directory is changed. It takes half a minute. The directory keeps the programs, the store, the warehouse
+    and the delivered alerts.
+
+    Examples: redrive demo; redrive demo --directory /tmp/demo --rows 10000
     """
     from redrive._internal.optional import require_extra
     from redrive.cli.demo_acts import DemoActs, set_aside
@@ -46,7 +48,9 @@ def demo(
     from redrive.demo.directory import DemoDirectoryError, set_up
 
     if session.url is not None:
-        raise CommandRefused("the demo keeps a store of its own, so that yours is not touched; leave --store out")
+        raise CommandRefused(
+            "--store cannot be used: the demo has a store of its own, so that yours is not changed. Remove the option"
+        )
     with require_extra("rows,http"):
         import duckdb  # noqa: F401
         import httpx  # noqa: F401

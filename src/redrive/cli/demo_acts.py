@@ -30,12 +30,12 @@ _REPLAY = "dlq replay --pipeline vendor --target vendor.py:pipeline"
 _CANARY = 100
 _PARAMS = {"day": world.DAY}
 NO_FEE = ('NO_FEE = {"-"}', 'NO_FEE = {"-", "N/A"}')
-"""A line of vendor.py, and the same when it is mended."""
+"""A line of vendor.py, and the same when it is fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """What it all came to."""
+    """Results of the demo."""
 
     partner: Report
     vendor: Report
@@ -55,7 +55,7 @@ class DemoResult:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is lost and nothing came twice: where this is false, there is a bug to be told of."""
+        """Whether nothing is lost and nothing came twice: where this is false, there is a bug to report."""
         return (
             self.rows == self.keys == self.vendor.read
             and self.settled.status is FlowStatus.COMPLETE
@@ -108,7 +108,7 @@ def _logged(path: str) -> Iterator[None]:
     before = log.level, log.propagate, logging.raiseExceptions
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    log.propagate = logging.raiseExceptions = False  # a disk that is full is told of by whoever needs it
+    log.propagate = logging.raiseExceptions = False  # who needs the disk reports that it is full
     try:
         yield
     finally:
@@ -137,10 +137,10 @@ class DemoActs:
             story.vendor(received := self._vendor(), _happened())
             story.settlement(self._settlement(), _happened())
             story.what_happened(before := _happened())
-            rehearsal, replay = self._mend_the_vendor()
+            rehearsal, replay = self._fix_the_vendor()
             rows, keys = outcome.in_the_table("vendor_deliveries")
             story.redriven(replay, sent=received.read, rows=rows, keys=keys)
-            settled, report = self._mend_the_account()
+            settled, report = self._fix_the_account()
             story.settled(settled, report, asked=bank.asked, paid=len(bank.paid))
         return DemoResult(
             partner=loaded,
@@ -171,7 +171,7 @@ class DemoActs:
     def _run(self, target: str) -> Report:
         pipeline = load(target)
         with ExitStack() as around:
-            around.callback(pipeline.store.close)  # and people are told
+            around.callback(pipeline.store.close)  # delivers alerts
             watch = around.enter_context(shown(pipeline.name))
             report: Report = pipeline.run(watch=watch)
         return report
@@ -197,12 +197,12 @@ class DemoActs:
 
     # ── the fix and the redrive ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _mend_the_vendor(self) -> tuple[ReplayReport, ReplayReport]:
+    def _fix_the_vendor(self) -> tuple[ReplayReport, ReplayReport]:
         program = Path("vendor.py")
         before = program.read_text(encoding="utf-8")
         program.write_text(after := before.replace(*NO_FEE), encoding="utf-8")
-        self._story.mended(program.name, before, after)
-        sys.modules.pop("vendor", None)  # a new process would read it anew
+        self._story.fixed(program.name, before, after)
+        sys.modules.pop("vendor", None)  # a new process would read it again
         pipeline = load("vendor.py:pipeline")
         with ExitStack() as around:
             around.callback(pipeline.store.close)
@@ -214,18 +214,18 @@ class DemoActs:
             return rehearsal, self._replay(pipeline, dry_run=False, canary=_CANARY, note="N/A means no fee")
 
     def _replay(self, pipeline: Any, **options: Any) -> ReplayReport:
-        with self._out.progress("rehearsing" if options["dry_run"] else "replaying") as tell:
+        with self._out.progress("dry run" if options["dry_run"] else "replaying") as tell:
             report: ReplayReport = pipeline.store.dlq.replay(pipeline, pipeline=pipeline.name, progress=tell, **options)
         return report
 
-    def _mend_the_account(self) -> tuple[FlowReport, str]:
+    def _fix_the_account(self) -> tuple[FlowReport, str]:
         accounts = Path(directory.ACCOUNTS)
         before = accounts.read_text()
         world.write_accounts(accounts, **{world.MALFORMED: "DE8817"})
-        self._story.mended(accounts.name, before, accounts.read_text())
+        self._story.fixed(accounts.name, before, accounts.read_text())
         flow = load("settlement.py:flow")
         self._story.command("tasks retry settle")
-        flow.retry("settle", note="the account is mended")
+        flow.retry("settle", note="the account is fixed")
         self._story.command(f"run settlement.py --param day={world.DAY}")
         settled = self._run_flow()
         report: str = flow.result("report")

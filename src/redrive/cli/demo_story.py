@@ -1,4 +1,4 @@
-"""What `redrive demo` tells while it plays, and in the end: sentences around what the store and the reports say."""
+"""Text of `redrive demo`: sentences around what the store and the reports say."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from redrive.cli.format import counted, in_a_line, lines
-from redrive.cli.runs import share
+from redrive.cli.format import counted, in_a_line, lines, percent
 from redrive.demo.outcome import FLOW, AlertWithMessages, DemoOutcome
 from redrive.model.alerts import Severity
 from redrive.model.calls import format_duration
@@ -23,52 +22,52 @@ if TYPE_CHECKING:
     from redrive.model.letters import Cause, ReplayReport
     from redrive.model.runs import Report
 
-_LABEL = 10  # columns for what stands before a line of the summary
+_LABEL = 11  # columns for what stands before a line of the summary
 _TIERS = {Severity.P1: "bold red", Severity.P2: "red", Severity.P3: "yellow"}
 _CALLS = {
-    "transient": "503s, torn connections and a hang: tried again after a moment, each at a time of its own",
-    "rate_limited": "429s: waited for as long as the partner asked",
-    "auth": "an expired token: fetched anew, once for all callers",
-    "quota": "a used-up account: it rests until its reset, and the other one took over",
+    "transient": "503s, broken connections and a hang: retried with backoff and jitter",
+    "rate_limited": "429s: retried after the Retry-After of the partner",
+    "auth": "an expired token: renewed, once for all callers",
+    "quota": "an exhausted account: paused until its reset; the other one took over",
 }
 _BEFORE = re.compile(r"^ *(?:[a-z]+(?: [a-z]+)? {2,})?(?:[\d,]+ {2}|→ )?")
 """What stands before the text of a line: a label, a number, an arrow."""
-_MEND = """'{**record, "weight_kg": record["weight_kg"].replace(",", ".")}'"""
+_FIX = """'{**record, "weight_kg": record["weight_kg"].replace(",", ".")}'"""
 
 
 class DemoNarration:
-    """Says what happens, on stdout, line by line; with --json nothing but one document in the end."""
+    """Prints what happens to stdout, line by line; with --json, one document at the end."""
 
     def __init__(self, out: Output, directory: Path, *, typed: str) -> None:
         self._out = out
         self._directory = directory
         self._typed = typed
-        self._known: set[int] = set()  # alerts that were told of
+        self._known: set[int] = set()  # alerts that were printed
 
     # ── the acts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
         """The scene."""
-        self._line("A bad day of a data team, played on this machine: real programs, real servers, real failures.")
-        self._line(f"Everything is in {self._directory}, and stays there to be looked at.")
+        self._line("Failures of one day, on this machine: real programs, real servers, real failures.")
+        self._line(f"Everything is in {self._directory} and is kept there.")
 
     def act_one(self) -> None:
         """Before the partner's pages are fetched."""
         self._title("1  A partner's API: deliveries page by page, into DuckDB  (partner.py)")
-        self._line("   It answers 503 and 429, tears connections, hangs, lets a token expire, uses an account up.")
+        self._line("   It answers 503 and 429, breaks connections, hangs, expires a token, exhausts an account.")
 
     def partner(self, report: Report, so_far: DemoOutcome) -> None:
         """And after."""
         self._line(f"   {_outcome(report)}.")
         failed = sum(so_far.calls.values())
-        self._line(f"   {counted(failed, 'attempt')} failed, {_lost(so_far.calls_lost)}:")
+        self._line(f"   {counted(failed, 'attempt')} failed; {_lost(so_far.calls_lost)}:")
         for kind in dict.fromkeys([*_CALLS, *so_far.calls]):
             if count := so_far.calls.get(kind):
                 self._line(f"   {count:6,}  {_CALLS.get(kind, kind)}")
         for key in [key for service in so_far.services for key in service.drained]:
-            self._line(f"           ({key.key_id} rests until {key.until:%H:%M} UTC)")
+            self._line(f"           ({key.key_id} is exhausted until {key.until:%H:%M} UTC)")
         self._kept(so_far, report.pipeline)
-        self._alerts(so_far, otherwise="nobody was told: failures have healed, and so few rows wake nobody")
+        self._alerts(so_far, otherwise="no alert: every call recovered; the rejected rows are below the threshold")
 
     def act_two(self, rows: int) -> None:
         """Before the file is read."""
@@ -84,41 +83,41 @@ class DemoNarration:
     def act_three(self, merchants: int) -> None:
         """Before merchants are paid."""
         self._title(f"3  A settlement: {merchants} merchants, each paid in a task of its own  (settlement.py)")
-        self._line("   The bank is busy at times, and of one payment never says what became of it; one account is bad.")
+        self._line("   The bank is busy at times and never answers for one payment; one account is malformed.")
 
     def settlement(self, report: FlowReport, so_far: DemoOutcome) -> None:
         """And after."""
         done, held = report.counts.get(State.SUCCESS, 0), report.counts.get(State.PENDING, 0)
         self._line(f"   {done} of {counted(report.total, 'task')} done in {format_duration(report.seconds)}.")
         if busy := so_far.attempts.get("transient", 0):
-            self._line(f"   {busy:6,}  attempts met a bank that was busy (503): tried again, and paid")
+            self._line(f"   {busy:6,}  attempts met a busy bank (503): retried and paid")
         for task in so_far.killed:
-            self._line(f"   {1:6,}  {task} hung: killed at its limit, tried again, and paid once all the same")
+            self._line(f"   {1:6,}  {task} hung: killed at its timeout, retried, and paid exactly once")
         for cause in _of(so_far, FLOW):
-            self._line(f"   {cause.count:6,}  {_shown(cause)}: twice at the same place, so there is no third try;")
-            self._line(f"           {counted(held, 'task')} after it waits for a person")
+            self._line(f"   {cause.count:6,}  {_shown(cause)}: twice at the same place: no third attempt;")
+            self._line(f"           {counted(held, 'task')} downstream blocked: operator decision required")
         self._alerts(so_far)
 
     def what_happened(self, so_far: DemoOutcome) -> None:
         """The three together, before anybody has done anything."""
         self._title("What happened")
         self._entry("failed", f"{counted(so_far.failed, 'attempt')} of calls and tasks")
-        self._entry("healed", f"{so_far.recovered:,} of them by themselves: waited, renewed, changed over")
-        self._entry("killed", f"{counted(len(so_far.killed), 'task')} that hung, at its limit")
-        self._entry("kept", f"{counted(so_far.letters, 'letter')} of {counted(len(so_far.causes), 'cause')}:")
+        self._entry("recovered", f"{so_far.recovered:,} of them by retry, token renewal or key rotation")
+        self._entry("killed", f"{counted(len(so_far.killed), 'task')} that hung, at its timeout")
+        self._entry("letters", f"{counted(so_far.letters, 'letter')} of {counted(len(so_far.causes), 'cause')}:")
         for cause in so_far.causes:
             self._entry("", f"{cause.count:6,}  {', '.join(cause.pipelines)}: {_shown(cause)}")
-        self._entry("told", f"{counted(so_far.messages, 'message')}:")
+        self._entry("alerts", f"{counted(so_far.messages, 'message')}:")
         for one in so_far.told:
             self._entry("", *self._told(one))
         few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.told))
         rows = f"{counted(few, 'row')} among thousands of good ones"
-        self._entry("not told", f"{so_far.recovered:,} failures that healed, and {rows};")
+        self._entry("no alert", f"{so_far.recovered:,} failures that recovered, and {rows};")
         self._entry("", f"one message for each error would have been {so_far.errors:,}")
 
-    # ── the fix and the redrive ───────────────────────────────────────────────────────────────────────────────────────
+    # ── the fix and the replay ───────────────────────────────────────────────────────────────────────────────────────
 
-    def mended(self, name: str, before: str, after: str) -> None:
+    def fixed(self, name: str, before: str, after: str) -> None:
         """A file was changed by hand."""
         self._title(f"The fix: {name}")
         for line in unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""):
@@ -140,7 +139,7 @@ class DemoNarration:
 
     def settled(self, report: FlowReport, said: str, *, asked: int, paid: int) -> None:
         """The flow went on."""
-        self._line(f"   The same run goes on, and is {report.status}: {said}.")
+        self._line(f"   The same run resumes and is {report.status}: {said}.")
         self._line(f"   The bank was asked {asked} times, and has paid {paid} merchants, each once.")
 
     def end(self, came_to: DemoResult, *, seconds: float) -> None:
@@ -160,13 +159,11 @@ class DemoNarration:
         after = came_to.after
         over = sum(one.alert.is_over for one in after.told)
         self._title("In the end")
-        self._line(
-            f"   {over} of {counted(len(after.told), 'alert')} resolved, and who was told of them was told that."
-        )
+        self._line(f"   {over} of {counted(len(after.told), 'alert')} resolved; each channel was notified.")
         left = sum(cause.by_status.get("pending", 0) for cause in after.causes)
         self._line(f"   {counted(left)} left for you. All of it took {format_duration(seconds)}.")
         if not came_to.is_right:
-            self._line("   That is not what should have come out: please tell us, with redrive.log.", "bold red")
+            self._line("   This is not the expected result: please report it, with redrive.log.", "bold red")
         self._title("Look around")
         width = max(len(words) for words, what in commands if what) + 2
         narrow = self._out.terminal and 3 + width + max(len(what) for _, what in commands) > get_terminal_size().columns
@@ -180,16 +177,16 @@ class DemoNarration:
         redrive = self._typed
         hung = [(f"{redrive} tasks show {shlex.quote(task)}", "the one that hung") for task in after.killed[:1]]
         return [
-            (f"cd {shlex.quote(str(self._directory))}", "the programs, the warehouse, what people were told, the log"),
+            (f"cd {shlex.quote(str(self._directory))}", "programs, warehouse, delivered alerts, log"),
             (f"{redrive} dlq causes --status any", "what was quarantined, by cause"),
             (f"{redrive} runs ls", "what ran"),
             (f"{redrive} runs show vendor", "one run"),
             (f"{redrive} tasks ls", "the settlement, task by task"),
             *hung,
-            (f"{redrive} services", "the partner, and its used-up account"),
-            (f"{redrive} alerts ls --all", "who was told what, and that it is over"),
-            (f"{redrive} dlq ls", "what is left for you: the partner writes 2,5 for 2.5"),
-            (f"{redrive} dlq edit --pipeline partner --expr {_MEND} --go", ""),
+            (f"{redrive} services", "the partner and its exhausted account"),
+            (f"{redrive} alerts ls --all", "alerts and their messages"),
+            (f"{redrive} dlq ls", "open letters: the partner writes 2,5 for 2.5"),
+            (f"{redrive} dlq edit --pipeline partner --expr {_FIX} --go", ""),
             (f"{redrive} dlq replay --pipeline partner --target partner.py:pipeline --go", ""),
         ]
 
@@ -197,9 +194,9 @@ class DemoNarration:
 
     def _kept(self, so_far: DemoOutcome, pipeline: str) -> None:
         for cause in _of(so_far, pipeline):
-            self._line(f"   {cause.count:6,}  rows: {_shown(cause)}: kept as they came, to be sent back")
+            self._line(f"   {cause.count:6,}  rows: {_shown(cause)}: quarantined as received, ready for replay")
 
-    def _alerts(self, so_far: DemoOutcome, *, otherwise: str = "nobody was told") -> None:
+    def _alerts(self, so_far: DemoOutcome, *, otherwise: str = "no alert") -> None:
         """Those that are new since it was last asked."""
         new = [one for one in so_far.told if one.alert.id not in self._known]
         for one in new:
@@ -237,7 +234,7 @@ class DemoNarration:
 
 
 def _outcome(report: Report) -> str:
-    rejected = f"{report.rejected:,} rejected ({share(report.rate)})" if report.rejected else "none rejected"
+    rejected = f"{report.rejected:,} rejected ({percent(report.rate)})" if report.rejected else "none rejected"
     pages = f" of {report.checkpoint['pages']:,} pages" if "pages" in (report.checkpoint or {}) else ""
     return (
         f"{report.written:,} of {report.read:,} rows{pages} written, {rejected}, in {format_duration(report.seconds)}"
@@ -245,7 +242,7 @@ def _outcome(report: Report) -> str:
 
 
 def _lost(calls: int) -> str:
-    return f"and {counted(calls, 'call')} came to nothing" if calls else "and not one call came to nothing"
+    return f"{counted(calls, 'call')} failed for good" if calls else "every call succeeded in the end"
 
 
 def _of(so_far: DemoOutcome, pipeline: str) -> list[Cause]:

@@ -1,4 +1,4 @@
-"""What a failure is to the shell: one sentence and an exit code, as sysexits.h has them."""
+"""Errors as one line and an exit code of sysexits.h."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_MAKE_ROOM = "Free some space, or write to another place, and run it again"
+_MAKE_ROOM = "Free space or write to another place, and run the command again"
 
 _HEALS = {Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.RETRY_NOW}
 _CREDENTIALS = {Kind.AUTH, Kind.QUOTA}
@@ -47,39 +47,39 @@ class TargetNotFound(RedriveError):
 
 
 class BrokenModule(RedriveError):
-    """A module of the user's raised while it was imported."""
+    """A user module raised while it was imported."""
 
 
 class UserCodeExited(RedriveError):
-    """Code of the user's ended the program in the middle of a command."""
+    """User code ended the program in the middle of a command."""
 
     def __init__(self, ended: SystemExit) -> None:
         code = "" if ended.code is None else repr(ended.code)
         super().__init__(
-            f"your code called sys.exit({code}) before the command was done: what was written is kept, and running the "
-            "same command again resumes. Let the code return, or raise an exception that says what is wrong"
+            f"the command is incomplete: your code called sys.exit({code}). What was written is kept; the same command "
+            "resumes. Return from the code, or raise an exception instead"
         )
 
 
 class CommandRefused(RedriveError):
-    """The command will not do this without a further word from the user."""
+    """The command cannot be executed as it was typed."""
 
 
 class CommandIncomplete(RedriveError):
-    """The command did what it could, and should be run again."""
+    """The command did part of its work and should be run again."""
 
 
 class Unwritten(RedriveError):
-    """A file that could not be written to its end."""
+    """A file could not be written completely."""
 
     def __init__(self, path: Path, error: OSError, *, is_left: bool = False) -> None:
         what_to_do = f". {_MAKE_ROOM}" if error.errno in _FULL else ""
-        left = "" if is_left else "; no file was written, and one that was there is as it was"
+        left = "" if is_left else ". No file was written, and an existing one is unchanged"
         super().__init__(f"cannot write {path}: {(error.strerror or str(error)).lower()}{left}{what_to_do}")
 
 
 def exit_code(error: BaseException) -> int:
-    """The code by which a script can tell what to do."""
+    """Return the exit code of an error."""
     if isinstance(error, BrokenModule | SchemaMismatch | SourceError | SinkMismatch):
         return FAILED
     if isinstance(error, LetterError | ConfigError | UnknownStore | TargetNotFound | CommandRefused | PipelineError):
@@ -94,12 +94,12 @@ def exit_code(error: BaseException) -> int:
 
 
 def of_kind(kind: Kind) -> int:
-    """The code of a verdict."""
+    """Return the exit code of a verdict."""
     return TEMPORARY if kind in _HEALS else NO_PERMISSION if kind in _CREDENTIALS else FAILED
 
 
 def sentence(error: BaseException) -> str:
-    """What to tell the user. What we did not foresee is named as such."""
+    """Return the message of an error; an unexpected one is marked as internal."""
     from redrive._internal.masking import mask
 
     if isinstance(error, RedriveError) or (isinstance(error, ImportError) and "redrive[" in str(error)):
@@ -110,11 +110,11 @@ def sentence(error: BaseException) -> str:
         return mask(f"{error.filename}: {error.strerror}")
     if isinstance(error, OSError) and error.errno in _FULL and error.strerror is not None:
         return f"cannot write the output: {error.strerror.lower()}. {_MAKE_ROOM}"
-    return f"internal error: {name}{': ' + said[0] if said else ''}; run with --debug to see where"
+    return f"internal error: {name}{': ' + said[0] if said else ''}. Run with --debug to see where"
 
 
 def on_broken_pipe() -> int:
-    """Whoever read our output has seen enough."""
+    """Return the exit code after the reader of a pipe has closed it."""
     _drop_output()
     return BROKEN_PIPE
 
@@ -135,7 +135,7 @@ def _drop_output() -> None:
 
 
 def _is_down(error: StoreError | ReplayStopped | RunStopped | FlowStopped) -> bool:
-    """Whether what is needed could not be reached at all: a service or a server is down, where otherwise it is busy."""
+    """Return whether a service or a server could not be reached at all, which is more than busy."""
     cause: Any = error.__cause__
     while error.kind is Kind.TRANSIENT and cause is not None:
         if isinstance(getattr(cause, "redrive", None), Failure):  # a service has tried for as long as it may

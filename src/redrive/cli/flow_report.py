@@ -1,4 +1,4 @@
-"""What a flow did, as `redrive run`, `redrive runs show` and `redrive tasks ls` tell it."""
+"""Reports of flow runs, for `redrive run`, `redrive runs show` and `redrive tasks ls`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from typing import TYPE_CHECKING, Any
 from redrive._internal.masking import MASK, mask, mask_all
 from redrive.cli.format import at, counted, in_a_line
 from redrive.cli.output import Column, Output
+from redrive.cli.style import FAILURE, style_of
 from redrive.model.calls import Kind, format_duration
 from redrive.model.tasks import FlowStatus, State
 
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport
 
-_MOST_CAUSES = 5  # that are said in words; the table has all of them
+_MOST_CAUSES = 5  # causes that are written out; the table has all of them
 _LONGEST = 160  # characters of an error in a sentence
 _LONGEST_PARAMS = 400
-_WAITED = 10.0  # seconds for which a run was open and nobody was at work on it, to be worth a word
+_WAITED = 10.0  # seconds without an executor that are worth showing
 _PASSING = (Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.RETRY_NOW)
-_IN_ITS_COUNTS = (FlowStatus.HELD, FlowStatus.FAILED)  # why it ended so is what its tasks say
+_IN_ITS_COUNTS = (FlowStatus.HELD, FlowStatus.FAILED)  # the counts of tasks are the reason
 
 
 def document(report: FlowReport, causes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """A report for programs; told apart from that of a pipeline by its kind."""
+    """Return a report as JSON shows it; `kind` tells it from that of a pipeline."""
     return {"kind": "flow", **report.document(), "causes": list(causes)}
 
 
 def show_data(out: Output, report: FlowReport, causes: Sequence[dict[str, Any]] = ()) -> None:
-    """A report for programs: JSON where that is asked for, else a field in each line."""
+    """Print a report as JSON, or as one field per line for a pipe."""
     shown = document(report, causes)
     if out.json:
         out.document(shown)
@@ -42,28 +43,30 @@ def show_data(out: Output, report: FlowReport, causes: Sequence[dict[str, Any]] 
 
 
 def show_outcome(out: Output, report: FlowReport, *, when: bool = False) -> None:
-    """A report in a few lines; with the moments of its beginning and end, for who did not see it."""
-    again = ", resumed" if report.resumed else ""
+    """Print a report on a terminal.
+
+    Args:
+        when: also print when the run started and ended.
+    """
+    resumed = ", resumed" if report.resumed else ""
     done = report.status is FlowStatus.COMPLETE
     rows = {
         "flow": report.flow,
-        "run": f"{report.run_id}, {report.status}{again}",
+        "run": f"{report.run_id}, {report.status}{resumed}",
         "reason": in_a_line(mask(report.reason)) if report.reason and report.status not in _IN_ITS_COUNTS else None,
         "params": _params(report),
         "started": at(report.started_at) if when else None,
         "ended": (at(report.ended_at) or None) if when else None,
         "took": _took(report) if done or report.ended_at else f"{_took(report)} so far",
-        "sla": f"{at(report.sla)}{', missed' if report.late else ', kept' if done else ''}" if report.sla else None,
+        "sla": f"{at(report.sla)}{', missed' if report.late else ', met' if done else ''}" if report.sla else None,
         "tasks": _tasks(report),
         "attempts": f"{report.attempts:,}",
     }
-    for name, value in rows.items():
-        if value is not None:
-            out.text(f"{name:<11}{value}")
+    out.fields(rows, styles={"run": style_of(report.status), "sla": FAILURE if report.late else ""})
 
 
 def _took(report: FlowReport) -> str:
-    """How long it was worked on; and since when it has been open, where it waited in between."""
+    """Return how long tasks ran, and how long the run has been open where it waited in between."""
     waited = report.seconds - report.worked
     return format_duration(report.worked) + (
         f", open for {format_duration(report.seconds)}" if waited >= _WAITED else ""
@@ -84,21 +87,21 @@ def _params(report: FlowReport) -> str | None:
 
 
 def _given(report: FlowReport) -> list[str]:
-    """The parameters of a run, each as `--param` takes it."""
-    return [f"{name}={_as_said(value)}" for name, value in mask_all(report.params).items()]
+    """Return the parameters of a run, each as `--param` takes it."""
+    return [f"{name}={_as_typed(value)}" for name, value in mask_all(report.params).items()]
 
 
-def _as_said(value: Any) -> str:
+def _as_typed(value: Any) -> str:
     if isinstance(value, str):
         try:
             json.loads(value)
         except ValueError:
-            return value  # what cannot be taken for anything but text needs no quotes
+            return value  # text that is not JSON needs no quotes
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def did(report: FlowReport) -> str:
-    """What a run did, in a few words for a table."""
+    """Return what a run did, in a few words for a table."""
     counts = report.counts
     said = [counted(report.total, "task")]
     if dead := counts.get(State.DEAD_LETTER):
@@ -114,62 +117,61 @@ def did(report: FlowReport) -> str:
     return ", ".join(said)
 
 
-# ── the way on ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── next steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def say_what_to_do(
-    out: Output,
-    report: FlowReport,
-    causes: Sequence[dict[str, Any]],
-    *,
-    store: str | None,
-    again: str | None = None,
-) -> None:
-    """What went wrong, a line for each cause, and the commands that lead on from there."""
-    where = where_it_is(report, store)
+def say_notes(out: Output, report: FlowReport, causes: Sequence[dict[str, Any]]) -> None:
+    """Print a missed SLA, and a line for each cause of failed tasks."""
     if report.late and report.sla is not None:
         out.say(f"SLA missed: due {at(report.sla)}")
     for cause in causes[:_MOST_CAUSES]:
         out.say(_in_a_sentence(cause))
     if len(causes) > _MOST_CAUSES:
         out.say(f"and {counted(len(causes) - _MOST_CAUSES, 'more cause')}")
-    if causes and report.status is not FlowStatus.ABANDONED:
-        say_how_to_decide(out, causes, where, look=True)
-        out.say(f"{to_resume(causes)}: {again or in_words_again(report)}")
+
+
+def next_steps(
+    report: FlowReport, causes: Sequence[dict[str, Any]], *, store: str | None, again: str | None = None
+) -> list[tuple[str, str]]:
+    """Return the commands that show and resolve failed tasks, and resume the run."""
+    if not causes or report.status is FlowStatus.ABANDONED:
+        return []
+    where = where_it_is(report, store)
+    steps = [("list tasks", f"redrive tasks ls {where}"), *steps_to_decide(causes, where)]
+    return [*steps, *([(to_resume(causes), again)] if again else resume_steps(report, causes))]
 
 
 def where_it_is(report: FlowReport, store: str | None) -> str:
-    """The words by which a command means this run."""
+    """Return the options by which a command means this run."""
     named = "" if store is None else f" --store {shlex.quote(mask(store))}"
     return f"--run {str(report.run_id)[:8]}{named}"
 
 
-def say_how_to_decide(out: Output, causes: Sequence[dict[str, Any]], where: str, *, look: bool = False) -> None:
-    """The commands by which a person decides about what went wrong."""
-    if look:
-        out.say(f"the tasks: redrive tasks ls {where}")
-    out.say(f"one of them in full: redrive tasks show {shlex.quote(causes[0]['sample'])} {where}")
-    for cause in [one for one in causes if not _passes(one)][:_MOST_CAUSES]:
-        out.say(f"when that is mended: redrive tasks retry --cause {shlex.quote(cause['cause'])} {where}")
+def steps_to_decide(causes: Sequence[dict[str, Any]], where: str) -> list[tuple[str, str]]:
+    """Return the commands by which an operator looks at failed tasks and retries them."""
+    steps = [("show one task", f"redrive tasks show {shlex.quote(causes[0]['sample'])} {where}")]
+    decidable = [cause["cause"] for cause in causes if not _passes(cause)][:_MOST_CAUSES]
+    retries = [("retry when fixed", f"redrive tasks retry --cause {shlex.quote(cause)} {where}") for cause in decidable]
+    return [*steps, *retries]
 
 
 def to_resume(causes: Sequence[dict[str, Any]]) -> str:
-    """When to run it again: at once after the decisions, or when what was down is up."""
-    return "to try that again" if all(map(_passes, causes)) else "and then, to go on from there"
+    """Return what the command that resumes a run is for: at once, or after the decisions."""
+    return "retry now" if all(map(_passes, causes)) else "then resume"
+
+
+def resume_steps(report: FlowReport, causes: Sequence[dict[str, Any]] = ()) -> list[tuple[str, str]]:
+    """Return the command that resumes a run, as far as the store knows it."""
+    given = "".join(f" --param {shlex.quote(one)}" for one in _given(report))
+    # With a mask in the place of a value, it would be another run.
+    can_be_shown = len(given) <= _LONGEST_PARAMS and MASK not in given
+    purpose = f"{to_resume(causes) if causes else 'resume'} flow {report.flow!r}"
+    return [(purpose, f"redrive run FILE:NAME{given if can_be_shown else ' --param …'}")]
 
 
 def _passes(cause: dict[str, Any]) -> bool:
-    """Whether the next start tries it again without a decision."""
+    """Return whether the next start retries it without a decision."""
     return cause["kind"] in _PASSING
-
-
-def in_words_again(report: FlowReport) -> str:
-    """How a run is gone on with, where the command is not known by which it was begun."""
-    given = " ".join(f"--param {shlex.quote(one)}" for one in _given(report))
-    # With a mask in the place of a value, it would be another run.
-    can_be_shown = len(given) <= _LONGEST_PARAMS and MASK not in given
-    same = given if can_be_shown else "the same parameters"
-    return f"run flow {report.flow!r} again" + (f" with {same}" if same else "")
 
 
 def _in_a_sentence(cause: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@ _STYLES = {
 
 @contextmanager
 def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgress], None] | None]:
-    """A view that is drawn whenever it is called with how far the run has come; None where nobody looks."""
+    """Return a function that draws the progress it is called with; None where stderr is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -56,7 +56,7 @@ def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgres
         with suppress(OSError):  # a terminal that is gone must not end the run
             live.update(Group(*frame(name, progress, troubles, width=width, height=height)), refresh=True)
 
-    forget = on_event(troubles.hear)
+    forget = on_event(troubles.record)
     try:
         live.start()
         yield draw
@@ -66,12 +66,12 @@ def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgres
             live.stop()
 
 
-# ── what went wrong so far ────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures so far ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
 class FailedTasks:
-    """Tasks that went wrong for one reason."""
+    """Tasks that failed for one reason."""
 
     task: str
     reason: str
@@ -80,7 +80,7 @@ class FailedTasks:
     count: int = 0
 
     def __str__(self) -> str:
-        # Of dead letters the run says when a cause is new, and how many were spared; not how many there are by now.
+        # Of dead letters the events have new causes and untried tasks, not the number so far.
         what = "dead letters" if self.dead else f"{self.count:,} failed"
         untried = f", {self.untried:,} not tried" if self.untried else ""
         reason = in_a_line(mask(self.reason))
@@ -88,7 +88,7 @@ class FailedTasks:
 
 
 class FailureSummary:
-    """Remembers what a run has announced, one entry for each cause."""
+    """Failures that events of a run reported, one entry per cause."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], FailedTasks] = {}
@@ -99,8 +99,8 @@ class FailureSummary:
     def __len__(self) -> int:
         return len(self._known)
 
-    def hear(self, event: Any) -> None:
-        """An event of the run, or of anything else in the program."""
+    def record(self, event: Any) -> None:
+        """Record an event, if it is a failure of a task."""
         if isinstance(event, TasksDead):
             self._known[event.task, event.cause] = FailedTasks(event.task, event.reason, True, event.untried)
         elif isinstance(event, TaskFailed):
@@ -109,18 +109,18 @@ class FailureSummary:
             self._known.setdefault(alike, FailedTasks(task, event.reason, False)).count += 1
 
 
-# ── a picture of it ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── frame ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def frame(
     name: str, progress: FlowProgress, troubles: FailureSummary | Sequence[FailedTasks] = (), *, width: int, height: int
 ) -> list[Text]:
-    """The lines of the view: none of them wider than the terminal, and one fewer than it has."""
+    """Return the lines of the view, none wider than the terminal, and one fewer than it has."""
     room = max(1, height - 1)
     lines = [_head(name, progress, width), *_counts(progress, width)]
     sections = [
         _running(progress),
-        _Section("wrong", [_Row(one.task, str(one), "red") for one in troubles], len(troubles)),
+        _Section("failed", [_Row(one.task, str(one), "red") for one in troubles], len(troubles)),
         _Section("held", [_Row(group, why.removeprefix(f"{group} "), "yellow") for group, why in progress.held]),
         _retries(progress),
     ]
@@ -137,20 +137,20 @@ def _head(name: str, progress: FlowProgress, width: int) -> Text:
     counts = progress.counts
     total, over = sum(counts.values()), sum(counts.get(state, 0) for state in _OVER)
     done = counts.get(State.SUCCESS, 0)
-    said = f"{done:,} of {counted(total, 'task')} done" if total else "beginning"
-    said = f"{said} · {format_duration(progress.seconds)}"
+    text = f"{done:,} of {counted(total, 'task')} done" if total else "starting"
+    text = f"{text} · {format_duration(progress.seconds)}"
     shown = _shortened(one_line(name), max(8, width // 3))
-    bar = min(_BAR, width - shown.cell_len - len(said) - 4)
+    bar = min(_BAR, width - shown.cell_len - len(text) - 4)
     if bar < _SHORTEST_BAR:
-        return Text.assemble(shown, f"  {said}")
+        return Text.assemble(shown, f"  {text}")
     filled = bar * over // total if total else 0
     good = bar * done // total if total else 0
     parts = [("━" * good, "green"), ("━" * (filled - good), "red"), ("─" * (bar - filled), "dim")]
-    return Text.assemble(shown, "  ", *parts, f"  {said}")
+    return Text.assemble(shown, "  ", *parts, f"  {text}")
 
 
 def _counts(progress: FlowProgress, width: int) -> list[Text]:
-    """Tasks by state, in as many lines as that takes."""
+    """Return the tasks by state, in as many lines as needed."""
     from rich.text import Text
 
     lines: list[Text] = []
@@ -166,34 +166,34 @@ def _counts(progress: FlowProgress, width: int) -> list[Text]:
     return lines
 
 
-# ── its sections ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sections ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A name, and what is said of it."""
+    """A name, and text about it."""
 
     name: str
-    said: str
+    text: str
     style: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """Rows of one sort, under a word of their own."""
+    """Rows of one kind, under a label."""
 
     label: str
     rows: list[_Row]
     total: int = 0
-    """There may be more than are known here."""
+    """Number of all such rows, which may be more than are known here."""
 
     @property
     def size(self) -> int:
-        """Lines that would show all of it."""
+        """Lines that would show all rows."""
         return max(len(self.rows), self.total)
 
     def within(self, lines: int) -> tuple[list[_Row], int]:
-        """The rows that are shown in so many lines, and how many a last line says are left out."""
+        """Return the rows that fit, and how many are left out."""
         fit = lines if lines >= self.size or lines == 1 else max(0, lines - 1)
         rows = self.rows[:fit]
         return rows, self.size - len(rows) if len(rows) < lines else 0
@@ -207,8 +207,8 @@ def _running(progress: FlowProgress) -> _Section:
 def _age(task: RunningTask) -> str:
     age = format_duration(task.seconds)
     limit = "" if task.timeout is None else f" of {format_duration(task.timeout)}"
-    again = f", attempt {task.attempt:,}" if task.attempt > 1 else ""
-    return f"{'being ended after ' if task.dying else ''}{age}{limit}{again}"
+    attempt = f", attempt {task.attempt:,}" if task.attempt > 1 else ""
+    return f"{'being killed after ' if task.dying else ''}{age}{limit}{attempt}"
 
 
 def _retries(progress: FlowProgress) -> _Section:
@@ -219,7 +219,7 @@ def _retries(progress: FlowProgress) -> _Section:
 
 
 def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
-    """The sections in as many lines as there is room for, with their names in one column."""
+    """Return the sections in as many lines as fit, with their names in one column."""
     from rich.text import Text
 
     shares = _shares([one.size for one in sections], room)
@@ -230,7 +230,7 @@ def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
     lines: list[Text] = []
     for section, (rows, more), several in zip(sections, shown, names, strict=True):
         drawn = [
-            Text.assemble(name, " " * (column + 2 - name.cell_len), (one_line(row.said), row.style))
+            Text.assemble(name, " " * (column + 2 - name.cell_len), (one_line(row.text), row.style))
             for row, name in zip(rows, several, strict=True)
         ]
         drawn += [Text(f"… and {more:,} more", style="dim")] if more else []
@@ -242,7 +242,7 @@ def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Lines for each section: one by one in turn, until all have what they want or there are none left."""
+    """Return the lines of each section, given out one by one in turn."""
     shares = [0] * len(wanted)
     most = [min(_MOST, one) for one in wanted]
     while sum(shares) < room and shares != most:
@@ -253,7 +253,7 @@ def _shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _shortened(name: str, room: int) -> Text:
-    """A name that fits; of a long one the end of its own name is left out, so that a child is still known."""
+    """Return a name that fits; the index of a child is kept."""
     from rich.cells import set_cell_size
     from rich.text import Text
 

@@ -1,7 +1,8 @@
-"""Values in the words of people: ages, counts, trends, and texts that a terminal cannot be harmed by."""
+"""How values are written for people: ages, counts, shares, durations, trends, and texts made safe for a terminal."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -43,14 +44,32 @@ def bars(counts: Sequence[int]) -> str:
     return "".join(_BARS[(len(_BARS) - 1) * count // top] if count else "▁" for count in counts)
 
 
-def counted(number: int, noun: str = "letter") -> str:
-    """`1 letter`, `5,400 letters`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str = "letter", plural: str | None = None) -> str:
+    """Return a count with its noun: `1 letter`, `5,400 letters`, `2 retries`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def percent(share: float) -> str:
+    """Return a share as `3.0 %`; a share that is neither 0 nor 1 is never rounded to one of them."""
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    return ">99.9 %" if 0.999 < share < 1 else f"{share * 100:.1f} %"
+
+
+def latency(seconds: float) -> str:
+    """Return the duration of a call: `147 ms`, `2.4 s`."""
+    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def megabytes(size: int) -> str:
     """A size for people."""
     return f"{size / 1_000_000:,.1f} MB"
+
+
+def short_path(path: str) -> str:
+    """Return a path relative to the working directory, where it is inside it."""
+    inside = os.path.relpath(path) if os.path.isabs(path) else path
+    return path if inside.startswith(os.pardir) else inside
 
 
 def in_a_line(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Which letters a command is about: the same options everywhere, read as a sentence."""
+"""Options that select letters, the same for every command."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from redrive.dlq.queue import DeadLetters
 
 OPEN = ("pending", "escalated")
-"""The statuses of letters that nobody has decided about yet."""
+"""Statuses of open letters."""
 DECIDED = ("reprocessed", "discarded")
-"""The other ones."""
+"""Statuses of resolved letters."""
 _ANY = {"any", "all"}
 _SEVERAL = ("pipeline", "error_type", "source", "key", "position")
 """Options that may be repeated, by the names of their filters."""
@@ -23,44 +23,54 @@ _SEVERAL = ("pipeline", "error_type", "source", "key", "position")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The letters that are meant; every condition that is given must hold."""
+    """A selection of letters; every condition that is given must hold."""
 
-    ids: Annotated[list[int] | None, typer.Argument(metavar="ID", show_default=False, help="These letters.")] = None
-    id: Annotated[list[int] | None, typer.Option("--id", metavar="ID", help="This letter; may be repeated.")] = None
-    pipeline: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Of this pipeline; may be repeated.")] = (
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID", show_default=False, help="Ids of letters.")] = None
+    id: Annotated[list[int] | None, typer.Option("--id", metavar="ID", help="Only this letter; may be repeated.")] = (
         None
     )
+    pipeline: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only letters of this pipeline; may be repeated.")
+    ] = None
     cause: Annotated[
-        str | None, typer.Option(metavar="HEX", help="Of this cause, or the beginning of one, as `causes` shows it.")
+        str | None, typer.Option(metavar="HEX", help="Only this cause, or the beginning of it, as `causes` shows it.")
     ] = None
     error_type: Annotated[
         list[str] | None,
-        typer.Option(metavar="TYPE", help="Rejected there: validation, parse, sink and so on; may be repeated."),
+        typer.Option(metavar="TYPE", help="Only this type: validation, parse, sink …; may be repeated."),
     ] = None
     status: Annotated[
         list[str] | None,
         typer.Option(
             metavar="STATUS",
-            help="pending, escalated, open (both of these), reprocessed, discarded, or any; may be repeated.",
+            help="Only this status: pending, escalated, open (both), reprocessed, discarded or any; may be repeated.",
         ),
     ] = None
-    all_statuses: Annotated[bool, typer.Option("--all-statuses", help="The same as --status any.")] = False
+    all_statuses: Annotated[bool, typer.Option("--all-statuses", help="Same as --status any.")] = False
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Rejected since: 2d, 36h, 90min ago, a date, or today.")
+        str | None,
+        typer.Option(metavar="WHEN", help="Only letters rejected since: 2d, 36h, 90min ago, a date, or today."),
     ] = None
-    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Rejected before.")] = None
-    seen_since: Annotated[str | None, typer.Option(metavar="WHEN", help="Failed, for the last time, since.")] = None
-    run: Annotated[str | None, typer.Option(metavar="UUID", help="Rejected in this run.")] = None
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Only letters rejected before.")] = None
+    seen_since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Only letters whose last failure was since.")
+    ] = None
+    run: Annotated[str | None, typer.Option(metavar="UUID", help="Only letters of this run.")] = None
     source: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="From this table or file; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only letters from this table or file; may be repeated.")
     ] = None
-    key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="With this source key; may be repeated.")] = None
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Only letters with this source key; may be repeated.")
+    ] = None
     position: Annotated[
-        list[str] | None, typer.Option(metavar="WHERE", help="From this line, offset or page; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="WHERE", help="Only letters from this line, offset or page; may be repeated."),
     ] = None
-    text: Annotated[str | None, typer.Option(metavar="WORDS", help="With these words in the error.")] = None
-    min_seen: Annotated[int | None, typer.Option(metavar="N", help="Failed at least so often.")] = None
-    edited: Annotated[bool | None, typer.Option("--edited/--unedited", help="Edited, or not.")] = None
+    text: Annotated[str | None, typer.Option(metavar="WORDS", help="Only letters with these words in the error.")] = (
+        None
+    )
+    min_seen: Annotated[int | None, typer.Option(metavar="N", help="Minimum number of failures.")] = None
+    edited: Annotated[bool | None, typer.Option("--edited/--unedited", help="Only edited or unedited letters.")] = None
 
     @property
     def empty(self) -> bool:
@@ -110,10 +120,10 @@ def resolve_cause(dlq: DeadLetters, beginning: str) -> str:
     """The one cause that begins so: a few digits must not select two causes by accident."""
     found = dlq.causes(cause=beginning)
     if not found:
-        raise LetterError(f"no cause begins with {beginning}; `redrive dlq causes` lists them")
+        raise LetterError(f"no cause begins with {beginning}. `redrive dlq causes` lists causes")
     if len(found) > 1:
         listed = ", ".join(one.fingerprint for one in found[:4]) + (", …" if len(found) > 4 else "")
-        raise LetterError(f"{len(found)} causes begin with {beginning} ({listed}); write more of the digits")
+        raise LetterError(f"{len(found)} causes begin with {beginning} ({listed}); type more digits")
     return found[0].fingerprint
 
 
@@ -131,4 +141,4 @@ def what_is_there(dlq: DeadLetters, filters: dict[str, Any]) -> str | None:
         return None
     most = sorted(counts.items(), key=lambda one: -one[1])
     listed = ", ".join(f"{number:,} {status}" for status, number in most)
-    return f"letters of this selection with another status: {listed}; to list them: --status {most[0][0]}"
+    return f"matching letters with another status: {listed}. --status {most[0][0]} lists them"

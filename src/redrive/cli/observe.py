@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.cli.command import command, noun
 from redrive.cli.session import Session
 
-app = noun("Monitoring: print a Grafana dashboard and Prometheus alert rules.")
+app = noun("Print a Grafana dashboard and Prometheus alert rules.")
 
 
 @command(app)
@@ -21,7 +21,7 @@ def grafana(session: Session) -> None:
 
 @command(app)
 def rules(session: Session) -> None:
-    """Print Prometheus alert rules: no watch runs, the store is down, messages are not delivered.
+    """Print Prometheus alert rules for redrive itself: no watch runs, the store is down, messages are not delivered.
 
     Examples: redrive observe rules > redrive-rules.yml; redrive observe rules --json
     """

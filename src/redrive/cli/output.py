@@ -1,13 +1,14 @@
-"""How a command answers: tables for people on a terminal, plain rows in a pipe, JSON where it is asked for.
+"""How a command answers: tables on a terminal, plain rows in a pipe, JSON on request.
 
-On stdout there is data and nothing else; what is said to a person beside it goes to stderr.
+Data goes to stdout; notes and next steps go to stderr.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,27 +17,36 @@ from textwrap import fill
 from typing import Any
 
 from redrive.cli.format import in_json, lines, one_line
+from redrive.cli.style import COMMAND, HINT, SUCCESS, paint
 
 _GAP = 2
 _MOST_LINES = 3
-_NARROWEST = 16  # of a text that goes on below
+_WIDEST = 10_000  # columns of a table with --wide
+_NARROWEST = 16  # columns of text beside a label
+_LABEL = 11  # columns of the label in a list of fields
+_WORDS = re.compile(r"(?:'[^']*'|\"[^\"]*\"|[^\s'\"])+")
+"""The words of a command, each with its quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A column of a table.
 
-    show   how a person reads the value; a pipe gets the value itself
-    right  numbers stand at the right
+    heading the title on a terminal, where it differs
+    show   how a terminal shows the value; a pipe gets the value itself
+    style  the style of a value on a terminal
+    right  aligned to the right, as numbers are
     drop   left out where there is no room, the highest first, or where it is empty; 0 is never left out
-    least  may be cut to so many characters, with an ellipsis, where there is no room
-    wrap   goes on in the next line instead of being cut, for two or three lines
-    whole  with wrap: for as many lines as it takes
-    hidden data for pipes that people have in another form
+    least  the least number of characters to which it may be cut, with an ellipsis
+    wrap   continued on the next line instead of being cut, for up to three lines
+    whole  with wrap: continued for as many lines as needed
+    hidden shown in pipes only
     """
 
     title: str
+    heading: str = ""
     show: Callable[[Any], str] | None = None
+    style: Callable[[Any], str] | None = None
     right: bool = False
     drop: int = 0
     least: int = 0
@@ -52,10 +62,11 @@ class Column:
 
 
 class Output:
-    """The two streams, and the form that stdout is to have."""
+    """The two streams, and the form of stdout."""
 
-    def __init__(self, *, as_json: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, wide: bool = False) -> None:
         self.json = as_json
+        self.wide = wide
         self.terminal = sys.stdout.isatty() and not as_json
         self.attended = sys.stdin.isatty() and sys.stderr.isatty()
 
@@ -74,14 +85,60 @@ class Output:
         """Text for a terminal; its controls are shown, not obeyed."""
         sys.stdout.write(f"{lines(text)}\n")
 
+    def prose(self, text: str) -> None:
+        """Write text to stdout; on a terminal, wrapped to its width."""
+        shown = lines(text)
+        if self.terminal:
+            shown = "\n".join(wrapped_prose(line) for line in shown.split("\n"))
+        sys.stdout.write(f"{shown}\n")
+
+    def heading(self, title: str, *, first: bool = False) -> None:
+        """Write the heading of a section, with an empty line before all but the first."""
+        sys.stdout.write(("" if first else "\n") + paint(one_line(title), "bold", sys.stdout) + "\n")
+
     def say(self, text: str) -> None:
-        """A word to the person, beside the data."""
+        """Write a note to stderr; on a terminal, wrapped to its width."""
         sys.stdout.flush()
-        sys.stderr.write(f"{lines(text)}\n")
+        shown = lines(text)
+        if sys.stderr.isatty():
+            shown = "\n".join(wrapped_prose(line) for line in shown.split("\n"))
+        sys.stderr.write(f"{shown}\n")
+
+    def fields(self, rows: Mapping[str, str | None], *, styles: Mapping[str, str] | None = None) -> None:
+        """Write labels with their values, one below the other; None leaves a line out."""
+        for label, value in rows.items():
+            if value is None:
+                continue
+            shown = lines("\n".join(self.wrapped(f"{'':<{_LABEL}}{line}", hang=_LABEL) for line in value.split("\n")))
+            style = (styles or {}).get(label, "")
+            text = paint(shown[_LABEL:], style, sys.stdout)
+            sys.stdout.write(f"{one_line(label):<{_LABEL}}{text}".rstrip() + "\n")
+
+    def next_steps(self, steps: Sequence[tuple[str, str]]) -> None:
+        """Write commands that lead on to stderr, each with what it is for.
+
+        Commands are aligned. A command that is longer than the terminal is continued with a backslash, so that it can
+        still be copied.
+        """
+        steps = list(dict.fromkeys(steps))
+        if not steps:
+            return
+        sys.stdout.flush()
+        width = get_terminal_size().columns if sys.stderr.isatty() else None
+        label = max(len(purpose) for purpose, _ in steps) + _GAP
+        stacked = width is not None and any(_GAP + label + len(command) > width for _, command in steps)
+        sys.stderr.write(paint("Next steps:", "bold", sys.stderr) + "\n")
+        for purpose, command in steps:
+            indent = "    " if stacked else f"{'':<{_GAP + label}}"
+            shown = paint(one_line(purpose), HINT, sys.stderr)
+            pad = "\n    " if stacked else " " * (label - len(purpose))
+            parts = _continued(one_line(command), None if width is None else width - len(indent))
+            told = f"\n{indent}  ".join(paint(part, COMMAND, sys.stderr) for part in parts)
+            sys.stderr.write(f"{'':<{_GAP}}{shown}{pad}{told}\n")
 
     @contextmanager
     def progress(self, doing: str, *, of: str = "letters") -> Iterator[Callable[[int, int | None], None]]:
-        """A bar on stderr, where that is a terminal; call it with how much is done, and of how much."""
+        """Show a progress bar where stderr is a terminal; call it with what is done, and the total."""
         if not sys.stderr.isatty():
             yield lambda done, total: None
             return
@@ -89,7 +146,12 @@ class Output:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         how_far = MofNCompleteColumn() if of == "letters" else TextColumn("{task.percentage:>3.0f} %")
-        columns = (TextColumn("{task.description}"), BarColumn(), how_far, TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(complete_style=COMMAND, finished_style=SUCCESS, pulse_style=COMMAND),
+            how_far,
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(doing, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -105,36 +167,42 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        width, height = get_terminal_size()  # rich takes whatever calls itself dumb for 80 columns
+        width, height = get_terminal_size()  # rich assumes 80 columns for a terminal that calls itself dumb
+        if self.wide:
+            width = _WIDEST
         console = Console(file=sys.stdout, highlight=False, width=width, height=height)
         cells = [[column.for_people(value) for column, value in zip(columns, row, strict=True)] for row in rows]
         widths = _widths(columns, cells, console.width)
         if sum(widths.values()) + _GAP * (len(widths) - 1) > console.width:
             self._listed(
-                [columns[place].title for place in widths], [[row[place] for place in widths] for row in cells]
+                [columns[place].heading or columns[place].title for place in widths],
+                [[row[place] for place in widths] for row in cells],
             )
             return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for place, width in widths.items():
             column = columns[place]
             table.add_column(
-                column.title,
+                column.heading or column.title,
                 justify="right" if column.right else "left",
                 no_wrap=not column.wrap,
                 overflow="fold" if column.wrap else "ellipsis",
                 width=width,
             )
-        for row in cells:
+        for row, values in zip(cells, rows, strict=True):
             table.add_row(
                 *(
-                    Text(row[place] if columns[place].whole else _cut(row[place], width * _MOST_LINES))
+                    Text(
+                        row[place] if columns[place].whole else _cut(row[place], width * _MOST_LINES),
+                        style=_style(columns[place], values[place]),
+                    )
                     for place, width in widths.items()
                 )
             )
         console.print(table)
 
     def _listed(self, titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-        """Row by row, each value in a line of its own: where columns would be cut until nothing can be read."""
+        """Write each value on a line of its own, where columns would be too narrow to read."""
         label = max(map(len, titles)) + _GAP
         for number, row in enumerate(cells):
             if number:
@@ -144,11 +212,38 @@ class Output:
                     self.text(self.wrapped(f"{title:<{label}}{value}", hang=label))
 
     def wrapped(self, text: str, *, hang: int) -> str:
-        """A line of text; where a terminal has no room for it, it goes on below, so far to the right."""
+        """Return a line wrapped to the terminal's width, continued after `hang` columns."""
         width = max(get_terminal_size().columns, hang + _NARROWEST)
         if not self.terminal or len(text) <= width:
             return text
         return fill(text, width, subsequent_indent=" " * hang, break_on_hyphens=False)
+
+
+def _style(column: Column, value: Any) -> str:
+    return "" if column.style is None else column.style(value)
+
+
+def wrapped_prose(line: str) -> str:
+    """Return a line wrapped to the terminal, without breaking words: a path or an id must stay whole."""
+    width = max(get_terminal_size().columns, _NARROWEST)
+    indent = " " * (len(line) - len(line.lstrip()))
+    if len(line) <= width:
+        return line
+    return fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _continued(command: str, width: int | None) -> list[str]:
+    """Return a command in parts that fit, each but the last ending with a backslash."""
+    if width is None or len(command) <= width:
+        return [command]
+    parts = [""]
+    for word in _WORDS.findall(command):
+        if parts[-1] and len(parts[-1]) + len(word) + 5 > width:
+            parts[-1] += " \\"
+            parts.append(word)
+        else:
+            parts[-1] = f"{parts[-1]} {word}".strip()
+    return parts
 
 
 def _cut(text: str, length: int) -> str:
@@ -178,7 +273,7 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int
     from rich.cells import cell_len
 
     longest = {
-        place: max(cell_len(text) for text in [column.title, *(row[place] for row in cells)])
+        place: max(cell_len(text) for text in [column.heading or column.title, *(row[place] for row in cells)])
         for place, column in enumerate(columns)
         if not column.hidden and (not column.drop or any(row[place] for row in cells))
     }

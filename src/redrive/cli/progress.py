@@ -1,4 +1,4 @@
-"""How far a run has come: one line on stderr where that is a terminal, gone when the run ends."""
+"""Progress of a run: one line on stderr where that is a terminal, removed when the run ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from redrive.cli.format import counted, one_line
-from redrive.cli.runs import share
+from redrive.cli.format import counted, one_line, percent
+from redrive.cli.style import COMMAND, SUCCESS
 from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _BAR = 24
 
 @contextmanager
 def shown(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """A line that is drawn anew whenever it is called with how far the run has come."""
+    """Return a function that draws the progress it is called with."""
     if quiet or not sys.stderr.isatty():
         yield lambda progress: None
         return
@@ -29,27 +29,27 @@ def shown(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], No
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(_BAR),
-        TextColumn("{task.fields[said]}", markup=False),
+        BarColumn(_BAR, complete_style=COMMAND, finished_style=SUCCESS, pulse_style=COMMAND),
+        TextColumn("{task.fields[figures]}", markup=False),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(one_line(name), total=None, said="")
+        task = bar.add_task(one_line(name), total=None, figures="")
 
         def draw(progress: Progress) -> None:
-            bar.update(task, completed=progress.done, total=progress.total, said=in_figures(progress))
+            bar.update(task, completed=progress.done, total=progress.total, figures=in_figures(progress))
 
         yield draw
 
 
 def in_figures(progress: Progress) -> str:
-    """What stands beside the bar."""
+    """Return the figures beside the bar."""
     counts, seconds = progress.counts, progress.seconds
-    said = [counted(counts.read, "row")]
+    figures = [counted(counts.read, "row")]
     if seconds > 0:
-        said.append(f"{counts.read / seconds:,.0f} rows/s")
-    said.append(f"{counts.rejected:,} rejected ({share(counts.rate)})")
+        figures.append(f"{counts.read / seconds:,.0f} rows/s")
+    figures.append(f"{counts.rejected:,} rejected ({percent(counts.rate)})")
     if counts.retries:
-        said.append(f"{counts.retries:,} {'retry' if counts.retries == 1 else 'retries'}")
+        figures.append(counted(counts.retries, "retry", "retries"))
     if progress.total is not None and 0 < progress.done < progress.total:
-        said.append(f"{format_duration(seconds * (progress.total - progress.done) / progress.done)} left")
-    return " · ".join(said)
+        figures.append(f"{format_duration(seconds * (progress.total - progress.done) / progress.done)} left")
+    return " · ".join(figures)

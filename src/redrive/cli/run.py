@@ -1,4 +1,4 @@
-"""`redrive run`: runs a pipeline or a flow, or goes on where it stopped."""
+"""`redrive run`: runs a pipeline or a flow, or resumes an unfinished run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class RunResult(Protocol):
 
     @property
     def stopped(self) -> RedriveError | None:
-        """Why it came to no good end, where it did not."""
+        """Why the run is not complete; None where it is."""
 
     @property
-    def worth_a_word(self) -> bool:
-        """Whether who wants to hear of nothing but trouble wants to hear of this."""
+    def needs_attention(self) -> bool:
+        """Whether the report is shown also with --quiet."""
 
     def show(self, session: Session) -> None:
-        """The report, and what to do about it."""
+        """Print the report and the next steps."""
 
 
 @command(app)
@@ -44,36 +44,36 @@ def run(
         str,
         typer.Argument(
             metavar="FILE_OR_MODULE:NAME",
-            help="The pipeline or the flow; without a name, the only one that is there.",
+            help="Pipeline or flow to run; without a name, the only one in the file.",
             show_default=False,
         ),
     ],
     param: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A parameter of a flow, as JSON or text; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="Parameter of a flow, as JSON or text; may be repeated."),
     ] = None,
     run_id: Annotated[
-        str | None, typer.Option(metavar="UUID", help="The run of a flow to begin, to resume, or to join.")
+        str | None, typer.Option(metavar="UUID", help="Id of the flow's run to begin, resume or join.")
     ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Abandon a run that is running or stopped, and begin a new one.")
-    ] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Abandon an unfinished run and begin a new one.")] = False,
     new_run: Annotated[
-        bool, typer.Option("--new-run", help="Begin a new run of a flow, and leave an earlier one as it is.")
+        bool, typer.Option("--new-run", help="Begin a new run of a flow; leave an earlier one as it is.")
     ] = False,
     override_gate: Annotated[
-        bool, typer.Option("--override-gate", help="Continue a pipeline's run that its gate aborted.")
+        bool, typer.Option("--override-gate", help="Continue a run that the gate of its pipeline aborted.")
     ] = False,
     deadline: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Stop after 90 (seconds), 30min, 2h …; running again goes on.")
+        str | None, typer.Option(metavar="SPAN", help="Stop after 90 (seconds), 30min, 2h …; the command resumes.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing where nothing is wrong.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing unless something is wrong.")] = False,
 ) -> None:
     """Run a pipeline or a flow, or resume a run that is not complete.
 
-    Rows that are bad go to the dead letters, and the run goes on; so do tasks, and what comes after them is held.
-    SIGTERM and a deadline let it finish its batch, or the tasks that are running. Run the same command again to resume:
-    a flow repeats no task that is done, tries failed ones again, and leaves dead letters to your decision.
+    Rejected rows and failed tasks become dead letters, and the run continues; tasks after a dead letter are held.
+    SIGTERM and --deadline let the batch or the running tasks finish. Run the same command again to resume: finished
+    tasks are not repeated, failed tasks are retried, and dead letters wait for an operator's decision.
+
+    Examples: redrive run vendor.py:pipeline; redrive run settlement.py:flow --param day=2026-11-15 --deadline 2h
     """
     options: dict[str, Any] = {} if deadline is None else {"deadline": seconds("--deadline", deadline)}
     if restart:
@@ -84,12 +84,12 @@ def run(
         of_flows["run_id"] = run_id
     if new_run:
         of_flows["new_run"] = True
-    # What the user's code prints is not our answer.
+    # Output of user code must not mix with the answer.
     with redirect_stdout(sys.stderr):
         found = found_target(target)
         _remember_target(target, found)
         ending = _run(session, found, options, of_rows, of_flows, quiet=quiet)
-    if not quiet or session.out.json or ending.worth_a_word:
+    if not quiet or session.out.json or ending.needs_attention:
         ending.show(session)
     if ending.stopped is not None:
         raise ending.stopped
@@ -117,11 +117,11 @@ def _run(
     return run_rows.run(session, found, options | of_rows, quiet=quiet)
 
 
-# ── which one ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the target ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def found_target(wanted: str) -> Any:
-    """The pipeline or the flow that is meant."""
+    """Return the pipeline or flow of a target."""
     from redrive.cli.targets import can_run, load_target
 
     found = load_target(wanted)
@@ -146,7 +146,7 @@ def _what(found: Any) -> str:
     return "a class" if isinstance(found, type) else f"a {type(found).__name__}"
 
 
-# ── what was said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parameters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _params(given: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run's end says of the alerts it has led to."""
+"""Alerts that a run opened, as next steps of its report."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from redrive._internal.masking import mask
+from redrive.cli.format import counted
 from redrive.errors import StoreError
 from redrive.model.alerts import AlertStatus, Severity
 
 if TYPE_CHECKING:
-    from redrive.cli.output import Output
     from redrive.store.store import Store
 
-_WHAT = {
-    Severity.P1: "alert P1, a person is needed now",
-    Severity.P2: "alert P2, a person is needed within an hour",
-    Severity.P3: "alert P3, somebody should look within a day",
-}
+_WHEN = {Severity.P1: "act now", Severity.P2: "act within 1 h", Severity.P3: "review within 24 h"}
 _SHOWN = 5
 _LOOKED_AT = 50
 
 
 def leave_alerts_to_the_report() -> None:
-    """Where nobody has set logging up, Python prints warnings: these are about to be said anyway."""
+    """Keep Python from printing warnings that the report repeats, where no logging is configured."""
     log = logging.getLogger("redrive.alerts")
     if not log.hasHandlers():
         log.addFilter(lambda record: not hasattr(record, "alert"))
 
 
-def say_alerts(out: Output, store: Store, run_id: UUID, *, named: str | None) -> None:
-    """The alerts that this run has opened, and how to see all of each."""
-    with suppress(StoreError):  # the run has its report; what cannot be asked now can be later
+def alert_steps(store: Store, run_id: UUID, *, named: str | None) -> list[tuple[str, str]]:
+    """Return a next step for each alert that the run opened."""
+    with suppress(StoreError):  # the report is complete without its alerts, which can be listed later
         found = [
             alert
             for alert in store.alerts.find(status="open", limit=_LOOKED_AT)
             if alert.facts.run_id == run_id and alert.status is not AlertStatus.WAITING
         ]
         where = "" if named is None else f" --store {shlex.quote(mask(named))}"
-        for alert in found[:_SHOWN]:
-            out.say(f"{_WHAT[alert.urgency]}: redrive alerts show {alert.id}{where}")
+        steps = [
+            (f"alert #{alert.id} ({alert.urgency}, {_WHEN[alert.urgency]})", f"redrive alerts show {alert.id}{where}")
+            for alert in found[:_SHOWN]
+        ]
         if len(found) > _SHOWN:
-            out.say(f"and {len(found) - _SHOWN} more: redrive alerts ls{where}")
+            steps.append((f"{counted(len(found) - _SHOWN, 'more alert')}", f"redrive alerts ls{where}"))
+        return steps
+    return []

@@ -1,4 +1,4 @@
-"""`redrive run` of a flow: watched, reported, and the way on where it came to no good end."""
+"""`redrive run` of a flow: progress, report and next steps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from redrive.cli.flow_report import say_what_to_do, show_data, show_outcome
+from redrive.cli.flow_report import next_steps, say_notes, show_data, show_outcome
 from redrive.cli.format import counted
-from redrive.cli.run_alerts import leave_alerts_to_the_report, say_alerts
+from redrive.cli.run_alerts import alert_steps, leave_alerts_to_the_report
 from redrive.cli.run_rows import leave_to_the_report
 from redrive.errors import FlowStopped, RedriveError
 from redrive.model.tasks import FlowEnded, FlowStatus, State, TaskFailed, TasksDead
@@ -30,12 +30,12 @@ class FlowRunResult:
     causes: tuple[dict[str, Any], ...] = ()
 
     @property
-    def worth_a_word(self) -> bool:
+    def needs_attention(self) -> bool:
         """Whether something is wrong."""
         return self.stopped is not None or (self.report is not None and self.report.late)
 
     def show(self, session: Session) -> None:
-        """The report, and the commands that lead on."""
+        """Print the report and the next steps."""
         if self.report is None:
             return
         if session.out.terminal:
@@ -44,13 +44,14 @@ class FlowRunResult:
             show_data(session.out, self.report, self.causes)
         again = session.again_without("--restart", "--new-run")
         named = session.named(self.flow)
-        say_what_to_do(session.out, self.report, self.causes, store=named, again=again)
+        say_notes(session.out, self.report, self.causes)
         with session.reopened(self.flow) as store:
-            say_alerts(session.out, store, self.report.run_id, named=named)
+            alerts = alert_steps(store, self.report.run_id, named=named)
+        session.out.next_steps([*next_steps(self.report, self.causes, store=named, again=again), *alerts])
 
 
 def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -> FlowRunResult:
-    """Run it, with a view of its tasks on the terminal."""
+    """Run the flow, with its tasks on the terminal."""
     from redrive.cli.flow_view import watched
     from redrive.tasks.workers.fork_server_client import launched
 
@@ -71,13 +72,13 @@ def run(session: Session, flow: Flow, options: dict[str, Any], *, quiet: bool) -
             return FlowRunResult(flow, stopped.report, stopped, _causes(store, stopped.report))
         except KeyboardInterrupt:
             view.close()
-            if said := _how_far(store, flow):
-                session.out.say(said)
+            if progress := _how_far(store, flow):
+                session.out.say(progress)
             raise
 
 
 def _leave_the_hint_to_the_report(stopped: FlowStopped) -> None:
-    """The commands that lead on are said with the report, and there with the store."""
+    """Remove the hint from the message: the next steps of the report name the store, too."""
     stopped.args = (str(stopped).partition("; see `redrive")[0],)
 
 
@@ -91,7 +92,7 @@ def _causes(store: Store, report: FlowReport | None) -> tuple[dict[str, Any], ..
 
 
 def _how_far(store: Store, flow: Flow) -> str | None:
-    """How far it came, for who interrupted it; whoever cannot be asked any more says nothing."""
+    """Return how far the run has come; None where the store cannot be asked."""
     with suppress(RedriveError):
         for report in store.tasks.runs(flow=flow.name, limit=1):
             return f"{report.counts.get(State.SUCCESS, 0):,} of {counted(report.total, 'task')} done so far"

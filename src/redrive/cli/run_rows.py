@@ -1,4 +1,4 @@
-"""`redrive run` of a pipeline: watched, reported, and what to do where it ended early."""
+"""`redrive run` of a pipeline: progress, report and next steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive.cli.format import counted
-from redrive.cli.run_alerts import leave_alerts_to_the_report, say_alerts
-from redrive.cli.runs import say_what_to_do, show_data, show_outcome
+from redrive.cli.run_alerts import alert_steps, leave_alerts_to_the_report
+from redrive.cli.runs import next_steps, say_notes, show_data, show_outcome
 from redrive.errors import RunStopped
 from redrive.model.runs import GateJudged, RunEnded, Tier
 
@@ -27,13 +27,13 @@ class PipelineRunResult:
     stopped: RunStopped | None = None
 
     @property
-    def worth_a_word(self) -> bool:
+    def needs_attention(self) -> bool:
         """Whether something is wrong."""
         report = self.report
         return self.stopped is not None or (report is not None and (report.late or report.tier is not Tier.LOG))
 
     def show(self, session: Session) -> None:
-        """The report, and the commands that lead on."""
+        """Print the report and the next steps."""
         if self.report is None:
             return
         if session.out.terminal:
@@ -41,20 +41,21 @@ class PipelineRunResult:
         else:
             show_data(session.out, self.report)
         named = session.named(self.pipeline)
-        say_what_to_do(session.out, self.report, store=named)
+        say_notes(session.out, self.report)
         with session.reopened(self.pipeline) as store:
-            say_alerts(session.out, store, self.report.run_id, named=named)
+            alerts = alert_steps(store, self.report.run_id, named=named)
+        session.out.next_steps([*next_steps(self.report, store=named), *alerts])
 
 
 def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool) -> PipelineRunResult:
-    """Run it, with a line on the terminal that says how far it has come."""
+    """Run the pipeline, with its progress on the terminal."""
     from redrive.cli.progress import shown
 
     how_far = _LastProgress()
     with ExitStack() as around:
         if session.url is not None:  # otherwise the pipeline knows its own
             options["store"] = around.enter_context(session.opened(create=True, may_lack_secrets=False))
-        how_far.tell = around.enter_context(shown(pipeline.name, quiet=quiet))
+        how_far.show = around.enter_context(shown(pipeline.name, quiet=quiet))
         leave_to_the_report(GateJudged, RunEnded)
         leave_alerts_to_the_report()
         try:
@@ -63,12 +64,12 @@ def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
             return PipelineRunResult(pipeline, stopped.report, stopped)
         except KeyboardInterrupt:
             around.close()
-            session.out.say(how_far.said())
+            session.out.say(how_far.text())
             raise
 
 
 def leave_to_the_report(*events: type) -> None:
-    """Where nobody has set logging up, Python prints warnings: all but those that the report is about to repeat."""
+    """Keep Python from printing warnings that the report repeats, where no logging is configured."""
 
     names = {event.__name__ for event in events}
 
@@ -81,17 +82,17 @@ def leave_to_the_report(*events: type) -> None:
 
 
 class _LastProgress:
-    """Remembers the progress, for who interrupts it."""
+    """Remembers the progress, for the message after an interrupt."""
 
     def __init__(self) -> None:
-        self.tell: Any = None
+        self.show: Any = None
         self._last: Progress | None = None
 
     def __call__(self, progress: Progress) -> None:
         self._last = progress
-        self.tell(progress)
+        self.show(progress)
 
-    def said(self) -> str:
-        """How far it came."""
+    def text(self) -> str:
+        """Return how far the run has come."""
         rows = 0 if self._last is None else self._last.counts.read
         return f"{counted(rows, 'row')} so far"

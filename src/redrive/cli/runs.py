@@ -1,4 +1,4 @@
-"""`redrive runs`: what pipelines and flows did, and how far they came."""
+"""`redrive runs`: runs of pipelines and flows, with their progress and results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import typer
 from redrive._internal.masking import mask, mask_all
 from redrive.cli.command import command, noun
 from redrive.cli.exit_codes import CommandRefused
-from redrive.cli.format import ago, at, counted, in_a_line
+from redrive.cli.format import ago, at, counted, in_a_line, percent
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Limit, Session
+from redrive.cli.style import FAILURE, style_of
 from redrive.errors import PipelineError
 from redrive.model.calls import format_duration
 from redrive.model.runs import Report, RunStatus, Tier
@@ -25,40 +26,40 @@ from redrive.model.tasks import FlowReport, FlowStatus, State
 if TYPE_CHECKING:
     from redrive.store.store import Store
 
-app = noun("Runs: what pipelines and flows did, and how far they came.", bare="ls")
+app = noun("List, show and cancel runs of pipelines and flows.", bare="ls")
 
-_LONGEST = 400  # characters of a checkpoint that are shown to people
+_LONGEST = 400  # characters of a checkpoint on a terminal
 _ENDED_BADLY = {RunStatus.ABORTED, RunStatus.FAILED}
 _STATUSES = tuple(dict.fromkeys(map(str, (*RunStatus, *FlowStatus))))
-
-
-def share(rate: float) -> str:
-    """A share of rows; what is more than nothing never looks like nothing."""
-    return "<0.1%" if 0 < rate < 0.001 else f"{rate:.1%}"
 
 
 @command(app)
 def ls(
     session: Session,
     *,
-    pipeline: Annotated[str | None, typer.Option(metavar="NAME", help="Of this pipeline.")] = None,
-    flow: Annotated[str | None, typer.Option(metavar="NAME", help="Of this flow.")] = None,
+    pipeline: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this pipeline.")] = None,
+    flow: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this flow.")] = None,
     status: Annotated[
         str | None,
-        typer.Option(metavar="STATUS", help="running, complete, stopped, aborted, failed, abandoned or held."),
+        typer.Option(
+            metavar="STATUS", help="Only this status: running, complete, stopped, aborted, failed, abandoned or held."
+        ),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Started since: 2d, 36h, 90min ago, a date, or today.")
+        str | None, typer.Option(metavar="WHEN", help="Only runs started since: 2d, 36h, 90min ago, a date, or today.")
     ] = None,
     limit: Limit = 20,
 ) -> None:
-    """Runs of pipelines and flows, newest first."""
+    """List runs of pipelines and flows, newest first.
+
+    Examples: redrive runs ls --since 2d; redrive runs ls --pipeline vendor --status failed
+    """
     from redrive.dlq.filters import moment
 
     if status is not None and status not in _STATUSES:
-        raise CommandRefused(f"there is no status {status!r} of a run; it is one of {', '.join(_STATUSES)}")
+        raise CommandRefused(f"--status {status!r} is not a status of a run. It must be one of {', '.join(_STATUSES)}")
     if pipeline is not None and flow is not None:
-        raise CommandRefused("a run is of a pipeline or of a flow; say --pipeline or --flow")
+        raise CommandRefused("--pipeline and --flow exclude each other: a run is of one or the other. Pass one of them")
     start = None if since is None else moment(since, datetime.now(UTC), "--since")
     found: list[Report | FlowReport] = []
     with session.opened() as store:
@@ -69,20 +70,20 @@ def ls(
     found.sort(key=lambda one: one.started_at, reverse=True)
     out = session.out
     if out.json:
-        out.document([_document(one) for one in found[:limit]])
+        out.document([run_document(one) for one in found[:limit]])
     else:
         columns = _columns(found[:limit], out)
         out.table(columns, [_cells(one, columns) for one in found[:limit]])
     if not found:
         out.say("no runs yet" if (pipeline, flow, status, since) == (None,) * 4 else "no runs that match")
     elif len(found) > limit:
-        out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
+        out.next_steps([("list more runs", session.again_with("--limit", limit * 5))])
 
 
 _COLUMNS = (
     Column(title="run", show=lambda run_id: str(run_id)[:8]),
     Column(title="pipeline", least=12),
-    Column(title="status"),
+    Column(title="status", style=style_of),
     Column(title="started", show=ago),
     Column(title="duration", show=format_duration, right=True, drop=5),
 )
@@ -91,15 +92,15 @@ _OF_ROWS = (
     Column(title="read", right=True, drop=4),
     Column(title="written", right=True),
     Column(title="rejected", right=True),
-    Column(title="rate", show=share, right=True, drop=2),
-    Column(title="tier", show=lambda tier: "" if tier == Tier.LOG else str(tier), drop=3),
+    Column(title="rate", show=percent, right=True, drop=2),
+    Column(title="tier", show=lambda tier: "" if tier == Tier.LOG else str(tier), style=style_of, drop=3),
     _REASON,
 )
 _OF_TASKS = tuple(Column(title=title) for title in ("kind", "tasks", "succeeded", "dead", "failed"))
 
 
 def _columns(found: Sequence[Report | FlowReport], out: Output) -> Sequence[Column]:
-    """Programs get the numbers of both kinds; actions, where there are flows, what each run did in words."""
+    """Return all numbers for a pipe; on a terminal with flows, what each run did in words."""
     if not out.terminal:
         return (*_COLUMNS, *_OF_ROWS, *_OF_TASKS)
     if not any(isinstance(one, FlowReport) for one in found):
@@ -110,7 +111,7 @@ def _columns(found: Sequence[Report | FlowReport], out: Output) -> Sequence[Colu
 
 
 def _cells(report: Report | FlowReport, columns: Sequence[Column]) -> list[Any]:
-    name = _name(report)
+    name = name_of(report)
     values = {
         "run": report.run_id,
         "pipeline": name,
@@ -157,11 +158,22 @@ def _did(report: Report) -> str:
     return f"{counted(report.read, 'row')}{rejected}{tier}"
 
 
-def _name(report: Report | FlowReport) -> str:
+def name_of(report: Report | FlowReport) -> str:
+    """Return the name of the pipeline or flow of a run."""
     return report.flow if isinstance(report, FlowReport) else report.pipeline
 
 
-def _document(report: Report | FlowReport) -> dict[str, Any]:
+def summary_of(report: Report | FlowReport) -> str:
+    """Return what a run did, in a few words."""
+    if isinstance(report, FlowReport):
+        from redrive.cli.flow_report import did
+
+        return did(report)
+    return _did(report)
+
+
+def run_document(report: Report | FlowReport) -> dict[str, Any]:
+    """Return a run as JSON shows it."""
     if isinstance(report, FlowReport):
         from redrive.cli.flow_report import document
 
@@ -178,12 +190,15 @@ def show(
         str,
         typer.Argument(
             metavar="RUN_OR_NAME",
-            help="The run, by its id or the beginning of it; a pipeline's or a flow's name means its newest run.",
+            help="Id of the run or the beginning of it; the name of a pipeline or flow means its newest run.",
             show_default=False,
         ),
     ],
 ) -> None:
-    """One run: its rows or its tasks, how it ended, where it goes on."""
+    """Show one run: its rows or tasks, how it ended, and its checkpoint.
+
+    Examples: redrive runs show c94c0e1a; redrive runs show vendor --json
+    """
     with session.opened() as store:
         report = _meant(store, run)
         if isinstance(report, FlowReport):
@@ -193,19 +208,20 @@ def show(
     if not out.terminal:
         show_data(out, report)
     else:
-        _show_to_people(out, report)
-    say_what_to_do(out, report, store=session.url)
+        _show_on_terminal(out, report)
+    say_notes(out, report)
+    out.next_steps(next_steps(report, store=session.url))
 
 
 def _meant(store: Store, run: str) -> Report | FlowReport:
-    """The run that is so called, of a pipeline or of a flow; of two by one name, the newer one."""
+    """Return the run of an id or a name; of several with that name, the newest."""
     found: list[Report | FlowReport] = [*store.runs.find_by_prefix(run), *store.tasks.find_by_prefix(run)]
     if not found:
-        raise PipelineError(f"there is no run {run!r}; see `redrive runs ls`")
-    if all(_name(one) == run for one in found):
+        raise PipelineError(f"there is no run {run!r}. `redrive runs ls` lists runs")
+    if all(name_of(one) == run for one in found):
         return max(found, key=lambda one: one.started_at)
     if len(found) > 1:
-        raise PipelineError(f"several runs begin with {run!r}; give more of the id")
+        raise PipelineError(f"run {run!r} is ambiguous: several ids begin with it. Type more of the id")
     return found[0]
 
 
@@ -218,15 +234,16 @@ def _show_flow(session: Session, store: Store, report: FlowReport) -> None:
         flow_report.show_outcome(session.out, report, when=True)
     else:
         flow_report.show_data(session.out, report, causes)
-    flow_report.say_what_to_do(session.out, report, causes, store=session.url)
+    flow_report.say_notes(session.out, report, causes)
+    session.out.next_steps(flow_report.next_steps(report, causes, store=session.url))
 
 
 # ── a report, here and where a run ends ───────────────────────────────────────────────────────────────────────────────
 
 
 def show_data(out: Output, report: Report) -> None:
-    """A report for programs: JSON where that is asked for, else a field in each line."""
-    document = _document(report)
+    """Print a report as JSON, or as one field per line for a pipe."""
+    document = run_document(report)
     if out.json:
         out.document(document)
         return
@@ -238,20 +255,19 @@ def show_data(out: Output, report: Report) -> None:
 
 
 def show_outcome(out: Output, report: Report) -> None:
-    """A report in a few lines, for who has just seen the run end."""
+    """Print the report of a run that has just ended."""
     pace = f", {report.throughput:,.0f} rows/s" if report.read else ""
-    again = ", resumed" if report.resumed else ""
+    resumed = ", resumed" if report.resumed else ""
     took = format_duration(report.seconds)
     numbers = len(f"{report.read:,}")
 
     def rows(count: int, more: str) -> str:
         return f"{count:>{numbers},}  {more}"
 
-    _pairs(
-        out,
+    out.fields(
         {
             "pipeline": report.pipeline,
-            "run": f"{report.run_id}, {report.status}{again}",
+            "run": f"{report.run_id}, {report.status}{resumed}",
             "read": rows(report.read, f"from {report.source}"),
             "written": rows(report.written, f"to {report.sink}"),
             "rejected": rows(report.rejected, _judged(report)) if report.rejected else None,
@@ -261,44 +277,58 @@ def show_outcome(out: Output, report: Report) -> None:
             "not written": f"columns {', '.join(report.ignored_columns)}" if report.ignored_columns else None,
             "took": f"{took}{pace}",
         },
+        styles=_styles(report),
     )
 
 
-def say_what_to_do(out: Output, report: Report, *, store: str | None) -> None:
-    """Print the commands that lead on from a report."""
-    where = "" if store is None else f" --store {shlex.quote(mask(store))}"
+def say_notes(out: Output, report: Report) -> None:
+    """Print what the report does not show: a missed SLA."""
     if report.late and report.sla is not None:
         out.say(f"SLA missed: due {at(report.sla)}")
+
+
+def next_steps(report: Report, *, store: str | None) -> list[tuple[str, str]]:
+    """Return the commands that show what a run rejected, and how an unfinished run continues."""
+    where = "" if store is None else f" --store {shlex.quote(mask(store))}"
+    steps = []
     if report.rejected:
-        out.say(f"the rejected rows by cause: redrive dlq causes --run {str(report.run_id)[:8]}{where}")
+        steps.append(("rejected rows by cause", f"redrive dlq causes --run {str(report.run_id)[:8]}{where}"))
     if report.status in _ENDED_BADLY and report.read:
         if report.status is RunStatus.ABORTED:
-            out.say("it stays aborted until `redrive run --restart`, or --override-gate to accept the rejected rows")
+            steps.append(("accept the rejected rows", "redrive run FILE:NAME --override-gate"))
         else:
-            out.say("running it again goes on from its checkpoint; `redrive run --restart` begins anew")
+            steps.append(("resume from the checkpoint", "redrive run FILE:NAME"))
+        steps.append(("begin a new run", "redrive run FILE:NAME --restart"))
+    return steps
+
+
+def _styles(report: Report) -> dict[str, str]:
+    """Return the styles of the fields of a report."""
+    tier = "" if report.tier is Tier.LOG else style_of(report.tier)
+    return {"run": style_of(report.status), "rejected": tier, "sla": FAILURE if report.late else ""}
 
 
 _SUPERSEDED = "superseded by another row with the same key"
 
 
-def _show_to_people(out: Output, report: Report) -> None:
+def _show_on_terminal(out: Output, report: Report) -> None:
     checkpoint = None if report.checkpoint is None else json.dumps(mask_all(report.checkpoint), ensure_ascii=False)
     if checkpoint is not None and len(checkpoint) > _LONGEST:
         checkpoint = f"{checkpoint[:_LONGEST]}… ({len(checkpoint):,} characters; --json shows all)"
     done, share_read = report.status is RunStatus.COMPLETE, report.source_share
-    _pairs(
-        out,
+    out.fields(
         {
             "run": f"{report.run_id}, {report.status}",
             "pipeline": report.pipeline,
-            "reason": report.detail or report.reason,
+            "reason": in_a_line(report.detail or report.reason) or None,
             "source": report.source,
             "sink": report.sink,
             "started": at(report.started_at),
             "ended": at(report.ended_at) or None,
             "took": f"{format_duration(report.seconds)}, {report.throughput:,.0f} rows/s",
-            "sla": f"{at(report.sla)}{', missed' if report.late else ', kept' if done else ''}" if report.sla else None,
-            "read": f"{report.read:,}" + ("" if done or share_read is None else f", {share_read:.0%} of the source"),
+            "sla": f"{at(report.sla)}{', missed' if report.late else ', met' if done else ''}" if report.sla else None,
+            "read": f"{report.read:,}"
+            + ("" if done or share_read is None else f", {percent(share_read)} of the source"),
             "written": f"{report.written:,}",
             "rejected": f"{report.rejected:,}" + (f", {_judged(report)}" if report.rejected else ""),
             "duplicates": f"{report.duplicates:,}, {_SUPERSEDED}" if report.duplicates else None,
@@ -307,18 +337,13 @@ def _show_to_people(out: Output, report: Report) -> None:
             "retries": f"{report.retries:,}" if report.retries else None,
             "checkpoint": checkpoint,
         },
+        styles=_styles(report),
     )
 
 
 def _judged(report: Report) -> str:
-    """How many of the rows were rejected, and what the gate says to that."""
-    return share(report.rate) + ("" if report.tier is Tier.LOG else f", {report.tier}")
-
-
-def _pairs(out: Output, rows: dict[str, str | None]) -> None:
-    for name, value in rows.items():
-        if value is not None:
-            out.text(f"{name:<11}{in_a_line(value) if name == 'reason' else value}".rstrip())
+    """Return the share of rejected rows, with the tier of the gate."""
+    return percent(report.rate) + ("" if report.tier is Tier.LOG else f", {report.tier}")
 
 
 @command(app)
@@ -326,13 +351,17 @@ def cancel(
     session: Session,
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="The run of a flow, by its id or the beginning of it.", show_default=False),
+        typer.Argument(
+            metavar="RUN",
+            help="Run of a flow: its id, the beginning of it, or the name of the flow.",
+            show_default=False,
+        ),
     ],
     note: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Why; it stays with the run.", show_default=False)
+        str, typer.Option("--note", metavar="TEXT", help="Reason, stored with the run.", show_default=False)
     ],
 ) -> None:
-    """End the run of a flow for good. Executors that are at work on it stop, and it is not resumed.
+    """Cancel the run of a flow: its executors stop, and it is never resumed.
 
     Its open letters are discarded. The next start of the flow begins a new run. A pipeline is stopped with SIGTERM.
 
@@ -344,18 +373,18 @@ def cancel(
         cancelled = actions.cancel(store, run, note=note)
     if session.out.json:
         session.out.document({"run_id": str(cancelled), "status": str(FlowStatus.ABANDONED)})
-    session.out.say(f"cancelled run {str(cancelled)[:8]}; who is running it stops within a second or so")
+    session.out.say(f"cancelled run {str(cancelled)[:8]}; its executors stop within a second or so")
 
 
 @command(app)
 def forget(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline or flow.", show_default=False)],
-    go: Annotated[bool, typer.Option("--go", help="Do it; without this, it is a dry run.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline or flow.", show_default=False)],
+    go: Annotated[bool, typer.Option("--go", help="Execute; without this, a dry run.")] = False,
 ) -> None:
-    """Forget a retired pipeline or flow: its deadline, checkpoint, runs, metrics and alerts.
+    """Remove what is stored of a retired pipeline or flow: deadline, checkpoint, runs, metrics and alerts.
 
-    Refused while it is running or has open letters. Decided letters stay until `redrive dlq purge`.
+    Rejected while it is running or has open letters. Resolved letters stay until `redrive dlq purge`.
 
     Examples: redrive runs forget vendor_2024; redrive runs forget vendor_2024 --go
     """
@@ -368,7 +397,7 @@ def forget(
         if not found.kinds and (still_set or store.alerts.find(status="open", subject=name, limit=1)):
             found = replace(found, kinds=("pipeline",))  # it never ran: only the settings have named it
         if not found.kinds:
-            raise CommandRefused(f"the store knows no pipeline or flow {name!r}; `redrive runs ls` lists runs")
+            raise CommandRefused(f"there is no pipeline or flow {name!r} in the store. `redrive runs ls` lists runs")
         closed = 0
         if go:
             forget_work(store.database, name, files=session.results_of(store))
@@ -383,8 +412,11 @@ def forget(
     if go:
         out.say(f"forgot {some}; {counted(closed, 'alert')} closed")
     else:
-        out.say(f"would forget {some}; nothing was changed. To do it: {session.again_with('--go')}")
+        out.say(f"would forget {some}. Nothing was changed")
+        out.next_steps([("execute", session.again_with("--go"))])
     if found.letters:
-        out.say(f"{counted(found.letters, 'decided letter')} of it stay, and in the metrics; see `redrive dlq purge`")
+        out.say(
+            f"{counted(found.letters, 'resolved letter')} kept, also in the metrics; `redrive dlq purge` removes them"
+        )
     if still_set:
-        out.say(f"redrive.toml still has [pipelines.{name}]: remove it, or the watch waits for the next run")
+        out.say(f"redrive.toml still has [pipelines.{name}]. Remove it, or the watch expects the next run")

@@ -8,6 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from redrive.calls.metrics.window import QUARTER, window
+from redrive.cli.format import latency, percent
 
 if TYPE_CHECKING:
     from redrive.store.repositories.services import ServiceWindow
@@ -67,8 +68,8 @@ def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> lis
     by = "hour" if grid.seconds == _HOUR else "quarter of an hour"
     return [
         *row(f"attempts, by the {by}, in UTC", 4, lambda one: one.attempts, short),
-        *row("failed, of these", 2, lambda one: None if one.success_rate is None else 1 - one.success_rate, share),
-        *row("p95 of the others", 2, lambda one: one.p95, span),
+        *row("failed, of these", 2, lambda one: None if one.success_rate is None else 1 - one.success_rate, percent),
+        *row("p95 of the others", 2, lambda one: one.p95, latency),
         " " * _LABEL + _hours(begins, grid),
     ]
 
@@ -102,15 +103,3 @@ def short(number: float) -> str:
         return f"{number:,.0f}"
     unit, name = next(one for one in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if number >= one[0])
     return f"{number / unit:.1f}{name}"
-
-
-def share(number: float) -> str:
-    """A share; what is more than nothing never looks like nothing, and what is not all never like all."""
-    if 0 < number < 0.001:
-        return "<0.1%"
-    return ">99.9%" if 0.999 < number < 1 else f"{number:.1%}"
-
-
-def span(seconds: float) -> str:
-    """How long a call took."""
-    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""`redrive services`: what services did, and what the processes that share a store tell each other about them."""
+"""`redrive services`: attempts, latency, circuits and keys of services, as the processes of a store share them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
 from redrive.cli.exit_codes import CommandRefused
-from redrive.cli.format import ago, at, counted
+from redrive.cli.format import ago, at, counted, latency, percent
 from redrive.cli.output import Column, Output, iso
-from redrive.cli.service_chart import beginning, chart, share, span
+from redrive.cli.service_chart import beginning, chart
 from redrive.cli.session import Session
+from redrive.cli.style import style_of_circuit
 from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
@@ -24,33 +25,41 @@ if TYPE_CHECKING:
     from redrive.store.repositories.services import EndpointSums, ServiceWindow
     from redrive.store.store import Store
 
-app = noun("Services: what they did of late, open circuits, used-up keys.", bare="ls")
+app = noun("List services with their circuits and exhausted keys; reset them.", bare="ls")
 
 
 def _in_words(state: str) -> str:
     return state.replace("_", "-")
 
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="The service.", show_default=False)]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the service.", show_default=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """All that is known of one service."""
+    """What the store knows of one service."""
 
     state: ServiceState
     day: ServiceWindow
-    """The last day, in one."""
+    """The last day as a whole."""
     windows: Sequence[ServiceWindow]
-    """And by the quarter of an hour."""
+    """The last day by quarters of an hour."""
 
     @property
     def name(self) -> str:
-        """As it may be shown."""
+        """Name with secrets masked."""
         return mask(self.state.service)
 
+    @property
+    def has_trouble(self) -> bool:
+        """Whether its circuit is not closed, a key is exhausted, or calls failed within the last day."""
+        from redrive.policy.breaker import CircuitState
 
-def _all(store: Store, now: datetime) -> list[ServiceFacts]:
+        return self.state.state != CircuitState.CLOSED or bool(self.state.drained) or self.day.calls_failed > 0
+
+
+def all_services(store: Store, now: datetime) -> list[ServiceFacts]:
+    """Return what the store knows of each service."""
     from redrive.policy.breaker import CircuitState
     from redrive.store.repositories.service_state import ServiceState
     from redrive.store.repositories.services import merge_windows
@@ -76,33 +85,36 @@ def _all(store: Store, now: datetime) -> list[ServiceFacts]:
 
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# In a narrow terminal what is wrong matters most, then what is usual.
+# A narrow terminal keeps what is wrong.
 _COLUMNS = (
     Column(title="service", least=12),
-    Column(title="circuit", show=_in_words),
+    Column(title="circuit", show=_in_words, style=style_of_circuit),
     Column(title="attempts", right=True),
-    Column(title="success", show=lambda rate: "" if rate is None else share(rate), right=True),
+    Column(title="success", show=lambda rate: "" if rate is None else percent(rate), right=True),
     Column(title="failures", right=True),
     Column(title="retries", show=lambda mean: "" if mean is None else f"{mean:.2f}", right=True, drop=4),
-    Column(title="p95", show=lambda seconds: "" if seconds is None else span(seconds), right=True, drop=3),
+    Column(title="p95", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=3),
     Column(title="machines", show=", ".join, drop=5, least=12),
     Column(title="next probe", show=ago, drop=2),
-    Column(title="used-up keys", show=", ".join, drop=1, least=12),
-    Column(title="last word", show=ago, drop=6),
+    Column(title="used-up keys", heading="exhausted keys", show=", ".join, drop=1, least=12),
+    Column(title="last word", heading="last report", show=ago, drop=6),
 )
 
 
 @command(app)
 def ls(session: Session) -> None:
-    """Services with their last day, whose circuit is open, and whose keys are used up."""
+    """List services with their last day, open circuits and exhausted keys.
+
+    Examples: redrive services ls; redrive services ls --json
+    """
     with session.opened() as store:
-        found = _all(store, datetime.now(UTC))
+        found = all_services(store, datetime.now(UTC))
     if session.out.json:
-        session.out.document([_document(one) for one in found])
+        session.out.document([service_document(one) for one in found])
     else:
         session.out.table(_COLUMNS, [_row(one) for one in found])
     if not found:
-        session.out.say("no service was recorded, no circuit is open, and no key is used up")
+        session.out.say("no services recorded yet")
 
 
 def _row(known: ServiceFacts) -> list[Any]:
@@ -130,22 +142,25 @@ def show(
     session: Session,
     name: _Name,
     quarters: Annotated[
-        bool, typer.Option("--quarters", help="The last day as a table, a row for each quarter of an hour.")
+        bool, typer.Option("--quarters", help="Print the last day as a table by quarters of an hour.")
     ] = False,
     endpoints: Annotated[
-        bool, typer.Option("--endpoints", help="The last day as a table, a row for each function or route.")
+        bool, typer.Option("--endpoints", help="Print the last day as a table by functions and routes.")
     ] = False,
 ) -> None:
-    """One service: its last day as a chart, who opened its circuit, which keys are used up."""
+    """Show one service: its last day as a chart, its circuit and its exhausted keys.
+
+    Examples: redrive services show shipfast; redrive services show shipfast --endpoints
+    """
     now = datetime.now(UTC)
     with session.opened() as store:
-        found = _of_name(_all(store, now), name)
+        found = _of_name(all_services(store, now), name)
         by_endpoint = store.services.endpoints(found.state.service, since=beginning(now))
     out = session.out
     if out.json:
         out.document(
             {
-                **_document(found),
+                **service_document(found),
                 "windows": [_window(one) for one in found.windows],
                 "endpoints": [dict(zip(_ENDPOINT_NAMES, _endpoint(one), strict=True)) for one in by_endpoint],
             }
@@ -169,10 +184,10 @@ def _facts(known: ServiceFacts, out: Output) -> list[tuple[str, Any]]:
         ("service", known.name),
         ("circuit", _in_words(state.state) if people else state.state),
         ("opened by", ", ".join(state.hosts)),
-        ("believed everywhere", state.everywhere),
+        ("open everywhere", state.everywhere),
         ("next probe", at(probe) if people else probe),
-        ("last word", at(state.changed_at) if people else state.changed_at),
-        *((f"key …{key.key_id} used up until", at(key.until) if people else key.until) for key in state.drained),
+        ("last report", at(state.changed_at) if people else state.changed_at),
+        *((f"key …{key.key_id} exhausted until", at(key.until) if people else key.until) for key in state.drained),
         ("calls of the last day", _number(day.calls, people)),
         ("attempts", _number(day.attempts, people)),
         ("success", _share(day.success_rate, people)),
@@ -188,7 +203,7 @@ def _facts(known: ServiceFacts, out: Output) -> list[tuple[str, Any]]:
 
 
 def _how(outcome: str) -> str:
-    """What is not sent is no attempt that failed."""
+    """Return how attempts of this outcome are named; what was not sent did not fail."""
     return "not sent" if outcome in ("circuit_open", "no_key_left") else "failed"
 
 
@@ -197,11 +212,11 @@ def _number(count: int, people: bool) -> Any:
 
 
 def _share(rate: float | None, people: bool) -> Any:
-    return None if rate is None else share(rate) if people else _rounded(rate)
+    return None if rate is None else percent(rate) if people else _rounded(rate)
 
 
 def _latency(day: ServiceWindow) -> str:
-    return ", ".join(span(one) for one in (day.p50, day.p95, day.p99) if one is not None)
+    return ", ".join(latency(one) for one in (day.p50, day.p95, day.p99) if one is not None)
 
 
 def _open(seconds: float, people: bool) -> Any:
@@ -212,12 +227,12 @@ _ENDPOINT_COLUMNS = (
     Column(title="endpoint", least=20),
     Column(title="calls", right=True, drop=4),
     Column(title="attempts", right=True),
-    Column(title="success", show=lambda rate: "" if rate is None else share(rate), right=True),
+    Column(title="success", show=lambda rate: "" if rate is None else percent(rate), right=True),
     Column(title="faults", right=True),
     Column(title="calls failed", right=True, drop=2),
     Column(title="4xx", right=True, drop=5),
     Column(title="404", right=True, drop=6),
-    Column(title="mean", show=lambda one: "" if one is None else span(one), right=True, drop=3),
+    Column(title="mean", show=lambda one: "" if one is None else latency(one), right=True, drop=3),
 )
 _ENDPOINT_NAMES = (
     *("endpoint", "calls", "attempts", "success_rate", "faults", "calls_failed", "failed_4xx", "failed_404"),
@@ -241,9 +256,9 @@ _QUARTER_COLUMNS = (
     Column(title="retries", right=True, drop=4),
     Column(title="calls failed", right=True, drop=3),
     Column(title="fallbacks", right=True, drop=7),
-    Column(title="p50", show=lambda one: "" if one is None else span(one), right=True, drop=8),
-    Column(title="p95", show=lambda one: "" if one is None else span(one), right=True, drop=1),
-    Column(title="p99", show=lambda one: "" if one is None else span(one), right=True, drop=9),
+    Column(title="p50", show=lambda one: "" if one is None else latency(one), right=True, drop=8),
+    Column(title="p95", show=lambda one: "" if one is None else latency(one), right=True, drop=1),
+    Column(title="p99", show=lambda one: "" if one is None else latency(one), right=True, drop=9),
     Column(title="open seconds", show=lambda one: f"{one:,.0f}" if one else "", right=True, drop=2),
 )
 
@@ -256,38 +271,39 @@ def _quarter(one: ServiceWindow) -> list[Any]:
     ]
 
 
-# ── to put right ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(app)
 def reset(
     session: Session,
     name: _Name,
-    keys: Annotated[bool, typer.Option("--keys", help="Use its used-up keys again, too.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Also use its exhausted keys again.")] = False,
 ) -> None:
-    """Close a circuit in every process that shares the store."""
+    """Close the circuit of a service in every process that shares the store.
+
+    Examples: redrive services reset shipfast; redrive services reset shipfast --keys
+    """
     with session.opened() as store:
         resting = any(one.drained for one in store.shared.services() if one.service == name)
         if not resting:
-            _of_name(_all(store, datetime.now(UTC)), name)  # refuses a name that nothing is known of
+            _of_name(all_services(store, datetime.now(UTC)), name)  # refuses a name that nothing is known of
         known = store.shared.reset(name, keys=keys)
     if session.out.json:
         session.out.document({"service": name, "reset": known, "keys": keys})
-    said = f"the circuit of {name} is closed" + (", and its keys are in use again" if keys else "")
-    session.out.say(
-        said if known else f"there was nothing to reset of {name}; `redrive services ls` lists what there is"
-    )
+    done = f"closed the circuit of {name}" + (" and released its exhausted keys" if keys else "")
+    session.out.say(done if known else f"nothing to reset for service {name!r}. `redrive services ls` lists services")
     if resting and not keys:
-        session.out.say("its used-up keys stay so; --keys uses them again, too")
+        session.out.say("its exhausted keys stay exhausted; --keys releases them")
 
 
 @command(app)
 def forget(
     session: Session,
     name: _Name,
-    go: Annotated[bool, typer.Option("--go", help="Do it; without this, it is a dry run.")] = False,
+    go: Annotated[bool, typer.Option("--go", help="Execute; without this, a dry run.")] = False,
 ) -> None:
-    """Forget a retired service: its figures, circuits, used-up keys, metrics and alerts.
+    """Remove what is stored of a retired service: measurements, circuits, exhausted keys, metrics and alerts.
 
     A process that still calls it records it again.
 
@@ -299,7 +315,7 @@ def forget(
     with session.opened() as store:
         rows, closed = count_service(store.database, name), 0
         if not rows:
-            _of_name(_all(store, datetime.now(UTC)), name)
+            _of_name(all_services(store, datetime.now(UTC)), name)
         if go:
             forget_service(store.database, name)
             closed = store.alerts.retire(name, ["service"], by=actor())
@@ -307,20 +323,18 @@ def forget(
     if out.json:
         out.document({"service": name, "rows": rows, "alerts_closed": closed, "dry_run": not go})
     if go:
-        out.say(f"forgot service {name}: {counted(rows, 'row')} of figures; {counted(closed, 'alert')} closed")
+        out.say(f"forgot service {name}: {counted(rows, 'row')} of measurements; {counted(closed, 'alert')} closed")
     else:
-        again = session.again_with("--go")
-        out.say(
-            f"would forget service {name}: {counted(rows, 'row')} of figures; nothing was changed. To do it: {again}"
-        )
+        out.say(f"would forget service {name}: {counted(rows, 'row')} of measurements. Nothing was changed")
+        out.next_steps([("execute", session.again_with("--go"))])
 
 
 def _of_name(found: list[ServiceFacts], name: str) -> ServiceFacts:
     for one in found:
         if one.state.service == name:
             return one
-    listed = f"; there are {', '.join(one.name for one in found)}" if found else ""
-    raise CommandRefused(f"nothing is known of a service {name!r}{listed}")
+    listed = f". Known services: {', '.join(one.name for one in found)}" if found else ""
+    raise CommandRefused(f"there is no service {name!r} in the store{listed}")
 
 
 def _rounded(number: float | None, digits: int = 6) -> float | None:
@@ -331,7 +345,8 @@ def _moment(retry_in: float | None) -> datetime | None:
     return None if retry_in is None else datetime.now(UTC) + timedelta(seconds=retry_in)
 
 
-def _document(known: ServiceFacts) -> dict[str, Any]:
+def service_document(known: ServiceFacts) -> dict[str, Any]:
+    """Return a service as JSON shows it."""
     found = known.state
     return {
         "service": known.name,

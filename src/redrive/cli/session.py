@@ -1,4 +1,4 @@
-"""What every command is given: the store it is about, and the way to answer."""
+"""What every command is given: the settings, the store and the output."""
 
 from __future__ import annotations
 
@@ -35,26 +35,33 @@ class CommonOptions:
 
     store: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The store: postgresql://…, sqlite:///… or a path. [env: REDRIVE_STORE]"),
+        typer.Option(metavar="URL", help="Store to use: postgresql://…, sqlite:///… or a path. [env: REDRIVE_STORE]"),
     ] = None
-    json: Annotated[bool, typer.Option("--json", help="Answer in JSON, with full values.")] = False
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with full values.")] = False
+    wide: Annotated[bool, typer.Option("--wide", help="Print tables in full width; cut and drop no column.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One run of a command."""
+    """One execution of a command."""
 
     url: str | None
     out: Output
     words: tuple[str, ...] = ()
     """The command as it was typed."""
     settings: Settings = field(default_factory=Settings)
+    invalid: ConfigError | None = None
+    """Why the settings cannot be used; None where they can, or where the command does not accept such ones."""
 
     @classmethod
-    def of(cls, context: typer.Context) -> Session:
-        """A session from the options of the command and of the groups it stands in; the innermost counts."""
-        url, as_json = None, False
+    def of(cls, context: typer.Context, *, accept_invalid: bool = False) -> Session:
+        """Return a session with the options of the command and of the groups it belongs to; the innermost counts.
+
+        Args:
+            accept_invalid: return a session without settings where they cannot be used, instead of raising.
+        """
+        url, as_json, wide = None, False, False
         here: typer.Context | None = context
         while here is not None:
             given = here.params.get("store")
@@ -62,9 +69,16 @@ class Session:
                 raise CommandRefused("--store is empty; name a file or a URL, or leave it out for the default")
             url = url or given
             as_json = as_json or bool(here.params.get("json"))
+            wide = wide or bool(here.params.get("wide"))
             here = here.parent  # type: ignore[assignment]  # a parent is one of the same kind
         words = (context.obj or {}).get("words", ())
-        return cls(url=url, out=Output(as_json=as_json), words=tuple(words), settings=load(store=url))
+        session = cls(url=url, out=Output(as_json=as_json, wide=wide), words=tuple(words))
+        try:
+            return replace(session, settings=load(store=url))
+        except ConfigError as error:
+            if not accept_invalid:
+                raise
+            return replace(session, invalid=error)
 
     @contextmanager
     def opened(
@@ -121,6 +135,13 @@ class Session:
         usual = self.settings.store or DEFAULT
         return None if name in {usual, mask(usual), usual.removeprefix("sqlite:///")} else name
 
+    @property
+    def store_option(self) -> str:
+        """Return the option by which a suggested command means the same store, with a space before it."""
+        from redrive._internal.masking import mask
+
+        return "" if self.url is None else f" --store {shlex.quote(mask(self.url))}"
+
     def results_of(self, store: Store) -> Path:
         """The directory of results and live output of flows."""
         return store.results if self.settings.result_files is None else Path(self.settings.result_files)
@@ -165,7 +186,7 @@ def _check_redaction(settings: Settings) -> None:
     try:
         Redactor(settings.redact)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"letters.redact of the settings cannot be used: {error}") from None
+        raise ConfigError(f"letters.redact is not valid: {error}") from None
 
 
 def _must_exist(url: str | None) -> None:
@@ -182,11 +203,11 @@ def _must_exist(url: str | None) -> None:
         next((place / DEFAULT for place in here.parents if os.path.exists(place / DEFAULT)), None) if not url else None
     )
     advice = (
-        f"there is one at {near}, use it with --store {near}"
+        f"There is one at {near}: pass --store {near}"
         if near
-        else "go where your pipeline runs, or name a store with --store or REDRIVE_STORE"
+        else "Change to the directory of your pipeline, or pass --store or set REDRIVE_STORE"
     )
-    raise CommandRefused(f"there is no store at {path} yet; {advice}")
+    raise CommandRefused(f"there is no store at {path}. {advice}")
 
 
 def _sqlite_path(url: str) -> Path | None:

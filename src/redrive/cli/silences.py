@@ -10,14 +10,15 @@ import typer
 from redrive.cli.alerts import _LARGEST, _in_a_sentence, app
 from redrive.cli.command import command
 from redrive.cli.durations import seconds
-from redrive.cli.format import ago, at
+from redrive.cli.format import ago, at, counted
 from redrive.cli.output import Column
 from redrive.cli.session import Limit, Session
+from redrive.cli.style import style_of
 
 if TYPE_CHECKING:
     from redrive.model.alerts import Silence
 
-_For = Annotated[str, typer.Option("--for", metavar="SPAN", help="How long: 30min, 2h, 3d …", show_default=False)]
+_For = Annotated[str, typer.Option("--for", metavar="SPAN", help="Duration: 30min, 2h, 3d …", show_default=False)]
 
 
 @command(app)
@@ -25,20 +26,21 @@ def silence(
     session: Session,
     *,
     for_: _For,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for those who wonder.", show_default=False)],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown with the silence.", show_default=False)],
     subject: Annotated[
         str | None, typer.Option(metavar="NAME", help="Alerts about this pipeline, flow, service, table …")
     ] = None,
     condition: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Alerts of this condition; see `alerts rules`.")
+        str | None, typer.Option(metavar="NAME", help="Alerts of this condition, as `alerts rules` lists them.")
     ] = None,
-    pipeline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Alerts about this pipeline or flow, or that concern it alone.")
-    ] = None,
+    pipeline: Annotated[str | None, typer.Option(metavar="NAME", help="Alerts about this pipeline or flow.")] = None,
 ) -> None:
-    """Send nothing about some alerts for a while; what still holds when that ends is sent then.
+    """Suppress messages about matching alerts for a while; alerts still open when it ends are sent then.
 
-    Of several options all must match. The alerts are recorded and listed meanwhile.
+    Of several options, all must match. Alerts are still recorded and listed.
+
+    Examples: redrive alerts silence --for 2h --reason "vendor maintenance" --subject vendor;
+    redrive alerts silence --for 1d --reason "known" --condition stale
     """
     with session.opened() as store, _in_a_sentence():
         made = store.alerts.silence(
@@ -47,21 +49,25 @@ def silence(
         matching = sum(made.covers(one) for one in store.alerts.find(status="open", limit=1_000))
     if session.out.json:
         session.out.document(made.document())
-    open_now = "no open alert matches now" if not matching else f"{matching:,} open alert{'s'[: matching > 1]} now"
+    open_now = "no open alert matches now" if not matching else f"{counted(matching, 'open alert')} now"
     session.out.say(f"silence {made.id} until {at(made.until)}: {made.about} ({open_now})")
 
 
 @command(app)
 def snooze(
     session: Session,
-    alert_id: Annotated[int, typer.Argument(metavar="ID", help="The alert.", show_default=False, min=1, max=_LARGEST)],
+    alert_id: Annotated[
+        int, typer.Argument(metavar="ID", help="Id of the alert.", show_default=False, min=1, max=_LARGEST)
+    ],
     *,
     for_: _For,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = "snoozed",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason.")] = "snoozed",
 ) -> None:
-    """Send nothing about one alert for a while; if it still holds when that ends, it is sent again.
+    """Suppress messages about one alert for a while; if it is still open when that ends, it is sent again.
 
     The snooze ends early when the alert is resolved, becomes more severe, or concerns another pipeline or flow.
+
+    Examples: redrive alerts snooze 17 --for 2h; redrive alerts snooze 17 --for 1d --reason "waiting for the vendor"
     """
     with session.opened() as store, _in_a_sentence():
         made = store.alerts.snooze(alert_id, seconds=seconds("--for", for_), reason=reason)
@@ -74,10 +80,13 @@ def snooze(
 def silences(
     session: Session,
     *,
-    all_: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Include silences that have ended.")] = False,
     limit: Limit = 50,
 ) -> None:
-    """List silences, the newest first. Maintenance windows are in redrive.toml."""
+    """List silences, newest first. Maintenance windows are in redrive.toml.
+
+    Examples: redrive alerts silences; redrive alerts silences --all --json
+    """
     with session.opened() as store:
         found = store.alerts.silences(ended=all_, limit=limit)
     if session.out.json:
@@ -85,17 +94,20 @@ def silences(
     else:
         session.out.table(_COLUMNS, [_row(one) for one in found])
     if not found:
-        session.out.say("no silences" if all_ else "nothing is silenced")
+        session.out.say("no silences" if all_ else "no active silences")
 
 
 @command(app)
 def unsilence(
     session: Session,
     silence_id: Annotated[
-        int, typer.Argument(metavar="SILENCE", help="Its number.", show_default=False, min=1, max=_LARGEST)
+        int, typer.Argument(metavar="SILENCE", help="Number of the silence.", show_default=False, min=1, max=_LARGEST)
     ],
 ) -> None:
-    """End a silence early. What still holds is sent at the next look of the watch."""
+    """End a silence early. Alerts that are still open are sent when the watch evaluates next.
+
+    Examples: redrive alerts unsilence 3; redrive alerts unsilence 3 --json
+    """
     with session.opened() as store, _in_a_sentence():
         ended = store.alerts.end_silence(silence_id)
     if session.out.json:
@@ -106,7 +118,7 @@ def unsilence(
 _COLUMNS = (
     Column(title="silence", show=str, right=True),
     Column(title="until", show=at),
-    Column(title="status"),
+    Column(title="status", style=style_of),
     Column(title="alerts", least=20, wrap=True),
     Column(title="reason", least=20, wrap=True),
     Column(title="by", drop=1),

@@ -1,4 +1,4 @@
-"""`redrive store`: what it holds, and its schema."""
+"""`redrive store`: size, schema and retention of the store."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from redrive.errors import SchemaMismatch
 if TYPE_CHECKING:
     from redrive.store.retention.finished import StorePurged
 
-app = noun("The store: what it holds, and its schema.", bare="info")
+app = noun("Show, migrate and purge the store.", bare="info")
 
 
 @command(app)
 def info(session: Session) -> None:
-    """Where the store is, which schema it has, how full it is."""
+    """Show the address, schema version and size of the store.
+
+    Examples: redrive store info; redrive store info --json
+    """
     from redrive.cli.letter_view import plain
 
     with session.opened() as store:
@@ -61,7 +64,10 @@ def info(session: Session) -> None:
 
 @command(app)
 def migrate(session: Session) -> None:
-    """Bring the schema up to date. Makes the store if there is none."""
+    """Migrate the schema to the current version. Creates the store if there is none.
+
+    Examples: redrive store migrate; redrive store migrate --store postgresql://redrive@db/prod
+    """
     out = session.out
     try:
         with session.opened(create=True, migrate=False) as store:
@@ -81,28 +87,32 @@ def purge(
     session: Session,
     older_than: Annotated[
         str,
-        typer.Option(metavar="WHEN", help="Ended longer ago than this, or before this date.", show_default=False),
+        typer.Option(
+            metavar="WHEN", help="Age, such as 90d, or a date; what ended before is removed.", show_default=False
+        ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print how much would be removed.")] = False,
     files: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Where results of flows are, if Flow(files=…) names a directory; else as redrive.toml says.",
+            help="Directory of results, if Flow(files=…) names one. [default: from redrive.toml]",
             show_default=False,
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Remove for good what was finished long ago.
+    """Remove finished work of a certain age, for good.
 
-    Runs, flows with their tasks and results, alerts that are over, figures of services. What is unfinished, held or
-    waited for always stays, and so do the newest runs of each pipeline and flow. For letters there is `dlq purge`.
+    Runs, flows with their tasks and results, resolved alerts, measurements of services. Unfinished and held work is
+    kept, and so are the newest runs of each pipeline and flow. `redrive dlq purge` removes letters.
+
+    Examples: redrive store purge --older-than 90d --dry-run; redrive store purge --older-than 2026-01-01 --yes
     """
     out = session.out
     files = session.settings.result_files if files is None else files
     with session.opened() as store:
-        # Purging is by its nature bulk, and a schedule does it where nobody is there: only a person is asked.
+        # A schedule purges without a terminal: only an operator is asked.
         if not dry_run and not yes and out.attended:
             would = store.purge(older_than=older_than, dry_run=True, files=files)
             if what := format_duration(would):
@@ -115,7 +125,7 @@ def purge(
     if out.json:
         out.document(asdict(purged))
     what = format_duration(purged) or "nothing"
-    out.say(f"would remove {what}; nothing was changed" if purged.dry_run else f"removed {what}")
+    out.say(f"would remove {what}. Nothing was changed" if purged.dry_run else f"removed {what}")
     for sentence in beside(purged, remote=remote):
         out.say(sentence)
 

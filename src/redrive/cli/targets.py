@@ -29,8 +29,8 @@ _IMPORTED = frozenset(
 
 
 def load_target(wanted: str) -> Any:
-    """The object that is meant; without a name, the only pipeline or flow there."""
-    return load(wanted) if ":" in wanted else _only_one(wanted, _loaded(wanted))
+    """Return the object of a target; without a name, the only pipeline or flow in it."""
+    return load(wanted) if ":" in wanted else _only_one(wanted, loaded_module(wanted))
 
 
 def target_of(wanted: str, found: Any) -> str:
@@ -40,7 +40,7 @@ def target_of(wanted: str, found: Any) -> str:
     """
     where, _, name = wanted.rpartition(":") if ":" in wanted else (wanted, "", "")
     if not name:
-        name = next(name for name, value in vars(_loaded(where)).items() if value is found)
+        name = next(name for name, value in vars(loaded_module(where)).items() if value is found)
     if not _is_file(where):
         return f"{where}:{name}"
     here = os.path.realpath(os.getcwd())
@@ -57,8 +57,8 @@ def load(wanted: str) -> Any:
     """The object that is meant. Its module is imported as `python` would from this directory."""
     where, colon, name = wanted.rpartition(":")
     if not (colon and where and all(part.isidentifier() for part in name.split("."))):
-        raise TargetNotFound(f"{wanted!r} does not say what to load; {_FORMS}")
-    found: Any = _loaded(where)
+        raise TargetNotFound(f"{wanted!r} is not a target: {_FORMS}")
+    found: Any = loaded_module(where)
     for part in name.split("."):
         try:
             found = getattr(found, part)
@@ -67,7 +67,8 @@ def load(wanted: str) -> Any:
     return found
 
 
-def _loaded(where: str) -> ModuleType:
+def loaded_module(where: str) -> ModuleType:
+    """Return the module of a file or of a module's name, imported as `python` would from this directory."""
     if not where:
         raise TargetNotFound(f"'' does not say what to load; {_FORMS}")
     if where in (os.curdir, os.pardir) or Path(where).is_dir():
@@ -116,14 +117,14 @@ def _only_one(where: str, module: ModuleType) -> Any:
     found = {id(value): (name, value) for name, value in reversed(vars(module).items()) if can_run(value)}
     if not found:
         raise TargetNotFound(
-            f"there is no pipeline or flow in {where}; make one with redrive.Pipeline(…) or redrive.Flow(…), or say "
-            f"what else is meant: {where}:NAME"
+            f"there is no pipeline or flow in {where}. Create one with redrive.Pipeline(…) or redrive.Flow(…), or name "
+            f"another object: {where}:NAME"
         )
     if len(found) > 1:
         kinds = Counter("flow" if is_flow(value) else "pipeline" for _, value in reversed(found.values()))
         several = " and ".join(counted(number, kind) for kind, number in kinds.items())
         listed = ", ".join(f"{where}:{name}" for name, _ in reversed(found.values()))
-        raise TargetNotFound(f"there are {several} in {where}; say which one: {listed}")
+        raise TargetNotFound(f"there are {several} in {where}. Name one of them: {listed}")
     ((_, only),) = found.values()
     return only
 
@@ -164,7 +165,7 @@ def _file(path: Path) -> ModuleType:
         name = own
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        raise TargetNotFound(f"{path} is no Python file; {_FORMS}")
+        raise TargetNotFound(f"{path} is not a Python file: {_FORMS}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -1,4 +1,4 @@
-"""`redrive watch`: looks after what no run can tell of itself, and tells people."""
+"""`redrive watch`: evaluates alert conditions that no run can report itself, and delivers alerts."""
 
 from __future__ import annotations
 
@@ -41,23 +41,28 @@ _PATIENCE_ONCE = 60.0  # seconds for which counts and probes are waited for, whe
 def watch(
     session: Session,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Evaluate once and exit: for cron.")] = False,
     every: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Between two looks: 30s, 2min …; else as redrive.toml says.")
+        str | None,
+        typer.Option(metavar="SPAN", help="Interval between evaluations: 30s, 2min …  [default: from redrive.toml]"),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Answer for /metrics there, as Prometheus asks for them.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics at this address, under /metrics.")
     ] = None,
     textfile: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Write the metrics to this file, for the node exporter.")
+        str | None, typer.Option(metavar="PATH", help="Write metrics to this file, for the node exporter.")
     ] = None,
 ) -> None:
-    """Look after all pipelines, flows and services of a store, and tell people.
+    """Evaluate alert conditions for all pipelines, flows and services of a store, and deliver alerts.
 
-    One for each store is enough. Where there are several, one leads and the others stand by. SIGTERM and Ctrl-C end it.
+    One watch per store is enough: of several, one leads and the others stand by. SIGTERM and Ctrl-C stop it.
+
+    Examples: redrive watch --listen 127.0.0.1:9464; redrive watch --once
     """
     if once and (every or listen):
-        raise CommandRefused(f"--once looks once: leave {'--every' if every else '--listen'} out")
+        raise CommandRefused(
+            f"--once excludes {'--every' if every else '--listen'}: it evaluates once. Remove one of them"
+        )
     leave_alerts_to_the_report()
     with ExitStack() as around:
         # A service may be started before the first run: it makes the store that its settings name, and looks.
@@ -71,7 +76,7 @@ def watch(
             from redrive.observe.prometheus import serve
 
             server = around.enter_context(serve(store, listen, health=look.health))
-            session.out.say(f"the metrics are at {server.url}/metrics")
+            session.out.say(f"serving metrics at {server.url}/metrics")
         status.begin()
         if not once:
             look.run()
@@ -81,7 +86,7 @@ def watch(
         raise look.failed[0]
     if look.unmeasured:
         names = _some(list(look.unmeasured))
-        raise CommandIncomplete(f"the look is incomplete: cannot measure {names}. Everything else was evaluated.")
+        raise CommandIncomplete(f"the evaluation is incomplete: cannot measure {names}. Everything else was evaluated")
 
 
 def _made(
@@ -160,7 +165,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 class _Status:
-    """One line for each change: for people on a terminal, as rows or as JSON for programs."""
+    """One line per change, as text, rows or JSON."""
 
     def __init__(self, out: Output, store: Store) -> None:
         self._out, self._store = out, store
@@ -194,16 +199,16 @@ class _Status:
                 then = "" if self.every is None else "; this one takes over when it ends"
                 self._out.say(f"standing by: process {process} on {host} leads{then}")
             case SettingsDiffer(()):
-                self._out.say("the watch that leads has the same settings now")
+                self._out.say("the leading watch has the same settings now")
             case SettingsDiffer(names):
                 self._out.say(
-                    f"the watch that leads has other settings, and those of this one have no effect: {_some(names)}"
+                    f"the leading watch has other settings; those of this watch have no effect: {_some(names)}"
                 )
             case Unconfigured(waiting) if waiting:
                 for channel, alerts in waiting.items():
                     numbers = _some([str(number) for number in alerts])
                     self._out.say(
-                        f"messages about {'alert' if len(alerts) == 1 else 'alerts'} {numbers} wait: "
+                        f"messages about {'alert' if len(alerts) == 1 else 'alerts'} {numbers} are waiting: "
                         f"{in_a_line(unconfigured(channel))}"
                     )
             case WatchProblem(what, None):  # that it began is in the log, which is not said twice
@@ -223,4 +228,4 @@ class _Status:
     @staticmethod
     def _write(line: str) -> None:
         sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()  # whoever reads on is to hear of it now
+        sys.stdout.flush()  # readers of a pipe see it at once

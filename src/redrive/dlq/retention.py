@@ -116,6 +116,7 @@ def size(connection: Connection, database: Database, *, now: datetime) -> QueueS
     ).one()
     by_status = {status: int(getattr(totals, status)) for status in STATUSES}
     pending = select(column.pipeline_name, func.sum(column.pending)).group_by(column.pipeline_name)
+    undecided = select(column.pipeline_name, func.sum(column.pending + column.escalated)).group_by(column.pipeline_name)
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     rejected = sum((column[status] for status in STATUSES[1:]), start=column[STATUSES[0]])
     fresh = select(column.pipeline_name, func.sum(rejected)).where(column.hour >= today).group_by(column.pipeline_name)
@@ -123,6 +124,7 @@ def size(connection: Connection, database: Database, *, now: datetime) -> QueueS
         letters=sum(by_status.values()),
         by_status=by_status,
         pending_by_pipeline={name: int(count) for name, count in connection.execute(pending) if count},
+        open_by_pipeline={name: int(count) for name, count in connection.execute(undecided) if count},
         new_today_by_pipeline={name: int(count) for name, count in connection.execute(fresh) if count},
         oldest_pending=_oldest_pending(connection),
         bytes=database.dialect.size(connection),

@@ -316,6 +316,8 @@ class QueueSize:
     by_status: Mapping[str, int]
     pending_by_pipeline: Mapping[str, int]
     """Pending letters."""
+    open_by_pipeline: Mapping[str, int] = field(default_factory=dict)
+    """Pending and escalated letters."""
     new_today_by_pipeline: Mapping[str, int]
     """Letters created today, in UTC."""
     oldest_pending: datetime | None

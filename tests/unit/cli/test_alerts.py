@@ -66,7 +66,7 @@ def settings(here):
 def test_where_nothing_is_wrong_that_is_said(run, store):
     answer = run("alerts", "ls")
     assert (answer.code, answer.rows) == (0, [])
-    assert answer.err == "nothing is wrong: no alert is open\n"
+    assert answer.err == "no open alerts\n"
     assert json.loads(run("alerts", "ls", "--json").out) == []
 
 
@@ -81,14 +81,14 @@ def test_the_most_urgent_comes_first_and_of_these_the_newest(run, found):
     ]
     answer = run("alerts", "ls", "--limit", "1")
     assert [row[4] for row in answer.rows] == ["new"]
-    assert answer.err == "there are more: redrive alerts ls --limit 5\n"
+    assert answer.err == "Next steps:\n  list more alerts  redrive alerts ls --limit 5\n"
 
 
 def test_alerts_are_narrowed_by_urgency_and_subject(run, found):
     found(finding("mild", "P3"), finding("bad"))
     assert [row[4] for row in run("alerts", "ls", "--urgency", "p3").rows] == ["mild"]
     assert [row[4] for row in run("alerts", "ls", "--subject", "bad").rows] == ["bad"]
-    assert run("alerts", "ls", "--subject", "other").err == "no alerts that match\n"
+    assert run("alerts", "ls", "--subject", "other").err == "no alerts match\n"
 
 
 def test_what_waits_to_be_told_is_listed_and_what_is_over_only_where_it_is_asked_for(run, found):
@@ -116,20 +116,20 @@ def test_a_message_that_could_not_be_delivered_is_listed_with_the_reason_even_wh
         routed.alerts.send_due()
     answer = run("alerts", "ls")
     assert [row[6] for row in answer.rows] == ["pager:waiting"]
-    assert re.search(r"^alert 1: pager ✗ since .*, 1 try: .*; next try ", answer.err)
+    assert re.search(r"^alert 1: pager ✗ since .*, 1 attempt: .*; next attempt ", answer.err)
     given_up = update(alert_sends).values(status="failed", attempts=40)
     over = update(alerts).values(status="resolved")
     for change in (given_up, over):
         store.database.write(lambda connection, change=change: connection.execute(change))
     answer = run("alerts", "ls")
     assert [(row[2], row[6]) for row in answer.rows] == [("resolved", "pager:failed")]
-    assert answer.err.endswith("40 tries: no connection: Connection refused; it is not tried any more\n")
+    assert answer.err.endswith("40 attempts: no connection: Connection refused; no further attempt\n")
     assert SECRET not in str(answer) + str(run("alerts", "show", "1"))
 
 
 def test_an_unknown_urgency_is_refused_in_a_sentence(run, store):
     answer = run("alerts", "ls", "--urgency", "P4")
-    assert (answer.code, answer.sentence) == (64, "there is no urgency 'P4'; it is one of P1, P2, P3")
+    assert (answer.code, answer.sentence) == (64, "'P4' is not a severity. It must be one of P1, P2, P3")
 
 
 # ── show, ack, resolve ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +251,7 @@ class TestIncident:
         answer = run("alerts", "test", "P1")
         opened, closed = self.events(server)
         assert (closed["event_action"], closed["dedup_key"]) == ("resolve", opened["dedup_key"])
-        assert (waited, "closed in a minute" in answer.err) == ([0.01], True)
+        assert (waited, "closing the incident in a minute" in answer.err) == ([0.01], True)
 
     def test_is_closed_by_the_watch_where_nobody_waits(self, run, store, server, monkeypatch):
         monkeypatch.setattr("redrive.alerts.delivery.outbox.TEST_LASTS", timedelta(0))
@@ -273,7 +273,10 @@ def test_people_see_by_a_mark_which_channel_took_it(terminal, store, settings, s
 def test_where_no_channel_is_set_the_sample_goes_to_the_log_and_that_is_said(run, store):
     answer = run("alerts", "test", "p3")
     assert (answer.code, answer.rows[0][:2]) == (0, ["log", "sent"])
-    assert "no channel is set for P3: it goes to the log; see [routes] of redrive.toml\n" in answer.err
+    assert (
+        "no channel is configured for P3: the alert goes to the log. Add one to [routes] in redrive.toml\n"
+        in answer.err
+    )
 
 
 @pytest.mark.parametrize("words", [("alerts", "test", "P1"), ("watch", "--once")])
@@ -281,7 +284,7 @@ def test_where_alerts_are_switched_off_that_is_said(run, store, settings, words)
     settings("[alerts]\nenabled = false\n")
     answer = run(*words)
     assert answer.code == 64
-    assert answer.sentence.startswith("alerts are switched off here")
+    assert answer.sentence.startswith("alerts are disabled by")
 
 
 def test_a_route_that_cannot_work_is_refused_with_its_line(run, store, settings):
@@ -369,7 +372,7 @@ class TestOwnAlerts:
     def test_open_lists_shows_and_resolves(self, run, store):
         answer = run(*self.OPEN, "--fact", "rows=0", "--fact", "file=a=b.csv")
         assert (answer.code, answer.err) == (0, "opened alert 1: P2 no rows\n")
-        assert run(*self.OPEN).err == "open already, found 2 times: alert 1: P2 no rows\n"
+        assert run(*self.OPEN).err == "already open, found 2 times: alert 1: P2 no rows\n"
         assert [(row[1], row[4], row[5]) for row in run("alerts", "ls").rows] == [
             ("P2", "custom nightly-export", "no rows")
         ]
@@ -378,7 +381,7 @@ class TestOwnAlerts:
         assert shown["facts"]["named"] == {"rows": "0", "file": "a=b.csv"}
         assert run("alerts", "resolve", "--key", "nightly-export").err == "resolved alert 1: P2 no rows\n"
         answer = run("alerts", "resolve", "--key", "nightly-export")
-        assert (answer.code, answer.err) == (0, "no alert of the key 'nightly-export' is open\n")
+        assert (answer.code, answer.err) == (0, "no open alert has the key 'nightly-export'\n")
 
     def test_json_is_the_alert(self, run, store):
         assert json.loads(run(*self.OPEN, "--json").out)["key"] == "custom:nightly-export"
@@ -392,8 +395,8 @@ class TestOwnAlerts:
             (("open", "x", "--severity", "P1", "--title", " "), "title must be a text"),
             (("open", "x", "--severity", "P1", "--title", "t", "--fact", "rows"), "--fact must be NAME=VALUE"),
             (("open", "x", "--title", "t"), "--severity"),
-            (("resolve",), "name the alerts by ID or by --key"),
-            (("resolve", "1", "--key", "x", "--note", "n"), "name the alerts by ID or by --key"),
+            (("resolve",), "no alerts to resolve: pass ids or --key"),
+            (("resolve", "1", "--key", "x", "--note", "n"), "no alerts to resolve: pass ids or --key"),
             (("resolve", "1"), "--note is missing"),
         ],
     )
@@ -405,7 +408,7 @@ class TestOwnAlerts:
 
     def test_it_is_refused_where_alerts_are_off(self, run, store, monkeypatch):
         monkeypatch.setenv("REDRIVE_ALERTS", "off")
-        assert "alerts are switched off here" in run(*self.OPEN).err
+        assert "alerts are disabled by" in run(*self.OPEN).err
         assert store.alerts.find() == []
 
 
@@ -423,7 +426,7 @@ class TestSilences:
         (row,) = run("alerts", "silences").rows
         assert row[2:5] == ["active", "pipeline vendor", "deploy"]
         assert run("alerts", "unsilence", "1").err == "ended silence 1: pipeline vendor\n"
-        assert run("alerts", "silences").err == "nothing is silenced\n"
+        assert run("alerts", "silences").err == "no active silences\n"
         assert json.loads(run("alerts", "silences", "--all", "--json").out)[0]["pipeline"] == "vendor"
 
     def test_silenced_alert_is_listed_as_such(self, run, found):
@@ -491,7 +494,7 @@ class TestAcknowledgingMany:
 
     def test_none_that_matches_changes_nothing(self, run, store, found):
         result = run("alerts", "ack", "--all")
-        assert (result.code, "nothing was changed" in result.err) == (0, True)
+        assert (result.code, "Nothing was changed" in result.err) == (0, True)
 
 
 def test_rules_list_conditions_of_the_settings(run, store, settings):

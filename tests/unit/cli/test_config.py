@@ -26,7 +26,7 @@ def test_address_of_the_heartbeat_is_not_shown(run, here):
 
 def test_directory_without_a_file_says_so(run, here, monkeypatch):
     monkeypatch.setenv("HOME", str(here))
-    assert run("config").err == "no redrive.toml was found; what is not listed has its default\n"
+    assert run("config").err == "no redrive.toml found; settings that are not listed have their defaults\n"
 
 
 def test_settings_that_other_commands_reject_are_warned_of(run, here, store):

@@ -45,7 +45,7 @@ def test_letters_that_do_not_fit_are_counted_and_left_alone(run, put, store):
     put(2)
     store.dlq.discard(ids=(1,), note="known")
     answer = run("dlq", "escalate", 1, 2, "--note", "look")
-    assert (answer.code, answer.err) == (0, "escalated 1 letter; 1 letter left alone: not pending\n")
+    assert (answer.code, answer.err) == (0, "escalated 1 letter; 1 letter skipped: not pending\n")
 
 
 def test_a_letter_in_the_hands_of_a_replay_is_left_to_it_and_trying_later_is_safe(run, put, held, store):
@@ -54,7 +54,7 @@ def test_a_letter_in_the_hands_of_a_replay_is_left_to_it_and_trying_later_is_saf
     answer = run("dlq", "discard", 1, 2, "--note", "known", "--json")
     assert answer.code == 75
     assert json.loads(answer.out) == {"changed": 1, "unfit": 0, "held": 1}
-    assert "1 letter left alone: in the hands of a replay" in answer.err
+    assert "1 letter skipped: a replay or run holds them" in answer.err
     assert status(store, 1, 2) == ["pending", "discarded"]
 
 
@@ -63,8 +63,8 @@ def test_a_selection_is_refused_where_nobody_is_there_to_ask(run, put, store):
     answer = run("dlq", "discard", "--pipeline", "vendor", "--note", "known")
     assert answer.code == 64
     assert answer.sentence == (
-        "this would discard 3 letters (3 pending), and nobody is there to ask; "
-        "say --yes if that is meant: nothing was changed"
+        "cannot discard 3 letters (3 pending) without confirmation: stdin is not a terminal. "
+        "Pass --yes. Nothing was changed"
     )
     assert status(store, 1, 2, 3) == ["pending"] * 3
 
@@ -101,7 +101,7 @@ def test_everything_there_is_must_be_asked_for(run, put, store, verb):
     put(2)
     answer = run("dlq", verb, "--note", "all of it", "--yes")
     assert answer.code == 64
-    assert answer.sentence.startswith(f"say which letters to {verb}: by id, --pipeline")
+    assert answer.sentence.startswith(f"no letters to {verb}: none was selected. Pass ids, --pipeline")
     assert status(store, 1, 2) == ["pending"] * 2
 
 

@@ -36,6 +36,7 @@ def test_every_option_that_selects_letters_is_on_the_page():
         "--all-statuses",
         "--store",
         "--json",
+        "--wide",
         "--debug",
         "ids",
     }

@@ -35,8 +35,9 @@ def test_a_preview_shows_what_would_change_and_changes_nothing(run, put, store):
     assert answer.rows[:2] == [["1", "fee", '"N/A"', "0"], ["1", "customer", "", '{"zip":"01234"}']]
     assert answer.err == (
         "would edit 2 letters\n"
-        "a preview: nothing was changed; to do it: "
-        "redrive dlq edit --pipeline vendor --set fee=0 --set customer.zip=01234 --go\n"
+        "dry run: nothing was changed\n"
+        "Next steps:\n"
+        "  execute  redrive dlq edit --pipeline vendor --set fee=0 --set customer.zip=01234 --go\n"
     )
     assert not store.dlq.get(1).edited
 
@@ -86,15 +87,16 @@ def test_a_whole_record_comes_from_a_file_or_from_stdin(run, put, store, here):
     preview = run("dlq", "edit", 1, "--record", "record.json")
     assert preview.rows == [["1", "fee", '"N/A"', "7"]]
     assert preview.err.startswith(
-        "a preview: nothing was changed; to do it: redrive dlq edit 1 --record record.json --go"
+        "dry run: nothing was changed\nNext steps:\n  execute  redrive dlq edit 1 --record record.json --go"
     )
     assert not store.dlq.get(1).edited
-    assert run("dlq", "edit", 1, "--record", "record.json", "--go").err.startswith("edited letter 1; ")
+    assert run("dlq", "edit", 1, "--record", "record.json", "--go").err.startswith("edited letter 1\n")
     assert store.dlq.get(1).payload == {"id": "D-1", "fee": 7}
     assert run("dlq", "edit", 1, "--record", "-", "--go", input="[1, 2]").code == 0
     assert store.dlq.get(1).payload == [1, 2]
     assert (
-        run("dlq", "edit", 1, "--record", "-", "--go", input="[1, 2]").err == "nothing differs; nothing was changed\n"
+        run("dlq", "edit", 1, "--record", "-", "--go", input="[1, 2]").err
+        == "the record is the same. Nothing was changed\n"
     )
 
 
@@ -118,7 +120,7 @@ def test_letters_on_which_the_edit_fails_are_left_alone_and_told_with_the_reason
     answer = run("dlq", "edit", "--pipeline", "vendor", "--expr", '{**record, "fee": 0}', "--go")
     assert answer.code == 70
     assert answer.err == (
-        "edited 2 letters; 1 letter left alone: the edit fails on them\n"
+        "edited 2 letters; 1 letter skipped: the edit fails on them\n"
         "  TypeError: 'str' object is not a mapping (letter 3)\n"
     )
 
@@ -133,12 +135,12 @@ def test_more_edits_than_are_shown_are_counted(run, put):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--set", "fee=0"], "say which letters to edit"),
-        (["1", "--set", "fee"], "--set takes FIELD=VALUE, not 'fee'"),
-        (["1", "--set", "=0"], "--set takes FIELD=VALUE"),
+        (["--set", "fee=0"], "no letters to edit"),
+        (["1", "--set", "fee"], "--set must be FIELD=VALUE, not 'fee'"),
+        (["1", "--set", "=0"], "--set must be FIELD=VALUE"),
         (["1", "--set", "fee=null"], "null in a patch removes the field: write --unset fee for that"),
         (["1", "--set", "a=1", "--set", "a.b=1"], "a.b and another --set contradict each other"),
-        (["1", "--set", "a=1", "--undo"], "an edit is one thing at a time: --set or --unset and --undo"),
+        (["1", "--set", "a=1", "--undo"], "--set or --unset and --undo exclude each other"),
         (["1", "--patch", "{"], "--patch is not JSON"),
         (["1", "--patch", "3"], "a patch is an object of the fields to change"),
         (["1", "--expr", "record["], "the edit is no Python expression"),
@@ -146,11 +148,11 @@ def test_more_edits_than_are_shown_are_counted(run, put):
         (["1", "--record", "nowhere.json"], "cannot read nowhere.json: No such file"),
         (["1", "2", "--record", "x.json"], "--record replaces one record: name one letter by its id"),
         (["--pipeline", "vendor", "--record", "x.json"], "--record replaces one record"),
-        (["--pipeline", "vendor"], "say how to edit: --set, --unset"),
-        (["1"], "say how to edit: --set, --unset"),
+        (["--pipeline", "vendor"], "no edit given. Pass --set, --unset"),
+        (["1"], "no edit given. Pass --set, --unset"),
         (["9", "--set", "fee=0"], "there is no letter 9"),
-        (["2", "--set", "fee=0"], "letter 2 is discarded; reopen it before it is edited"),
-        (["2", "--record", "-"], "letter 2 is discarded; reopen it before it is edited"),
+        (["2", "--set", "fee=0"], "letter 2 is discarded and cannot be edited. Reopen it first"),
+        (["2", "--record", "-"], "letter 2 is discarded and cannot be edited. Reopen it first"),
     ],
 )
 def test_an_edit_that_makes_no_sense_is_refused_in_one_sentence(run, put, store, words, sentence):
@@ -165,7 +167,7 @@ def test_an_edit_that_makes_no_sense_is_refused_in_one_sentence(run, put, store,
 def test_in_the_editor_the_record_is_changed_and_kept_on_a_yes(terminal, put, store, here, editor):
     put(1)
     no = terminal("dlq", "edit", 1, keys="n\n", **editor())
-    assert "Keep this? [y/N]" in no.out
+    assert "Store this edit? [y/N]" in no.out
     assert "nothing was changed" in no.out
     assert not store.dlq.get(1).edited
     yes = terminal("dlq", "edit", 1, keys="y\n", **editor())
@@ -178,8 +180,9 @@ def test_in_the_editor_the_record_is_changed_and_kept_on_a_yes(terminal, put, st
 
 def test_an_editor_that_changes_nothing_or_fails_changes_nothing(terminal, put, store, editor):
     put(1)
-    assert "nothing differs" in terminal("dlq", "edit", 1, **editor("record")).out
-    assert "ended with 3; nothing was changed" in terminal("dlq", "edit", 1, **editor(code=3)).out
+    assert "the record is the same" in terminal("dlq", "edit", 1, **editor("record")).out
+    shown = " ".join(terminal("dlq", "edit", 1, **editor(code=3)).out.split())
+    assert "exited with status 3. Nothing was changed" in shown
     assert "cannot run nowhere/editor" in terminal("dlq", "edit", 1, EDITOR="nowhere/editor", VISUAL="").out
     assert not store.dlq.get(1).edited
 
@@ -188,7 +191,7 @@ def test_what_was_written_and_is_not_json_is_kept(terminal, put, store, here, ed
     put(1)
     answer = terminal("dlq", "edit", 1, **editor(text="{half"))
     assert answer.code == 64
-    assert "what you wrote is not JSON" in answer.out
+    assert "the edited record is not JSON" in answer.out
     _, path = (here / "seen").read_text().split()
     assert (here / path).read_text() == "{half"
     (here / path).unlink()
@@ -219,7 +222,7 @@ def test_undo_is_previewed(run, put, store):
     run("dlq", "edit", 1, "--set", "fee=5", "--go")
     answer = run("dlq", "edit", "--pipeline", "vendor", "--undo")
     assert answer.rows == [["1", "fee", "5", '"N/A"']]
-    assert answer.err.splitlines()[0] == "would undo the edits of 1 letter; 1 letter would not differ"
+    assert answer.err.splitlines()[0] == "would undo the edits of 1 letter; 1 letter would not change"
     assert store.dlq.get(1).edited
     assert run("dlq", "edit", 1, "--undo", "--go").err == "undid the edits of 1 letter\n"
 
@@ -239,7 +242,7 @@ def test_preview_does_not_repeat_a_redacted_value(run, store, here, how, which):
     store.dlq.put({"p": {"ssn": "1"}}, "bad", pipeline="vendor")
     answer = run("dlq", "edit", *which, *how)
     assert answer.code == 0
-    assert "a preview: nothing was changed; to do it: run the same command with --go\n" in answer.err
+    assert "  execute  run the same command with --go\n" in answer.err
     assert "078-05-1120" not in answer.out + answer.err
 
 

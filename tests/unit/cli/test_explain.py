@@ -206,7 +206,7 @@ def test_what_a_program_has_printed_can_be_piped(here):
         (b"", "stdin is empty"),
         (b" \n\t\n", "stdin is empty"),
         (b"all went well\n", "there is no traceback on stdin"),
-        (b"\x7fELF\x00\x01\x02", "stdin is no text"),
+        (b"\x7fELF\x00\x01\x02", "stdin is not text"),
         (b"\xff\xfe\xfd", "there is no traceback on stdin"),
     ],
 )
@@ -225,7 +225,7 @@ def test_an_endless_stdin_is_refused_once_it_is_too_much(run, monkeypatch):
 def test_who_asks_nothing_on_a_terminal_is_told_what_to_ask(terminal):
     answer = terminal("explain")
     assert answer.code == 64
-    assert "say what to explain, such as `redrive explain 503`" in answer.out
+    assert "Name an error, such as `redrive explain 503`" in answer.out
 
 
 # ── what makes no sense ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -236,13 +236,13 @@ def test_who_asks_nothing_on_a_terminal_is_told_what_to_ask(terminal):
     [
         (["TimeotError"], "did you mean TimeoutError, "),
         (["200"], "status 200 is not a failure"),
-        (["503", "--scope", "galaxy"], "--scope is call, row or task"),
+        (["503", "--scope", "galaxy"], "--scope must be call, row or task"),
         (["503", "--sla", "soon"], "--sla must be a span"),
         (["503", "--timeout", "-1"], "--timeout must be more than 0 seconds"),
-        (["503", "--retry-after", "soon"], "--retry-after is a number of seconds or an HTTP date"),
-        (["503", "--method", "P*ST"], "--method is the method of a request"),
+        (["503", "--retry-after", "soon"], "--retry-after must be a number of seconds or an HTTP date"),
+        (["503", "--method", "P*ST"], "--method must be the method of a request"),
         (["nowhere.py:service"], "there is no file nowhere.py"),
-        (["503", "--policy", "nowhere"], "does not say what to load"),
+        (["503", "--policy", "nowhere"], "is not a target"),
         (["vendor.py:flow"], "is a flow, which has no policy of its own"),
         (["vendor.py:settle"], "is a task, which is tried by the retry="),
         (["vendor.py:fetch"], "is a function, guarded perhaps"),

@@ -36,7 +36,7 @@ def test_letters_go_out_and_come_in_with_nothing_lost(run, put, store, here):
     assert run("dlq", "import", "letters.ndjson", "--store", "other.db").err == "imported 4 letters\n"
     again = run("dlq", "import", "letters.ndjson", "--store", "other.db", "--json")
     assert json.loads(again.out) == {"new": 0, "known": 4, "differing": 0, "masked_elsewhere": 0}
-    assert again.err == "imported 0 letters; 4 letters were there already\n"
+    assert again.err == "imported 0 letters; 4 letters already in the store\n"
     with redrive.connect("other.db") as other:
         got = {letter.key: letter for letter in other.dlq.each()}
     assert got["D-9"].record == b"\xff\x00"
@@ -75,7 +75,7 @@ def test_an_export_is_whole_or_not_there(run, put, here, monkeypatch):
     monkeypatch.setattr("redrive.dlq.queue.DeadLetters.export", breaks)
     answer = run("dlq", "export", "-o", "letters.ndjson")
     assert answer.code == 70
-    assert answer.sentence.startswith("cannot write letters.ndjson: no space left on device; no file was written")
+    assert answer.sentence.startswith("cannot write letters.ndjson: no space left on device. No file was written")
     assert (here / "letters.ndjson").read_text() == "what was there before"
     assert [path.name for path in here.iterdir() if path.name.endswith(".part")] == []
 
@@ -117,8 +117,8 @@ class TestFullDisk:
         (here / "out.ndjson").write_text("before")
         ended = full("dlq", "export", "-o", "out.ndjson", limit=100_000)  # SQLite itself writes 32 KB
         assert ended.stderr == (
-            "redrive: cannot write out.ndjson: file too large; no file was written, and one that was there is as it "
-            "was. Free some space, or write to another place, and run it again\n"
+            "redrive: cannot write out.ndjson: file too large. No file was written, and an existing one is "
+            "unchanged. Free space or write to another place, and run the command again\n"
         )
         assert (ended.returncode, ended.stdout) == (70, "")
         assert sorted(os.listdir(here)) == [".redrive", "out.ndjson"]
@@ -127,7 +127,7 @@ class TestFullDisk:
     @pytest.mark.parametrize("kind", ["png", "svg"])
     def test_picture_says_what_to_do(self, full, here, kind):
         ended = full("simulate", "contention", "--clients", "2", "--plot", f"out.{kind}", limit=2_000)
-        assert ended.stderr.startswith(f"redrive: cannot write out.{kind}: file too large; no file was written")
+        assert ended.stderr.startswith(f"redrive: cannot write out.{kind}: file too large. No file was written")
         assert ended.returncode == 70
         assert not (here / f"out.{kind}").exists()
 
@@ -138,8 +138,8 @@ class TestFullDisk:
         with open("/dev/full", "w") as device:
             ended = spawn(*words, capture_output=False, stdout=device, stderr=subprocess.PIPE)
         assert ended.stderr == (
-            "redrive: cannot write the output: no space left on device. Free some space, or write to another place, "
-            "and run it again\n"
+            "redrive: cannot write the output: no space left on device. Free space or write to another place, "
+            "and run the command again\n"
         )
         assert ended.returncode == 70
 
@@ -175,7 +175,7 @@ def test_a_damaged_line_is_pointed_at_and_what_is_before_it_is_kept(run, put, he
 def test_progress_is_shown_on_a_terminal_and_only_there(terminal, put):
     put(3)
     assert "exported 3 letters" in terminal("dlq", "export", "-o", "x.ndjson").out
-    assert "imported 0 letters; 3 letters were there already" in terminal("dlq", "import", "x.ndjson").out
+    assert "imported 0 letters; 3 letters already in the store" in terminal("dlq", "import", "x.ndjson").out
 
 
 # ── purge ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +188,7 @@ def test_a_purge_removes_what_was_settled_long_ago_and_nothing_else(run, put, st
     settled_long_ago(store, 1, 3)
     would = run("dlq", "purge", "--dry-run", "--json")
     assert json.loads(would.out) == {"letters": 1, "dry_run": True}
-    assert would.err == "would remove 1 letter; nothing was changed\n"
+    assert would.err == "would remove 1 letter. Nothing was changed\n"
     assert run("dlq", "purge").err == "removed 1 letter\n"
     assert [row[0] for row in run("dlq", "ls", "--all-statuses").rows] == ["4", "3", "2"]
     assert run("dlq", "purge", "--older-than", "0s", "--pipeline", "other").err == "removed 0 letters\n"
@@ -223,8 +223,8 @@ def test_import_says_which_letters_differ_and_keeps_those_of_the_store(run, put,
     store.dlq.discard(note="x", ids=[2])
     answer = run("dlq", "import", "letters.ndjson")
     assert answer.err == (
-        "imported 0 letters; 3 letters were there already, 1 of them with another status or record, "
-        "and were left as they are in the store\n"
+        "imported 0 letters; 3 letters already in the store, 1 of them with another status or record, "
+        "which the store keeps\n"
     )
     assert store.dlq.get(2).status == "discarded"
     told = json.loads(run("dlq", "import", "letters.ndjson", "--json").out)

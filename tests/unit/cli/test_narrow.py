@@ -65,8 +65,8 @@ def test_the_story_of_the_demo_fits_into_sixty_columns(terminal):
         "",
         "3  A settlement: 24 merchants, each paid in a task of its",
         "   own  (settlement.py)",
-        "   The bank is busy at times, and of one payment never says",
-        "   what became of it; one account is bad.",
+        "   The bank is busy at times and never answers for one",
+        "   payment; one account is malformed.",
     ]
 
 

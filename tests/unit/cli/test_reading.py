@@ -66,12 +66,12 @@ def test_more_causes_than_the_limit_are_announced(run, put):
         put(1, start=n, error=f"reason {error}")
     answer = run("dlq", "causes", "--limit", 2)
     assert len(answer.rows) == 2
-    assert answer.err == "there are more: redrive dlq causes --limit 10\n"
+    assert answer.err == "Next steps:\n  list more causes  redrive dlq causes --limit 10\n"
 
 
 def test_no_causes_are_said_to_be_none(run, store):
-    assert run("dlq", "causes").err == "no open letters; 0 letters in all\n"
-    assert run("dlq", "causes", "--pipeline", "x").err == "no cause matches\n"
+    assert run("dlq", "causes").err == "no open letters; 0 letters in total\n"
+    assert run("dlq", "causes", "--pipeline", "x").err == "no causes match\n"
     assert json.loads(run("dlq", "causes", "--json").out) == []
 
 
@@ -117,10 +117,10 @@ def test_ls_shows_pending_letters_newest_first(run, put, store):
 def test_ls_pages_from_one_letter_to_the_next_and_says_how(run, put):
     put(5)
     first = run("dlq", "ls", "--limit", 2)
-    assert first.err == "there are more: redrive dlq ls --limit 2 --after 4\n"
+    assert first.err == "Next steps:\n  list the next page  redrive dlq ls --limit 2 --after 4\n"
     second = run("dlq", "ls", "--limit", 2, "--after", 4)
     assert [row[0] for row in second.rows] == ["3", "2"]
-    assert second.err == "there are more: redrive dlq ls --limit 2 --after 2\n"
+    assert second.err == "Next steps:\n  list the next page  redrive dlq ls --limit 2 --after 2\n"
     last = run("dlq", "ls", "--limit", 2, "--after=2")
     assert [row[0] for row in last.rows] == ["1"]
     assert last.err == ""
@@ -230,7 +230,7 @@ def test_each_filter_selects_what_it_says(run, various, words, ids):
         (["--status", "lost"], "there is no status 'lost'; it is one of pending"),
         (["--error-type", "odd"], "there is no error type 'odd'"),
         (["--cause", "xyz"], "a cause is up to twelve hexadecimal digits"),
-        (["--cause", "abc"], "no cause begins with abc; `redrive dlq causes` lists them"),
+        (["--cause", "abc"], "no cause begins with abc. `redrive dlq causes` lists causes"),
         (["--run", "17"], "a run is a UUID, or the beginning of one"),
         (["0"], "a letter's id is a number of 1 or more"),
     ],
@@ -251,7 +251,7 @@ def test_a_cause_may_be_shortened_as_long_as_it_is_one(run, put, store):
     answer = run("dlq", "ls", "--cause", twice)
     assert answer.code == 64
     assert f"causes begin with {twice} (" in answer.sentence
-    assert answer.sentence.endswith("write more of the digits")
+    assert answer.sentence.endswith("type more digits")
 
 
 def test_an_error_of_several_lines_is_one_row(run, terminal, store):
@@ -297,7 +297,7 @@ def test_show_on_a_terminal_reads_from_top_to_bottom(terminal, put, store):
             "seen 2 times",
             "note       is this right?",
             '"fee": "N/A"',
-            "edited, as a replay sends it",
+            "edited record, as a replay sends it",
             '"fee": 0',
             'fee: "N/A" → 0',
             "escalated, pending → escalated by ",

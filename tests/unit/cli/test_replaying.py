@@ -63,7 +63,9 @@ def test_a_dry_run_says_what_would_happen_and_how_to_do_it(run, put, store):
     assert answer.err.splitlines() == [
         "importing the target",
         "loading 3 records",
-        "a dry run: nothing was changed; to do it: redrive dlq replay --pipeline vendor --target targets.py:load --go",
+        "dry run: nothing was changed",
+        "Next steps:",
+        "  execute  redrive dlq replay --pipeline vendor --target targets.py:load --go",
     ]
     assert store.dlq.count(status="pending") == 3
 
@@ -79,7 +81,7 @@ def test_a_real_run_marks_each_letter_by_what_became_of_it(run, put, store, go):
         ["reprocessed", "2", ""],
         ["failed again", "1", "ValueError: fee: <value> of D-<n>"],
     ]
-    assert "see `redrive dlq ls --status escalated`" in answer.err
+    assert "redrive dlq ls --status escalated" in answer.err
     assert [str(store.dlq.get(one).status) for one in (1, 2, 3)] == ["reprocessed", "reprocessed", "escalated"]
     assert store.dlq.get(1).note == "parser mended"
 
@@ -91,8 +93,8 @@ def test_when_all_pass_the_code_is_0(run, put, here):
     assert (here / "sent").read_text().split() == ["D-1", "D-2", "D-3"]
     again = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:accepts", "--go")
     assert again.err.splitlines()[-2:] == [
-        "no letter is selected",
-        "letters of this selection with another status: 3 reprocessed; to list them: --status reprocessed",
+        "no letters selected",
+        "matching letters with another status: 3 reprocessed. --status reprocessed lists them",
     ]
 
 
@@ -101,7 +103,7 @@ def test_pipeline_without_letters_is_named(run, put):
     answer = run("dlq", "replay", "--pipeline", "vender", "--target", "targets.py:accepts", "--go")
     assert answer.code == 0
     assert answer.err.splitlines()[-2:] == [
-        "no letter is selected",
+        "no letters selected",
         "the store has no letters of pipeline 'vender', of any status",
     ]
 
@@ -122,8 +124,8 @@ def test_letters_that_failed_again_stay_in_view(run, put, store):
     store.dlq.discard(note="x", ids=[3])
     answer = run("dlq", "ls", "--key", "D-3")
     assert answer.err.splitlines() == [
-        "no open letters that match",
-        "letters of this selection with another status: 1 discarded; to list them: --status discarded",
+        "no open letters match",
+        "matching letters with another status: 1 discarded. --status discarded lists them",
     ]
 
 
@@ -144,7 +146,7 @@ def test_pipeline_is_sent_its_own_letters_only(run, here, store):
     store.dlq.put({"id": "P-9"}, "bad", pipeline="payments")
     answer = run("dlq", "replay", "--target", "jobs.py:invoices", "--go")
     assert answer.rows == [["selected", "1", "pipeline invoices"], ["attempted", "1", ""], ["reprocessed", "1", ""]]
-    assert "1 letter of other pipelines left out (payments: 1)" in answer.err
+    assert "1 letter of other pipelines skipped (payments: 1)" in answer.err
     assert [letter.pipeline for letter in store.dlq.each(status="open")] == ["payments"]
     answer = run("dlq", "replay", "--any-pipeline", "--status", "any", "--target", "jobs.py:invoices", "--json")
     assert json.loads(answer.out)["selected_by_pipeline"] == {"payments": 1}
@@ -190,7 +192,7 @@ def test_a_target_that_cannot_rehearse_is_said_to(run, put):
     put(2)
     answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:cannot_rehearse")
     assert (answer.code, answer.rows) == (0, [["selected", "2", "pipeline vendor"]])
-    assert "the target has no keyword dry_run and cannot rehearse: this is what is selected, no more" in answer.err
+    assert "the target has no parameter `dry_run`: the dry run only counts the selected letters" in answer.err
 
 
 def test_a_canary_that_fails_stops_the_rest(run, put, store):
@@ -253,7 +255,7 @@ def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, 
     [
         (["--target", "nowhere.py:load"], 64, "there is no file nowhere.py"),
         (["--any-pipeline", "--target", "targets.py:laod"], 64, "targets.py has no name 'laod'; did you mean 'load'?"),
-        (["--target", "targets.py"], 64, "there is no pipeline or flow in targets.py; make one with"),
+        (["--target", "targets.py"], 64, "there is no pipeline or flow in targets.py. Create one with"),
         (
             ["--target", "broken.py:load"],
             70,
@@ -268,7 +270,7 @@ def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, 
         (
             ["--any-pipeline", "--target", "targets.py:load", "--tries", "3"],
             64,
-            "--tries and --first are about the schedule",
+            "--tries and --first need --due",
         ),
         (
             ["--any-pipeline", "--target", "targets.py:load", "--due", "--tries", "0"],

@@ -142,7 +142,7 @@ def test_a_pipeline_runs_and_reports_and_what_it_prints_is_kept_apart(run, deliv
         *("1000", "970", "30", "0.03", "P3"),
     )
     assert answer.err.startswith("importing vendor\n")
-    assert f"the rejected rows by cause: redrive dlq causes --run {told['run_id'][:8]}\n" in answer.err
+    assert f"redrive dlq causes --run {told['run_id'][:8]}\n" in answer.err
     assert loaded(here) == (970, 970)
 
 
@@ -164,10 +164,11 @@ def test_on_a_terminal_the_report_is_for_people(terminal, deliver):
         f"run        {run_id}, complete",
         "read       1,000  from deliveries.csv",
         "written      970  to deliveries in warehouse.db",
-        "rejected      30  3.0%, P3",
+        "rejected      30  3.0 %, P3",
         "took",
-        f"the rejected rows by cause: redrive dlq causes --run {run_id[:8]}",
-        "alert P3, somebody should look within a day: redrive alerts show 1",
+        "Next steps:",
+        f"  rejected rows by cause             redrive dlq causes --run {run_id[:8]}",
+        "  alert #1 (P3, review within 24 h)  redrive alerts show 1",
     ]
 
 
@@ -214,11 +215,12 @@ def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn, deliver):
     deliver(1_000, bad=500)
     done = spawn("run", "vendor.py:pipeline")
     assert done.returncode == 65
-    first, hint, again, alert, last = done.stderr.splitlines()
-    assert first == "importing vendor"
-    assert hint.startswith("the rejected rows by cause: ")
-    assert again.startswith("it stays aborted until `redrive run --restart`")
-    assert alert == "alert P1, a person is needed now: redrive alerts show 1"
+    first, heading, causes, override, restart, alert, last = done.stderr.splitlines()
+    assert (first, heading) == ("importing vendor", "Next steps:")
+    assert causes.startswith("  rejected rows by cause ")
+    assert override.endswith("  redrive run FILE:NAME --override-gate")
+    assert restart.endswith("  redrive run FILE:NAME --restart")
+    assert alert.split() == ["alert", "#1", "(P1,", "act", "now)", "redrive", "alerts", "show", "1"]
     assert last.startswith("redrive: the gate aborted it: ")
 
 
@@ -272,22 +274,22 @@ def test_progress_is_a_line_on_a_terminal_that_is_gone_in_the_end(deliver, here)
     out, _ = done.communicate(timeout=60)
     assert json.loads(out)["written"] == 970
     assert "1,000 rows · " in heard.decode()
-    assert "30 rejected (3.0%)" in heard.decode()
+    assert "30 rejected (3.0 %)" in heard.decode()
     *_, after = heard.decode().rpartition("\x1b[2K")  # erases the line
-    assert after.startswith("the rejected rows by cause")
+    assert after.startswith("Next steps:")
 
 
 @pytest.mark.parametrize(
     ("progress", "said"),
     [
-        (Progress(counts=Counts(), done=0, total=None, seconds=0.0), "0 rows · 0 rejected (0.0%)"),
+        (Progress(counts=Counts(), done=0, total=None, seconds=0.0), "0 rows · 0 rejected (0.0 %)"),
         (
             Progress(counts=Counts(read=1_234_567, rejected=3, retries=1), done=10, total=40, seconds=20.0),
-            "1,234,567 rows · 61,728 rows/s · 3 rejected (<0.1%) · 1 retry · 60 s left",
+            "1,234,567 rows · 61,728 rows/s · 3 rejected (<0.1 %) · 1 retry · 60 s left",
         ),
         (
             Progress(counts=Counts(read=100, rejected=3, retries=2), done=40, total=40, seconds=2.0),
-            "100 rows · 50 rows/s · 3 rejected (3.0%) · 2 retries",
+            "100 rows · 50 rows/s · 3 rejected (3.0 %) · 2 retries",
         ),
     ],
 )
@@ -392,7 +394,7 @@ def test_an_interrupt_is_130_and_says_what_is_kept(run, here):
     assert (process.returncode, out) == (130, "")
     how_far, kept = err.splitlines()
     assert re.fullmatch(r"\d+ rows so far", how_far)
-    assert kept == "redrive: interrupted; what was done before is kept, and running the same again is safe"
+    assert kept == "redrive: interrupted; finished work is kept. Run the same command again to resume"
     told = fields(run("runs", "show", "faulty"))
     assert (told["status"], told["reason"]) == ("stopped", "interrupted")
     assert int(told["written"]) == loaded(here)[0]
@@ -463,7 +465,7 @@ def test_a_service_that_is_down_is_69_and_one_that_asks_for_patience_is_75(stopp
         (["nowhere.py:pipeline"], 64, "there is no file nowhere.py"),
         (["vendro.py:pipeline"], 64, "there is no file vendro.py; did you mean vendor.py?"),
         (["vendor.py:pipelin"], 64, "vendor.py has no name 'pipelin'; did you mean 'pipeline'?"),
-        (["vendor.py:"], 64, "'vendor.py:' does not say what to load; write FILE:NAME"),
+        (["vendor.py:"], 64, "'vendor.py:' is not a target: write FILE:NAME"),
         (["vendor.py:settings"], 64, "vendor.py:settings is a dict, not a pipeline or a flow"),
         (["vendor.py:check"], 64, "vendor.py:check is a function, not a pipeline"),
         (["vendor.py:redrive"], 64, "vendor.py:redrive is a module, not a pipeline"),
@@ -472,10 +474,10 @@ def test_a_service_that_is_down_is_69_and_one_that_asks_for_patience_is_75(stopp
         (
             ["process.py"],
             64,
-            "there is no pipeline or flow in process.py; make one with redrive.Pipeline(…) or redrive.Flow(…)",
+            "there is no pipeline or flow in process.py. Create one with redrive.Pipeline(…) or redrive.Flow(…)",
         ),
         (["nothing"], 64, "there is no module 'nothing'"),
-        (["faults.py"], 64, "there are 6 pipelines in faults.py; say which one: faults.py:busy, faults.py:down, "),
+        (["faults.py"], 64, "there are 6 pipelines in faults.py. Name one of them: faults.py:busy, faults.py:down, "),
         (["broken.py:pipeline"], 70, "broken.py cannot be imported: ZeroDivisionError: division by zero"),
         (["wrong.py:pipeline"], 70, "wrong.py cannot be imported: TypeError: source must be one of redrive's"),
         (["vendor.py:pipeline"], 70, "there is no file deliveries.csv"),
@@ -540,7 +542,7 @@ def test_exit_of_user_code_is_a_failure_of_the_command(here, run, code):
     )
     answer = run("run", "leaves.py")
     assert (answer.code, answer.out) == (70, "")
-    assert f"your code called sys.exit({code}) before the command was done" in answer.err
+    assert f"the command is incomplete: your code called sys.exit({code}). " in answer.err
 
 
 @pytest.mark.parametrize("name", ["calendar", "queue", "statistics"])

@@ -134,18 +134,21 @@ def test_as_json_the_report_is_one_document_with_its_causes(run):
 def test_a_bad_end_says_what_went_wrong_and_every_command_that_leads_on(run, here):
     answer = run("run", *DAY)
     assert answer.code == 70
-    *_, wrong, tasks, one, mended, again, alert, last = answer.err.splitlines()
+    *_, wrong, heading, tasks, one, retry, again, alert, last = answer.err.splitlines()
     found = re.fullmatch(
         r"settle: 1 task: LookupError: Cipla has no account, api_key=\*\*\* \(cause (LookupError@\S+)\)", wrong
     )
     assert found
     assert last == "redrive: flow 'settlement' has 1 dead letter, and what comes after is held"
     run_id = fields(answer)["run_id"][:8]
-    assert tasks == f"the tasks: redrive tasks ls --run {run_id}"
-    assert one == f"one of them in full: redrive tasks show 'settle[2]' --run {run_id}"
-    assert mended == f"when that is mended: redrive tasks retry --cause {found[1]} --run {run_id}"
-    assert again == "and then, to go on from there: redrive run settlement.py:flow --param day=2026-11-16"
-    assert alert == "alert P1, a person is needed now: redrive alerts show 1"
+    assert heading == "Next steps:"
+    assert [re.split(r"  +", step.strip()) for step in (tasks, one, retry, again, alert)] == [
+        ["list tasks", f"redrive tasks ls --run {run_id}"],
+        ["show one task", f"redrive tasks show 'settle[2]' --run {run_id}"],
+        ["retry when fixed", f"redrive tasks retry --cause {found[1]} --run {run_id}"],
+        ["then resume", "redrive run settlement.py:flow --param day=2026-11-16"],
+        ["alert #1 (P1, act now)", "redrive alerts show 1"],
+    ]
     (here / "mended").touch()
     assert run("tasks", "ls", "--run", run_id).code == 0
     assert run("tasks", "show", "settle[2]", "--run", run_id).code == 0
@@ -157,20 +160,20 @@ def test_a_bad_end_says_what_went_wrong_and_every_command_that_leads_on(run, her
 def test_the_commands_name_a_store_that_is_not_the_usual_one(run, here):
     answer = run("run", "settlement.py", "--store", "other.db")
     assert answer.code == 70
-    commands = [line for line in answer.err.splitlines() if ": redrive " in line]
+    commands = [line for line in answer.err.splitlines() if "  redrive " in line]
     assert len(commands) == 5
     assert all(line.endswith(" --store other.db") for line in commands)
     (here / "apart.py").write_text(SETTLEMENT.replace('"settlement",', '"settlement", store="flows.db",'))
     answer = run("run", "apart.py")
     assert "--store flows.db\n" in answer.err
-    assert answer.err.splitlines()[-3].endswith(": redrive run apart.py")
-    assert answer.err.splitlines()[-2].endswith(": redrive alerts show 1 --store flows.db")
+    assert answer.err.splitlines()[-3].endswith("  redrive run apart.py")
+    assert answer.err.splitlines()[-2].endswith("  redrive alerts show 1 --store flows.db")
 
 
 def test_a_restart_is_not_said_again(run):
     run("run", *DAY)
     answer = run("run", *DAY, "--restart")
-    assert "go on from there: redrive run settlement.py:flow --param day=2026-11-16\n" in answer.err
+    assert "  redrive run settlement.py:flow --param day=2026-11-16\n" in answer.err
 
 
 def test_on_a_terminal_the_report_is_for_people(terminal):
@@ -319,7 +322,7 @@ def test_an_interrupt_is_130_and_says_how_far_it_came_and_what_is_kept(run, here
     assert (process.returncode, out) == (130, "")
     how_far, kept = err.splitlines()
     assert re.fullmatch(r"[\d,]+ of 10,001 tasks done so far", how_far)
-    assert kept == "redrive: interrupted; what was done before is kept, and running the same again is safe"
+    assert kept == "redrive: interrupted; finished work is kept. Run the same command again to resume"
     assert dict(run("runs", "show", "endless").rows)["status"] == "stopped"
 
 
@@ -371,12 +374,12 @@ def test_a_task_is_not_a_flow_and_several_flows_are_a_question(run, here):
         "settlement.py:settle is a task of flow 'settlement', not a pipeline or a flow"
     )
     assert run("run", "faults.py").sentence.startswith(
-        "there are 4 flows in faults.py; say which one: faults.py:outage, "
+        "there are 4 flows in faults.py. Name one of them: faults.py:outage, "
     )
     (here / "both.py").write_text(
         SETTLEMENT + "sink = redrive.rows.table('sqlite:///x.db', 'x', key='id')\n"
         "rows = redrive.Pipeline('rows', source=redrive.rows.records([]), sink=sink)\n"
     )
     assert run("run", "both.py").sentence == (
-        "there are 1 flow and 1 pipeline in both.py; say which one: both.py:flow, both.py:rows"
+        "there are 1 flow and 1 pipeline in both.py. Name one of them: both.py:flow, both.py:rows"
     )

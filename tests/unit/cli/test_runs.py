@@ -66,8 +66,8 @@ def test_on_a_terminal_the_list_is_for_people(terminal, ran):
     title, _, row = [line.split() for line in answer.out.splitlines() if line]
     assert title == ["run", "pipeline", "status", "started", "duration", "read", "written", "rejected", "rate", "tier"]
     assert row[:3] == [str(report.run_id)[:8], "vendor", "complete"]
-    assert re.fullmatch(r"just now|[\d.]+ s ago", " ".join(row[3:-7]))
-    assert row[-5:] == ["1,000", "970", "30", "3.0%", "P3"]
+    assert re.fullmatch(r"just now|[\d.]+ s ago", " ".join(row[3:-8]))
+    assert row[-6:] == ["1,000", "970", "30", "3.0", "%", "P3"]
 
 
 def test_in_a_narrow_terminal_the_outcome_stays(terminal, ran):
@@ -92,7 +92,7 @@ def test_who_limits_the_list_is_told_of_more(run, ran):
         ran("vendor", 2)
     answer = run("runs", "ls", "--limit", 2)
     assert len(answer.rows) == 2
-    assert answer.err == "there are more: redrive runs ls --limit 10\n"
+    assert answer.err == "Next steps:\n  list more runs  redrive runs ls --limit 10\n"
 
 
 def test_json_holds_all_of_every_run(run, ran):
@@ -110,7 +110,7 @@ def test_a_store_without_runs_says_so(run, store):
 
 def test_one_run_is_shown_with_everything(terminal, ran):
     report = ran("vendor", 1_000, bad=30, sla="23:59 UTC")
-    answer = terminal("runs", "show", str(report.run_id)[:8])
+    answer = terminal("runs", "show", str(report.run_id)[:8], columns=400)
     assert answer.code == 0
     shown = settled(answer.out)
     assert shown.pop(7).startswith("sla        ")
@@ -126,9 +126,10 @@ def test_one_run_is_shown_with_everything(terminal, ran):
         "took       SPEED",
         "read       1,000",
         "written    970",
-        "rejected   30, 3.0%, P3",
+        "rejected   30, 3.0 %, P3",
         "batches    1",
-        f"the rejected rows by cause: redrive dlq causes --run {str(report.run_id)[:8]}",
+        "Next steps:",
+        f"  rejected rows by cause  redrive dlq causes --run {str(report.run_id)[:8]}",
     ]
 
 
@@ -137,7 +138,10 @@ def test_a_run_that_ended_badly_says_why_and_how_it_goes_on(terminal, ran):
     shown = settled(terminal("runs", "show", "vendor", columns=200).out)
     assert shown[0] == f"run        {report.run_id}, aborted"
     assert shown[2] == f"reason     {report.reason}"
-    assert shown[-1].startswith("it stays aborted until `redrive run --restart`")
+    assert shown[-2:] == [
+        "  accept the rejected rows  redrive run FILE:NAME --override-gate",
+        "  begin a new run           redrive run FILE:NAME --restart",
+    ]
 
 
 def test_duplicates_and_discarded_rows_are_shown_where_there_are_any(terminal, ran):
@@ -162,7 +166,8 @@ def test_the_hint_names_the_store_that_was_named(run, ran):
     report = ran("vendor", 100, bad=5)
     answer = run("runs", "show", "vendor", "--store", "sqlite:///.redrive/redrive.db")
     assert answer.err == (
-        f"the rejected rows by cause: redrive dlq causes --run {str(report.run_id)[:8]} --store sqlite:///.redrive/redrive.db\n"
+        f"Next steps:\n  rejected rows by cause  redrive dlq causes --run {str(report.run_id)[:8]} "
+        "--store sqlite:///.redrive/redrive.db\n"
     )
 
 
@@ -170,8 +175,11 @@ def test_the_hint_names_the_store_that_was_named(run, ran):
     ("words", "sentence"),
     [
         (["show"], "missing argument 'RUN_OR_NAME'; see `redrive runs show --help`"),
-        (["show", "nobody"], "there is no run 'nobody'; see `redrive runs ls`"),
-        (["ls", "--status", "done"], "there is no status 'done' of a run; it is one of running, complete, stopped"),
+        (["show", "nobody"], "there is no run 'nobody'. `redrive runs ls` lists runs"),
+        (
+            ["ls", "--status", "done"],
+            "--status 'done' is not a status of a run. It must be one of running, complete, stopped",
+        ),
         (["ls", "--since", "soon"], "--since must be an age such as"),
         (["ls", "--limit", "0"], "invalid value for '--limit'"),
         (["lss"], "no such command 'lss', did you mean 'ls'? See `redrive runs --help`"),
@@ -253,7 +261,7 @@ def test_runs_are_selected_by_flow_and_by_the_status_that_only_flows_have(run, r
     assert run("runs", "ls", "--status", "aborted").err == "no runs that match\n"
     answer = run("runs", "ls", "--limit", 2)
     assert [row[1] for row in answer.rows] == ["report", "settlement"]
-    assert answer.err == "there are more: redrive runs ls --limit 10\n"
+    assert answer.err == "Next steps:\n  list more runs  redrive runs ls --limit 10\n"
 
 
 def test_json_tells_flows_from_pipelines(run, ran, flown):
@@ -268,7 +276,7 @@ def test_json_tells_flows_from_pipelines(run, ran, flown):
 def test_one_run_of_a_flow_is_shown_with_what_went_wrong(terminal, flown):
     report = flown("settlement", 6, dead=2, day="2026-11-15", password="hunter2")
     run_id = str(report.run_id)[:8]
-    shown = settled(terminal("runs", "show", run_id, columns=120).out)
+    shown = settled(terminal("runs", "show", run_id, columns=200).out)
     took = shown.pop(5)
     assert re.fullmatch(r"took       [\d.]+ s", took)
     assert shown == [
@@ -280,12 +288,15 @@ def test_one_run_of_a_flow_is_shown_with_what_went_wrong(terminal, flown):
         "tasks      6: 4 SUCCESS, 2 DEAD_LETTER",
         "attempts   6",
         "work: 2 tasks: Permanent: no such column, token=*** (cause " + shown[7].rpartition("(cause ")[2],
-        f"the tasks: redrive tasks ls --run {run_id}",
-        f"one of them in full: redrive tasks show 'work[0]' --run {run_id}",
-        shown[10],
-        "and then, to go on from there: run flow 'settlement' again with the same parameters",
+        "Next steps:",
+        f"  list tasks                     redrive tasks ls --run {run_id}",
+        f"  show one task                  redrive tasks show 'work[0]' --run {run_id}",
+        shown[11],
+        "  then resume flow 'settlement'  redrive run FILE:NAME --param …",
     ]
-    assert shown[10].startswith("when that is mended: redrive tasks retry --cause redrive.errors.Permanent@")
+    assert shown[11].startswith(
+        "  retry when fixed               redrive tasks retry --cause redrive.errors.Permanent@"
+    )
 
 
 def test_a_name_that_a_pipeline_and_a_flow_share_means_the_newer_run(run, ran, flown):
@@ -301,7 +312,7 @@ class TestForget:
         ran("vendor", 10)
         answer = run("runs", "forget", "vendor")
         assert answer.code == 0
-        assert answer.err.startswith("would forget pipeline vendor with 1 run; nothing was changed. To do it: redrive")
+        assert answer.err.startswith("would forget pipeline vendor with 1 run. Nothing was changed\nNext steps:\n")
         assert answer.err.rstrip().endswith("runs forget vendor --go")
         assert len(run("runs", "ls").rows) == 1
         assert json.loads(run("runs", "forget", "vendor", "--go", "--json").out)["runs"] == 1
@@ -310,7 +321,7 @@ class TestForget:
     def test_name_that_is_not_known_is_refused(self, run, store):
         answer = run("runs", "forget", "vendro", "--go")
         assert answer.code == 64
-        assert answer.sentence == "the store knows no pipeline or flow 'vendro'; `redrive runs ls` lists runs"
+        assert answer.sentence == "there is no pipeline or flow 'vendro' in the store. `redrive runs ls` lists runs"
 
     def test_pipeline_that_only_the_settings_name_is_forgotten(self, run, store, here):
         (here / "redrive.toml").write_text('[pipelines.vendor]\nsla = "06:30 UTC"\n')

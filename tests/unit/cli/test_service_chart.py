@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.cli.service_chart import ChartGrid, bars, beginning, chart, share, short, span
+from redrive.cli.format import latency, percent
+from redrive.cli.service_chart import ChartGrid, bars, beginning, chart, short
 from redrive.store.repositories.services import ServiceWindow
 
 NOW = datetime(2027, 1, 1, 12, 20, tzinfo=UTC)
@@ -74,7 +75,7 @@ def test_each_row_says_how_high_its_highest_bar_is():
     slow = (0, *[0] * 6, 60, *[0] * 6)
     lines = chart([window(0, 100, 60, slow), window(60, 12_345, 12_345)], NOW, width=80)
     assert lines[1].split()[0] == "12.3k"
-    assert lines[5:7] == ["failed, of these", "  40.0% " + " " * 69 + "██"]
+    assert lines[5:7] == ["failed, of these", " 40.0 % " + " " * 69 + "██"]
     assert lines[8] == "p95 of the others"
     assert lines[9].split()[0] == "975"
 
@@ -93,8 +94,8 @@ def test_counts_are_short(number, shown):
 
 
 def test_shares_never_look_like_nothing_or_everything_unless_they_are():
-    assert [share(one) for one in (0, 0.0001, 0.5, 0.99999, 1)] == ["0.0%", "<0.1%", "50.0%", ">99.9%", "100.0%"]
+    assert [percent(one) for one in (0, 0.0001, 0.5, 0.99999, 1)] == ["0.0 %", "<0.1 %", "50.0 %", ">99.9 %", "100.0 %"]
 
 
 def test_spans_are_milliseconds_or_seconds():
-    assert [span(one) for one in (0.004, 0.9, 1, 12.34)] == ["4 ms", "900 ms", "1.0 s", "12.3 s"]
+    assert [latency(one) for one in (0.004, 0.9, 1, 12.34)] == ["4 ms", "900 ms", "1.0 s", "12.3 s"]

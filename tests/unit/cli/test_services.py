@@ -44,7 +44,7 @@ def test_nothing_is_wrong_with_services_nobody_spoke_of(run, store):
     answer = run("services", "ls")
     assert answer.code == 0
     assert answer.out == HEADER.replace(" ", "\t") + "\n"
-    assert answer.err == "no service was recorded, no circuit is open, and no key is used up\n"
+    assert answer.err == "no services recorded yet\n"
     assert json.loads(run("services", "ls", "--json").out) == []
 
 
@@ -70,14 +70,14 @@ def test_every_service_is_listed_with_its_last_day(run, terminal, day, trouble):
     assert (told["attempts"], told["failures"]["transient"], told["calls_failed"]) == (1200, 200, 1)
     shown = terminal("services", "ls", columns=80).out
     assert max(map(len, shown.splitlines())) <= 80
-    assert "83.3%" in shown
+    assert "83.3 %" in shown
     assert "1,200" in shown
 
 
 def test_one_service_is_shown_with_all_that_is_known(run, terminal, trouble):
     told = json.loads(run("services", "show", "shipfast", "--json").out)
     assert (told["service"], told["hosts"], told["everywhere"]) == ("shipfast", ["worker-1"], True)
-    until = dict(run("services", "show", "partner").rows)["key …a1b2 used up until"]
+    until = dict(run("services", "show", "partner").rows)["key …a1b2 exhausted until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
     shown = terminal("services", "show", "partner").out
     assert "in 8 h" in shown
@@ -89,7 +89,7 @@ def test_the_last_day_of_a_service_is_a_chart_on_a_terminal(terminal, day):
         assert max(map(len, shown.splitlines())) <= columns
         assert "attempts, by the" in shown
         assert bar in shown
-        assert "80.0%" in shown  # the worst hour: 200 of 250
+        assert "80.0 %" in shown  # the worst hour: 200 of 250
         assert "median, p95, p99" in shown
         assert "60 s, over all processes" in shown
     assert "by the quarter" in shown
@@ -149,11 +149,11 @@ def test_a_name_that_is_a_secret_is_not_shown(run, terminal, store):
 def test_a_service_nobody_spoke_of_is_said_with_those_there_are(run, trouble):
     answer = run("services", "show", "shipslow")
     assert answer.code == 64
-    assert answer.sentence.endswith("there are partner, shipfast")
+    assert answer.sentence.endswith("Known services: partner, shipfast")
 
 
 def test_a_reset_closes_the_circuit_and_with_keys_uses_them_again(run, trouble, store):
-    assert run("services", "reset", "shipfast").err == "the circuit of shipfast is closed\n"
+    assert run("services", "reset", "shipfast").err == "closed the circuit of shipfast\n"
     assert str(store.shared.services()[1].state) == "closed"
     answer = run("services", "reset", "partner", "--keys", "--json")
     assert json.loads(answer.out) == {"service": "partner", "reset": True, "keys": True}
@@ -172,4 +172,4 @@ def test_service_is_forgotten_with_go(run, day, trouble):
     assert "bank" in run("services", "ls").out
     assert run("services", "forget", "bank", "--go").err.startswith("forgot service bank: ")
     assert "bank" not in run("services", "ls").out
-    assert run("services", "forget", "bank", "--go").sentence.startswith("nothing is known of a service 'bank'")
+    assert run("services", "forget", "bank", "--go").sentence.startswith("there is no service 'bank'")

@@ -73,7 +73,7 @@ def test_a_terminal_that_knows_no_more_than_ascii_gets_no_escapes(terminal):
 def test_the_charts_are_written_as_a_picture_and_the_rows_stay_what_they_are(run, here):
     said = run(*SMALL, "--plot", "contention.svg")
     assert "completion time" in (here / "contention.svg").read_text()
-    assert said.err == "the charts are in contention.svg\n"
+    assert said.err == "wrote the charts to contention.svg\n"
     assert said.out == run(*SMALL).out
 
 

@@ -115,7 +115,7 @@ def test_a_narrow_terminal_shows_what_matters_most(terminal):
 @pytest.mark.slow
 def test_the_charts_are_drawn_into_a_file(run, here):
     found = run(*SMALL, "--plot", "herd.svg")
-    assert found.err == "the charts are in herd.svg\n"
+    assert found.err == "wrote the charts to herd.svg\n"
     assert "seconds since the service went down" in (here / "herd.svg").read_text()
 
 

@@ -92,7 +92,7 @@ def test_a_purge_says_what_it_would_remove_and_then_removes_it(run, store, old_r
     would = run("store", "purge", "--older-than", "90d", "--dry-run")
     assert (would.code, would.out) == (0, "")
     assert would.err.splitlines() == [
-        "would remove 2 runs of pipelines; nothing was changed",
+        "would remove 2 runs of pipelines. Nothing was changed",
         "60 runs of that age stay: unfinished, waited for, or needed to say what is usual",
     ]
     assert len(left(store)) == finished.NEWEST + 2
@@ -180,15 +180,15 @@ def test_to_ask_in_the_wrong_directory_leaves_no_trace(run, here, words):
     answer = run(*words)
     assert answer.code == 64
     assert answer.sentence == (
-        "there is no store at .redrive/redrive.db yet; "
-        "go where your pipeline runs, or name a store with --store or REDRIVE_STORE"
+        "there is no store at .redrive/redrive.db. "
+        "Change to the directory of your pipeline, or pass --store or set REDRIVE_STORE"
     )
     assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["x.db", "sqlite:///x.db", "sqlite:///x.db?cache=private"])
 def test_a_named_file_that_is_not_there_is_not_made_either(run, here, url):
-    assert run("dlq", "ls", "--store", url).sentence.startswith("there is no store at x.db yet")
+    assert run("dlq", "ls", "--store", url).sentence.startswith("there is no store at x.db")
     assert list(here.iterdir()) == []
 
 
@@ -197,7 +197,7 @@ def test_the_store_of_a_parent_directory_is_pointed_at(run, put, here, monkeypat
     (here / "jobs").mkdir()
     monkeypatch.chdir(here / "jobs")
     path = here / ".redrive" / "redrive.db"
-    assert f"there is one at {path}, use it with --store {path}" in run("dlq", "ls").sentence
+    assert f"There is one at {path}: pass --store {path}" in run("dlq", "ls").sentence
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_url_with_a_password_in_the_wrong_place_is_refused(run, here, command, u
 def test_password_in_a_path_is_masked(run, here):
     answer = run("dlq", "ls", "--store", "sqlite:///etl:secretA7@127.0.0.1/dw")
     assert answer.code == 64
-    assert answer.sentence.startswith("there is no store at etl:***@127.0.0.1/dw yet")
+    assert answer.sentence.startswith("there is no store at etl:***@127.0.0.1/dw")
 
 
 @pytest.mark.parametrize(

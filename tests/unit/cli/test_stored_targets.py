@@ -50,7 +50,7 @@ def test_letters_of_several_targets_go_each_to_its_own(run, here, store, jobs):
     assert answer.err.splitlines()[:2] == ["target jobs.py:invoices", "target jobs.py:payments"]
     assert [row[2] for row in answer.rows if row[0] == "selected"] == ["pipeline invoices", "pipeline payments"]
     assert store.dlq.count(status="reprocessed") == 2
-    assert run("dlq", "replay").err.splitlines()[0] == "no letter is selected"
+    assert run("dlq", "replay").err.splitlines()[0] == "no letters selected"
 
 
 def test_target_is_found_from_another_directory(run, here, store, jobs, monkeypatch):
@@ -185,7 +185,7 @@ def test_letters_of_a_renamed_pipeline_are_sent_by_their_former_name(run, here, 
     path = here / "jobs.py"
     path.write_text(path.read_text().replace('to("invoices"', 'to("bills"'))
     answer = run("dlq", "replay", "--go")
-    assert "1 letter of other pipelines left out (invoices: 1)" in answer.err
+    assert "1 letter of other pipelines skipped (invoices: 1)" in answer.err
     assert "if the pipeline was renamed, pass its former name" in answer.err
     assert run("dlq", "replay", "--pipeline", "invoices", "--go").code == 0
     assert store.dlq.count(status="reprocessed") == 1

@@ -91,10 +91,11 @@ def test_people_see_the_causes_first(terminal, settlement, run_id):
     assert named.startswith("LookupError@")
     assert rest.split(maxsplit=3) == ["settle", "2", "0", "LookupError: no account of 4711-3, api_key=***"]
     assert [line.split()[0] for line in shown[8:12]] == ["partners_of", "settle", "report", "publish"]
-    assert shown[12:15] == [
-        f"one of them in full: redrive tasks show 'settle[2]' --run {run_id}",
-        f"when that is mended: redrive tasks retry --cause {named} --run {run_id}",
-        "and then, to go on from there: run flow 'settlement' again with --param day=2026-11-15",
+    assert shown[12] == "Next steps:"
+    assert [re.split(r"  +", step.strip()) for step in shown[13:16]] == [
+        ["show one task", f"redrive tasks show 'settle[2]' --run {run_id}"],
+        ["retry when fixed", f"redrive tasks retry --cause {named} --run {run_id}"],
+        ["then resume flow 'settlement'", "redrive run FILE:NAME --param day=2026-11-15"],
     ]
 
 
@@ -127,7 +128,7 @@ def test_tasks_are_selected_by_state_cause_and_name(run, settlement, words, name
 
 def test_who_limits_the_list_is_told_of_more_and_who_finds_nothing_is_told_too(run, settlement):
     answer = run("tasks", "ls", "settlement", "--task", "settle", "--limit", 2)
-    assert answer.err == "there are more: redrive tasks ls settlement --task settle --limit 10\n"
+    assert answer.err == "Next steps:\n  list more tasks  redrive tasks ls settlement --task settle --limit 10\n"
     assert run("tasks", "ls", "--state", "retrying").err == "no tasks that match\n"
 
 
@@ -143,13 +144,16 @@ def test_the_newest_run_is_meant_unless_another_is_named(run, settlement, run_id
     for words in (["settlement"], ["--run", "settlement"], [run_id], ["--run", run_id], [run_id, "--run", run_id]):
         assert len(run("tasks", "ls", *words).rows) == 4
     assert run("tasks", "ls", "other", "--run", run_id).sentence == (
-        f"other and --run {run_id} are two runs; say one of them"
+        f"'other' and --run {run_id!r} name two runs. Name one of them"
     )
 
 
 def test_a_store_without_flows_says_so(run, store):
     answer = run("tasks", "ls")
-    assert (answer.code, answer.sentence) == (64, "no flow has run yet; run one with `redrive run FILE:NAME`")
+    assert (answer.code, answer.sentence) == (
+        64,
+        "there is no run of a flow yet. Start one with `redrive run FILE:NAME`",
+    )
 
 
 # ── show ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,7 +170,7 @@ def test_one_task_is_shown_with_all_that_happened_to_it(terminal, settlement, ru
     assert shown.count("Traceback (most recent call last):") == 1
     assert "\n     the same traceback as before\n" in shown
     assert re.search(r"  RUNNING → DEAD_LETTER: poison, 2 times in a row", shown)
-    assert f"when that is mended: redrive tasks retry 'settle[2]' --run {run_id}\n" in shown
+    assert f"  retry when fixed  redrive tasks retry 'settle[2]' --run {run_id}\n" in shown
     assert "hunter2" not in shown
 
 
@@ -176,7 +180,7 @@ def test_what_a_task_wrote_and_returned_is_shown_without_secrets(terminal, run, 
     assert told["result"][0] == {"id": 0, "card": "4711-0", "password": "***"}
     assert [one["after"] for one in told["changes"]] == ["READY", "RUNNING", "SUCCESS"]
     assert "hunter2" not in json.dumps(told)
-    assert "its children: redrive tasks ls --task settle --run " in terminal("tasks", "show", "settle").out
+    assert "  list its children  redrive tasks ls --task settle --run " in terminal("tasks", "show", "settle").out
 
 
 def test_people_are_shown_the_end_of_what_is_long_and_programs_all_of_it(terminal, run, store):
@@ -225,8 +229,8 @@ def test_a_cause_is_sent_back_and_the_flow_goes_on_from_there(run, settlement, r
     answer = run("tasks", "retry", "--cause", cause(run), "--yes", "--note", "accounts are there now")
     assert (answer.code, answer.out) == (0, "")
     assert answer.err == (
-        f"sent back 2 tasks of settlement, run {run_id}\n"
-        "to go on from there: run flow 'settlement' again with --param day=2026-11-15\n"
+        f"will retry 2 tasks of settlement, run {run_id}\n"
+        "Next steps:\n  resume flow 'settlement'  redrive run FILE:NAME --param day=2026-11-15\n"
     )
     settlement.missing.clear()
     assert settlement.run().status == "complete"
@@ -244,7 +248,7 @@ def test_a_task_is_accepted_with_a_result_and_what_comes_after_it_runs(run, sett
 def test_a_task_is_given_up_and_what_comes_after_it_does_not_run_until_it_is_sent_back(run, settlement, run_id, store):
     run("tasks", "accept", "settle[2]", "--note", "paid by hand")
     assert run("tasks", "fail", "settle[3]", "--note", "they left").err.startswith(
-        f"failed settle[3] of settlement, run {run_id}; 2 tasks further down will not run\n"
+        f"failed settle[3] of settlement, run {run_id}; 2 tasks downstream will not run\n"
     )
     assert states(store)["publish"] is State.UPSTREAM_FAILED
     assert run("tasks", "retry", "publish").sentence == (
@@ -259,12 +263,12 @@ def test_a_task_is_given_up_and_what_comes_after_it_does_not_run_until_it_is_sen
         "upstream_failed": 0,
     }
     assert answer.err.startswith(
-        f"sent back settle[3] of settlement, run {run_id}; 2 tasks further down may run again\n"
+        f"will retry settle[3] of settlement, run {run_id}; 2 tasks downstream can run again\n"
     )
 
 
 def test_children_are_left_out_and_what_comes_after_runs(run, settlement, run_id, store):
-    hint = f"or leave it out: redrive tasks skip 'settle[2]' --run {run_id} --note …\n"
+    hint = f"  or skip it        redrive tasks skip 'settle[2]' --run {run_id} --note …\n"
     assert run("tasks", "show", "settle[2]").err.endswith(hint)
     answer = run("tasks", "skip", "settle[2]", "settle[3]", "--note", "they left")
     assert answer.err.startswith(f"skipped 2 tasks of settlement, run {run_id}\n")
@@ -275,8 +279,10 @@ def test_children_are_left_out_and_what_comes_after_runs(run, settlement, run_id
 def test_accepting_a_child_without_a_result_says_what_that_means(run, settlement, run_id, store):
     answer = run("tasks", "accept", "settle[2]", "--note", "paid by hand")
     assert answer.err.endswith(
-        "without --result, the list of results that comes after has null for settle[2]; to leave it out instead: "
-        f"redrive tasks reopen 'settle[2]' --run {run_id} && redrive tasks skip 'settle[2]' --run {run_id} --note …\n"
+        "without --result, downstream tasks receive null for settle[2]\n"
+        "Next steps:\n"
+        f"  to skip instead, reopen  redrive tasks reopen 'settle[2]' --run {run_id}\n"
+        f"  and then skip            redrive tasks skip 'settle[2]' --run {run_id} --note …\n"
     )
     assert run("tasks", "reopen", "settle[2]").err == f"reopened settle[2] of settlement, run {run_id}\n"
     assert states(store)["settle[2]"] is State.DEAD_LETTER
@@ -287,16 +293,16 @@ def test_retry_takes_tasks_that_wait_for_their_next_attempt(run, settlement, run
 
     waits = tasks.update().where(tasks.c.child == 2).values(state="RETRYING")
     store.database.write(lambda connection: connection.execute(waits))
-    assert "this would retry 2 tasks (1 dead letter, 1 retrying)" in run("tasks", "retry", "settle").sentence
+    assert "cannot retry 2 tasks (1 dead letter, 1 retrying)" in run("tasks", "retry", "settle").sentence
     assert run("tasks", "accept", "settle[2]", "--note", "x").code == 64
     answer = run("tasks", "retry", "settle[2]")
-    assert answer.err.splitlines()[0] == f"sent back settle[2] of settlement, run {run_id}"
+    assert answer.err.splitlines()[0] == f"will retry settle[2] of settlement, run {run_id}"
     assert states(store)["settle[2]"] is State.READY
 
 
 def test_run_is_cancelled(run, settlement, run_id, store):
     answer = run("runs", "cancel", run_id, "--note", "wrong day")
-    assert answer.err == f"cancelled run {run_id}; who is running it stops within a second or so\n"
+    assert answer.err == f"cancelled run {run_id}; its executors stop within a second or so\n"
     assert store.tasks.run("settlement").status == "abandoned"
 
 
@@ -305,8 +311,8 @@ def test_many_tasks_are_a_question_and_where_nobody_is_there_to_ask_a_refusal(ru
         answer = run("tasks", "fail", *which, "--note", "they left")
         assert answer.code == 64
         assert answer.sentence == (
-            "this would fail 2 tasks (2 dead letters), and nobody is there to ask; "
-            "say --yes if that is meant: nothing was changed"
+            "cannot fail 2 tasks (2 dead letters) without confirmation: stdin is not a terminal. "
+            "Pass --yes. Nothing was changed"
         )
     no = terminal("tasks", "fail", "settle", "--note", "they left", keys="n\n")
     assert no.code == 64
@@ -323,7 +329,7 @@ def test_a_run_that_is_under_way_is_said_to_go_on_by_itself(run, settlement, sto
     running = task_runs.update().values(status="running")
     store.database.write(lambda connection: connection.execute(running))
     *_, last = run("tasks", "retry", "settle[2]").err.splitlines()
-    assert last == "whoever is running it goes on with that; if nobody is, running it again does"
+    assert last == "the executor of this run continues with it; if there is none, run the flow again"
 
 
 @pytest.mark.parametrize(
@@ -331,21 +337,24 @@ def test_a_run_that_is_under_way_is_said_to_go_on_by_itself(run, settlement, sto
     [
         (["ls", "settlment"], "there is no run of a flow 'settlment'; did you mean 'settlement'?"),
         (["ls", "--run", "nothing"], "there is no run of a flow 'nothing'; see `redrive runs ls`"),
-        (["ls", "--state", "done"], "there is no state 'done' of a task; it is one of PENDING, READY, RUNNING, "),
+        (
+            ["ls", "--state", "done"],
+            "--state 'done' is not a state of a task. It must be one of PENDING, READY, RUNNING, ",
+        ),
         (["ls", "--task", "setle"], "run RUN has no task 'setle'; did you mean 'settle'?"),
         (["ls", "--cause", "x"], "no task of run RUN failed for a cause that begins with 'x'; its causes are "),
         (["show"], "missing argument 'TASK'; see `redrive tasks show --help`"),
         (["show", "settle[4]"], "run RUN has no task 'settle[4]'; settle has settle[0] to settle[3]"),
         (["show", "report[0]"], "run RUN has no task 'report[0]'; report has no children, or none yet"),
         (["show", "settle[x]"], "'settle[x]' names no task: write settle, or settle[17] for a child of a fan-out"),
-        (["retry"], "say which tasks to retry: by their names, or by --cause; `redrive tasks ls` shows both"),
+        (["retry"], "no tasks to retry: none was named. Pass names of tasks or --cause; `redrive tasks ls` lists both"),
         (["retry", "repport"], "run RUN has no task 'repport'; did you mean 'report'?"),
         (["retry", "report"], "task 'report' of run RUN is PENDING: nothing went wrong that could be decided about"),
         (["retry", "settle[0]"], "task 'settle[0]' of run RUN is SUCCESS: nothing went wrong that could be decided"),
         (["retry", "--cause", ""], "no task of run RUN failed for a cause that begins with ''"),
         (["accept", "settle[2]"], "missing option '--note'; see `redrive tasks accept --help`"),
         (["accept", "settle[2]", "--note", " "], "to accept a task needs a note that says why; nothing was changed"),
-        (["accept", "settle[2]", "--note", "x", "--result", "{"], "--result is JSON, such as 12, [], "),
+        (["accept", "settle[2]", "--note", "x", "--result", "{"], "--result"),
         (["fail", "settle[2]"], "missing option '--note'; see `redrive tasks fail --help`"),
     ],
 )
@@ -430,19 +439,19 @@ class TestRerunAndCancel:
         made = Settlement(store, missing=())
         made.run()
         shown = run("tasks", "rerun", "report", "--dry-run")
-        assert shown.err.startswith("would run report again, and 1 task further down, of settlement, run ")
+        assert shown.err.startswith("would run report again, and 1 task downstream, of settlement, run ")
         refused = run("tasks", "rerun", "report")
-        assert "this would run report again, and 1 task further down, and nobody is there to ask" in refused.sentence
+        assert "cannot run report again, and 1 task downstream without confirmation" in refused.sentence
         assert states(store)["report"] is State.SUCCESS
         done = run("tasks", "rerun", "report", "--yes", "--note", "new rate")
         assert done.code == 0, done.err
-        assert "will run again, and 1 task further down" in done.err
-        assert "to go on from there: run flow" in done.err
+        assert "will run again, and 1 task downstream" in done.err
+        assert "  resume flow" in done.err
         assert (states(store)["report"], states(store)["publish"]) == (State.READY, State.PENDING)
 
     def test_cancelled_task_fails_and_what_follows_does_not_run(self, run, settlement, store):
         done = run("tasks", "cancel", "report", "--note", "not today")
-        assert done.err == "cancelled report; 1 task further down will not run\n"
+        assert done.err == "cancelled report; 1 task downstream will not run\n"
         assert (states(store)["report"], states(store)["publish"]) == (State.FAILED, State.UPSTREAM_FAILED)
         again = run("tasks", "cancel", "report", "--note", "twice")
         assert again.sentence.endswith("is FAILED: there is nothing to cancel")

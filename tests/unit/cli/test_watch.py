@@ -101,8 +101,8 @@ def test_people_get_one_line_for_each_change_and_nothing_else(terminal, failed):
         ),
         (("--textfile", "metrics.txt"), "metrics.txt would not be read"),
         (("--textfile", "no/such/place.prom"), "no/such/place.prom cannot be written"),
-        (("--once", "--every", "5s"), "--once looks once: leave --every out"),
-        (("--once", "--listen", "127.0.0.1:0"), "--once looks once: leave --listen out"),
+        (("--once", "--every", "5s"), "--once excludes --every: it evaluates once. Remove one of them"),
+        (("--once", "--listen", "127.0.0.1:0"), "--once excludes --listen: it evaluates once. Remove one of them"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_a_sentence(run, store, words, sentence):
@@ -124,7 +124,7 @@ def test_a_port_that_is_taken_is_said(run, store):
 def test_where_there_is_no_store_nothing_is_watched(run, here):
     answer = run("watch", "--once")
     assert (answer.code, (here / ".redrive").exists()) == (64, False)
-    assert answer.sentence.startswith("there is no store at .redrive/redrive.db yet")
+    assert answer.sentence.startswith("there is no store at .redrive/redrive.db")
 
 
 @pytest.mark.parametrize("configured", ["by a file", "by the environment"])
@@ -202,7 +202,7 @@ def test_a_probe_that_fails_is_in_the_log_and_the_rest_is_done(spawn, failed, se
     done = spawn("watch", "--once")
     assert done.returncode == 75
     assert "ConnectionError: no broker" in done.stderr
-    assert "the look is incomplete: cannot measure lags:" in done.stderr
+    assert "the evaluation is incomplete: cannot measure lags:" in done.stderr
     assert "\topened\t" in done.stdout
 
 
@@ -212,7 +212,7 @@ def test_unmeasured_names_that_are_left_out_are_counted(run, failed, settings, h
     settings("".join(map(own.format, range(17))))
     done = run("watch", "--once")
     assert done.code == 75
-    assert "conditions:own_09 and 7 more. Everything else was evaluated." in done.err
+    assert "conditions:own_09 and 7 more. Everything else was evaluated" in done.err
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def watching(store, here):
 
 def test_the_metrics_are_served_until_it_is_told_to_stop(watching):
     process = watching("--listen", "127.0.0.1:0", "--every", "1s")
-    url = process.stderr.readline().removeprefix("the metrics are at ").strip()
+    url = process.stderr.readline().removeprefix("serving metrics at ").strip()
     assert re.match("^watching .*, every 1.0 s; times are UTC$", process.stderr.readline())
     with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         assert b"redrive_up 1" in answer.read()
@@ -311,8 +311,8 @@ def test_renamed_channel_is_sent_and_the_old_one_is_named(run, failed, settings)
         settings(f'[channels.team]\nwebhook = "{server.url}/new"\n[routes]\nP1 = "team"\n')
         answer = run("watch", "--once")
         assert (answer.code, [one.path for one in server.requests].count("/new")) == (0, 1)
-    waits = "channel hub is not configured here; a process whose redrive.toml has [channels.hub] sends them"
-    assert f"messages about alert 1 wait: {waits}" in answer.err
+    waits = "channel hub is not configured here. A process whose redrive.toml has [channels.hub] delivers them"
+    assert f"messages about alert 1 are waiting: {waits}" in answer.err
     listed = run("alerts", "ls")
     assert f"alert 1: messages wait: {waits}" in listed.err
     assert "hub: not configured here" in listed.out

@@ -1,4 +1,4 @@
-"""`redrive dlq`: one file for each thing that is done with letters."""
+"""`redrive dlq`: one file per group of commands."""
 
 from importlib import import_module
 

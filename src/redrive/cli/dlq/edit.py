@@ -1,4 +1,4 @@
-"""`redrive dlq edit`: mend records before they are sent back. A preview by default."""
+"""`redrive dlq edit`: fix records before a replay. A dry run by default."""
 
 from __future__ import annotations
 
@@ -39,37 +39,38 @@ def edit(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="FIELD=VALUE", help="Set a field, also customer.zip; the value is JSON, or else text."
+            "--set", metavar="FIELD=VALUE", help="Set a field, such as customer.zip; the value is JSON or text."
         ),
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="Remove a field.")] = None,
-    patch: Annotated[str | None, typer.Option(metavar="JSON", help="A JSON merge patch.")] = None,
+    patch: Annotated[str | None, typer.Option(metavar="JSON", help="JSON merge patch.")] = None,
     expr: Annotated[
-        str | None, typer.Option(metavar="PYTHON", help="An expression of `record` that gives the new record.")
+        str | None, typer.Option(metavar="PYTHON", help="Python expression of `record` that returns the new record.")
     ] = None,
     record: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The whole record anew, JSON; - for stdin.")
+        str | None, typer.Option(metavar="FILE", help="File with the whole new record as JSON; - for stdin.")
     ] = None,
     line: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="The whole record as a line of text, such as a CSV line; - for stdin."),
+        typer.Option(metavar="TEXT", help="Whole new record as a line of text, such as a CSV line; - for stdin."),
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Back to the record as received.")] = False,
-    go: Annotated[bool, typer.Option("--go", help="Do it; without this, it is a preview.")] = False,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Why.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the record as received.")] = False,
+    go: Annotated[bool, typer.Option("--go", help="Execute; without this, a dry run.")] = False,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, stored with the letters.")] = None,
 ) -> None:
-    """Mend records before a replay; a preview by default.
+    """Fix records before a replay; a dry run by default.
 
-    The record as received is kept beside the edit. With an id and nothing else: in your editor, with the complete
-    record.
+    The record as received is kept. With an id and no other option, the complete record opens in your editor.
+
+    Examples: redrive dlq edit 17 --set fee=12.50 --go; redrive dlq edit --cause 8b14ce --unset discount
     """
     ways = {"--set or --unset": set_ or unset, "--patch": patch, "--expr": expr, "--record": record, "--undo": undo}
     ways["--line"] = line
     said = [name for name, value in ways.items() if value not in (None, [], False)]
     if len(said) > 1:
-        raise LetterError(f"an edit is one thing at a time: {' and '.join(said)} were both said")
+        raise LetterError(f"{' and '.join(said)} exclude each other. Pass one of them")
     if selection.empty:
-        raise LetterError("say which letters to edit: by id, --pipeline, --cause or another filter")
+        raise LetterError("no letters to edit: none was selected. Pass ids, --pipeline, --cause or another filter")
     with session.opened() as store:
         if not said or record is not None or line is not None:
             letter = _the_one(store, selection, said)
@@ -95,7 +96,7 @@ def _patch(sets: list[str], unsets: list[str]) -> dict[str, Any]:
     for one in sets:
         path, equals, text = one.partition("=")
         if not equals or not path.strip():
-            raise LetterError(f"--set takes FIELD=VALUE, not {one!r}")
+            raise LetterError(f"--set must be FIELD=VALUE, not {one!r}")
         value = _value(text)
         if value is None:
             raise LetterError(
@@ -143,7 +144,7 @@ def _the_one(store: Store, selection: Selection, said: list[str]) -> Letter:
     if not selection.by_id or len(ids) != 1:
         how = f"{said[0] if said else '--record'} replaces one record: name one letter by its id"
         raise LetterError(
-            how if said else "say how to edit: --set, --unset, --patch, --expr, --record, --line or --undo"
+            how if said else "no edit given. Pass --set, --unset, --patch, --expr, --record, --line or --undo"
         )
     _must_be_open(store, ids)
     return store.dlq.get(ids[0])
@@ -155,7 +156,7 @@ def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go:
 
     out, by_hand = session.out, new is MISSING
     if by_hand and not out.attended:
-        raise LetterError("say how to edit: --set, --unset, --patch, --expr, --record, --line or --undo")
+        raise LetterError("no edit given. Pass --set, --unset, --patch, --expr, --record, --line or --undo")
     if by_hand:
         new = edited_by_hand(letter)
     refuse_mask(store.dlq.redactor, letter.payload, new)
@@ -166,19 +167,19 @@ def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go:
     else:
         out.table(_COLUMNS, [(letter.id, *change) for change in changes])
     if not changes:
-        out.say("nothing differs; nothing was changed")
+        out.say("the record is the same. Nothing was changed")
         return
     if by_hand and not go:
-        go = typer.confirm("Keep this?", err=True)
+        go = typer.confirm("Store this edit?", err=True)
     if go:
         store.dlq.edit(letter.id, new, note=note)
-        out.say(f"edited letter {letter.id}; `redrive dlq edit {letter.id} --undo --go` takes it back")
+        out.say(f"edited letter {letter.id}")
+        out.next_steps([("undo", f"redrive dlq edit {letter.id} --undo --go{session.store_option}")])
+    elif by_hand:
+        out.say("nothing was changed")
     else:
-        out.say(
-            "nothing was changed"
-            if by_hand
-            else f"a preview: nothing was changed; to do it: {_again(session, store, [letter.payload, new])}"
-        )
+        out.say("dry run: nothing was changed")
+        out.next_steps([("execute", _again(session, store, [letter.payload, new]))])
 
 
 def _must_be_a_line(letter: Letter) -> None:
@@ -208,7 +209,7 @@ def _must_be_open(store: Store, ids: tuple[int, ...]) -> None:
     for one in ids:
         letter = store.dlq.get(one)
         if letter.status not in OPEN:
-            raise LetterError(f"letter {one} is {letter.status}; reopen it before it is edited")
+            raise LetterError(f"letter {one} is {letter.status} and cannot be edited. Reopen it first")
 
 
 # ── the report ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,7 +247,8 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
         out.say(f"  {reason} (letter {', '.join(str(one) for one, its in failures if its == reason)})")
     if report.dry_run and report.changed:
         again = _again(session, store, [record for one in report.previews for record in (one.before, one.after)])
-        out.say(f"a preview: nothing was changed; to do it: {again}")
+        out.say("dry run: nothing was changed")
+        out.next_steps([("execute", again)])
 
 
 def _again(session: Session, store: Store, edited: list[Any]) -> str:
@@ -263,10 +265,12 @@ def _in_words(report: EditReport, *, undo: bool) -> list[str]:
     said = [f"{first} {counted(report.changed)}{shown}"]
     if report.unchanged:
         said.append(
-            f"{counted(report.unchanged)} would not differ" if report.dry_run else f"{report.unchanged:,} are so"
+            f"{counted(report.unchanged)} would not change"
+            if report.dry_run
+            else f"{counted(report.unchanged)} unchanged"
         )
     if report.held:
-        said.append(f"{counted(report.held)} left alone: in the hands of a replay or run, try again when it is done")
+        said.append(f"{counted(report.held)} skipped: a replay or run holds them. Try again when it has ended")
     if report.failed:
-        said.append(f"{counted(report.failed)} left alone: the edit fails on them")
+        said.append(f"{counted(report.failed)} skipped: the edit fails on them")
     return said

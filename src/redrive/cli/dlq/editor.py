@@ -36,15 +36,15 @@ def edited_by_hand(letter: Letter) -> Any:
     try:
         ended = subprocess.run([*shlex.split(editor), path], check=False)
         if ended.returncode:
-            raise CommandRefused(f"{editor} ended with {ended.returncode}; nothing was changed")
+            raise CommandRefused(f"{editor} exited with status {ended.returncode}. Nothing was changed")
         with open(path, encoding="utf-8") as file:
             return decode(file.read(), typed=True)
     except OSError as error:
-        raise CommandRefused(f"cannot run {editor}: {error.strerror}; set EDITOR; nothing was changed") from None
+        raise CommandRefused(f"cannot run {editor}: {error.strerror}; Set EDITOR. Nothing was changed") from None
     except ValueError as error:
         kept = True
         raise CommandRefused(
-            f"what you wrote is not JSON: {error}; it is kept in {path}; nothing was changed"
+            f"the edited record is not JSON: {error}. It is kept in {path}. Nothing was changed"
         ) from None
     finally:
         if not kept:

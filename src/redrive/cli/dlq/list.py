@@ -1,4 +1,4 @@
-"""`redrive dlq causes`, `ls` and `history`: what was rejected, and why."""
+"""`redrive dlq causes`, `ls` and `history`: rejected records and their causes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from redrive.cli.format import ago, bars, counted, in_a_line
 from redrive.cli.letter_options import OPEN, Selection, statuses_of, what_is_there
 from redrive.cli.output import Column
 from redrive.cli.session import LARGEST_ID, Limit, Session
+from redrive.cli.style import style_of
 
 if TYPE_CHECKING:
     from redrive.cli.letter_view import LetterView
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 _SHORTEST = 6
 
-Records = Annotated[bool, typer.Option("--records", help="With --json: also records over 10,000 characters.")]
+Records = Annotated[bool, typer.Option("--records", help="With --json: include records over 10,000 characters.")]
 
-# In a narrow terminal the message matters most, then how to find the letter again.
+# A narrow terminal keeps the message, then what identifies the letter.
 _LETTER_COLUMNS = (
     Column(title="id", show=str, right=True),
     Column(title="pipeline", drop=2, least=12),
-    Column(title="status", drop=6),
+    Column(title="status", style=style_of, drop=6),
     Column(title="type", drop=5),
     Column(title="cause", hidden=True),
     Column(title="key", drop=1, least=12),
@@ -49,10 +50,12 @@ def causes(
     selection: Selection,
     limit: Limit = 20,
 ) -> None:
-    """Letters by what is wrong with them, most frequent first.
+    """List letters grouped by cause, the most frequent first.
 
-    Without a status: causes that have pending or escalated letters. `letters` are those of the statuses asked for;
-    `seen` and `trend` are failures, whatever became of their letters.
+    Without --status: causes with open letters. `letters` counts letters of the selected statuses; `seen` and `trend`
+    count failures, whatever the status of their letters.
+
+    Examples: redrive dlq causes --pipeline vendor; redrive dlq causes --since 2d --status any
     """
     from redrive.cli.letter_view import LetterView
 
@@ -84,11 +87,11 @@ def causes(
         )
         out.table(columns, [_cause_row(one, document["message"], statuses) for one, document in found])
     if size is not None:
-        out.say("no cause matches" if not selection.empty else f"no open letters; {counted(size.letters)} in all")
+        out.say("no causes match" if not selection.empty else f"no open letters; {counted(size.letters)} in total")
         if others:
             out.say(others)
     if more:
-        out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
+        out.next_steps([("list more causes", session.again_with("--limit", limit * 5))])
 
 
 def _one_of(dlq: DeadLetters, cause: Cause) -> Letter | None:
@@ -136,21 +139,23 @@ def ls(
     *,
     limit: Limit = 20,
     after: Annotated[
-        int | None, typer.Option(metavar="ID", help="The page after this letter.", min=0, max=LARGEST_ID)
+        int | None, typer.Option(metavar="ID", help="List the page after this letter.", min=0, max=LARGEST_ID)
     ] = None,
-    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Oldest first.")] = False,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Sort oldest first.")] = False,
     cursor: Annotated[
         bool,
         typer.Option(
             "--cursor",
-            help="With --json: an object of `letters` and `after`, which is --after of the next page or null.",
+            help="With --json: print an object with `letters` and `after`, the --after of the next page or null.",
         ),
     ] = False,
     records: Records = False,
 ) -> None:
-    """Letters, newest first. Without a status: open ones, that is pending and escalated.
+    """List letters, newest first. Without --status: open letters, pending and escalated.
 
-    With --json, of a record over 10,000 characters its size and its beginning are shown, unless --records is given.
+    With --json, a record over 10,000 characters is shown by its size and its beginning, unless --records is given.
+
+    Examples: redrive dlq ls --pipeline vendor --limit 50; redrive dlq ls --text "invalid fee" --since 36h
     """
     from redrive.cli.letter_view import MOST_IN_LIST, LetterView
 
@@ -175,13 +180,13 @@ def ls(
     else:
         out.table(_columns(selection), [_letter_row(one, view) for one in found[:limit]])
     if not found:
-        where = "" if selection.empty and after is None else " that match"
+        where = "" if selection.empty and after is None else " match"
         unsaid = selection.said_status() is None and not selection.by_id
         out.say(f"no {'open ' if unsaid else ''}letters{where}")
         if others:
             out.say(others)
     elif len(found) > limit:
-        out.say(f"there are more: {session.again_with('--after', found[limit - 1].id)}")
+        out.next_steps([("list the next page", session.again_with("--after", found[limit - 1].id))])
 
 
 def _columns(selection: Selection) -> list[Column]:
@@ -212,11 +217,14 @@ def _letter_row(letter: Letter, view: LetterView) -> list[Any]:
 @command(app)
 def history(
     session: Session,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="What identifies the record.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the record at its source.")],
     *,
     records: Records = False,
 ) -> None:
-    """What became of one source key, oldest first."""
+    """List everything that happened to the record of a source key, oldest first.
+
+    Examples: redrive dlq history D-17; redrive dlq history D-17 --json --records
+    """
     from redrive.cli.exit_codes import CommandRefused
     from redrive.cli.letter_view import MOST_IN_LIST, LetterView
 
@@ -225,7 +233,7 @@ def history(
         found = store.dlq.history(key, max_record_chars=longest)
         view = LetterView(store.dlq.redactor)
         if not found.letters:
-            raise CommandRefused(f"no letter has the key {key!r}; `redrive dlq ls --text …` looks in the errors")
+            raise CommandRefused(f"no letter has the key {key!r}. `redrive dlq ls --text …` searches errors")
         letters = {one.id: one for one in found.letters}
         events = [(one, letters[one.letter_id]) for one in found.events if one.letter_id in letters]
         if session.out.json:
@@ -244,9 +252,9 @@ def history(
     columns = (
         Column(title="when", show=ago),
         Column(title="letter", show=str, right=True),
-        Column(title="what"),
-        Column(title="status"),
-        Column(title="who", drop=1),
+        Column(title="what", heading="event"),
+        Column(title="status", style=style_of),
+        Column(title="who", heading="actor", drop=1),
         Column(title="message", show=in_a_line, least=24),
     )
     session.out.table(columns, happened)

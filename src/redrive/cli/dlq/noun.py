@@ -1,5 +1,5 @@
-"""The noun `dlq`, to which the files beside this one add their commands."""
+"""The group `dlq`, to which the other files of this package add commands."""
 
 from redrive.cli.command import noun
 
-app = noun("Dead letters: what was rejected, why, and what becomes of it.", bare="causes")
+app = noun("List, show, edit, replay and resolve dead letters.", bare="causes")

@@ -1,4 +1,4 @@
-"""`redrive dlq replay`: letters go back through their pipeline, in rehearsal first."""
+"""`redrive dlq replay`: send letters back through their pipeline; a dry run by default."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def replay(
         str | None,
         typer.Option(
             metavar="FILE_OR_MODULE:NAME",
-            help="What takes the records: a function, or an object with `reprocess`, such as a pipeline; without a "
-            "name, the only pipeline there. Default: the target that rejected each letter, as `redrive run` stored it.",
+            help="Pipeline, function or object with `reprocess` that receives the records; without a name, the only "
+            "pipeline in the file. Default: the target that rejected each letter, as `redrive run` stored it.",
             show_default=False,
         ),
     ] = None,
-    go: Annotated[bool, typer.Option("--go", "--no-dry-run", help="Do it; without this, it is a dry run.")] = False,
+    go: Annotated[bool, typer.Option("--go", "--no-dry-run", help="Execute; without this, a dry run.")] = False,
     any_pipeline: Annotated[
-        bool, typer.Option("--any-pipeline", help="Send the target the letters of every pipeline that match.")
+        bool, typer.Option("--any-pipeline", help="Include matching letters of every pipeline.")
     ] = False,
     include_superseded: Annotated[
-        bool, typer.Option("--include-superseded", help="Also letters whose key was written since.")
+        bool, typer.Option("--include-superseded", help="Include letters whose key was written since.")
     ] = False,
     canary: Annotated[
         int | None,
@@ -65,19 +65,26 @@ def replay(
         int | None, typer.Option(metavar="N", min=1, max=MOST, help="Maximum number of letters in all.")
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=MOST, help="So many records per call of the target.")
+        int | None, typer.Option(metavar="N", min=1, max=MOST, help="Maximum number of records per call of the target.")
     ] = None,
-    due: Annotated[bool, typer.Option("--due", help="Only letters whose next try is due by the schedule.")] = False,
-    tries: Annotated[int | None, typer.Option(metavar="N", help="With --due: so many tries, then escalate.")] = None,
-    first: Annotated[str | None, typer.Option(metavar="AGE", help="With --due: the first try after 1d, 6h …")] = None,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note for letters that pass.")] = None,
+    due: Annotated[bool, typer.Option("--due", help="Only letters whose next replay is due by the schedule.")] = False,
+    tries: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --due: maximum number of replays before a letter is escalated."),
+    ] = None,
+    first: Annotated[
+        str | None, typer.Option(metavar="AGE", help="With --due: delay before the first replay: 1d, 6h …")
+    ] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for letters that pass.")] = None,
 ) -> None:
     """Send letters back through a target; a dry run by default.
 
     Open letters (pending and escalated) unless --status is given. A pipeline takes its own letters only; for a
-    function, select the letters. A dry run changes nothing: it shows which pipelines the letters belong to, and asks a
-    target that can rehearse what it would answer. A letter that passes becomes reprocessed, one that fails again is
+    function, select the letters. A dry run changes nothing: it shows which pipelines the letters belong to, and which
+    would pass if the target supports dry runs. A letter that passes becomes reprocessed, one that fails again is
     escalated with the new reason, one that the target drops on purpose is discarded. Safe to kill and run again.
+
+    Examples: redrive dlq replay --pipeline vendor; redrive dlq replay --cause 8b14ce --target vendor.py:pipeline --go
     """
     if no_canary and canary is not None:
         raise LetterError("--canary and --no-canary exclude each other")
@@ -92,7 +99,7 @@ def replay(
     }
     if batch:
         options["batch"] = batch
-    # What the target prints is not our answer.
+    # Output of user code must not mix with the answer.
     with redirect_stdout(sys.stderr):
         done = _replay(session, selection, target, dry_run=not go, **options)
     _show(session, done)
@@ -130,7 +137,7 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
             around.enter_context(_directory_of(list(stored)))
             groups = [*stored.items()]
         left: int | None = options.pop("limit")
-        with session.out.progress("rehearsing" if options["dry_run"] else "replaying") as tell:
+        with session.out.progress("dry run" if options["dry_run"] else "replaying") as tell:
             how_far = _LastProgress(tell)
             for name, count in groups:
                 report = ReplayReport(dry_run=options["dry_run"], selected=count)
@@ -146,7 +153,7 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
                     done.failures.append(failed)
                     report = getattr(failed, "report", None) or replace(report, stopped=str(failed))
                 except KeyboardInterrupt:
-                    session.out.say(how_far.said())
+                    session.out.say(how_far.text())
                     raise
                 done.reports.append((name, report))
                 if left is not None:
@@ -220,7 +227,7 @@ def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> dict[str, int]
 
 
 class _LastProgress:
-    """Remembers the progress, for who interrupts it."""
+    """Remembers the progress, for the message after an interrupt."""
 
     def __init__(self, tell: Any) -> None:
         self._tell = tell
@@ -230,15 +237,15 @@ class _LastProgress:
         self._done, self._total = done, total
         self._tell(done, total)
 
-    def said(self) -> str:
-        """How far it came."""
-        return f"{self._done:,} of {counted(self._total)} were done"
+    def text(self) -> str:
+        """Return how far the replay has come."""
+        return f"{self._done:,} of {counted(self._total)} done"
 
 
 def _schedule(due: bool, tries: int | None, first: str | None) -> Schedule | None:
     if not due:
         if tries is not None or first is not None:
-            raise LetterError("--tries and --first are about the schedule; say --due as well")
+            raise LetterError("--tries and --first need --due: they change its schedule. Pass --due as well")
         return None
     from redrive.dlq.filters import moment
     from redrive.dlq.schedule import Schedule
@@ -260,17 +267,20 @@ def _show(session: Session, done: _ReplayReports) -> None:
             out.say(f"target {mask(shown_path(name))}")
         _show_one(session, report)
     if not any(report.selected for report in reports):
-        out.say("no letter is selected")
+        out.say("no letters selected")
     if done.others:
         out.say(done.others)
+    steps = []
     if any(report.failed_again and not report.dry_run for report in reports):
-        out.say("what failed again has the new reason; see `redrive dlq ls --status escalated`")
+        steps.append(("list what failed again", f"redrive dlq ls --status escalated{session.store_option}"))
     if any(report.dry_run and report.selected for report in reports):
-        out.say(f"a dry run: nothing was changed; to do it: {session.again_with('--go')}")
+        out.say("dry run: nothing was changed")
+        steps.append(("execute", session.again_with("--go")))
     for name, report in done.reports:
         if report.stopped and (len(reports) > 1 or not done.failures):
             target = "" if name is None or len(reports) == 1 else f"target {mask(shown_path(name))} "
             out.say(f"{target}stopped: {mask(report.stopped)}")
+    out.next_steps(steps)
 
 
 def _show_one(session: Session, report: ReplayReport) -> None:
@@ -281,26 +291,26 @@ def _show_one(session: Session, report: ReplayReport) -> None:
         columns = (
             Column(title="outcome"),
             Column(title="letters", right=True),
-            Column(title="why", least=24),
+            Column(title="why", heading="reason", least=24, wrap=True),
         )
         out.table(columns, _rows(report))
     if report.dry_run and not report.rehearsed:
-        out.say("the target has no keyword dry_run and cannot rehearse: this is what is selected, no more")
+        out.say("the target has no parameter `dry_run`: the dry run only counts the selected letters")
     if report.held:
-        out.say(f"{counted(report.held)} left to another replay or run that is at work on them")
+        out.say(f"{counted(report.held)} skipped: another replay or run holds them")
     if report.held_by_run:
         out.say(
-            f"{counted(report.held_by_run)} left to a run that was killed or failed while it wrote their rows: run "
-            "the pipeline again, and it is resumed. --include-superseded sends them, and may overwrite the newer row"
+            f"{counted(report.held_by_run)} skipped: a run was killed or failed while it wrote their rows. Run "
+            "the pipeline again to resume it. --include-superseded sends them, and may overwrite the newer row"
         )
     if report.seen_meanwhile:
-        out.say(f"{counted(report.seen_meanwhile)} failed anew in the pipeline meanwhile and stay pending")
+        out.say(f"{counted(report.seen_meanwhile)} failed again in the pipeline meanwhile and stay pending")
     if report.discarded:
         out.say(f"{counted(report.discarded)} dropped by the target on purpose: nothing was written")
     if report.superseded:
         out.say(
-            f"{counted(report.superseded)} superseded: the sink has a row of the same key that counts. They are not "
-            "written; --include-superseded sends them, and overwrites the newer row"
+            f"{counted(report.superseded)} superseded: the sink has a newer row of the same key. They are not "
+            "written; --include-superseded sends them and overwrites the newer row"
         )
     if report.key_unknown:
         out.say(
@@ -309,11 +319,11 @@ def _show_one(session: Session, report: ReplayReport) -> None:
             "pipeline). Compare them with the sink, or discard them"
         )
     if report.decided:
-        out.say(f"{counted(report.decided)} left out: another replay or an operator decided them meanwhile")
+        out.say(f"{counted(report.decided)} skipped: another replay or an operator resolved them meanwhile")
     if report.other_pipelines:
         renamed = "; if the pipeline was renamed, pass its former name" if not report.selected else ""
         out.say(
-            f"{counted(sum(report.other_pipelines.values()))} of other pipelines left out "
+            f"{counted(sum(report.other_pipelines.values()))} of other pipelines skipped "
             f"({named(report.other_pipelines)}); --pipeline or --any-pipeline includes them{renamed}"
         )
 
@@ -334,7 +344,7 @@ def _rows(report: ReplayReport) -> list[list[Any]]:
     if report.superseded:
         counts.append(("superseded", report.superseded))
     if report.decided:
-        counts.append(("decided meanwhile", report.decided))
+        counts.append(("resolved meanwhile", report.decided))
     if report.held:
         counts.append(("held", report.held))
     if report.held_by_run:

@@ -1,4 +1,4 @@
-"""`redrive dlq discard`, `escalate` and `reopen`: what becomes of letters that are not sent back."""
+"""`redrive dlq discard`, `escalate` and `reopen`: decisions about letters without a replay."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from redrive.model.letters import Changed
 
 _Note = Annotated[
-    str, typer.Option("--note", metavar="TEXT", help="Why; it stays with the letters.", show_default=False)
+    str, typer.Option("--note", metavar="TEXT", help="Reason, stored with the letters.", show_default=False)
 ]
-_MaybeNote = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why; it stays with the letters.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+_MaybeNote = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Reason, stored with the letters.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 _DONE = {"discard": "discarded", "escalate": "escalated", "reopen": "reopened"}
 _STARTS: Mapping[str, tuple[str, ...]] = {
@@ -35,25 +35,36 @@ _STARTS: Mapping[str, tuple[str, ...]] = {
 
 @command(app)
 def discard(session: Session, selection: Selection, note: _Note, yes: Yes = False) -> None:
-    """Give letters up on purpose. They are kept until they are purged, and can be reopened."""
+    """Discard open letters. They are kept until a purge, and can be reopened.
+
+    Examples: redrive dlq discard 17 --note "test data"; redrive dlq discard --cause 8b14ce --note "not billable" --yes
+    """
     _decide(session, selection, "discard", note, yes)
 
 
 @command(app)
 def escalate(session: Session, selection: Selection, note: _Note, yes: Yes = False) -> None:
-    """Hand pending letters to a person."""
+    """Escalate pending letters: an operator must decide about them.
+
+    Examples: redrive dlq escalate 17 --note "ask the vendor"; redrive dlq escalate --pipeline vendor --note "format"
+    """
     _decide(session, selection, "escalate", note, yes)
 
 
 @command(app)
 def reopen(session: Session, selection: Selection, note: _MaybeNote = None, yes: Yes = False) -> None:
-    """Make escalated or settled letters pending again."""
+    """Reopen escalated, discarded or reprocessed letters: they are pending again.
+
+    Examples: redrive dlq reopen 17; redrive dlq reopen --cause 8b14ce --status discarded --note "billable after all"
+    """
     _decide(session, selection, "reopen", note, yes)
 
 
 def _decide(session: Session, selection: Selection, verb: str, note: str | None, yes: bool) -> None:
     if selection.empty:
-        raise LetterError(f"say which letters to {verb}: by id, --pipeline, --cause, --status or another filter")
+        raise LetterError(
+            f"no letters to {verb}: none was selected. Pass ids, --pipeline, --cause, --status or another filter"
+        )
     with session.opened() as store:
         filters = selection.filters(store.dlq, status=_STARTS[verb])
         if not yes and not selection.by_id:
@@ -71,14 +82,14 @@ def _in_words(changed: Changed, verb: str) -> list[str]:
     if changed.unfit:
         starts = " or ".join(_STARTS[verb])
         twin = ", or another letter of the same record or key is open" if verb == "reopen" else ""
-        said.append(f"{counted(changed.unfit)} left alone: not {starts}{twin}")
+        said.append(f"{counted(changed.unfit)} skipped: not {starts}{twin}")
     if changed.held:
-        said.append(f"{counted(changed.held)} left alone: in the hands of a replay or run, try again when it is done")
+        said.append(f"{counted(changed.held)} skipped: a replay or run holds them. Try again when it has ended")
     return said
 
 
 def _ask(session: Session, dlq: DeadLetters, verb: str, filters: dict[str, Any]) -> None:
-    """Let a person see how many letters his filters select, before anything is changed."""
+    """Ask before letters change that were selected by filters."""
     counts = dlq.count_by_status(**filters)
     selected = {status: counts[status] for status in statuses_of(filters) if counts.get(status)}
     total = sum(selected.values())
@@ -89,10 +100,10 @@ def _ask(session: Session, dlq: DeadLetters, verb: str, filters: dict[str, Any])
 
 
 def confirm(session: Session, what: str, total: int) -> None:
-    """Ask; where nobody is there to answer, refuse."""
+    """Ask for confirmation; raise where stdin is not a terminal."""
     if not session.out.attended:
         raise CommandRefused(
-            f"this would {what}, and nobody is there to ask; say --yes if that is meant: nothing was changed"
+            f"cannot {what} without confirmation: stdin is not a terminal. Pass --yes. Nothing was changed"
         )
     if not typer.confirm(f"{what[:1].upper()}{what[1:]}?", err=True):
         raise CommandRefused("nothing was changed")

@@ -1,4 +1,4 @@
-"""`redrive dlq show`: everything about one letter."""
+"""`redrive dlq show`: one letter in detail."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
-from redrive.cli.format import at, hexdump, in_json, one_line
+from redrive.cli.format import at, counted, hexdump, in_json, one_line
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
+from redrive.cli.style import style_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,13 +31,16 @@ _LONGEST_TEXT = 400
 @command(app)
 def show(
     session: Session,
-    letter_id: Annotated[int, typer.Argument(metavar="ID", help="The letter.", show_default=False)],
+    letter_id: Annotated[int, typer.Argument(metavar="ID", help="Id of the letter.", show_default=False)],
     raw: Annotated[
-        bool, typer.Option("--raw", help="The record as received and nothing else, complete and unmasked.")
+        bool, typer.Option("--raw", help="Print only the record as received, complete and unmasked.")
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="All of a long record.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print the whole of a long record.")] = False,
 ) -> None:
-    """One letter, with its record and all that happened to it."""
+    """Show one letter: its error, its record and its history.
+
+    Examples: redrive dlq show 17; redrive dlq show 17 --raw
+    """
     from redrive.cli.letter_view import LetterView
 
     with session.opened() as store:
@@ -49,7 +53,7 @@ def show(
     elif out.json:
         out.document({**view.letter(letter), "audit": [view.entry(one, letter) for one in audit]})
     elif out.terminal:
-        _show_to_people(out, view, letter, audit, full=full)
+        _show_on_terminal(out, view, letter, audit, full=full)
     else:
         shown = view.letter(letter)
         for name in ("record", "edited_record"):
@@ -77,8 +81,10 @@ def _show_raw(out: Output, record: Any) -> None:
         sys.stdout.write(f"{in_json(encode(record))}\n")
 
 
-def _show_to_people(out: Output, view: LetterView, letter: Letter, audit: Iterable[AuditEntry], *, full: bool) -> None:
-    again = f", seen {letter.seen:,} times, last {at(letter.last_seen)}" if letter.seen > 1 else ""
+def _show_on_terminal(
+    out: Output, view: LetterView, letter: Letter, audit: Iterable[AuditEntry], *, full: bool
+) -> None:
+    again = f", seen {counted(letter.seen, 'time')}, last {at(letter.last_seen)}" if letter.seen > 1 else ""
     rows = {
         "letter": f"{letter.id}, {letter.status}",
         "pipeline": letter.pipeline,
@@ -95,14 +101,13 @@ def _show_to_people(out: Output, view: LetterView, letter: Letter, audit: Iterab
         "trace": letter.trace_id,
         "last error": None if letter.last_error is None else view.text(letter.last_error, letter),
         "note": None if letter.note is None else view.text(letter.note, letter),
-        "settled": at(letter.settled_at) or None,
+        "resolved": at(letter.settled_at) or None,
     }
-    for name, value in rows.items():
-        if value is not None:
-            out.text(f"{name:<11}" + f"\n{'':<11}".join(str(value).splitlines()))
+    shown = {name: None if value is None else "\n".join(str(value).splitlines()) for name, value in rows.items()}
+    out.fields(shown, styles={"letter": style_of(letter.status)})
     out.text(f"\nrecord{_size(letter.record)}\n{_record(view, letter.record, full=full)}")
     if letter.edited:
-        out.text(f"\nedited, as a replay sends it\n{_record(view, letter.edited_record, full=full)}")
+        out.text(f"\nedited record, as a replay sends it\n{_record(view, letter.edited_record, full=full)}")
         changes = view.changes(letter.record, letter.edited_record)
         out.text(
             "\nchanges\n"
@@ -110,7 +115,7 @@ def _show_to_people(out: Output, view: LetterView, letter: Letter, audit: Iterab
         )
     happened = [f"  {_happened(view, letter, one)}" for one in audit]
     if happened:
-        out.text("\nwhat happened\n" + "\n".join(happened))
+        out.prose("\nhistory\n" + "\n".join(happened))
 
 
 def _happened(view: LetterView, letter: Letter, entry: AuditEntry) -> str:
@@ -122,7 +127,7 @@ def _happened(view: LetterView, letter: Letter, entry: AuditEntry) -> str:
 
 def _size(record: Any) -> str:
     if isinstance(record, bytes):
-        return f", {len(record):,} bytes"
+        return f", {counted(len(record), 'byte')}"
     return f", {len(record):,} characters" if isinstance(record, str) and len(record) > _LONGEST else ""
 
 

@@ -1,4 +1,4 @@
-"""`redrive dlq export`, `import` and `purge`: letters out of a store, into a store, and gone."""
+"""`redrive dlq export`, `import` and `purge`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def export(
     session: Session,
     selection: Selection,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Into this file, whole or not at all.")
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write, whole or not at all. - for stdout.")
     ] = "-",
 ) -> None:
-    """Write letters as NDJSON, one a line, oldest first.
+    """Export letters as NDJSON, one per line, oldest first.
 
-    Of every status unless one is said. The records are complete: nothing is masked, so that an import loses nothing.
+    Letters of every status unless --status is given. Records are complete and unmasked, so an import loses nothing.
+
+    Examples: redrive dlq export --output letters.ndjson; redrive dlq export --pipeline vendor --status any
     """
     with session.opened() as store:
         filters = selection.filters(store.dlq)
@@ -62,12 +64,15 @@ def export(
 
 @command(app, "import")
 def import_(
-    session: Session, file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote; - for stdin.")]
+    session: Session,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File that `export` wrote; - for stdin.")],
 ) -> None:
-    """Take in what `export` wrote, each letter once.
+    """Import letters that `export` wrote, each once.
 
-    Letters that are there already are left as they are, also if the file has them with another status or record: those
-    are counted. Makes the store if there is none.
+    Letters that are already in the store are kept as they are, also if the file has another status or record: those are
+    counted. Creates the store if there is none.
+
+    Examples: redrive dlq import letters.ndjson; redrive dlq import - --store archive.db
     """
     source = sys.stdin.buffer if file == "-" else _opened(_local(file))
     with source, session.opened(create=True) as store, session.out.progress("importing", of="bytes") as tell:
@@ -75,9 +80,9 @@ def import_(
         done = store.dlq.import_(_told(_lines(source), size, tell))
     if session.out.json:
         session.out.document(dataclasses.asdict(done))
-    known = f"; {counted(done.known)} were there already" if done.known else ""
+    known = f"; {counted(done.known)} already in the store" if done.known else ""
     if done.differing:
-        known += f", {done.differing:,} of them with another status or record, and were left as they are in the store"
+        known += f", {done.differing:,} of them with another status or record, which the store keeps"
     session.out.say(f"imported {counted(done.new)}{known}")
     if done.masked_elsewhere:
         session.out.say(
@@ -91,18 +96,20 @@ def purge(
     session: Session,
     selection: Selection,
     older_than: Annotated[
-        str, typer.Option(metavar="WHEN", help="Settled longer ago than this, or before this date.")
+        str, typer.Option(metavar="WHEN", help="Age, such as 30d, or a date; what was resolved before is removed.")
     ] = "30d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print how many would be removed.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Remove for good what was settled long ago.
+    """Remove letters that were resolved long ago, for good.
 
-    Letters that were reprocessed or discarded; what is pending or escalated always stays.
+    Reprocessed and discarded letters are removed; open letters are always kept.
+
+    Examples: redrive dlq purge --older-than 90d --dry-run; redrive dlq purge --pipeline vendor --yes
     """
     with session.opened() as store:
         filters = selection.filters(store.dlq)
-        # Purging is by its nature bulk, and a schedule does it where nobody is there: only a person is asked.
+        # A schedule purges without a terminal: only an operator is asked.
         if not dry_run and not yes and session.out.attended:
             would = store.dlq.purge(older_than=older_than, dry_run=True, **filters).letters
             if would:
@@ -111,7 +118,7 @@ def purge(
     if session.out.json:
         session.out.document({"letters": purged.letters, "dry_run": purged.dry_run})
     if purged.dry_run:
-        session.out.say(f"would remove {counted(purged.letters)}; nothing was changed")
+        session.out.say(f"would remove {counted(purged.letters)}. Nothing was changed")
     else:
         session.out.say(f"removed {counted(purged.letters)}")
 
@@ -146,7 +153,7 @@ def _lines(source: Iterable[bytes]) -> Iterator[tuple[str, int]]:
         try:
             yield line.decode("utf-8-sig" if not number else "utf-8"), len(line)
         except UnicodeDecodeError:
-            yield "no text", len(line)  # as good as a line that is cut off: the import says which one
+            yield "no text", len(line)  # not JSON either: the import names the line
 
 
 def _told(lines: Iterable[tuple[str, int]], size: int | None, tell: Callable[[int, int | None], Any]) -> Iterator[str]:

@@ -26,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _STDIN = "-"
 _MOST_BYTES = 16_000_000
-_USAGE = "say what to explain, such as `redrive explain 503`, or give a traceback on stdin"
+_USAGE = "nothing to explain. Name an error, such as `redrive explain 503`, or pass a traceback on stdin"
 
 
 @command(app)
@@ -37,34 +37,34 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="WHAT",
-            help="An exception (httpx.ReadTimeout), a status (503), a SQLSTATE (40P01), an errno (ECONNREFUSED), a "
+            help="Exception (httpx.ReadTimeout), a status (503), a SQLSTATE (40P01), an errno (ECONNREFUSED), a "
             "FILE.py:NAME of an exception or a policy; - or nothing for a traceback on stdin.",
             show_default=False,
         ),
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="FILE:NAME", help="The service, or the Retry, that would meet the error."),
+        typer.Option(metavar="FILE:NAME", help="Service or Retry that would handle the error."),
     ] = None,
-    scope: Annotated[
-        str | None, typer.Option(metavar="SCOPE", help="What was being done: a call, a row or a task. [default: all]")
-    ] = None,
+    scope: Annotated[str | None, typer.Option(metavar="SCOPE", help="Scope: call, row or task. [default: all]")] = None,
     sla: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="How long a call may take in all: 90 (seconds), 5min …")
+        str | None, typer.Option(metavar="SPAN", help="Longest acceptable duration of a call: 90 (seconds), 5min …")
     ] = None,
     timeout: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="How long one attempt takes, where the policy does not say.")
+        str | None, typer.Option(metavar="SPAN", help="Timeout of one attempt, where the policy has none.")
     ] = None,
-    method: Annotated[str | None, typer.Option(metavar="METHOD", help="The request's method, such as POST.")] = None,
+    method: Annotated[str | None, typer.Option(metavar="METHOD", help="Method of the request, such as POST.")] = None,
     retry_after: Annotated[
-        str | None, typer.Option(metavar="VALUE", help="The answer's Retry-After: seconds, or an HTTP date.")
+        str | None, typer.Option(metavar="VALUE", help="Retry-After of the response: seconds or an HTTP date.")
     ] = None,
-    body: Annotated[str | None, typer.Option(metavar="TEXT", help="The answer's body.")] = None,
+    body: Annotated[str | None, typer.Option(metavar="TEXT", help="Body of the response.")] = None,
 ) -> None:
-    """Say what redrive would do with an error, or what a policy amounts to.
+    """Explain how redrive handles an error, or what a policy amounts to.
 
-    For an error: the verdict, the rule it is by, and what follows in a call, a row and a task. For a policy: when its
-    attempts are made, and how long a call takes at best, on average and at worst. Nothing is called or sent.
+    For an error: the verdict, its rule, and what follows in a call, a row and a task. For a policy: when its attempts
+    are made, and how long a call takes at best, on average and at worst. Nothing is contacted.
+
+    Examples: redrive explain 503 --method POST; redrive explain vendor.py:shipfast --sla 5min
     """
     from redrive.cli.explain.view import show
     from redrive.explain.fake_errors import FailureDetails
@@ -75,7 +75,7 @@ def explain(
     limit = None if timeout is None else seconds("--timeout", timeout)
     promised = None if sla is None else seconds("--sla", sla)
     try:
-        # What the user's modules print when they are imported is not our answer.
+        # Output of user code must not mix with the answer.
         with redirect_stdout(sys.stderr):
             guard = DEFAULT if policy is None else _policy(policy)
             asked = _asked(what or [], given)
@@ -178,11 +178,13 @@ def _stdin() -> str:
     data = sys.stdin.buffer.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         most = f"{_MOST_BYTES // 1_000_000} MB"
-        raise CommandRefused(f"stdin has more than {most}; pass its end: `tail -n 1000 job.log | redrive explain`")
+        raise CommandRefused(
+            f"stdin has more than {most}. Pass the end of it: `tail -n 1000 job.log | redrive explain`"
+        )
     if not data.strip():
         raise CommandRefused(f"stdin is empty; {_USAGE}")
     if b"\0" in data:
-        raise CommandRefused("stdin is no text; pass a traceback as Python prints it")
+        raise CommandRefused("stdin is not text. Pass a traceback as Python prints it")
     return data.decode("utf-8", "replace")
 
 
@@ -191,13 +193,13 @@ def _stdin() -> str:
 
 def _scope(scope: str | None) -> Scope | None:
     if scope not in (None, "call", "row", "task"):
-        raise CommandRefused(f"--scope is call, row or task, not {scope!r}")
+        raise CommandRefused(f"--scope must be call, row or task, not {scope!r}")
     return cast("Scope | None", scope)
 
 
 def _method(method: str | None) -> str | None:
     if method is not None and not method.isalpha():
-        raise CommandRefused(f"--method is the method of a request, such as GET or POST, not {method!r}")
+        raise CommandRefused(f"--method must be the method of a request, such as GET or POST, not {method!r}")
     return None if method is None else method.upper()
 
 
@@ -206,6 +208,6 @@ def _patience(value: str | None) -> str | None:
 
     if value is not None and parse_retry_after(value, datetime.now(UTC)) is None:
         raise CommandRefused(
-            f"--retry-after is a number of seconds or an HTTP date, as the header has it, not {value!r}"
+            f"--retry-after must be a number of seconds or an HTTP date, as in the header, not {value!r}"
         )
     return value

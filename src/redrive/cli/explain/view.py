@@ -1,4 +1,4 @@
-"""How an explanation looks: one error as a list of facts, several as a table, a policy with its attempts."""
+"""Explanations on a terminal: one error as fields, several as a table, a policy with its attempts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive._internal.masking import mask, mask_all
-from redrive.cli.format import in_a_line
+from redrive.cli.format import in_a_line, percent
 from redrive.cli.output import Column, Output
 from redrive.explain import policy_text
 from redrive.explain.explanation import SCOPES, Explanation, document, explain, lasting
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redrive.explain.schedule import Duration, Schedule
     from redrive.model.calls import Scope
 
-_SURE = 0.995  # what a percentage shows as 100
+_SURE = 0.995  # as good as certain
 _FACTS = (Column(title="what"), Column(title="value", least=20, wrap=True, whole=True))
 _ERRORS = (
     Column(title="what", least=20),
@@ -122,7 +122,7 @@ _ATTEMPTS = (
     Column(title="earliest", show=lasting, right=True, drop=3),
     Column(title="mean", show=lasting, right=True),
     Column(title="latest", show=lasting, right=True),
-    Column(title="made", show=lambda chance: "" if chance is None else f"{chance:.0%}", right=True, drop=1),
+    Column(title="made", show=lambda chance: "" if chance is None else percent(chance), right=True, drop=1),
 )
 
 

@@ -1,4 +1,4 @@
-"""`redrive simulate contention`: many clients, one row, and what their waits do to it."""
+"""`redrive simulate contention`: many clients that write to one row, by backoff strategy."""
 
 from __future__ import annotations
 
@@ -32,23 +32,28 @@ def contention(
         list[str] | None,
         typer.Option(metavar="N,N,…", help="Numbers of clients; may be repeated. [default: 10,50,100]"),
     ] = None,
-    repetitions: Annotated[int, typer.Option(metavar="N", help="Contests of each kind; their mean is shown.")] = 100,
+    repetitions: Annotated[int, typer.Option(metavar="N", help="Repetitions of each case; the mean is shown.")] = 100,
     seed: Seed = 1,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="none, exponential, equal, full, decorrelated; may be repeated. [all]"),
+        typer.Option(
+            metavar="NAME",
+            help="Strategy: none, exponential, equal, full or decorrelated; may be repeated. [default: all]",
+        ),
     ] = None,
-    base: Annotated[float, typer.Option(metavar="SECONDS", help="The first wait.")] = 0.005,
-    cap: Annotated[float, typer.Option(metavar="SECONDS", help="The longest wait.")] = 2.0,
-    hop: Annotated[float, typer.Option(metavar="SECONDS", help="How long a message takes, in the mean.")] = 0.010,
-    deviation: Annotated[float, typer.Option(metavar="SECONDS", help="Its standard deviation.")] = 0.002,
+    base: Annotated[float, typer.Option(metavar="SECONDS", help="First wait.")] = 0.005,
+    cap: Annotated[float, typer.Option(metavar="SECONDS", help="Longest wait.")] = 2.0,
+    hop: Annotated[float, typer.Option(metavar="SECONDS", help="Mean duration of a message.")] = 0.010,
+    deviation: Annotated[float, typer.Option(metavar="SECONDS", help="Standard deviation of that duration.")] = 0.002,
     plot: Plot = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Begin, even if it takes hours.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Start without asking, even if it takes hours.")] = False,
 ) -> None:
-    """Let clients contend for one row: the completion time and the writes, by the way they wait.
+    """Simulate clients that contend for one row: completion time and writes, by backoff strategy.
 
-    Each client must commit one version-checked write. It reads the version, writes with it, and fails if another was
-    faster; then it waits by its strategy and reads anew.
+    Each client must commit one version-checked write. It reads the version, writes with it, and fails if another client
+    was faster; then it waits by its strategy and reads again.
+
+    Examples: redrive simulate contention --clients 10,100; redrive simulate contention --strategy full --json
     """
     from redrive.simulate.contention import STRATEGIES, NetworkModel, Study, figures, hold
 
@@ -69,10 +74,10 @@ def contention(
     if out.json:
         out.document(rows)
     elif out.terminal:
-        out.text(_premise(study))
+        out.prose(_premise(study))
         out.table(_COLUMNS, [_row(one) for one in rows])
         if conclusion := _conclusion(results):
-            out.text(f"\n{conclusion}")
+            out.prose(f"\n{conclusion}")
     else:
         out.table([Column(title=name) for name in rows[0]], [[*one.values()] for one in rows])
     show(out, figures(study, results), plot)

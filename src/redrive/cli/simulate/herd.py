@@ -1,4 +1,4 @@
-"""`redrive simulate herd`: what the clients of a service do to it when it comes back."""
+"""`redrive simulate herd`: load on a service that recovers from an outage."""
 
 from __future__ import annotations
 
@@ -38,49 +38,51 @@ def herd(
         str | None,
         typer.Option(
             metavar="FILE:NAME",
-            help="Your own redrive.Service, such as vendor.py:shipfast. [default: redrive's default]",
+            help="Service with the policy to simulate, such as vendor.py:shipfast. [default: redrive's default]",
         ),
     ] = None,
-    clients: Annotated[int, typer.Option(metavar="N", help="Processes that call the service.")] = 5_000,
-    every: Annotated[float, _seconds("How often each makes a call, on average.")] = 30.0,
-    latency: Annotated[float, _seconds("How long the service takes to answer.")] = 20.0,
+    clients: Annotated[int, typer.Option(metavar="N", help="Number of processes that call the service.")] = 5_000,
+    every: Annotated[float, _seconds("Mean interval between calls of one client.")] = 30.0,
+    latency: Annotated[float, _seconds("Duration of a response.")] = 20.0,
     capacity: Annotated[
         float | None,
         typer.Option(
-            metavar="PER_SECOND", help="Requests it can take up in a second. [default: twice the normal rate]"
+            metavar="PER_SECOND", help="Maximum number of requests per second. [default: twice the normal rate]"
         ),
     ] = None,
     queue: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Requests that may wait; others get a 503. [default: for 5 s]"),
+        typer.Option(metavar="N", help="Maximum number of waiting requests; others get a 503. [default: for 5 s]"),
     ] = None,
-    timeout: Annotated[float, _seconds("How long a client waits, unless its policy says.")] = 60.0,
-    outage: Annotated[float, _seconds("How long the service is away.")] = 120.0,
+    timeout: Annotated[float, _seconds("Timeout of a client, where its policy has none.")] = 60.0,
+    outage: Annotated[float, _seconds("Duration of the outage.")] = 120.0,
     outage_kind: Annotated[
-        str, typer.Option(metavar="KIND", help="How that shows: refused (connections), 503, or hang.")
+        str, typer.Option(metavar="KIND", help="Symptom of the outage: refused (connections), 503 or hang.")
     ] = "refused",
     retry_after: Annotated[
         int | None,
         typer.Option(
             metavar="SECONDS",
-            help="What every 503 asks for: of a full queue, and of an outage of kind 503.",
+            help="Retry-After of every 503, of a full queue or of an outage of kind 503.",
             show_default=False,
         ),
     ] = None,
     again: Annotated[
-        float, _seconds("A call that failed is made again when its error says so, else after this, on average.")
+        float, _seconds("Mean delay before a failed call is made again, where its error names none.")
     ] = 5.0,
-    fixed: Annotated[float, _seconds("The delay of the clients to compare with, who ask until answered.")] = 30.0,
-    warmup: Annotated[float, _seconds("How long all is well before.")] = 60.0,
-    watch: Annotated[float, _seconds("How long to look on after.")] = 180.0,
-    bucket: Annotated[float, _seconds("In which requests are counted.")] = 1.0,
-    repetitions: Annotated[int, typer.Option(metavar="N", help="Of several, the worst of each figure is shown.")] = 1,
+    fixed: Annotated[float, _seconds("Delay of the clients to compare with, which retry until they succeed.")] = 30.0,
+    warmup: Annotated[float, _seconds("Normal operation before the outage.")] = 60.0,
+    watch: Annotated[float, _seconds("Time to simulate after the outage.")] = 180.0,
+    bucket: Annotated[float, _seconds("Interval in which requests are counted.")] = 1.0,
+    repetitions: Annotated[int, typer.Option(metavar="N", help="Repetitions; the worst of each figure is shown.")] = 1,
     seed: Seed = 1,
     plot: Plot = None,
 ) -> None:
-    """Let a service go away and come back, and see what reaches it then: under your policy, and under others.
+    """Simulate an outage, and the load when the service recovers: with your policy and with others.
 
-    Each client makes one call after another. The peak is what the service must live through once it is back.
+    Each client makes one call after another. The peak is the load that the service must withstand after the outage.
+
+    Examples: redrive simulate herd --clients 1000 --outage 60; redrive simulate herd --policy vendor.py:shipfast
     """
     from redrive.calls.service import Service
     from redrive.simulate.herd.clients import Policy
@@ -129,9 +131,9 @@ def _tell(out: Output, scenario: Scenario, results: Sequence[Result], *, premise
     if out.json:
         out.document([_document(scenario, one) for one in results])
     elif out.terminal:
-        out.text(premise)
+        out.prose(premise)
         out.table(_COLUMNS, [_row(one) for one in results])
-        out.text(f"\n{_conclusion(results)}")
+        out.prose(f"\n{_conclusion(results)}")
     else:
         rows = [_facts(one) for one in results]
         out.table([Column(title=title) for title in rows[0]], [[*one.values()] for one in rows])
@@ -191,7 +193,7 @@ def _rate(rate: float) -> str:
 
 
 def _after(seconds: float) -> str:
-    return "not by then" if math.isinf(seconds) else format_duration(seconds)
+    return "not recovered" if math.isinf(seconds) else format_duration(seconds)
 
 
 # In a narrow terminal, what the service must live through matters most.

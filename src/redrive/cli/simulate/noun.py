@@ -1,4 +1,4 @@
-"""The noun, and what its commands have in common: where the picture goes, and how figures are shown."""
+"""The group `simulate`, with the options and charts that its commands share."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from redrive.cli.output import Output
 if TYPE_CHECKING:
     from redrive.simulate.figure import Figure
 
-app = noun("Simulations: what a policy does to a service that is contended, or comes back.")
+app = noun("Simulate what a policy does to a service under load or after an outage.")
 
-Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Where chance begins; the same seed, the same answer.")]
+Seed = Annotated[
+    int, typer.Option(metavar="NUMBER", help="Seed of the random numbers; the same seed gives the same result.")
+]
 Plot = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write the charts as a picture, too: .png or .svg.", show_default=False),
+    typer.Option(metavar="FILE", help="Also write the charts to a .png or .svg file.", show_default=False),
 ]
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """A number that a model cannot be made of is a sentence to who typed it."""
+    """Raise a usage error for a number that the model rejects."""
     try:
         yield
     except ValueError as error:
@@ -59,7 +61,7 @@ def show(out: Output, figures: Sequence[Figure], plot: Path | None) -> None:
 
         with whole_file(plot, mode=0o666) as file:
             save(figures, plot, into=file)
-        out.say(f"the charts are in {plot}")
+        out.say(f"wrote the charts to {plot}")
 
 
 def _shows(glyphs: str) -> bool:

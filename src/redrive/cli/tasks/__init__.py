@@ -1,4 +1,4 @@
-"""`redrive tasks`: one file for each thing that is done with the tasks of flows."""
+"""`redrive tasks`: one file per group of commands."""
 
 from importlib import import_module
 

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 def backfill(
     session: Session,
     *,
-    target: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE:NAME", help="The flow.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE:NAME", help="Flow to run.", show_default=False)],
     param: Annotated[
         list[str],
         typer.Option(
             metavar="NAME=VALUES",
-            help="A parameter: a range of days or integers, 2026-01-01..2026-01-31, a list, eu,us, or one value.",
+            help="Parameter: a range of days or integers, 2026-01-01..2026-01-31, a list, eu,us, or one value.",
             show_default=False,
         ),
     ],
-    parallel: Annotated[int, typer.Option(metavar="N", min=1, help="Runs at once.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which runs are to be made, and make none.")] = False,
+    parallel: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of concurrent runs.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which runs would be made; run nothing.")] = False,
 ) -> None:
     """Run a flow for each value of a range. Complete runs are skipped, so running it again resumes the backfill.
 
-    It goes on after a run that fails; the exit code says so at the end: 75 while running it again may help
-    (some run failed of something transient, or was stopped), else 70.
+    A failed run does not end the backfill. The exit code is 75 if running it again can help (a run failed for a
+    transient reason, or was stopped), else 70.
 
     Examples: redrive tasks backfill settlement.py:flow --param day=2026-01-01..2026-01-31 --parallel 4;
     redrive tasks backfill report.py:flow --param month=1..12 --param region=eu,us --dry-run

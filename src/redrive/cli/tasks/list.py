@@ -1,4 +1,4 @@
-"""`redrive tasks ls`: where the tasks of a run stand, and what went wrong."""
+"""`redrive tasks ls`: the tasks of a run, and the causes of its failures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.exit_codes import CommandRefused
-from redrive.cli.flow_report import did, document, in_words_again, say_how_to_decide, to_resume, where_it_is
+from redrive.cli.flow_report import did, document, resume_steps, steps_to_decide, where_it_is
 from redrive.cli.format import ago, in_a_line
 from redrive.cli.output import Column
 from redrive.cli.session import Limit, Session
+from redrive.cli.style import style_of
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import format_duration
 from redrive.model.tasks import FlowStatus, State
@@ -33,10 +34,10 @@ def _if_any(count: int | None) -> str:
     return f"{count:,}" if count else ""
 
 
-# In a narrow terminal what is wrong matters most, then how far a fan-out has come.
+# A narrow terminal keeps the error, then the progress of a fan-out.
 _TASK_COLUMNS = (
     Column(title="task", least=16),
-    Column(title="state"),
+    Column(title="state", style=style_of),
     Column(title="children", show=_if_any, right=True, drop=3),
     Column(title="done", show=_if_any, right=True, drop=2),
     Column(title="dead", show=_if_any, right=True, drop=4),
@@ -61,31 +62,34 @@ def ls(
         str | None,
         typer.Argument(
             metavar="RUN_OR_FLOW",
-            help="The run, by its id or the beginning of it, or a flow's newest one; else the newest of all.",
+            help="Run: its id, its beginning, or a flow for its newest run. [default: the newest run]",
             show_default=False,
         ),
     ] = None,
     run: RunOption = None,
     state: Annotated[
-        str | None, typer.Option(metavar="STATE", help="In this state: pending, running, retrying, dead_letter …")
+        str | None,
+        typer.Option(metavar="STATE", help="Only tasks in this state: pending, running, retrying, dead_letter …"),
     ] = None,
     cause: Annotated[
-        str | None, typer.Option(metavar="CAUSE", help="That went wrong for this cause, or the beginning of one.")
+        str | None, typer.Option(metavar="CAUSE", help="Only tasks that failed for this cause, or the beginning of it.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="NAME", help="This task, of a fan-out with its children, or one child.")
+        str | None, typer.Option(metavar="NAME", help="Only this task; a fan-out includes its children.")
     ] = None,
-    children: Annotated[bool, typer.Option("--children", help="The children of all fan-outs, too.")] = False,
+    children: Annotated[bool, typer.Option("--children", help="Include the children of all fan-outs.")] = False,
     limit: Limit = 50,
 ) -> None:
-    """Tasks of a run, in the order of the flow; what went wrong comes first, by its cause.
+    """List the tasks of a run, in the order of the flow, with the causes of failures first.
 
-    A fan-out is one line, unless its children are asked for, by --task, --state, --cause or --children.
+    A fan-out is one line; --task, --state, --cause and --children list its children.
+
+    Examples: redrive tasks ls settlement; redrive tasks ls --run c94c0e1a --state dead_letter
     """
     from redrive.cli.tasks.view import TaskView
 
     if run is not None and which is not None and run != which:
-        raise CommandRefused(f"{which} and --run {run} are two runs; say one of them")
+        raise CommandRefused(f"{which!r} and --run {run!r} name two runs. Name one of them")
     wanted = {"state": None if state is None else _state(state), "cause": cause, "name": task}
     narrowed = any(one is not None for one in wanted.values())
     with session.opened() as store:
@@ -106,11 +110,10 @@ def ls(
         out.table(_TASK_COLUMNS, [_row(*one) for one in zip(found, shown, strict=False)])
     if not found:
         out.say("no tasks that match")
-    elif len(found) > limit:
-        out.say(f"there are more: {session.again_with('--limit', limit * 5)}")
+    steps = [("list more tasks", session.again_with("--limit", limit * 5))] if len(found) > limit else []
     if causes and not narrowed and report.status is not FlowStatus.ABANDONED:
-        say_how_to_decide(out, causes, where_it_is(report, session.url))
-        out.say(f"{to_resume(causes)}: {in_words_again(report)}")
+        steps += [*steps_to_decide(causes, where_it_is(report, session.url)), *resume_steps(report, causes)]
+    out.next_steps(steps)
 
 
 def _row(task: TaskRow, shown: dict[str, Any]) -> list[Any]:
@@ -134,9 +137,9 @@ def _row(task: TaskRow, shown: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _state(said: str) -> State:
-    """A state, as it is written or as people say it: dead-letter, running."""
-    wanted = said.strip().upper().replace("-", "_").replace(" ", "_")
+def _state(value: str) -> State:
+    """Return a state from an option, such as dead-letter or RUNNING."""
+    wanted = value.strip().upper().replace("-", "_").replace(" ", "_")
     if wanted not in set(State):
-        raise CommandRefused(f"there is no state {said!r} of a task; it is one of {', '.join(State)}")
+        raise CommandRefused(f"--state {value!r} is not a state of a task. It must be one of {', '.join(State)}")
     return State(wanted)

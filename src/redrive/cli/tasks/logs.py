@@ -1,4 +1,4 @@
-"""`redrive tasks logs`: what a task writes, while it runs and afterwards."""
+"""`redrive tasks logs`: output of a task, while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.exit_codes import CommandRefused
+from redrive.cli.format import counted
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import format_duration
@@ -32,18 +33,18 @@ def logs(
     session: Session,
     task: Annotated[
         str,
-        typer.Argument(metavar="TASK", help="The task: settle, or settle[17] for a child.", show_default=False),
+        typer.Argument(metavar="TASK", help="Task: settle, or settle[17] for a child.", show_default=False),
     ],
     run: RunOption = None,
     attempt: Annotated[
-        int | None, typer.Option(metavar="N", help="The output of this attempt; else of the last one.", min=1)
+        int | None, typer.Option(metavar="N", help="Attempt to show. [default: the last one]", min=1)
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show what it writes until the task is over.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new output until the task ends.")] = False,
 ) -> None:
     """Show what a task wrote to stdout and stderr.
 
-    While an attempt runs, its output is read from a file beside the store; that is on the machine that runs it, unless
-    Flow(files=…) names a directory that is shared. Afterwards the store has the first and last 16 KB.
+    While an attempt runs, its output is read from a file beside the store, on the machine that runs it, unless
+    Flow(files=…) names a shared directory. Afterwards the store has the first and last 16 KB.
 
     Examples: redrive tasks logs 'settle[11]' --follow; redrive tasks logs report --run settlement --attempt 1
     """
@@ -65,7 +66,9 @@ def _show(out: Output, found: TaskDetails, attempt: int | None) -> None:
     if not chosen:
         made = len(found.attempts)
         raise CommandRefused(
-            f"task {found.task.name!r} has {made} attempts" if made else f"{found.task.name!r} did not run yet"
+            f"task {found.task.name!r} has {counted(made, 'attempt')}; --attempt must be one of them"
+            if made
+            else f"task {found.task.name!r} has not run yet: there is no output"
         )
     (one,) = chosen
     out.say(_heading(one))
@@ -92,7 +95,7 @@ def _file(found: TaskDetails, attempt: int, directory: Path) -> Path:
 
 
 class _Reader:
-    """Reads what one task writes, from its file while it runs, else from the store."""
+    """Reads the output of one task, from its file while it runs, else from the store."""
 
     def __init__(self, store: Store, run_id: object, task: str, directory: Path) -> None:
         from redrive.cli.tasks.view import TaskView
@@ -101,13 +104,13 @@ class _Reader:
         self._view = TaskView(store)
 
     def details(self) -> TaskDetails:
-        """The task with its attempts, and their output as it may be shown."""
+        """Return the task with its attempts, and their output with secrets masked."""
         found = with_live_output(self._store.tasks.get(self._run_id, self._task), self._directory)
         shown = [replace(one, output=self._view.text(one.output, found.input)) for one in found.attempts]
         return replace(found, attempts=tuple(shown))
 
     def follow(self, out: Output, attempt: int) -> None:
-        """Show one attempt after the other, until the task is over."""
+        """Print one attempt after the other, until the task ends."""
         shown = ""
         announced = 0
         while True:

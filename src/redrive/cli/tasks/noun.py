@@ -1,4 +1,4 @@
-"""The noun `tasks`, to which the files beside this one add their commands, and the run that they are about."""
+"""The group `tasks`, to which the other files of this package add commands, and the option for the run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport
     from redrive.store.store import Store
 
-app = noun("Tasks of flows: where they stand, what went wrong, and what becomes of it.", bare="ls")
+app = noun("List, show, retry and resolve tasks of flows.", bare="ls")
 
 RunOption = Annotated[
     str | None,
     typer.Option(
         "--run",
         metavar="RUN_OR_FLOW",
-        help="Of this run, by its id or the beginning of it, or of a flow's newest one; else the newest of all.",
+        help="Run: its id, the beginning of it, or a flow for its newest run. [default: the newest run]",
     ),
 ]
 
 
 def run_of(store: Store, run: str | None) -> FlowReport:
-    """The run that is meant; the newest, where none was named."""
+    """Return the run of an option; the newest, where it is None."""
     if run is not None:
         return store.tasks.run(run)
     newest = store.tasks.runs(limit=1)
     if not newest:
-        raise CommandRefused("no flow has run yet; run one with `redrive run FILE:NAME`")
+        raise CommandRefused("there is no run of a flow yet. Start one with `redrive run FILE:NAME`")
     return newest[0]

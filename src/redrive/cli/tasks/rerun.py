@@ -1,4 +1,4 @@
-"""`redrive tasks rerun` and `cancel`: tasks that run once more, and tasks that are not to run."""
+"""`redrive tasks rerun` and `cancel`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from redrive.cli.dlq.resolve import Yes, confirm
 from redrive.cli.format import counted
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
-from redrive.cli.tasks.resolve import say_how_to_go_on
+from redrive.cli.tasks.resolve import show_how_to_resume
 
 _Names = Annotated[
     list[str],
-    typer.Argument(metavar="TASK", help="These tasks: settle with all its children, settle[17].", show_default=False),
+    typer.Argument(metavar="TASK", help="Tasks: settle with all its children, settle[17].", show_default=False),
 ]
 
 
@@ -25,11 +25,11 @@ def rerun(
     *,
     tasks: _Names,
     run: RunOption = None,
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why; it stays with the task.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run again, and change nothing.")] = False,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Reason, stored with the task.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run again; change nothing.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Run tasks that succeeded once more, and everything that comes after them. Idempotency keys stay the same.
+    """Run succeeded tasks again, with all downstream tasks. Idempotency keys stay the same.
 
     Examples: redrive tasks rerun report --dry-run; redrive tasks rerun 'settle[2]' --run settlement --note "new rate"
     """
@@ -40,7 +40,7 @@ def rerun(
         run_id = run_of(store, run).run_id
         foreseen = rerun_tasks(store, run_id, names, dry_run=True)
         which = foreseen.tasks[0] if len(foreseen.tasks) == 1 else counted(len(foreseen.tasks), "task")
-        what = f"run {which} again, and {counted(foreseen.freed, 'task')} further down"
+        what = f"run {which} again, and {counted(foreseen.freed, 'task')} downstream"
         total = len(foreseen.tasks) + foreseen.freed
         if not (dry_run or yes) and total > 1:
             confirm(session, what, total)
@@ -51,10 +51,10 @@ def rerun(
         out.document({"flow": decided.flow, "run_id": str(run_id), **changed})
     of = f"of {decided.flow}, run {str(run_id)[:8]}"
     if dry_run:
-        out.say(f"would {what}, {of}. Nothing was changed.")
+        out.say(f"would {what}, {of}. Nothing was changed")
         return
-    out.say(f"{which} {of}, will run again, and {counted(decided.freed, 'task')} further down")
-    say_how_to_go_on(session, report)
+    out.say(f"{which} {of}, will run again, and {counted(decided.freed, 'task')} downstream")
+    show_how_to_resume(session, report)
 
 
 @command(app)
@@ -64,12 +64,12 @@ def cancel(
     tasks: _Names,
     run: RunOption = None,
     note: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Why; it stays with the task.", show_default=False)
+        str, typer.Option("--note", metavar="TEXT", help="Reason, stored with the task.", show_default=False)
     ],
 ) -> None:
-    """Cancel tasks that have not ended: one that runs is killed, one that waits fails. The rest of the run goes on.
+    """Cancel tasks that have not ended: a running task is killed, a waiting one fails. The rest of the run continues.
 
-    What comes after them runs or not by its trigger rule. To end a whole run: redrive runs cancel.
+    Downstream tasks run or not by their trigger rule. `redrive runs cancel` cancels a whole run.
 
     Examples: redrive tasks cancel settle --note "wrong file"; redrive tasks cancel 'settle[2]' --note "stuck"
     """
@@ -87,5 +87,5 @@ def cancel(
         if names:
             parts.append(how.format(names[0] if len(names) == 1 else counted(len(names), "task")))
     if done.upstream_failed:
-        parts.append(f"{counted(done.upstream_failed, 'task')} further down will not run")
+        parts.append(f"{counted(done.upstream_failed, 'task')} downstream will not run")
     out.say("; ".join(parts))

@@ -1,4 +1,4 @@
-"""`redrive tasks retry`, `accept`, `skip`, `fail` and `reopen`: what becomes of tasks that went wrong."""
+"""`redrive tasks retry`, `accept`, `skip`, `fail` and `reopen`: an operator's decisions about failed tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from redrive.cli.command import command
 from redrive.cli.dlq.resolve import Yes, confirm
 from redrive.cli.exit_codes import CommandRefused
-from redrive.cli.flow_report import in_words_again
+from redrive.cli.flow_report import resume_steps
 from redrive.cli.format import counted
 from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 
 _Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TASK", help="These tasks: settle with all its children, settle[17].", show_default=False),
+    typer.Argument(metavar="TASK", help="Tasks: settle with all its children, settle[17].", show_default=False),
 ]
 _Cause = Annotated[
-    str | None, typer.Option("--cause", metavar="CAUSE", help="All of this cause, or the beginning of one.")
+    str | None,
+    typer.Option("--cause", metavar="CAUSE", help="All tasks that failed for this cause, or the beginning of it."),
 ]
-_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; it stays with the task.", show_default=False)]
-_MaybeNote = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why; it stays with the task.")]
+_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, stored with the task.", show_default=False)]
+_MaybeNote = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Reason, stored with the task.")]
 
-_DONE = {"retry": "sent back", "accept": "accepted", "skip": "skipped", "fail": "failed", "reopen": "reopened"}
+_DONE = {"retry": "will retry", "accept": "accepted", "skip": "skipped", "fail": "failed", "reopen": "reopened"}
 
 
 _NAMED = 5  # tasks that a command names one by one
@@ -40,7 +41,7 @@ _NAMED = 5  # tasks that a command names one by one
 
 @dataclass(frozen=True, slots=True)
 class _TaskSelection:
-    """The tasks that are meant."""
+    """Tasks by name or by cause."""
 
     names: tuple[str, ...]
     cause: str | None
@@ -61,9 +62,9 @@ def retry(
     note: _MaybeNote = None,
     yes: Yes = False,
 ) -> None:
-    """Send tasks back that failed, once the cause is fixed, and try those now that wait for their next attempt.
+    """Retry failed tasks, once the cause is fixed, and tasks that wait for their next attempt.
 
-    All of them have all their attempts again.
+    Each has all its attempts again.
 
     Examples: redrive tasks retry 'settle[2]'; redrive tasks retry --cause ConnectionError --note "the bank is up"
     """
@@ -78,22 +79,27 @@ def accept(
     cause: _Cause = None,
     run: RunOption = None,
     note: _Note,
-    result: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The result to go on with; null, where nothing is said.")
-    ] = None,
+    result: Annotated[str | None, typer.Option(metavar="JSON", help="Result of the tasks. [default: null]")] = None,
     yes: Yes = False,
 ) -> None:
-    """Take tasks as done, so that what comes after them runs."""
+    """Accept failed tasks as done, so that downstream tasks run.
+
+    Examples: redrive tasks accept report --result 0 --note "no deliveries today";
+    redrive tasks accept 'settle[3]' --note "paid by hand"
+    """
     value = None if result is None else _json(result)
     decided = _decide(session, "accept", _TaskSelection.of(tasks, cause, run), yes=yes, note=note, result=value)
     children = [name for name in decided.tasks if name.endswith("]")]
     if result is None and children:
         names = shlex.join(children) if len(children) <= _NAMED else "…"
         where = f"--run {str(decided.run_id)[:8]}"
-        session.out.say(
-            "without --result, the list of results that comes after has null for "
-            f"{children[0] if len(children) == 1 else counted(len(children), 'child')}; to leave it out instead: "
-            f"redrive tasks reopen {names} {where} && redrive tasks skip {names} {where} --note …"
+        which = children[0] if len(children) == 1 else counted(len(children), "child", "children")
+        session.out.say(f"without --result, downstream tasks receive null for {which}")
+        session.out.next_steps(
+            [
+                ("to skip instead, reopen", f"redrive tasks reopen {names} {where}"),
+                ("and then skip", f"redrive tasks skip {names} {where} --note …"),
+            ]
         )
 
 
@@ -107,7 +113,7 @@ def skip(
     note: _Note,
     yes: Yes = False,
 ) -> None:
-    """Leave children of a fan-out out: what comes after it is given the results of the others.
+    """Skip failed children of a fan-out: downstream tasks receive the results of the others.
 
     Examples: redrive tasks skip 'settle[2]' --note "left in October"; redrive tasks skip --cause LookupError --note "…"
     """
@@ -125,7 +131,7 @@ def reopen(
     run: RunOption = None,
     note: _MaybeNote = None,
 ) -> None:
-    """Take a decision back, while nothing that comes after the task is done: it is a dead letter again.
+    """Reopen accepted, skipped or failed tasks as dead letters, while no downstream task is done.
 
     Examples: redrive tasks reopen 'settle[2]'; redrive tasks reopen report --run settlement --note "wrong figure"
     """
@@ -147,7 +153,10 @@ def fail(
     note: _Note,
     yes: Yes = False,
 ) -> None:
-    """Give tasks up: what comes after them does not run."""
+    """Fail tasks for good: downstream tasks do not run.
+
+    Examples: redrive tasks fail report --note "not needed"; redrive tasks fail --cause LookupError --note "no account"
+    """
     _decide(session, "fail", _TaskSelection.of(tasks, cause, run), yes=yes, note=note)
 
 
@@ -155,7 +164,9 @@ def _decide(session: Session, verb: str, which: _TaskSelection, *, yes: bool, **
     from redrive.tasks.operator import actions
 
     if not which.names and which.cause is None:
-        raise CommandRefused(f"say which tasks to {verb}: by their names, or by --cause; `redrive tasks ls` shows both")
+        raise CommandRefused(
+            f"no tasks to {verb}: none was named. Pass names of tasks or --cause; `redrive tasks ls` lists both"
+        )
     with session.opened() as store:
         run_id = run_of(store, which.run).run_id
         if not yes:
@@ -164,16 +175,16 @@ def _decide(session: Session, verb: str, which: _TaskSelection, *, yes: bool, **
         decided: OperatorAction = getattr(actions, verb)(store, run_id, which.names, cause=which.cause, **said)
         report = store.tasks.run(run_id)
     _report(session, decided, verb)
-    say_how_to_go_on(session, report)
+    show_how_to_resume(session, report)
     return decided
 
 
-def say_how_to_go_on(session: Session, report: FlowReport) -> None:
-    """What makes the run go on after a decision."""
+def show_how_to_resume(session: Session, report: FlowReport) -> None:
+    """Print how the run continues after a decision."""
     if report.status is FlowStatus.RUNNING:
-        session.out.say("whoever is running it goes on with that; if nobody is, running it again does")
+        session.out.say("the executor of this run continues with it; if there is none, run the flow again")
     else:
-        session.out.say(f"to go on from there: {in_words_again(report)}")
+        session.out.next_steps(resume_steps(report))
 
 
 def _report(session: Session, decided: OperatorAction, verb: str) -> None:
@@ -188,15 +199,15 @@ def _changed(decided: OperatorAction, verb: str) -> list[str]:
     which = decided.tasks[0] if len(decided.tasks) == 1 else counted(len(decided.tasks), "task")
     said = [f"{_DONE[verb]} {which} of {decided.flow}, run {str(decided.run_id)[:8]}"]
     if decided.freed:
-        then = "wait again" if verb == "reopen" else "may run again"
-        said.append(f"{counted(decided.freed, 'task')} further down {then}")
+        then = "wait again" if verb == "reopen" else "can run again"
+        said.append(f"{counted(decided.freed, 'task')} downstream {then}")
     if decided.upstream_failed:
-        said.append(f"{counted(decided.upstream_failed, 'task')} further down will not run")
+        said.append(f"{counted(decided.upstream_failed, 'task')} downstream will not run")
     return said
 
 
 def _ask(session: Session, verb: str, which: _TaskSelection, found: dict[State, int]) -> None:
-    """Let a person see how many tasks are meant, before anything is changed; who names each of them is not asked."""
+    """Ask before more tasks change than were named one by one."""
     total = sum(found.values())
     if total <= max(1, len(which.names)):
         return
@@ -218,5 +229,5 @@ def _json(text: str) -> Any:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise CommandRefused(
-            f"""--result is JSON, such as 12, [], {{"paid": 0}} or '"text"', not {text!r}; nothing was changed"""
+            f"""--result {text!r} is not JSON. Pass JSON, such as 12, {{"paid": 0}}, '"text"'. Nothing was changed"""
         ) from None

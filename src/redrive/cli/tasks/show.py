@@ -1,4 +1,4 @@
-"""`redrive tasks show`: everything about one task."""
+"""`redrive tasks show`: one task in detail."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.flow_report import where_it_is
-from redrive.cli.format import at, in_a_line
+from redrive.cli.format import at, counted, in_a_line
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
+from redrive.cli.style import style_of
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import format_duration
 from redrive.tasks.workers.thread_dump import split
@@ -22,9 +23,9 @@ from redrive.tasks.workers.thread_dump import split
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport
 
-_LONGEST = 2_000  # characters of a value, a traceback or an output that people are shown
+_LONGEST = 2_000  # characters of a value, a traceback or an output on a terminal
 _MOST = 10  # attempts, and changes
-_WRONG = ("DEAD_LETTER", "FAILED")
+_FAILED = ("DEAD_LETTER", "FAILED")
 
 
 @command(app)
@@ -32,11 +33,14 @@ def show(
     session: Session,
     task: Annotated[
         str,
-        typer.Argument(metavar="TASK", help="The task: settle, or settle[17] for a child.", show_default=False),
+        typer.Argument(metavar="TASK", help="Task: settle, or settle[17] for a child.", show_default=False),
     ],
     run: RunOption = None,
 ) -> None:
-    """One task: what it was given and returned, its attempts, its changes of state."""
+    """Show one task: input, result, attempts with their output, and changes of state.
+
+    Examples: redrive tasks show 'settle[2]'; redrive tasks show report --run settlement --json
+    """
     from redrive.cli.tasks.logs import with_live_output
     from redrive.cli.tasks.view import TaskView
 
@@ -48,7 +52,7 @@ def show(
     if out.json:
         out.document({"flow": report.flow, **shown})
     elif out.terminal:
-        _show_to_people(out, report, shown)
+        _show_on_terminal(out, report, shown)
     else:
         rows = {"flow": report.flow, **shown}
         for name in ("input", "result", "attempted", "changes"):
@@ -56,24 +60,25 @@ def show(
         out.table((Column(title="field"), Column(title="value")), list(rows.items()))
     where, name = where_it_is(report, session.url), shlex.quote(shown["task"])
     if shown.get("children"):
-        out.say(f"its children: redrive tasks ls --task {name} {where}")
+        out.next_steps([("list its children", f"redrive tasks ls --task {name} {where}")])
     elif shown["state"] == "RUNNING":
-        out.say(f"what it writes: redrive tasks logs {name} {where} --follow")
-    elif shown["state"] in _WRONG:
-        out.say(f"when that is mended: redrive tasks retry {name} {where}")
-        out.say(
-            f"or leave it out: redrive tasks skip {name} {where} --note …"
+        out.next_steps([("follow its output", f"redrive tasks logs {name} {where} --follow")])
+    elif shown["state"] in _FAILED:
+        otherwise = (
+            ("or skip it", f"redrive tasks skip {name} {where} --note …")
             if shown["task"].endswith("]")
-            else f"or go on with a result of your own: redrive tasks accept {name} {where} --result … --note …"
+            else ("or supply a result", f"redrive tasks accept {name} {where} --result … --note …")
         )
+        out.next_steps([("retry when fixed", f"redrive tasks retry {name} {where}"), otherwise])
 
 
-def _show_to_people(out: Output, report: FlowReport, shown: dict[str, Any]) -> None:
+def _show_on_terminal(out: Output, report: FlowReport, shown: dict[str, Any]) -> None:
     children = shown.get("children")
     fan_out = None
     if children is not None:
         done = children - shown["remaining"] - shown["dead"] - shown["failed"]
-        fan_out = f"{children:,}: {done:,} done, {shown['dead']:,} dead letters, {shown['failed']:,} failed"
+        dead = counted(shown["dead"], "dead letter")
+        fan_out = f"{children:,}: {done:,} done, {dead}, {shown['failed']:,} failed"
     rows = {
         "task": f"{shown['task']}, {shown['state']}",
         "flow": report.flow,
@@ -89,9 +94,8 @@ def _show_to_people(out: Output, report: FlowReport, shown: dict[str, Any]) -> N
         "took": None if shown["seconds"] is None else format_duration(shown["seconds"]),
         "note": shown["note"],
     }
-    for name, value in rows.items():
-        if value is not None:
-            out.text(f"{name:<11}{in_a_line(value)}")
+    shown_rows = {name: None if value is None else in_a_line(value) for name, value in rows.items()}
+    out.fields(shown_rows, styles={"task": style_of(shown["state"]), "run": style_of(report.status)})
     if shown["input"] is not None:
         out.text(f"\ninput\n{_value(shown['input'])}")
     if shown["result_file"] is not None:
@@ -101,11 +105,11 @@ def _show_to_people(out: Output, report: FlowReport, shown: dict[str, Any]) -> N
     _show_attempts(out, shown["attempted"])
     changes = [_change(one) for one in shown["changes"][-_MOST:]]
     if changes:
-        out.text(f"\nwhat happened{_left_out(shown['changes'], 'changes')}\n" + "\n".join(changes))
+        out.prose(f"\nhistory{_left_out(shown['changes'], 'changes')}\n" + "\n".join(changes))
 
 
 def _show_attempts(out: Output, attempts: Sequence[dict[str, Any]]) -> None:
-    """The last attempts; a traceback that is that of the attempt before is not shown again."""
+    """Print the last attempts; the traceback of the attempt before is not printed again."""
     if attempts:
         out.text(f"\nattempts{_left_out(attempts, 'attempts')}")
     before = None
@@ -113,7 +117,7 @@ def _show_attempts(out: Output, attempts: Sequence[dict[str, Any]]) -> None:
         took = "" if one["seconds"] is None else f" after {format_duration(one['seconds'])}"
         error = f": {in_a_line(one['error'])}" if one["error"] else ""
         ended = (one["ended"] or "is running").replace("_", " ")
-        out.text(f"  {one['attempt']}  {_clock(one['started_at'])}  {ended}{took}{error}")
+        out.prose(f"  {one['attempt']}  {_clock(one['started_at'])}  {ended}{took}{error}")
         if one["trace"] and one["trace"] == before:
             out.text(_indented("the same traceback as before"))
         elif one["trace"]:
@@ -140,9 +144,9 @@ def _value(value: Any) -> str:
 
 
 def _output(text: str) -> str:
-    """What an attempt wrote, by its end; where it was stuck, by the innermost calls, which come first."""
+    """Return the end of what an attempt wrote, and the innermost calls where it hung."""
     written, dump = split(text)
-    shown = [f"it wrote:\n{_end_of(written)}"] if written.strip() else []
+    shown = [f"output:\n{_end_of(written)}"] if written.strip() else []
     if dump:
         shown.append(f"where it was:\n{_beginning_of(dump)}")
     return "\n".join(shown)
@@ -157,7 +161,7 @@ def _beginning_of(text: str) -> str:
 
 
 def _end_of(text: str) -> str:
-    """What a traceback or an output ends with, which is what tells most."""
+    """Return the end of a traceback or an output, which says most."""
     text = text.rstrip("\n")
     if len(text) <= _LONGEST:
         return text
