@@ -104,13 +104,13 @@ def sentence(error: BaseException) -> str:
 
     if isinstance(error, RedriveError) or (isinstance(error, ImportError) and "redrive[" in str(error)):
         return mask(str(error))
-    said = mask(str(error)).strip().splitlines()
+    lines = mask(str(error)).strip().splitlines()
     name = type(error).__name__
     if isinstance(error, OSError) and error.filename is not None:
         return mask(f"{error.filename}: {error.strerror}")
     if isinstance(error, OSError) and error.errno in _FULL and error.strerror is not None:
         return f"cannot write the output: {error.strerror.lower()}. {_MAKE_ROOM}"
-    return f"internal error: {name}{': ' + said[0] if said else ''}. Run with --debug to see where"
+    return f"internal error: {name}{': ' + lines[0] if lines else ''} (run with --debug to see where)"
 
 
 def on_broken_pipe() -> int:

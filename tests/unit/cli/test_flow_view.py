@@ -55,7 +55,7 @@ def failed(task, reason):
 def heard(*events):
     troubles = FailureSummary()
     for event in events:
-        troubles.hear(event)
+        troubles.record(event)
     return troubles
 
 
@@ -81,7 +81,7 @@ def test_it_never_outgrows_the_terminal(progress, name, width, height):
 
 
 def test_before_there_are_tasks_it_says_that_it_begins():
-    assert drawn(FlowProgress(counts={})) == ["settlement  ────────────────────────  beginning · 0.0 s"]
+    assert drawn(FlowProgress(counts={})) == ["settlement  ────────────────────────  starting · 0.0 s"]
 
 
 def test_markup_in_a_name_is_a_name():
@@ -97,7 +97,7 @@ def test_of_a_long_name_the_child_is_still_known():
 
 def test_where_there_is_little_room_every_section_keeps_a_line():
     lines = drawn(CROWDED, heard(dead()), width=300, height=7)
-    assert [line.split()[0] for line in lines[-4:]] == ["running", "wrong", "held", "retries"]
+    assert [line.split()[0] for line in lines[-4:]] == ["running", "failed", "held", "retries"]
 
 
 def test_what_is_left_out_is_counted():
@@ -119,7 +119,7 @@ def test_what_goes_wrong_is_gathered_by_its_cause():
         object(),
     )
     assert drawn(FlowProgress(counts={}), troubles)[1:] == [
-        "wrong     settle  dead letters, 1,242 not tried: LookupError: Cipla has no acco…",
+        "failed    settle  dead letters, 1,242 not tried: LookupError: Cipla has no acco…",
         "          fetch   3 failed: ConnectionError: refused by 0",
         "          fetch   1 failed: ran longer than its limit of 60 s",
         "          report  1 failed: OSError: password=***",

@@ -194,7 +194,7 @@ def test_what_nobody_foresaw_is_named_as_such(run, store, monkeypatch):
     answer = run("dlq", "ls")
     assert answer.code == 70
     assert answer.sentence == (
-        "internal error: ZeroDivisionError: division by zero of password=***. Run with --debug to see where"
+        "internal error: ZeroDivisionError: division by zero of password=*** (run with --debug to see where)"
     )
 
 

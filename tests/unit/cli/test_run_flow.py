@@ -348,7 +348,8 @@ def test_the_view_is_on_a_terminal_alone_and_gone_in_the_end():
     assert process.returncode == 75
     assert json.loads(out)["status"] == "stopped"
     *_, after = heard.rpartition("\x1b[2K")  # erases a line
-    assert after.strip().startswith("redrive: flow 'endless' stopped: SIGTERM")
+    message = re.sub(r"\x1b\[[\d;]*m", "", after).strip()
+    assert message.startswith("redrive: flow 'endless' stopped: SIGTERM")
 
 
 # ── wrong words ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -163,7 +163,7 @@ def test_a_reset_closes_the_circuit_and_with_keys_uses_them_again(run, trouble, 
 def test_reset_of_unknown_service_is_a_usage_error(run, store):
     answer = run("services", "reset", "typo")
     assert answer.code == 64
-    assert "nothing is known of a service 'typo'" in answer.err
+    assert "there is no service 'typo' in the store" in answer.err
 
 
 def test_service_is_forgotten_with_go(run, day, trouble):

@@ -17,7 +17,7 @@ def trouble(run, put, store):
     put(1, start=7, pipeline="billing")
     run("dlq", "escalate", "1", "--note", "for the vendor")
     run("alerts", "open", "export", "--severity", "P1", "--title", "the nightly export failed")
-    store.shared.tell([], [DrainedKey("partner", "0" * 16, "a1b2", datetime.now(UTC) + timedelta(hours=1))])
+    store.shared.publish([], [DrainedKey("partner", "0" * 16, "a1b2", datetime.now(UTC) + timedelta(hours=1))])
 
 
 @pytest.mark.usefixtures("store")

@@ -314,5 +314,5 @@ def test_renamed_channel_is_sent_and_the_old_one_is_named(run, failed, settings)
     waits = "channel hub is not configured here. A process whose redrive.toml has [channels.hub] delivers them"
     assert f"messages about alert 1 are waiting: {waits}" in answer.err
     listed = run("alerts", "ls")
-    assert f"alert 1: messages wait: {waits}" in listed.err
+    assert f"alert 1: messages are waiting: {waits}" in listed.err
     assert "hub: not configured here" in listed.out
