@@ -8,6 +8,7 @@ import traceback
 
 import pytest
 
+import redrive
 from redrive.tasks.workers.fingerprint import (
     ERROR_LENGTH,
     TRACE_LENGTH,
@@ -113,6 +114,12 @@ class TestLibraries:
     def test_installed_package_of_the_task_is_the_users(self, tmp_path):
         jobs = installed(tmp_path, "jobs", "import json\ndef work():\n    json.loads('{')\n")
         assert fingerprint(caught(jobs.work), home="jobs.settlement") == "json.decoder.JSONDecodeError@jobs:3"
+
+    def test_redrive_itself_is_a_library(self):
+        def task():
+            return redrive.Retry(attempts=0)
+
+        assert f"@{__name__}:" in fingerprint(caught(task))
 
     def test_status_of_a_response_is_part_of_the_cause(self):
         assert with_status("httpx.HTTPStatusError@jobs:7", 404) == "httpx.HTTPStatusError(404)@jobs:7"

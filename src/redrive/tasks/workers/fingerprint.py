@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from types import TracebackType
 
+import redrive
 from redrive._internal.masking import mask_end, mask_start
 from redrive.classify.detail import server_detail
 
@@ -18,7 +19,7 @@ _FRAMES = 100
 _INSTALLED = {"site-packages", "dist-packages"}
 _LIBRARIES = (
     "<frozen ",
-    f"{Path(__file__).parents[1]}{os.sep}",
+    f"{Path(redrive.__file__).parent}{os.sep}",
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")),
 )
 _LOOK_AT = 10 * ERROR_LENGTH  # masking sees more than is shown, so that a secret at the cut is not missed
@@ -59,7 +60,9 @@ def _innermost(trace: TracebackType | None, skip: str | None, home: str) -> str 
             innermost = trace
             module = trace.tb_frame.f_globals.get("__name__")
             at_home = home and isinstance(module, str) and module.partition(".")[0] == home
-            if at_home or not _is_of_a_library(file):
+            # Code that is generated, such as that of dataclasses, has no file: its module tells whose it is.
+            is_ours = isinstance(module, str) and module.partition(".")[0] == "redrive"
+            if at_home or not (is_ours or _is_of_a_library(file)):
                 own = trace
         trace = trace.tb_next
     innermost = own or innermost
