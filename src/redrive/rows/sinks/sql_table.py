@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -66,6 +66,24 @@ def execute_with(connection: Connection) -> Execute:
         return result.fetchall() if result.returns_rows else ()
 
     return execute
+
+
+class TransactionGone(Exception):
+    """A row made the database roll everything back, as a trigger of SQLite can."""
+
+    def __init__(self, place: int, reason: str) -> None:
+        super().__init__(reason)
+        self.place = place
+        self.reason = reason
+
+
+@contextmanager
+def _placed(places: Sequence[int]) -> Iterator[None]:
+    """Name the row that ended the transaction by its place in the batch, of which these rows are a part."""
+    try:
+        yield
+    except TransactionGone as gone:
+        raise TransactionGone(places[gone.place], gone.reason) from gone
 
 
 class _RollBack(Exception):
@@ -244,7 +262,8 @@ class SqlTable(ABC):
         if not refused or not self._is_old(connection, known):
             return refused
         places = [one.place for one in refused]
-        again = self._attempt(connection, rows.take(places), rehearsing=rehearsing)
+        with _placed(places):
+            again = self._attempt(connection, rows.take(places), rehearsing=rehearsing)
         applied = WriteResult(replace(one, place=places[one.place]) for one in again)
         applied.suppressed = refused.suppressed + again.suppressed
         applied.ignored, applied.deleted = refused.ignored + again.ignored, refused.deleted + again.deleted
@@ -259,11 +278,15 @@ class SqlTable(ABC):
         shape = self._shape or self._read_shape(connection)
         kept = 0
         if shape is not None and len(split.deleted):
-            faults = self._delete(connection, shape, split.deleted)
+            with _placed(split.deleted_places):
+                faults = self._delete(connection, shape, split.deleted)
             bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
             kept = self._count_kept(connection, shape, split.deleted, faults)
         deleted = len(split.deleted) - (len(bad) - len(split.bad))
-        written = self._upsert(connection, split.kept, rehearsing=rehearsing) if len(split.kept) else WriteResult()
+        written = WriteResult()
+        if len(split.kept):
+            with _placed(split.kept_places):
+                written = self._upsert(connection, split.kept, rehearsing=rehearsing)
         bad |= {split.kept_places[one.place]: str(one.error) for one in written}
         applied = refusals(bad)
         applied.suppressed, applied.ignored, applied.deleted = written.suppressed, written.ignored, deleted

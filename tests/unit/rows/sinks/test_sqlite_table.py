@@ -318,3 +318,22 @@ class TestErrorsOfFunctions:
         sql("CREATE TRIGGER g BEFORE INSERT ON t BEGIN SELECT json_extract('{', '$.a'); END")
         with pytest.raises(redrive.errors.StoreError, match="malformed JSON"):
             sink().write(rows_of([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]), label="run/0")
+
+
+class TestRollbackAmongDeletions:
+    """A trigger that ends the transaction takes no row along but its own."""
+
+    @pytest.mark.parametrize("event", ["INSERT", "DELETE"])
+    def test_only_the_bad_row_is_rejected(self, sql, sink, event):
+        sql("CREATE TABLE t (id integer PRIMARY KEY, v text)")
+        sql("INSERT INTO t VALUES (0, 'old'), (5, 'old')")
+        row = "NEW" if event == "INSERT" else "OLD"
+        sql(f"CREATE TRIGGER x BEFORE {event} ON t WHEN {row}.id IN (5, 6) BEGIN SELECT RAISE(ROLLBACK, 'no'); END")
+        ops = ["D", "U", "D", "U", "U", "D" if event == "DELETE" else "U", "U", "U"]
+        rows = [{"id": at, "v": "new", "op": op} for at, op in enumerate(ops)]
+        refused = sink(delete_when={"op": "D"}).write(rows_of(rows), label="a")
+        bad = [5, 6] if event == "INSERT" else [5]
+        assert places(refused) == bad
+        kept = [at for at, op in enumerate(ops) if op == "U" and at not in bad]
+        assert sql("SELECT id FROM t WHERE v = 'new' ORDER BY id") == [(at,) for at in kept]
+        assert sql("SELECT id FROM t WHERE v = 'old'") == [(5,)]

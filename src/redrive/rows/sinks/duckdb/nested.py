@@ -63,7 +63,8 @@ def fitted(value: Any, kind: Any) -> Any:
             raise ValueError(f"{unknown[0]!r} is no field of {kind}")
         return {name: fitted(value.get(name), field) for name, field in fields.items()}
     if isinstance(value, Mapping) and kind.id == "map":
-        return {name: fitted(one, kind.children[1][1]) for name, one in value.items()}
+        key, item = (own for _, own in kind.children)
+        return {_key(name, key): fitted(one, item) for name, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and kind.id in ("list", "array"):
         return [fitted(one, kind.children[0][1]) for one in value]
     if kind.id == "union" and value is not None:
@@ -71,6 +72,13 @@ def fitted(value: Any, kind: Any) -> Any:
     if change := _change(value, kind):
         raise ValueError(change)
     return _written(value, str(kind))
+
+
+def _key(name: Any, kind: Any) -> Any:
+    """The key of a map, which JSON has as a text."""
+    if change := _change(name, kind):
+        raise ValueError(change)
+    return name
 
 
 def _member(value: Any, kind: Any) -> dict[str, Any]:

@@ -20,16 +20,16 @@ with require_extra("rows"):
 
 _BYTES = (bytes, bytearray, memoryview)
 _OF_JSON = "what JSON has: texts, booleans, floats, integers of 64 bits, lists and objects"
-_DAYS = (Family.DATE, Family.TIMESTAMP, Family.INSTANT)
+_TIMES = (Family.DATE, Family.TIME, Family.TIMESTAMP, Family.INSTANT)
 _OF_TEXT = ("UUID", "BIT", "ENUM", "GEOMETRY")
 
 
 def capacity_of(kind: str) -> Capacity | None:
-    """See `Capacity.of`. DuckDB reads `07/04/26` as the 26th of April in the year 7."""
+    """See `Capacity.of`. DuckDB reads `07/04/26` as a day of the year 7, and leaves out the PM of `05:30 PM`."""
     capacity = Capacity.of(kind)
-    if capacity is None or capacity.family not in _DAYS:
+    if capacity is None or capacity.family not in _TIMES:
         return capacity
-    return replace(capacity, takes_short_years=True)
+    return replace(capacity, iso_only=True)
 
 
 def own_rules(kind: str) -> Rules | None:

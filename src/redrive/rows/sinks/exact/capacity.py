@@ -51,8 +51,8 @@ class Capacity:
     """Whether a time of day keeps its offset from UTC."""
     lowest: str = ""
     """The last unit that an interval keeps, such as "day"; empty where it keeps seconds."""
-    takes_short_years: bool = False
-    """Whether the year of a text may have fewer than four digits, and is then one of the first thousand."""
+    iso_only: bool = False
+    """Whether texts of dates and times must have the form of ISO 8601: others are read otherwise, or only in part."""
 
     @classmethod
     def of(cls, kind: str) -> Capacity | None:

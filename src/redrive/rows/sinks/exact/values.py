@@ -15,6 +15,7 @@ from typing import Any
 
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.decimals import decimal_places, lowest_place, number_of
+from redrive.rows.sinks.exact.moments import misread
 
 _CLOCK = re.compile(
     r"^(?P<before>.*?)(?P<hour>\d{1,2}):?(?P<minute>(?<=:)\d\d|(?<=T\d\d)\d\d)"
@@ -36,10 +37,10 @@ _TIME = re.compile(r"(?:[+-]?(\d+):(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?")
 _CLOCK_AND_MORE = re.compile(r":\d\d(?:\.\d*)?\s*([A-Za-z+-].*)$", re.DOTALL)
 _FRACTION = re.compile(r"\.(\d+)")
 _DATE = re.compile(r"\d[-/]\d")
-_SHORT_YEAR = re.compile(r"\s*-?(\d{1,3})(?=[^\d\s:]|\s+\d)")
 _LEAP_SECOND = "60"
 _BRACKETS = re.compile(r"[\[\]{}\"']")
 TIMES = (Family.TIMESTAMP, Family.INSTANT, Family.DATE, Family.TIME, Family.INTERVAL)
+_WITH_FORMS = (Family.TIMESTAMP, Family.INSTANT, Family.DATE, Family.TIME)
 NOT_TIMES = (int, float, Decimal, dt.timedelta, dt.time)
 """Types whose values a database might take for a time that they are not."""
 _OWN: dict[Family, type | tuple[type, ...]] = {
@@ -59,9 +60,10 @@ def change_of(value: Any, capacity: Capacity) -> str | None:
         return f"is a number, not a value of type {capacity.type}"
     if capacity.family in TIMES and isinstance(value, str) and _BRACKETS.search(value):
         return f"has brackets or quotes, which {capacity.type} would leave out"
-    if capacity.takes_short_years and isinstance(value, str) and (year := _SHORT_YEAR.match(value)):
-        return f"would be read by {capacity.type} as a day of the year {int(year[1])}: write the year with four digits"
-    return _CHANGES[capacity.family](value, capacity)
+    change = _CHANGES[capacity.family](value, capacity)
+    if change is None and capacity.family in _WITH_FORMS and isinstance(value, str):
+        return misread(value, capacity)
+    return change
 
 
 def unchecked(value: Any, type_: str, error: Exception) -> str:

@@ -333,11 +333,21 @@ def _rules(base: str, stored: StoredType, *, of_text: bool) -> Rules:
     """What the driver would write in another way than the column reads it, or not at all."""
     if base in _JSON:
         return {object: json_text, str: str if of_text else json_of_str, type(None): lambda nothing: nothing}
+    if base == "array" and stored.type in _JSON:
+        return dict.fromkeys((list, tuple, set, frozenset), _json_elements)
     if base == "array":
         elements = _scalar_rules(_BASES.get(stored.type) or stored.type.partition("(")[0])
         return dict.fromkeys((list, tuple, set, frozenset), lambda value: _adapted(value, elements)) | {UUID: str}
     rules = {**NESTED, **_scalar_rules(base)}
     return rules | _NO_PARTS if stored.is_range or base in _WITHOUT_PARTS else rules
+
+
+def _json_elements(values: Iterable[Any]) -> list[str | None]:
+    """The elements of an array of JSON, each a text: a list among them is JSON, not a dimension of the array."""
+    return [
+        None if value is None else json_of_str(value) if isinstance(value, str) else json_text(value)
+        for value in values
+    ]
 
 
 def _scalar_rules(base: str) -> Rules:

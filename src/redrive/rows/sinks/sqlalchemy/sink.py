@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 from math import isfinite
 from typing import Any, cast
@@ -209,9 +210,17 @@ def _adapted(dialect: str, rows: Outgoing, kinds: Sequence[str]) -> tuple[Sequen
         if dialect == "sqlite":
             columns[at] = values if kind == _JSON else fit_numbers(name, kind, values, bad)
             continue
-        for place, change in find_changes(values, Capacity.of(kind)):
+        for place, change in find_changes(values, _capacity(dialect, kind)):
             bad.setdefault(place, f"{name}: {change}")
     return list(zip(*columns, strict=True)), bad
+
+
+def _capacity(dialect: str, kind: str) -> Capacity | None:
+    """See `Capacity.of`. MySQL reads `07/04/26` as a day of the year 2007."""
+    capacity = Capacity.of(kind)
+    if capacity is None or dialect not in ("mysql", "mariadb"):
+        return capacity
+    return replace(capacity, iso_only=capacity.family in (Family.DATE, Family.TIMESTAMP))
 
 
 def _rules(dialect: str, kind: str, rows: Outgoing) -> Rules:

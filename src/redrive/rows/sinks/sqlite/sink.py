@@ -24,7 +24,15 @@ from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import WriteResult
-from redrive.rows.sinks.sql_table import RowFaults, SqlTable, evenly, execute_with, is_row_fault, refusals
+from redrive.rows.sinks.sql_table import (
+    RowFaults,
+    SqlTable,
+    TransactionGone,
+    evenly,
+    execute_with,
+    is_row_fault,
+    refusals,
+)
 from redrive.rows.sinks.sqlite.catalog import SqliteSchema, ends_transactions, loses_rows, other_tables, read_shape
 from redrive.rows.sinks.sqlite.keys import affinity, ask, kind_of
 from redrive.rows.sinks.sqlite.numbers import column_type, fit_numbers, holds_numbers, number_text
@@ -101,15 +109,6 @@ def _begin(connection: Connection) -> None:
     # A writer takes its turn before it reads: one that has read first is refused without waiting when others wrote.
     writing = connection.get_execution_options().get("redrive_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-
-class _TransactionGone(Exception):
-    """A row made SQLite roll everything back, as a trigger can."""
-
-    def __init__(self, place: int, reason: str) -> None:
-        super().__init__(reason)
-        self.place = place
-        self.reason = reason
 
 
 class SqliteTable(SqlTable):
@@ -272,7 +271,7 @@ def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Ref
         places = [place for place in range(len(rows)) if place not in broke]
         try:
             refused = attempt(rows.take(places) if broke else rows)
-        except _TransactionGone as gone:
+        except TransactionGone as gone:
             broke[places[gone.place]] = gone.reason
         else:
             bad = RowFaults({**broke, **{places[one.place]: str(one.error) for one in refused}})
@@ -309,7 +308,7 @@ def _delete_rows(
                 raise
             bad[place] = str(error)
             if not cursor.connection.in_transaction:
-                raise _TransactionGone(place, str(error)) from error
+                raise TransactionGone(place, str(error)) from error
     return bad
 
 
@@ -395,7 +394,7 @@ class _Load:
                 at = len(rows) - length_hint(left) - 1  # the last one that was taken
                 refused[places[at]] = self._told(error, places[at])
                 if not self._cursor.connection.in_transaction:
-                    raise _TransactionGone(places[at], refused[places[at]]) from error
+                    raise TransactionGone(places[at], refused[places[at]]) from error
                 if exactly:  # undo everything, and write what came before the bad row again
                     self._cursor.execute("ROLLBACK TO redrive_part")
                     self._cursor.executemany(self._upsert, rows[start:at])
