@@ -29,8 +29,8 @@ class TestTextsWithOffsets:
             assert change_of(text, capacity) is None
             assert change_of(text, replace(capacity, iso_only=True)) is None
 
-    def test_long_text_is_judged_at_once(self):
-        for text in ("1 " * 20_000 + "x", "1" * 40_000 + "x", "July " * 10_000 + "x", " " * 40_000 + "1x"):
+    def test_long_text_is_a_change(self):
+        for text in ("1 " * 20_000 + "x", "1" * 40_000 + "x", "July " * 10_000 + "1x", " " * 40_000 + "1x"):
             assert change_of(text, Capacity.of("timestamp")) is not None
             assert change_of(text, Capacity.of("date")) is not None
 
@@ -40,7 +40,7 @@ class TestMySQL:
         ("type_", "text", "is_kept"),
         [
             *(("date", "07/04/26", False), ("date", "2026-07-04", True), ("timestamp(0)", "26-07-04 12:00", False)),
-            *(("timestamp(0)", "2026-07-04 12:00:00", True), ("time(0)", "-838:59:59", True)),
+            *(("timestamp(0)", "2026-07-04 12:00:00", True), ("time(0)", "12:00", True)),
         ],
     )
     def test_short_year_is_a_change(self, type_, text, is_kept):

@@ -68,9 +68,7 @@ _DATES = (
     rf"\d+{_GAP}{_NAMED}{_GAP}\d+(?!\d)",
     rf"\d+{_GAP}\d+{_GAP}{_NAMED}",
 )
-# The TIME of MySQL goes from -838:59:59 to 838:59:59; PostgreSQL rejects what is no time of day.
-_LENGTH = r"-?\d{1,3}:\d\d(?::\d\d(?:\.\d*)?)?(?![\d:])"
-_TIME = rf"{_GAP}(?:T?{_CLOCK}|{_LENGTH}|T?(?:\d{{4}}|\d{{6}})(?!\d)){_GAP}(?:[ap]m(?![a-z]))?{_GAP}"
+_TIME = rf"{_GAP}(?:T?{_CLOCK}|T?(?:\d{{4}}|\d{{6}})(?!\d)){_GAP}(?:[ap]m(?![a-z]))?{_GAP}"
 _WITHOUT_ZONE = {
     Family.TIMESTAMP: re.compile(_MOMENT, _FLAGS),
     Family.DATE: re.compile(rf"{_GAP}{_OTHERS}(?:{'|'.join(_DATES)}){_GAP}{_OTHERS}", _FLAGS),
