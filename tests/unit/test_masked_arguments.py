@@ -26,6 +26,11 @@ COMMANDS = [
     ["smbclient", "-U", f"admin%{SECRET}"],
     ["tool", "--password", f"it's {SECRET}"],
     ["tool", "--password", f'a"b {SECRET}'],
+    ["lftp", "-u", f"etl,{SECRET}", "sftp://host"],
+    ["sqlplus", "-s", f"etl/{SECRET}@ORCL", "@load.sql"],
+    ["impdp", f"userid=etl/{SECRET}@orcl", "dumpfile=x"],
+    ["openssl", "pkcs12", "-in", "x", "-passin", f"pass:{SECRET}"],
+    ["aws", "configure", "set", "aws_secret_access_key", SECRET],
 ]
 
 
@@ -81,6 +86,14 @@ class TestCommandAsList:
         assert mask(str(command)) == str(command)
         assert mask_all(command) == command
 
+    def test_quoted_words_of_a_shell_are_masked(self):
+        assert mask(f"'--password' '{SECRET}' 'x'") == f"'--password' '{MASK}' 'x'"
+        assert mask("the options '--password' '--token' exist") == "the options '--password' '--token' exist"
+
+    @pytest.mark.parametrize("command", [["sshpass", "-p", f"a {SECRET}"], ["mysql", f"-p{SECRET}"]], ids=" ".join)
+    def test_password_of_a_known_program_in_a_record_is_masked(self, command):
+        assert SECRET not in json.dumps(mask_all({"args": command}))
+
     def test_option_of_powershell_is_masked(self):
         assert mask(f'run -Password {SECRET} -ApiKey "{SECRET}"') == f"run -Password {MASK} -ApiKey {MASK}"
 
@@ -111,6 +124,33 @@ class TestPydanticError:
     def test_message_that_repeats_the_input_is_masked(self):
         text = f"password\n  Value error, weak: {SECRET} [type=value_error, input_value='{SECRET}', input_type=str]"
         assert SECRET not in mask(text)
+
+    @pytest.mark.parametrize(
+        "location",
+        [
+            "password.int",
+            "api_key.literal['a']",
+            "tokens.0",
+            "api_keys.prod",
+            "secrets.x",
+            "db.credentials.x",
+            "password.function-after[<lambda>(), int]",
+        ],
+    )
+    def test_location_that_continues_behind_the_name_is_masked(self, location):
+        error = f"Input should be a valid integer [type=int_type, input_value='{SECRET}', input_type=str]"
+        for text in (f"1 validation error for M\n{location}\n  {error}", f"ValidationError: {location}\n  {error}"):
+            for shown in (mask(text), mask(repr(text))):
+                assert SECRET not in shown
+                assert f"input_value={MASK}" in shown
+
+    def test_key_of_a_secret_mapping_is_masked(self):
+        text = f"password.{SECRET}.[key]\n  Not an integer [type=int_type, input_value='{SECRET}', input_type=str]"
+        assert SECRET not in mask(text)
+
+    def test_error_of_another_field_beside_a_secret_stays(self):
+        text = "password\n\nfee\n  Not a number [type=int_type, input_value='N/A', input_type=str]"
+        assert mask(text) == text
 
     def test_field_of_another_name_stays(self):
         text = "fee\n  Input should be a valid integer [type=int_parsing, input_value='N/A', input_type=str]"
@@ -155,6 +195,26 @@ class TestField:
             "machine example.com login etl password {}",
             "password: |\n  {}\nuser: x",
             "Incorrect API key provided: {}",
+            "token: {}: invalid",
+            "api_key: {}: unauthorized",
+            "password: {}: x",
+            "X-Api-Key: {}: refused",
+            "Authorization: Token {}: refused",
+            "Bearer {}: refused",
+            "PASSWORD:\t{}",
+            "password:\t'{}'",
+            '<add key="Password" value="{}"/>',
+            "<property name='db.password' value='{}' />",
+            "or return character(s) in header value: '{}\\n'",
+            "Invalid header value b'{}\\r\\n'",
+            "failed to connect: postgres//etl:{}@db/lake",
+            "fernet_key={}",
+            "AIRFLOW__CORE__FERNET_KEY={}",
+            "password2={}",
+            "pwd1: {}",
+            "mfa_code={}",
+            "jwt={}",
+            "bearer={}",
         ],
     )
     def test_secret_is_masked(self, text):
@@ -174,9 +234,58 @@ class TestField:
             "primary key: 12345678",
             "the password is too short",
             "url=https%3A%2F%2Fexample.com%2F%3Fpage%3D2",
+            "/lake/orders/dt=2026-01-01/key=7/part-0001.parquet not found",
+            "C:\\data\\key=1\\x.csv",
+            "NoSuchKey: Key=in/2026/a.csv",
+            "PWD=/home/etl",
+            "OLDPWD=/tmp",
+            "has_password=False",
+            "auth=none",
+            "next_page_token=CAUQAA",
+            "continuation_token=17",
+            "Basic rate missing",
+            "update users set password=? where token = :token_1 and secret=%(secret)s",
         ],
     )
     def test_other_text_stays(self, text):
+        assert mask(text) == text
+
+
+PLACEHOLDERS = "INSERT INTO users (id, password) VALUES (?, ?)"
+
+
+class TestStatement:
+    @pytest.mark.parametrize(
+        ("sql", "parameters"),
+        [
+            ("update users set password=? where id = ?", f"('{SECRET}', 5)"),
+            (PLACEHOLDERS, f"(1, '{SECRET}')"),
+            (PLACEHOLDERS, f"[(1, '{SECRET}'), (2, 'a]\\n{SECRET}')]"),
+            ("insert into t(api_key) values (:api_key)", f"{{'api_key': '{SECRET}'}}"),
+            ('UPDATE t SET "token"=%(b)s,\n x=1', f"{{'b': '{SECRET}'}}"),
+        ],
+    )
+    def test_parameters_of_a_secret_column_are_masked(self, sql, parameters):
+        text = f"(sqlite3.Error) no table\n[SQL: {sql}]\n[parameters: {parameters}]\n(Background on this error at: x)"
+        assert mask(text) == text.replace(parameters, MASK)
+        assert SECRET not in mask(repr(text))
+
+    def test_parameters_of_other_columns_stay(self):
+        text = "[SQL: insert into t(id, sort_key) values (?, ?)]\n[parameters: (1, 'abc')]\n(Background on this error)"
+        assert mask(text) == text
+
+    def test_each_statement_is_looked_at_alone(self):
+        text = f"[SQL: set pin=?]\n[parameters: ('{SECRET}',)]\n[SQL: select ?]\n[parameters: ('a',)]"
+        assert mask(text) == text.replace(f"('{SECRET}',)", MASK)
+
+    @pytest.mark.parametrize("values", ["(1,'{}')", "(1, 'it''s {}'), (2, 'b')", "(1, upper('{}'))", "(?, 'cut off {}"])
+    def test_literals_of_an_insert_are_masked(self, values):
+        shown = mask(f"[SQL: insert into users(id,password) values{values.format(SECRET)}")
+        assert SECRET not in shown
+        assert mask(shown) == shown
+
+    def test_literals_of_other_columns_stay(self):
+        text = "insert into users(id, name) values (1, 'bob')"
         assert mask(text) == text
 
 
@@ -217,6 +326,9 @@ class TestDocument:
             {"columns": ["password", "city"]},
             {"raw": {"$bytes": "/w=="}},
             {"name": "city", "value": "Bern"},
+            {"pass": "yes", "signature": "J. Doe", "cookie": "choc"},
+            {"next_page_token": "CAUQAA"},
+            ["zip", "-r", "out.zip", "in"],
         ],
         ids=json.dumps,
     )

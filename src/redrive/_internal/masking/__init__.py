@@ -19,6 +19,7 @@ from redrive._internal.masking.excerpts import MaskedStream, end_of, start_of
 from redrive._internal.masking.fields import mask_fields
 from redrive._internal.masking.lazy_pattern import MASK as MASK
 from redrive._internal.masking.names import is_secret_name as is_secret_name
+from redrive._internal.masking.statements import mask_statements
 
 __all__ = [
     "LONGEST",
@@ -101,7 +102,7 @@ def _mask_cards(text: str) -> str:
 
 
 def _mask_words(text: str) -> str:
-    return mask_credentials(mask_fields(mask_commands(mask_arguments(text))))
+    return mask_credentials(mask_fields(mask_statements(mask_commands(mask_arguments(text)))))
 
 
 def mask_start(text: str, length: int) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 from redrive._internal.masking.lazy_pattern import MASK, LazyPattern
 from redrive._internal.masking.names import TELLING, may_name_a_secret
 
-_SECRET_OPTION: Final = rf"--?(?:{TELLING}|auth|pass)"
+_SECRET_OPTION: Final = rf"--?(?:{TELLING}|auth|pass(?:in|out)?)"
 _USER_OPTION: Final = r"(?:-[A-Za-z]{0,6}u|-[aU]|--(?:proxy-?)?user(?:name)?|--auth)"
 
 # A user is an account, and not an id (`docker run -u 1000:1000`) or the beginning of a URL.
@@ -45,6 +45,11 @@ _SINGLE_DASH = LazyPattern(
     re.IGNORECASE,
 )
 
+# '--password' 'abc', as a shell takes it
+_QUOTED_OPTION = LazyPattern(
+    rf"((\\?['\"]){_SECRET_OPTION}\2[ \t]{{1,3}})(\\?['\"])(?!-)(?:(?!\3)[^\n])*+(?:\3|(?=\n|\Z))", re.IGNORECASE
+)
+
 _OPTION = re.compile(rf"{_SECRET_OPTION}", re.IGNORECASE)
 _OF_A_USER = re.compile(_USER_OPTION)
 _USER_IN_A_WORD = re.compile(rf"((?:-u(?!rl)|--(?:proxy-?)?user(?:name)?=){_ACCOUNT}).*", re.DOTALL)
@@ -59,6 +64,8 @@ def mask_arguments(text: str) -> str:
         text = _USER.sub(rf"\1\3\4{MASK}\3", text)
         text = _JOINED_USER.sub(rf"\1{MASK}\2", text)
         text = _SHORT.sub(rf"\1\3{MASK}\3", text)
+    if "' '" in text or '" "' in text or "' \"" in text or "\" '" in text:
+        text = _QUOTED_OPTION.sub(rf"\1\3{MASK}\3", text)
     if " -" in text and may_name_a_secret(text.lower()):
         text = _SINGLE_DASH.sub(rf"\1{MASK}", text)
     return text

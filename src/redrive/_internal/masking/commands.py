@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from redrive._internal.masking.lazy_pattern import MASK, LazyPattern
+from redrive._internal.masking.names import TELLING
 
 # Between words of a command line, also where it is shown as a Python or JSON list.
 _NEXT = r"""(?:\s{1,3}|['"],\s?['"])"""
@@ -46,12 +48,67 @@ _SHELL_WORD = LazyPattern(
 )
 
 
+# Between words, where one of them may be quoted alone.
+_GAP = r"""(?:\\?['"]\s{0,5},\s{0,20}b?\\?['"]|\s{1,5}\\?['"]?|\\?['"]\s{1,5}\\?['"]?)"""
+
+# Programs that take a user and a password as one word, and `configure set name abc`.
+_WORDS = (
+    # lftp -u user,abc
+    (
+        ("lftp",),
+        LazyPattern(
+            rf"""(\blftp\b(?:[^\n]|(?<=[,\[])\n){{0,300}}?[\s'"](?:-u|--user)(?:{_GAP}|=)?[^\s,'"\\]{{1,100}},)[^\s'"\\]+"""
+        ),
+    ),
+    # sqlplus user/abc@ORCL
+    (
+        ("sqlplus", "sqlldr", "impdp", "expdp", "rman"),
+        LazyPattern(
+            r"""(\b(?:sqlplus|sqlldr|impdp|expdp|rman)\b(?:[^\n]|(?<=[,\[])\n){0,300}?[\s'"=][\w$#.-]{1,100}/)"""
+            r"""(?:[^\s'"@/\\]{1,200}(?=@)|(?=[^\s'"@/.\\]{0,100}[0-9])[^\s'"@/.\\]{1,200}+(?=[\s'"\\]|\Z))""",
+            re.IGNORECASE,
+        ),
+    ),
+    # userid=user/abc@orcl
+    (("userid=",), LazyPattern(r"""(\buserid=[^\s/'"@]{1,100}/)[^\s'"@\\]+""", re.IGNORECASE)),
+    # aws configure set aws_secret_access_key abc
+    (("configure",), LazyPattern(rf"""(\bconfigure{_GAP}set{_GAP}{TELLING}{_GAP})[^\s'"\\]+""", re.IGNORECASE)),
+)
+
+
 def mask_commands(text: str) -> str:
     """Return the text without the passwords of command lines."""
     lowered = text.lower()
+    for programs, words in _WORDS:
+        if any(program in lowered for program in programs):
+            text = words.sub(rf"\1{MASK}", text)
     if not any(option in lowered for option in _OPTIONS) or not any(name in lowered for name in _NAMES):
         return text
     return _SHELL.sub(_mask_shell, _LIST.sub(_mask_list, text))
+
+
+_COMMAND = re.compile(
+    r"(?:.{0,500}[/\\])?(?:lftp|sqlplus|sqlldr|impdp|expdp|rman|aws|mysql\w*|mariadb(?:-\w+)*|mongo\w*|sshpass|cqlsh"
+    r"|7za?|sqlcmd|bcp|osql|tsql|zip|unzip|mosquitto_(?:pub|sub)|(?:redis|valkey|keydb)-cli|ldap\w{3,10})(?:\.exe)?",
+    re.IGNORECASE,
+)
+_BETWEEN_ITEMS = "', '"
+
+
+def is_command(items: Sequence[object]) -> bool:
+    """Return whether a list is the command of a program that takes its password in a way of its own."""
+    return bool(items) and isinstance(items[0], str) and _COMMAND.fullmatch(items[0]) is not None
+
+
+def mask_item(items: Sequence[object], at: int) -> str:
+    """Return what may be shown of a word of such a command, by the program and the words before it."""
+    before = [item for item in (items[0], *items[max(1, at - 3) : at]) if isinstance(item, str)]
+    word = str(items[at])
+    text = f"'{_BETWEEN_ITEMS.join([*before, word])}'"
+    masked = mask_commands(text)
+    if masked == text or not at:
+        return word
+    return MASK if _BETWEEN_ITEMS in word else masked.rpartition(_BETWEEN_ITEMS)[2][:-1]
 
 
 def _mask_list(command: re.Match[str]) -> str:

@@ -11,18 +11,21 @@ from collections.abc import Callable
 
 from redrive._internal.masking.lazy_pattern import MASK, LazyPattern
 from redrive._internal.masking.names import NAME_ENDS, NAMES, SECRET_WORDS, TELLING
+from redrive._internal.masking.plain_values import is_plain_value
 from redrive._internal.masking.tokens import mask_tokens
 
 # What follows is not itself a name whose secret is still to come, as in "bearer\nX-Api-Key: abc": to take the name for
 # the secret would leave the secret standing.
-_NO_NAME = r"""(?!:?[\w-]+(?:\s?:\s|\s?=\s?['"(]|\s=|\s?=>))"""
+_NO_NAME = rf"""(?!:?(?:[A-Za-z_-]+|{NAMES})\s?:\s)(?!:?[\w-]+(?:\s?=\s?['"(]|\s=|\s?=>))"""
 
-# Directly behind `name=` a colon ends the value, as in "password=abc: refused", unless another such name stands there.
-_NO_NAME_BEHIND_EQUALS = rf"""(?!:?{NAMES}\s?:\s)(?!:?[\w-]+(?:\s?=\s?['"(]|\s=|\s?=>))"""
+# On the line of `name=` or `name: ` a colon ends the value, as in "password=abc: refused" and "token: abc1: invalid",
+# unless another such name stands there.
+_NO_SECRET_NAME = rf"""(?!:?{NAMES}\s?:\s)(?!:?[\w-]+(?:\s?=\s?['"(]|\s=|\s?=>))"""
 
 # A value without quotes behind `name: ` or `name = ` has a digit: "password: field required" is none, and neither is
-# "token = get_token()".
-_UNQUOTED = rf"{_NO_NAME}(?=[^\s'\",;]*[0-9])[^\s'\",;(){{}}\[\]<>]{{8,}}+(?![(\[])"
+# "token = get_token()", or a parameter of a statement, as in "password = :password_1".
+_NO_PARAMETER = rf"(?![:@]{TELLING}(?:_[0-9]{{1,6}})?(?![\w-]))"
+_UNQUOTED = rf"{_NO_SECRET_NAME}{_NO_PARAMETER}(?=[^\s'\",;]*[0-9])[^\s'\",;(){{}}\[\]<>]{{8,}}+(?![(\[])"
 
 _APART = r"(?:[ \t]{1,20}=>?[ \t]{0,20}|=[ \t]{1,20}|=>[ \t]{0,20})"
 
@@ -48,6 +51,11 @@ def _web_token(found: re.Match[str]) -> str:
     return found[0] if found[1] is None else MASK
 
 
+def _assigned(found: re.Match[str]) -> str:
+    return found[0] if is_plain_value(found[1], found[2]) else f"{found[1]}={MASK}"
+
+
+_BETWEEN = " \t\r\n:0123456789"  # what may stand between a name and its mark, a number of the name included
 _BEHIND_A_NAME = frozenset({"=", ": "})
 _SHAPES = (
     *("a3t", "abia", "acca", "akia", "asia", "akc", "aiza", "gh", "github_pat", "gr1348941", "gl", "sk", "rk", "pk"),
@@ -124,7 +132,8 @@ _PATTERNS: tuple[
     (
         (("/",), ("@",), (":",)),
         LazyPattern(
-            r"(?<![\w/:.@-])((?:[a-z][a-z0-9+]{0,30}:/|//)[^\s/:@'\"]{0,100}:)(?:[^\s/@'\"]{1,200}@)++", re.IGNORECASE
+            r"(?<![\w/:.@-])((?:[a-z][a-z0-9+]{0,30}:/|(?:[a-z][a-z0-9+]{0,30})?//)[^\s/:@'\"]{0,100}:)(?:[^\s/@'\"]{1,200}@)++",
+            re.IGNORECASE,
         ),
         rf"\1{MASK}@",
     ),
@@ -221,7 +230,9 @@ _PATTERNS: tuple[
         (("bearer", "basic", "digest", "apikey"),),
         LazyPattern(
             # "channels.hub.bearer names the variable …" is a sentence of ours
-            rf"\b(bearer|basic|digest|apikey)\s+(?!(?:names|must)\s){_NO_NAME}[A-Za-z0-9._~+/=:-]{{4,}}",
+            rf"\b(bearer|basic|digest|apikey)\s+(?!(?:names|must)\s){_NO_NAME}"
+            # "Basic rate missing" is a sentence: the credential is not a short word in small letters
+            r"(?!(?<=basic\s)(?-i:[a-z]{1,8})(?![\w.~+/=:-]))[A-Za-z0-9._~+/=:-]{4,}",
             re.IGNORECASE,
         ),
         rf"\1 {MASK}",
@@ -240,17 +251,36 @@ _PATTERNS: tuple[
         LazyPattern(r"""(\baws[^\n'"]{0,40}+['"])[0-9a-z/+]{40}(?=['"])""", re.IGNORECASE),
         rf"\1{MASK}",
     ),
+    # <add key="Password" value="abc"/>, also with more attributes between
+    (
+        (("value",), ("=",), ("key", "name", "id", "property")),
+        LazyPattern(
+            rf"""(\b(?:key|name|id|property)\s?=\s?(\\?['"])(?:[\w.-]{{0,60}}[.:])?{TELLING}\2(?:\s[^<>]{{0,100}}?)?\s"""
+            rf"""value\s?=\s?)(\\?['"])(?:(?!\3)[^<>\n])*+(?:\3|(?=[<>\n]|\Z))""",
+            re.IGNORECASE,
+        ),
+        rf"\1\3{MASK}\3",
+    ),
+    # Invalid header value b'abc\r\n'; … return character(s) in header value: 'abc\n'
+    (
+        (("header value",),),
+        LazyPattern(r"""(header value:?\s{1,3}b?)(['"])(?:\\.|(?!\2)[^\\\n])*+(?:\2|\\?(?=\n|\Z))""", re.IGNORECASE),
+        rf"\1\2{MASK}\2",
+    ),
     # password='a b', password="a b", password => 'a b', password=b'a b', password=SecretStr('a b')
     (
         (("=",), SECRET_WORDS),
-        LazyPattern(rf"""(?<![\w-])({NAMES}\s?=>?\s?{_WRAPPED})(['"]){_quoted(2)}""", re.IGNORECASE),
+        LazyPattern(
+            rf"""(?<![\w-])(?!key\s?=\s?['"]{TELLING}['"])({NAMES}\s?=>?\s?{_WRAPPED})(['"]){_quoted(2)}""",
+            re.IGNORECASE,
+        ),
         rf"\1\2{MASK}\2",
     ),
     # ?api_key=abc&…, password=abc (also libpq keyword strings)
     (
         (("=",), SECRET_WORDS),
-        LazyPattern(rf"(?<![\w-])({NAMES})=(?!>){_NO_NAME_BEHIND_EQUALS}[^\s&'\",;]+", re.IGNORECASE),
-        rf"\1={MASK}",
+        LazyPattern(rf"(?<![\w-])({NAMES})=(?!>){_NO_SECRET_NAME}([^\s&'\",;]+)", re.IGNORECASE),
+        _assigned,
     ),
     # password = abc123, password => abc123, as in INI files
     (
@@ -269,9 +299,9 @@ _PATTERNS: tuple[
     ),
     # private_key: 'abc'; a short one may be part of a sentence, "unexpected token: '}'"
     (
-        ((": ",), ('"', "'"), SECRET_WORDS),
+        ((": ", ":\t"), ('"', "'"), SECRET_WORDS),
         LazyPattern(
-            rf"""(?<![\w-])({TELLING}\s?: +)(['"])(?=(?:(?!\2)[^\n]){{6}}){_quoted(2)}""",
+            rf"""(?<![\w-])({TELLING}\s?:[ \t]+)(['"])(?=(?:(?!\2)[^\n]){{6}}){_quoted(2)}""",
             re.IGNORECASE,
         ),
         rf"\1\2{MASK}\2",
@@ -299,7 +329,7 @@ _PATTERNS: tuple[
         ((":",), ("authorization",)),
         LazyPattern(
             r"(?<!\w)(authorization\s*:[ \t]*)(?:[a-z][\w-]{0,20}[ \t]+)?"
-            rf"{_NO_NAME}(?=[^\s'\"]{{16}}|[^\s'\"]*[0-9])[^\s'\"{{\[,;]{{8,}}",
+            rf"{_NO_SECRET_NAME}(?=[^\s'\"]{{16}}|[^\s'\"]*[0-9])[^\s'\"{{\[,;]{{8,}}",
             re.IGNORECASE,
         ),
         rf"\1{MASK}",
@@ -308,14 +338,15 @@ _PATTERNS: tuple[
     (
         ((":",), ("key", "token")),
         LazyPattern(
-            rf"(?<![\w-])((?:x-)?api-?key|x-[a-z-]{{0,30}}token)(\s*:[ \t]*){_NO_NAME}[^\s'\"{{\[]{{8,}}", re.IGNORECASE
+            rf"(?<![\w-])((?:x-)?api-?key|x-[a-z-]{{0,30}}token)(\s*:[ \t]*){_NO_SECRET_NAME}[^\s'\"{{\[]{{8,}}",
+            re.IGNORECASE,
         ),
         rf"\1\2{MASK}",
     ),
     # password: abc123, also a header of any other name
     (
-        ((": ",), SECRET_WORDS),
-        LazyPattern(rf"(?<![\w-])({TELLING}\s?: +){_UNQUOTED}", re.IGNORECASE),
+        ((": ", ":\t"), SECRET_WORDS),
+        LazyPattern(rf"(?<![\w-])({TELLING}\s?:[ \t]+){_UNQUOTED}", re.IGNORECASE),
         rf"\1{MASK}",
     ),
     # --password abc
@@ -366,7 +397,7 @@ _PATTERNS: tuple[
 _ANY = (
     *SECRET_WORDS,
     *("private-lines", "/soap/v3", "aws", "bearer", "basic", "digest", "://", "/services/t", "webhook", "eyj"),
-    *("oracle", "curl", "@", "identified", *_SHAPES),
+    *("oracle", "curl", "@", "identified", "header value", *_SHAPES),
 )
 
 
@@ -396,5 +427,5 @@ def mask_credentials(text: str) -> str:
 
 def _names_a_secret(lowered: str, mark: str) -> bool:
     """Whether this mark stands somewhere behind what may be a secret's name."""
-    before = lowered.split(mark)[:-1]
-    return any(part.rstrip().endswith(NAME_ENDS) or "x-amz-" in part for part in before)
+    before = lowered.split(mark.strip())[:-1]
+    return any(part.rstrip(_BETWEEN).endswith(NAME_ENDS) or "x-amz-" in part for part in before)

@@ -8,12 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redrive._internal.masking.arguments import mask_argument
+from redrive._internal.masking.commands import is_command, mask_item
 from redrive._internal.masking.controls import without_controls
 from redrive._internal.masking.lazy_pattern import MASK
 from redrive._internal.masking.names import SECRET_FIELD, TELLING
 
 # Numbers under these names are secrets; under others, such as `token` and `signature`, they count something.
 _SECRET_NUMBER = re.compile(r"(?:.*[\W_])?(?:\w{0,20}passw(?:or)?d|passcode|pwd|pw|otp|cvv2?|cvc2?|pin)", re.IGNORECASE)
+# What columns of these names hold that are no secrets: a cookie has an equals sign, a signature is one long word.
+_ORDINARY = {
+    "pass": re.compile(r"yes|no|y|n|true|false|ok|passed|failed|fail|pass", re.IGNORECASE),
+    "cookie": re.compile(r"[A-Za-z ]{1,40}"),
+    "signature": re.compile(r"(?=.{1,60}\Z)[^\W\d_]{1,20}[.,]?(?: [^\W\d_]{1,20}[.,]?){0,5}"),
+}
 _SECRET_FIELDS = re.compile(rf"(?!tokens\Z)(?:{TELLING})s", re.IGNORECASE)
 _VALUE_FIELD = re.compile("value|secret|plain(?:text)?|raw|current|old|new|text|data|content", re.IGNORECASE)
 _NAMING = ("name", "key", "header", "field")
@@ -103,9 +110,12 @@ class _Document:
     def _items(self, items: Sequence[Any]) -> list[Any]:
         shown: list[Any] = []
         before: Any = None
-        for item in items:
+        is_a_command = is_command(items)
+        for at, item in enumerate(items):
             masked = self.of(item)
-            if isinstance(item, str) and isinstance(masked, str) and (hidden := mask_argument(item, before)) != item:
+            if is_a_command and isinstance(item, str) and (hidden := mask_item(items, at)) != item:
+                masked = self._mask(hidden)
+            elif isinstance(item, str) and isinstance(masked, str) and (hidden := mask_argument(item, before)) != item:
                 masked = hidden if hidden == MASK else self._mask(hidden)
             shown.append(masked)
             before = item
@@ -121,6 +131,8 @@ class _Document:
         return self._headers(value) if name.lower().endswith("headers") else self.of(value)
 
     def _secret(self, name: str, value: Any) -> Any:
+        if isinstance(value, str) and _ordinary(name, value):
+            return self._mask(value)
         if isinstance(value, str | bytes):
             return MASK if value else value
         if isinstance(value, int | float) and not isinstance(value, bool) and _SECRET_NUMBER.fullmatch(name):
@@ -158,6 +170,12 @@ class _Document:
             return self.of(item)
         shown = self._pair(list(pair))
         return shown if pair is item else {"$tuple": shown}
+
+
+def _ordinary(name: str, value: str) -> bool:
+    """Whether a text is no secret under a name that is also a common word."""
+    pattern = _ORDINARY.get(name.lower())
+    return pattern is not None and pattern.fullmatch(value) is not None
 
 
 def _decoded(text: str) -> bytes:

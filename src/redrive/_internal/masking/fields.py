@@ -16,10 +16,12 @@ _NEWLINE: Final = r"(?:\n|\\n)"
 # password
 #   Input should be a valid integer [type=int_type, input_value='abc', input_type=str]
 _INPUT = LazyPattern(
-    rf"((?:^|\\n)(?:[\w-]{{1,60}}\.){{0,10}}{NAMES}(?:\.[0-9]{{1,6}})?{_NEWLINE}[ \t]{{1,8}})"
-    r"((?:(?!input_value=)[^\n])*+)(input_value=)((?:(?!, input_type=)[^\n])*+)",
-    re.IGNORECASE | re.MULTILINE,
+    rf"((?:^|\\n)(?P<location>(?:(?!\\n)[^\n]){{1,300}}+){_NEWLINE}[ \t]{{1,8}})"
+    r"((?:(?!input_value=|(?<!\\)\\n)[^\n])*+)(input_value=)((?:(?!, input_type=)[^\n])*+)",
+    re.MULTILINE,
 )
+# A step of the location, which goes on behind the name: `password.int`, `api_keys.prod`, `password.function-after[…]`
+_STEP: Final = re.compile(rf"{NAMES}|{TELLING}s", re.IGNORECASE)
 # input_value={'host': 'db.exam...word': 'abc', 'port': 1}: what follows the dots may be a value whose name is cut off
 _CUT = LazyPattern(
     r"(input_value=[\w.]{0,80}[{(\[](?:(?!, input_type=|\.\.\.)[^\n]){0,100}\.\.\.)"
@@ -96,9 +98,12 @@ def mask_fields(text: str) -> str:
 
 def _masked_input(found: re.Match[str]) -> str:
     """The error of a field, whose message may repeat the value."""
-    value = found[4].strip("'\"")
-    said = found[2].replace(value, MASK) if len(value) >= _SHORTEST else found[2]
-    return f"{found[1]}{said}{found[3]}{MASK}"
+    if not any(map(_STEP.fullmatch, re.split(r"\.|: ", found["location"]))):
+        return found[0]
+    value = found[5].strip("'\"")
+    said = found[3].replace(value, MASK) if len(value) >= _SHORTEST else found[3]
+    place = found[1].replace(value, MASK) if value and "[key]" in found["location"] else found[1]
+    return f"{place}{said}{found[4]}{MASK}"
 
 
 _SHORTEST = 4  # characters of a value; a shorter one is found in every message

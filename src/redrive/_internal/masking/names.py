@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 
+# Where a listing goes on is no secret, though it is called a token.
+_OF_A_PAGE = r"(?:next[-_]?|(?:next[-_]?)?page[-_]?|continuation[-_]?)token(?![\w-])"
+
 TELLING = (
+    rf"(?!{_OF_A_PAGE})"
     r"(?:(?:[\w-]{1,40}[-_])?(?:"
     r"(?:api|access|account|auth|client|(?:en|de)cryption|master|private|secret|shared[-_]?access|signing|storage"
-    r"|subscription)[-_ ]?key|"
-    r"token|secret|passwd|password|pass[-_ ]?phrase|passcode|pwd|pw|credentials?|signature)|"
+    r"|subscription|fernet)[-_ ]?key|"
+    r"token|secret|passwd|password[0-9]{0,2}|pass[-_ ]?phrase|passcode|pwd[0-9]{0,2}|pw|"
+    r"(?:mfa|otp)[-_]?code|credentials?|signature)|"
     r"\w{0,20}(?:(?:access|api|encryption|master|private|secret|signing)key|token|secret|passwd|password|pwd|signature)|"
-    r"otp|cvv2?|cvc2?|pin|"  # as whole names alone: `pin_count` and `shipping` are others
+    r"otp|cvv2?|cvc2?|pin|jwt|bearer|"  # as whole names alone: `pin_count` and `shipping` are others
     r"(?:admin|db|database|ftp|mail|pg|root|smtp|ssh|user)[-_]?pass|"
     r"(?:proxy-)?authorization|cookie|set-cookie|x-amz-[a-z-]+)"
 )
@@ -22,12 +27,13 @@ SECRET_FIELD = re.compile(rf"sig|auth|pass|{TELLING}", re.IGNORECASE)
 # a word is a hundred times as fast as a pattern.
 SECRET_WORDS = (
     *("key", "token", "secret", "pass", "pw", "cred", "sig", "auth", "cookie", "x-amz"),
-    *("otp", "cvv", "cvc", "pin"),
+    *("otp", "cvv", "cvc", "pin", "jwt", "bearer", "mfa"),
 )
 # Every name that NAMES takes ends so, but Amazon's.
 NAME_ENDS = (
     *("key", "token", "secret", "passwd", "password", "phrase", "passcode", "pwd", "pw", "credential", "credentials"),
     *("signature", "sig", "auth", "authorization", "cookie", "pass", "otp", "cvv", "cvv2", "cvc", "cvc2", "pin"),
+    *("jwt", "bearer", "code"),
 )
 
 
