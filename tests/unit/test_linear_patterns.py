@@ -18,15 +18,15 @@ from tests.support.patterns import Found, attacks, growth, patterns
 pytestmark = pytest.mark.slow
 
 FOUND, BUILT = patterns()
-_TOLD_APART = [
+_PATTERNS_OF_CODES = [
     (f"{codes.carrier}:{code}", texts)
     for pack in PACKS
     for codes in pack.codes
-    for code, texts in codes.told_apart.items()
+    for code, texts in codes.patterns.items()
 ]
 FOUND += [
     Found(f"classify.tables.types:{name}", re.compile(pattern, re.IGNORECASE), frozenset({"search"}))
-    for name, texts in [*TEXTS.items(), *_TOLD_APART]
+    for name, texts in [*TEXTS.items(), *_PATTERNS_OF_CODES]
     for pattern, _ in texts
 ]
 
@@ -114,6 +114,17 @@ TEXTS = [
     repeated("input_value={...", "password\n "),
     *(repeated(piece) for piece in ("(password)=(", '"name": "token", "value": "', '"password": {"value": "')),
     *(repeated(piece) for piece in ('"passwords": [', '"passwords": ["a",', "token%3D", "%3A%2F%2Fa%3A")),
+    *(
+        repeated(piece)
+        for piece in ("[parameters: ", "[SQL: pin=?]\n[parameters: (", "into a(pin) values (", "into a(pin")
+    ),
+    repeated("('a', ", "into a(password) values "),
+    *(repeated(piece) for piece in ("password.a\n  ", "\\npassword.a\\n  ", "input_value=a\npassword\n ")),
+    *(repeated(piece) for piece in ("key='password' ", "name='token' value='", "header value '\\", "'--token' '")),
+    *(
+        repeated(piece)
+        for piece in ("lftp -u a,", "sqlplus a/", "userid=a/", "configure set token ", "sqlplus ", "lftp ")
+    ),
     *(repeated(piece) for piece in ("password: |\n ", "login a password ", "M1" + "a" * 22 + ".", "a1~-8Q~")),
 ]
 

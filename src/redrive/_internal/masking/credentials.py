@@ -318,6 +318,68 @@ _PATTERNS: tuple[
         LazyPattern(rf"(<(?:\w{{1,20}}:)?{TELLING}(?:\s[^<>]{{0,200}})?>)[^<]++(?=</)", re.IGNORECASE),
         rf"\1{MASK}",
     ),
+    # <password><![CDATA[abc]]></password>, &lt;password&gt;abc&lt;/password&gt;
+    (
+        (("<![cdata[", "&gt;"), SECRET_WORDS),
+        LazyPattern(
+            rf"((?:<|&lt;)(?:\w{{1,20}}:)?{TELLING}(?:>\s{{0,5}}<!\[CDATA\[|&gt;))(?:(?!\]\]>|&lt;/)[^<\n])++",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # parameter MasterUserPassword, value: ['abc'], type: <class 'list'>
+    (
+        (("parameter ",), ("value: ",), SECRET_WORDS),
+        LazyPattern(
+            rf"(\bparameter (?:[\w.\[\]]{{0,100}}\.)?{TELLING}, value: )(?:(?!, type: )[^\n])++", re.IGNORECASE
+        ),
+        rf"\1{MASK}",
+    ),
+    # failed to resolve host 'rd@127.0.0.1', nonnumeric port: 'abc@host': the rest of a password that was not encoded
+    (
+        (("resolve host '", "port: '"), ("@",)),
+        LazyPattern(r"((?:resolve host|nonnumeric port:) ')[^\n@]{1,500}+@", re.IGNORECASE),
+        rf"\1{MASK}@",
+    ),
+    # SplitResult(scheme='sftp', netloc='user:abc@host', …)
+    (
+        (("netloc=",), ("@",)),
+        LazyPattern(r"""(\bnetloc=b?['"][^:'"\n]{0,200}:)[^'"\n@]{1,500}+@"""),
+        rf"\1{MASK}@",
+    ),
+    # HTTPBasicAuth('user', 'abc'), auth: ['user', 'abc']
+    (
+        (("auth",), ("'", '"')),
+        LazyPattern(
+            r"""((?:auth\(|(?<![\w-])auth['"]?: ?[\[(])(['"])[^'"\n]{0,200}\2, ?)(['"])(?:\\.|(?!\3)[^\\\n])*+"""
+            r"""(?:\3|\\?(?=\n|\Z))""",
+            re.IGNORECASE,
+        ),
+        rf"\1\3{MASK}\3",
+    ),
+    # password\u003dabc, password := abc
+    (
+        (("\\u003d", ":="), SECRET_WORDS),
+        LazyPattern(
+            rf"(?<![\w-])({TELLING}(?:\\u003d|[ \t]{{0,5}}:=[ \t]{{1,5}}))(?!['\"])[^\s&'\",;\\]+", re.IGNORECASE
+        ),
+        rf"\1{MASK}",
+    ),
+    # password%22%3A%22abc%22
+    (
+        (("%22%3a",), SECRET_WORDS),
+        LazyPattern(
+            rf"(%22{NAMES}%22%3A(?:%20|\+)?%22|(?<![\w-]){NAMES}%22%3A(?:%20|\+)?%22)(?:(?!%22)[^\s&'\"])++",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # \\\"password\\\":\\\"abc\\\", JSON within JSON within JSON
+    (
+        (('\\\\\\"',), SECRET_WORDS),
+        LazyPattern(rf'(\\{{3,7}}"{NAMES}\\{{3,7}}"\s?:\s?\\{{3,7}}")(?:(?!\\{{3,7}}")[^\n])++', re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
     # Cookie: theme=dark; session=abc
     (
         ((":",), ("cookie",)),
@@ -397,7 +459,7 @@ _PATTERNS: tuple[
 _ANY = (
     *SECRET_WORDS,
     *("private-lines", "/soap/v3", "aws", "bearer", "basic", "digest", "://", "/services/t", "webhook", "eyj"),
-    *("oracle", "curl", "@", "identified", "header value", *_SHAPES),
+    *("oracle", "curl", "@", "identified", "header value", "netloc=", *_SHAPES),
 )
 
 
