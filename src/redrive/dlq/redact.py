@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from html import escape
 from typing import Any
 from urllib.parse import quote, quote_plus
 from uuid import UUID
@@ -81,7 +82,7 @@ class Redactor:
                 secrets = self._part(one)[1]
                 if secrets is None:
                     return MASK  # the record cannot be looked into, so nobody knows what of it the message shows
-                shown.update(secret for secret in secrets if secret in message)
+                shown.update(form for secret in secrets for form in _forms_in_messages(secret) if form in message)
             message = _without(sorted(shown, key=len, reverse=True), message)
         return mask(message) if most is None else mask_start(message, most)
 
@@ -227,6 +228,15 @@ def _spellings(value: Any) -> Iterator[str]:
         yield from (str(value), repr(value))
     if isinstance(value, datetime):
         yield value.isoformat()
+
+
+def _forms_in_messages(secret: str) -> set[str]:
+    """Return how a message may write a spelling: stripped, in capitals, in SQL, in HTML, again in a URL or JSON."""
+    plain = secret.strip()
+    return {
+        *(secret, plain, plain.upper(), plain.replace("'", "''"), escape(plain)),
+        *(quote(secret, safe="", errors="replace"), json.dumps(secret)[1:-1]),
+    }
 
 
 def _path_pattern(field: object) -> str:

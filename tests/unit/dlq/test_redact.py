@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive._internal.masking import MASK
 from redrive.dlq.redact import Redactor
 
 ORDER = {
@@ -321,3 +322,22 @@ def test_no_planted_secret_comes_through(drawn, words):
         assert secret not in shown
         assert repr(secret)[1:-1] not in shown
         assert secret not in told
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("  padded77  ", "padded77"),
+        ("O'Brien-77x", "'O''Brien-77x'"),
+        ("a&b<c77", "a&amp;b&lt;c77"),
+        ('say "hi" there', "say &quot;hi&quot; there"),
+        ("Ünï-cödé77", "ÜNÏ-CÖDÉ77"),
+        (b"bytes77\xff", "b%27bytes77%5Cxff%27"),
+        (b"bytes77\xff", r"b'bytes77\\xff'"),
+    ],
+)
+def test_value_in_another_spelling_is_masked(value, shown):
+    text = Redactor(["account"]).text(f"bad value {shown}!", {"account": value})
+    assert MASK in text
+    assert "77" not in text
+    assert "there" not in text
