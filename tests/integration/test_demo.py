@@ -159,7 +159,7 @@ def test_every_figure_of_the_rows_is_that_of_the_warehouse(told):
     assert (rows, keys) == (ROWS, ROWS)
     assert free >= BAD
     (partner,) = in_the_warehouse(told.directory, "SELECT count(*) FROM partner_deliveries")
-    assert f"{ROWS - BAD:,} of {ROWS:,} rows written, {BAD} rejected (3.0%)" in told.out
+    assert f"{ROWS - BAD:,} of {ROWS:,} rows written, {BAD} rejected (3.0 %)" in told.out
     assert f"{partner:,} of 20,000 rows of 400 pages written, 7 rejected" in told.out
     assert f"In the table: {rows:,} rows, {keys:,} different keys: none lost, none twice." in told.out
 
@@ -172,7 +172,7 @@ def test_what_failed_healed_and_was_killed_is_what_the_store_says(told):
     assert after.attempts["ambiguous"] == 2  # the poisoned one, which was not tried a third time by itself
     assert "settle[11]" in after.killed
     assert f"failed    {after.failed} attempts" in told.out
-    assert f"healed    {after.failed - 2} of them" in told.out
+    assert f"recovered {after.failed - 2} of them" in told.out
     assert f"one message for each error would have been {after.failed + BAD + 7:,}" in told.out
     by_status = {cause.pipelines: dict(cause.by_status) for cause in after.causes}
     assert by_status["vendor",]["reprocessed"] == BAD
@@ -186,7 +186,7 @@ def test_people_were_told_twice_and_then_that_it_is_over(told):
     assert pager[0] == "P1 settlement: settle waits for a person: ValueError: 'DE88-unknown' is not an account"
     assert [line.partition(" ")[0] for line in team[1:] + pager[1:]] == ["Resolved", "Resolved"]
     assert f"P3 to team: {team[0].removeprefix('P3 ')}\n" in told.out
-    assert "told      2 messages:" in told.out
+    assert "alerts    2 messages:" in told.out
 
 
 def test_the_program_is_really_mended_and_the_change_is_shown(told):
