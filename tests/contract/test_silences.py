@@ -6,14 +6,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+import redrive
 from redrive.alerts.config.settings import Maintenance, Quiet
 from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.outbox import Outbox
 from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.service import Alerts
-from redrive.errors import AlertError
+from redrive.errors import AlertError, FlowStopped, RunStopped
 from redrive.model.alerts import AlertFilter, AlertStatus, Facts, SendStatus, Subject, What
 from tests.support.alerts import NOON, P1, P2, P3, Recorder, after, finding, judgement, raising, settings, watched
+from tests.support.flows import eventually
 
 HOUR = 3_600
 
@@ -588,6 +590,165 @@ class TestQueuedMessages:
         self.send(desk, clock, 1)
         self.send(desk, clock, 61)
         assert [what for what, _ in recorder.said()] == ["test", "resolved"]
+
+
+class TestWithoutWatch:
+    """What is due of ended silences and snoozes is stored by the next judgement, a good one included."""
+
+    def good(self, desk):
+        find(desk, gone=("run:other:failed",))
+
+    def deliver(self, desk):
+        sender = Sender(desk._database, desk.settings, deliver=Recorder())
+        sender.send_due(now=desk._now())
+
+    def named(self, name, urgency=P2, kind="pipeline"):
+        evidence = f"run:{'flow/' if kind == 'flow' else ''}{name}:failed"
+        return finding(evidence, urgency, key="cause:1", subject=Subject(kind=kind, name=name))
+
+    @pytest.mark.parametrize("kind", ["pipeline", "flow"])
+    def test_joining_run_ends_the_snooze_and_is_sent(self, desk, clock, kind):
+        rings = []
+        desk.sender.ring = lambda: rings.append(sent(desk))
+        find(desk, self.named("a", kind=kind))
+        self.deliver(desk)
+        desk.snooze(desk.find()[0].id, seconds=HOUR)
+        clock.at = after(60)
+        desk.apply(judgement(self.named("b", kind=kind)))
+        assert (rings, desk.silences()) == ([["opened", "repeated"]], [])
+
+    @pytest.mark.parametrize("how", ["silence", "snooze"])
+    @pytest.mark.parametrize("early", [False, True], ids=["over", "ended early"])
+    def test_good_run_sends_again_after_the_end(self, desk, clock, how, early):
+        find(desk, finding())
+        self.deliver(desk)
+        number = desk.find()[0].id
+        clock.at = after(1)
+        if how == "silence":
+            silence = desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
+        else:
+            silence = desk.snooze(number, seconds=HOUR)
+        clock.at = after(60)
+        self.good(desk)
+        assert sent(desk) == ["opened"]
+        if early:
+            desk.end_silence(silence.id)
+        clock.at = after(61 if early else HOUR + 1)
+        self.good(desk)
+        self.good(desk)
+        assert sent(desk) == ["opened", "repeated"]
+
+    def test_run_that_fails_again_after_the_snooze_is_sent(self, desk, clock):
+        find(desk, finding())
+        self.deliver(desk)
+        desk.snooze(desk.find()[0].id, seconds=HOUR)
+        clock.at = after(HOUR)
+        find(desk, finding())
+        find(desk, finding())
+        assert sent(desk) == ["opened", "repeated"]
+
+    def test_run_a_month_after_the_silence_sends_again(self, desk, clock):
+        find(desk, finding())
+        self.deliver(desk)
+        desk.snooze(desk.find()[0].id, seconds=HOUR)
+        clock.at = after(31 * 24 * HOUR)
+        self.good(desk)
+        assert sent(desk) == ["opened", "repeated"]
+
+    def test_escalation_within_a_window_is_sent_after_it(self, make, clock):
+        desk = make(maintenance=(Maintenance(begins=after(60), ends=after(HOUR)),))
+        find(desk, finding(urgency=P3))
+        clock.at = after(90)
+        find(desk, finding(urgency=P1))
+        assert sent(desk) == ["opened"]
+        clock.at = after(HOUR)
+        self.good(desk)
+        assert sent(desk)[-1] == "escalated"
+
+    def test_acknowledged_alert_is_not_sent_again(self, desk, clock):
+        find(desk, finding())
+        self.deliver(desk)
+        desk.snooze(desk.find()[0].id, seconds=HOUR)
+        desk.acknowledge(desk.find()[0].id, by="me")
+        clock.at = after(HOUR)
+        self.good(desk)
+        assert sent(desk) == ["opened"]
+
+    def test_scheduled_repeats_are_left_to_a_watch(self, desk, clock):
+        find(desk, finding())
+        self.deliver(desk)
+        desk.silence(seconds=1, reason="other", subject="other")
+        clock.at = after(10 * HOUR)
+        self.good(desk)
+        assert sent(desk) == ["opened"]
+
+    def test_alert_gone_since_a_watch_ended_is_resolved(self, store, desk, clock):
+        find(desk, finding("level:slot:a", key="slot:a"))
+        self.deliver(desk)
+        find(desk, gone=("level:slot:a",))
+        clock.at = after(HOUR)
+        self.good(desk)
+        assert (desk.find()[0].status, sent(desk)) == (AlertStatus.RESOLVED, ["opened", "resolved"])
+
+
+class TestSentByRun:
+    """The process of a run sends what is due, whether or not the run opened an alert."""
+
+    def run(self, kind, store, tmp_path, name, error=None):
+        def source():
+            yield {"id": 1}
+            if error is not None:
+                raise error
+
+        if kind == "pipeline":
+            sink = redrive.rows.parquet_dataset(tmp_path / name, key="id")
+            runnable = redrive.Pipeline(name, source=redrive.rows.records(source), sink=sink, store=store, patience=0)
+        else:
+            runnable = redrive.Flow(name, store=store)
+
+            @runnable.task(in_thread=True)
+            def load():
+                return list(source())
+
+        if error is None:
+            runnable.run()
+        else:
+            with pytest.raises((RunStopped, FlowStopped)):
+                runnable.run()
+
+    def sent(self, store):
+        eventually(lambda: not store.alerts.unsent())
+        return sent(store.alerts)
+
+    @pytest.mark.parametrize("is_watched", [False, True], ids=["no watch", "watch"])
+    @pytest.mark.parametrize("kind", ["pipeline", "flow"])
+    def test_run_that_ends_a_snooze_sends_the_alert(self, store, tmp_path, kind, is_watched):
+        if is_watched:
+            watched(store, now=datetime.now(UTC))
+        self.run(kind, store, tmp_path, "a", ValueError("schema bad"))
+        assert self.sent(store) == ["opened"]
+        store.alerts.snooze(store.alerts.find()[0].id, seconds=HOUR)
+        self.run(kind, store, tmp_path, "b", ValueError("schema bad"))
+        assert store.alerts.silences() == []
+        assert self.sent(store) == ["opened", "repeated"]
+
+    @pytest.mark.parametrize("kind", ["pipeline", "flow"])
+    def test_good_run_sends_after_a_snooze(self, store, tmp_path, kind):
+        self.run(kind, store, tmp_path, "a", ValueError("schema bad"))
+        assert self.sent(store) == ["opened"]
+        snooze = store.alerts.snooze(store.alerts.find()[0].id, seconds=HOUR)
+        store.alerts.end_silence(snooze.id)
+        self.run(kind, store, tmp_path, "z")
+        assert self.sent(store) == ["opened", "repeated"]
+
+    @pytest.mark.parametrize("kind", ["pipeline", "flow"])
+    def test_good_run_sends_what_another_process_left(self, store, tmp_path, kind):
+        desk = Alerts(store.database, store.alerts.settings)
+        desk.sender.ring = lambda: None  # killed before it could send
+        desk.apply(judgement(finding()))
+        assert len(store.alerts.unsent()) == 1
+        self.run(kind, store, tmp_path, "z")
+        assert self.sent(store) == ["opened"]
 
 
 class TestListing:

@@ -155,6 +155,8 @@ class Alerts:
         changed = self.ledger.apply(self._as_asked_here(judgement), now=self._now(), as_of=as_of, only_if=only_if)
         if changed:
             self.sender.ring()
+        else:  # a snooze that ended, or what others have left: a silence or quiet hours may be over
+            self.sender.ring_if_due(now=self._now())
         return changed
 
     def _as_asked_here(self, judgement: Judgement) -> Judgement:
@@ -339,7 +341,7 @@ class Alerts:
         return self.ledger.snooze(alert_id, length=length, reason=reason, by=by or actor(), now=self._now())
 
     def end_silence(self, silence_id: int, *, by: str | None = None) -> Silence:
-        """End a silence early: what still holds is sent at the next look of the watch."""
+        """End a silence early: what still holds is sent at the next look of the watch; without one, by the next run."""
         return self._silences.end(silence_id, by=by or actor(), now=self._now())
 
     def silences(self, *, ended: bool = False, limit: int = 100) -> list[Silence]:

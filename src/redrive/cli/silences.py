@@ -104,7 +104,7 @@ def unsilence(
         int, typer.Argument(metavar="SILENCE", help="Number of the silence.", show_default=False, min=1, max=_LARGEST)
     ],
 ) -> None:
-    """End a silence early. Alerts that are still open are sent when the watch evaluates next.
+    """End a silence early. Alerts that are still open are sent when the watch evaluates next, or by the next run.
 
     Examples: redrive alerts unsilence 3; redrive alerts unsilence 3 --json
     """

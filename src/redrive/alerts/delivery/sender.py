@@ -68,6 +68,12 @@ class Sender:
             self._thread = None
             LOG.warning("messages wait for another process: %s", mask(str(error)))
 
+    def ring_if_due(self, *, now: datetime | None = None) -> None:
+        """Ring where a message can be sent now, whoever stored it."""
+        due = self._outbox.due(now=now)
+        if any(at <= due.now for at in due.channels.values()):
+            self.ring()
+
     def send_due(self, *, now: datetime | None = None, alert_id: int | None = None) -> int:
         """Send what is due, of one alert where one is named, and wait for that; how many messages got there.
 

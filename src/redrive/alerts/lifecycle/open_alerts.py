@@ -25,8 +25,14 @@ _RECOVERED_AGAIN = timedelta(days=1)
 """For how long further runs of a pipeline or flow that recover are only counted."""
 
 
-def touched_cases(connection: Connection, judgement: Judgement, *, and_waiting: bool) -> dict[str, AlertRecord]:
-    """The alerts that a judgement may change, by their keys. There may be many others, and a run waits for this."""
+def touched_cases(
+    connection: Connection, judgement: Judgement, *, and_waiting: bool, and_sent: bool
+) -> dict[str, AlertRecord]:
+    """The alerts that a judgement may change, by their keys. There may be many others, and a run waits for this.
+
+    and_waiting  and those that time may open or resolve
+    and_sent     and all others, which the end of a silence may send again
+    """
     keys = {one.key for one in judgement.findings}
     groups = {one.group for one in judgement.findings} - {None}
     found = {one.evidence for one in judgement.findings}
@@ -34,11 +40,12 @@ def touched_cases(connection: Connection, judgement: Judgement, *, and_waiting: 
     wanted = [
         row.id
         for row in connection.execute(
-            select(column.id, column.key, column.told_at, column.witnesses).where(ALERT_IS_OPEN)
+            select(column.id, column.key, column.told_at, column.gone_since, column.witnesses).where(ALERT_IS_OPEN)
         )
         if row.key in keys
         or row.key.partition(LATER)[0] in groups
-        or (and_waiting and row.told_at is None)
+        or and_sent
+        or (and_waiting and (row.told_at is None or row.gone_since is not None))
         or any(name in found or judgement.weighed(name) for name in row.witnesses)
     ]
     return open_cases(connection, wanted)

@@ -102,7 +102,7 @@ class AlertRepository:
                 return {}, {}
             watched = is_watched(connection, self._database.dialect, now=at)
             current = judgement if as_of is None else without_newer(connection, judgement, as_of)
-            cases = touched_cases(connection, current, and_waiting=not watched)
+            cases = touched_cases(connection, current, and_waiting=not watched, and_sent=not watched and bool(silenced))
             changed = state_machine.judged(
                 cases,
                 current if watched else _at_once(current),
@@ -117,9 +117,13 @@ class AlertRepository:
             )
             if watched:
                 return cases, changed
-            # What has waited for a watch that came no more, or for a silence to end, is told by whoever comes by.
-            waiting = {key: one for key, one in cases.items() if one.alert.told_at is None}
-            return cases, {**self._grown_older(waiting, at, silenced), **changed}
+            # What has waited for a watch that came no more, or for a silence to end, is told by whoever comes by, be it
+            # a good run. Only scheduled repeats are left to a watch.
+            unsent = {
+                key: change.case for key, change in changed.items() if change.case is not None and not change.told
+            }
+            waiting = {key: unsent.get(key, case) for key, case in cases.items() if key in unsent or key not in changed}
+            return cases, {**changed, **self._grown_older(waiting, at, silenced, repeats=False)}
 
         return self._take(step, now)
 
@@ -173,17 +177,14 @@ class AlertRepository:
         return read_silenced(connection, self._settings.maintenance, now)
 
     def _grown_older(
-        self, cases: Mapping[str, AlertRecord], now: datetime, silenced: Silenced
+        self, cases: Mapping[str, AlertRecord], now: datetime, silenced: Silenced, *, repeats: bool = True
     ) -> dict[str, AlertChange]:
-        found = {
-            key: _unless_silenced(
-                case,
-                state_machine.passed(case, now, self._settings, after_silence=silenced.is_over(case.alert)),
-                silenced,
-                now,
-            )
-            for key, case in cases.items()
-        }
+        def step(case: AlertRecord) -> AlertChange:
+            is_over = silenced.is_over(case.alert)
+            change = state_machine.passed(case, now, self._settings, after_silence=is_over, repeats=repeats)
+            return _unless_silenced(case, change, silenced, now)
+
+        found = {key: step(case) for key, case in cases.items()}
         return {key: change for key, change in found.items() if change.case != cases[key]}
 
     def _take(self, step: Callable[[Connection, datetime, Silenced], _Step], now: datetime | None) -> list[Alert]:

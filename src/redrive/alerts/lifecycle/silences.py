@@ -18,7 +18,8 @@ from redrive.store.database import Database
 from redrive.store.schema import alert_silences
 
 LONGEST = timedelta(days=366)
-_REMEMBERED = timedelta(days=1)  # for which the end of a silence may send an alert again
+_REMEMBERED = timedelta(days=32)
+"""For how long the end of a silence may send an alert again: without a watch, the next run may be a monthly one."""
 _REASON = 500
 _BY = 200
 _silences = alert_silences.c

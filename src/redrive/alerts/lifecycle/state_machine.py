@@ -187,10 +187,13 @@ def _may_return(evidence: str) -> bool:
     return evidence.startswith(LEVEL) or failed_run(evidence) is not None
 
 
-def passed(case: AlertRecord, now: datetime, settings: AlertSettings, *, after_silence: bool = False) -> AlertChange:
+def passed(
+    case: AlertRecord, now: datetime, settings: AlertSettings, *, after_silence: bool = False, repeats: bool = True
+) -> AlertChange:
     """Time passes.
 
     after_silence  a silence of it has ended since it was last sent
+    repeats        whether it is sent again by its schedule
     """
     alert = case.alert
     if alert.gone_since is not None:
@@ -200,7 +203,7 @@ def passed(case: AlertRecord, now: datetime, settings: AlertSettings, *, after_s
     if change.told or change.case is None:
         return change
     alert = change.case.alert
-    every = settings.repeat.get(alert.urgency)
+    every = settings.repeat.get(alert.urgency) if repeats else None
     if alert.status is not AlertStatus.OPEN or alert.told_at is None:
         return change
     if not after_silence and (every is None or now - alert.told_at < timedelta(seconds=every)):
