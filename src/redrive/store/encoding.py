@@ -11,7 +11,7 @@ What JSON can hold is stored as itself, so that `raw_record->>'fee'` finds it. T
 | NaN, inf, -0.0, floats with an exponent     | `{"$float": "nan"}`, `{"$float": "1e+16"}`                           |
 | complex                                     | `{"$complex": [1.5, -2.0]}`                                          |
 | Decimal                                     | `{"$decimal": "19.90"}`                                              |
-| bytes, bytearray, memoryview                | `{"$bytes": "/w=="}`, base64                                         |
+| bytes, bytearray, memoryview of bytes       | `{"$bytes": "/w=="}`, base64                                         |
 | str with NUL or a lone surrogate            | `{"$text": "a\\u0000b"}`, in which a backslash is doubled            |
 | datetime                                    | `{"$datetime": "2026-07-01T12:00:00+02:00[Europe/Berlin][fold=1]"}`  |
 | date, time                                  | `{"$date": "2026-07-01"}`, `{"$time": "12:00:00"}`                   |
@@ -27,7 +27,8 @@ A datetime has its offset, zone and fold only where it has them: naive stays nai
 
 These are reduced to what they hold, and come back as that plain value: an Enum member (its value), a subclass of str,
 int or another type above (that type), a dataclass, named tuple, pydantic model or anything else with keys (a dict), a
-numpy scalar or array (number or list), an Arrow scalar or a polars Series (value or list), a deque (list), a path, an
+numpy scalar or array (number or list), an Arrow scalar or a polars Series (value or list), a deque, a view of a dict,
+an array, a memoryview of other items than bytes or a range of up to 100,000 numbers (list), a UserString, a path, an
 IP address or network (text), a range or multirange of PostgreSQL (its text, as `["2026-01-01","2026-02-01")`), NA and
 NaT of pandas (None).
 
@@ -44,8 +45,9 @@ import dataclasses
 import json
 import re
 import uuid
+from array import array
 from base64 import b64decode, b64encode
-from collections import deque
+from collections import UserList, UserString, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
@@ -64,6 +66,9 @@ _DEPTHS = (250, 80)
 _DECIMAL_INT_BITS = 2_000  # CPython prints no int of more digits than a limit that may be set as low as 640
 
 _LOST = 10  # maximum number of descriptions that are reported
+
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_LONGEST_RANGE = 100_000  # a range has no size in memory, but its numbers have
 
 _SIMPLE = frozenset({str, int, bool, type(None)})
 
@@ -277,6 +282,14 @@ def _plain_of(value: Any) -> Any:
         return value.as_py()
     if library == "polars" and name == "Series":
         return value.to_list()
+    if isinstance(value, UserList | UserString):
+        return value.data
+    if isinstance(value, _VIEWS) or (kind is range and len(value[: _LONGEST_RANGE + 1]) <= _LONGEST_RANGE):
+        return list(value)
+    if isinstance(value, array):
+        return value.tolist()
+    if kind is memoryview:
+        return value.tobytes() if value.format in {"B", "c"} else value.tolist()
     return value
 
 
@@ -410,7 +423,6 @@ _LEAVES: dict[type, Callable[[Any], Any]] = {
     uuid.UUID: lambda identifier: {"$uuid": str(identifier)},
     bytes: lambda data: {"$bytes": b64encode(data).decode()},
     bytearray: lambda data: {"$bytes": b64encode(data).decode()},
-    memoryview: lambda data: {"$bytes": b64encode(data.tobytes()).decode()},
     complex: _write_complex,
     PurePath: lambda path: _write_text(str(path)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import dataclasses
 import enum
@@ -284,7 +285,15 @@ class Scalar:
         (types.MappingProxyType({"a": (1,)}), {"a": (1,)}),
         (ValueError("no fee"), "ValueError('no fee')"),
         (Line, repr(Line)),
-        (range(3), "range(0, 3)"),
+        (range(3), [0, 1, 2]),
+        (range(10**9), "range(0, 1000000000)"),
+        ({"a": (1,)}.values(), [(1,)]),
+        ({"a": 1}.keys(), ["a"]),
+        ({"a": 1}.items(), [("a", 1)]),
+        (array.array("d", [1, math.inf]), [1.0, math.inf]),
+        (memoryview(array.array("i", [300])), [300]),
+        (collections.UserList([1]), [1]),
+        (collections.UserString("a"), "a"),
         ([object], ["<class 'object'>"]),
     ],
 )
