@@ -124,6 +124,9 @@ class TestBodyOf:
         assert body_of(request) == ORDER
         assert file.read() == b""
 
+    def test_bytearray_is_in_memory(self):
+        assert body_of(requests.Request("POST", "http://bank/upload", data=bytearray(ORDER)).prepare()) == ORDER
+
     @pytest.mark.parametrize("kind", [*ONCE_ONLY, "form of a pipe"])
     def test_body_that_can_be_read_once_is_left_alone(self, kind):
         request = httpx.Request("POST", "http://bank/upload", **upload_of(kind))
@@ -255,6 +258,41 @@ class TestKeysOfUploads:
             assert client.post(server.url + "/upload", content=Watched(ORDER)).status_code == 201
         assert keys_of(server, "/upload") != [None]
         assert looked == []
+
+
+class TestFilesThatAreSentAgain:
+    """A file is sent again from where it was when it was first sent."""
+
+    def service(self):
+        return redrive.Service("bank", retry=QUICK, breaker=None, budget=None, idempotent="key")
+
+    @pytest.mark.parametrize("make", [io.BytesIO, open_file])
+    @pytest.mark.parametrize("start", [0, 7])
+    def test_seekable_file_is_rewound(self, server, send, make, start):
+        server.on("/upload", Answer(503), Answer(503), Answer(201))
+        file = make(b"header;order 7")
+        file.seek(start)
+        send(self.service())("POST", "/upload", content=file, headers={"Content-Length": str(14 - start)})
+        assert [request.body for request in server.requests] == [b"header;order 7"[start:]] * 3
+
+    def test_redirect_rewinds_the_file(self, server):
+        server.on("/first", Answer(307, headers={"Location": server.url + "/upload"}))
+        with httpx.Client(transport=self.service().httpx_transport(), follow_redirects=True) as client:
+            assert client.post(server.url + "/first", content=io.BytesIO(ORDER)).status_code == 201
+        assert [request.body for request in server.requests] == [ORDER, ORDER]
+
+    def test_pipe_is_sent_once(self, server, send):
+        server.on("/upload", Answer(503), Answer(201))
+        with pytest.raises((httpx.HTTPStatusError, requests.HTTPError)):
+            send(self.service())("POST", "/upload", content=Pipe(ORDER))
+        assert server.count("/upload") == 1
+
+    def test_bytearray_is_sent_again(self, server):
+        server.on("/upload", Answer(503), Answer(201))
+        with requests.Session() as session:
+            session.mount("http://", self.service().requests_adapter())
+            assert session.post(server.url + "/upload", data=bytearray(ORDER)).status_code == 201
+        assert [request.body for request in server.requests] == [ORDER, ORDER]
 
 
 class TestContinuedAttempts:

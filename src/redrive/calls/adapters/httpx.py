@@ -26,6 +26,7 @@ from redrive.calls.effects.repeatable import (
     too_slow,
     warn_of_retries,
 )
+from redrive.calls.effects.request_body import note_start, rewind
 from redrive.calls.fast_path import ServiceRunner
 from redrive.calls.function import CalledFunction
 from redrive.classify.responses import attribute
@@ -157,6 +158,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self, request: httpx.Request, credential: str | None, timeout: float | None, key: str | None
     ) -> httpx.Request:
         """A copy to be sent: what is put on it shows in nothing that shows the caller's request, redirects included."""
+        rewind(request)  # a file that an earlier attempt has read
         headers, url, extensions = request.headers.copy(), request.url, dict(request.extensions)
         if credential is not None and extensions[_ORIGIN].trusts(Origin.of(str(url))):
             headers.update(self._apply.headers(credential))
@@ -180,6 +182,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def _guarded(self, request: httpx.Request) -> CalledFunction:
         # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
         request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions, KEY_SENT: None}
+        note_start(request)
         if self._runner.keyed:
             begin_key(request.extensions, request)
         return http_target(request, keyed=self._runner.keyed)

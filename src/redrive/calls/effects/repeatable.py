@@ -12,7 +12,7 @@ from redrive._internal.masking import mask
 from redrive.calls.context import current
 from redrive.calls.effects.idempotency_keys import SentKeys
 from redrive.calls.effects.in_flight import KnownRequest, carry, idempotency_key, key_in, known
-from redrive.calls.effects.request_body import content_of
+from redrive.calls.effects.request_body import can_rewind, content_of
 from redrive.calls.effects.sent import never_left, sent_requests
 from redrive.calls.endpoints import route, shown_path
 from redrive.calls.function import CalledFunction
@@ -143,7 +143,7 @@ def why_not_again(
     for holder, request in sent_requests(failure, since):
         # A function that raises an error of its own makes the body anew; an adapter would send this very one.
         if holder is failure and not _replayable(request):
-            return "the request's body was a stream that cannot be sent again; pass bytes instead"
+            return "the request's body was a stream that cannot be sent again; pass bytes or a seekable file"
         if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, keys):
             continue
         if _says_not_done(holder, verdict if holder is failure else None):
@@ -207,9 +207,11 @@ def _has_key(request: Any, keys: SentKeys | None) -> bool:
 
 def _replayable(request: Any) -> bool:
     if hasattr(request, "stream"):
-        # httpx: bytes in memory, or a multipart form of seekable files, whose length is known.
+        # httpx: bytes in memory, a multipart form of seekable files, whose length is known, or a seekable file.
         kind = type(request.stream).__name__
-        return kind == "ByteStream" or (kind == "MultipartStream" and "content-length" in request.headers)
+        is_form = kind == "MultipartStream" and "content-length" in request.headers
+        return kind == "ByteStream" or is_form or can_rewind(request)
     # requests: bytes in memory, or a file, of which it notes where its reading began.
     body = getattr(request, "body", None)
-    return body is None or isinstance(body, bytes | str) or isinstance(getattr(request, "_body_position", None), int)
+    in_memory = isinstance(body, bytes | str | bytearray | memoryview | None)
+    return in_memory or isinstance(getattr(request, "_body_position", None), int)

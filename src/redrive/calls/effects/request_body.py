@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from redrive.classify.responses import attribute
 
 MOST_BYTES = 16 << 20
 """Of a file, or of a form with files, more is not read into memory. What is in memory anyway has no limit."""
+
+_START = "redrive.body_start"
 
 _BOUNDARY = re.compile(r"multipart/[^;]{1,100};.{0,200}?\bboundary=\"?([^\";,\s]{1,200})", re.IGNORECASE)
 
@@ -31,6 +34,8 @@ def body_of(request: Any) -> bytes | None:
         return body
     if isinstance(body, str):
         return body.encode()
+    if isinstance(body, bytearray | memoryview):  # of requests
+        return bytes(body)
     if isinstance(body, list | tuple):
         return b"".join(body)
     try:
@@ -67,7 +72,42 @@ def _source(request: Any) -> tuple[Any, int | None]:
     kind = type(stream).__name__
     if kind == "ByteStream":
         return b"".join(stream), None
-    return (attribute(stream, "_stream"), 0) if kind == "IteratorByteStream" else (stream, None)
+    if kind != "IteratorByteStream":
+        return stream, None
+    start = (attribute(request, "extensions") or {}).get(_START)
+    return attribute(stream, "_stream"), start if isinstance(start, int) else 0
+
+
+def note_start(request: Any) -> None:
+    """Note on a request of httpx at which position of a file its body begins; before it is sent.
+
+    A redirect has the extensions, and the file, of the request that it follows.
+    """
+    file = _file_of(request)
+    if file is not None and (attribute(request.stream, "_is_stream_consumed") is not True):
+        with suppress(Exception):  # a pipe has no position
+            request.extensions[_START] = int(file.tell())
+
+
+def rewind(request: Any) -> None:
+    """Bring the file that is the body of a request of httpx back to where its body begins."""
+    file, start = _file_of(request), request.extensions.get(_START)
+    if file is not None and start is not None and file.tell() != start:
+        file.seek(start)
+
+
+def can_rewind(request: Any) -> bool:
+    """Whether the body of a request of httpx is a file that can be sent again."""
+    file = _file_of(request)
+    return file is not None and _START in request.extensions and _is_seekable(file)
+
+
+def _file_of(request: Any) -> Any:
+    stream = attribute(request, "stream")
+    if type(stream).__name__ != "IteratorByteStream":
+        return None
+    file = attribute(stream, "_stream")
+    return file if callable(attribute(file, "read")) else None
 
 
 def _read(request: Any, body: Any, start: int | None) -> bytes:
