@@ -1,8 +1,11 @@
 """Calls that become dead letters, and the way back, on every store."""
 
+import array
 import asyncio
 import io
 import signal
+from collections import UserList
+from collections.abc import Sequence
 
 import httpx
 import pytest
@@ -430,6 +433,51 @@ class TestArgumentsReadOnce:
         assert (given, report.reprocessed) == ([[1]], 1)
 
 
+class Rows(Sequence):
+    """A collection of our own, of which a record has only the text."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return ["a"][index]
+
+
+class TestArgumentsOfOtherTypes:
+    @pytest.mark.parametrize(
+        "rows", [{"a": 1}.keys(), {1: "a"}.values(), range(3), array.array("i", [1, 2]), UserList([1])]
+    )
+    def test_collection_is_replayed_as_a_list(self, store, bank, rows):
+        given = []
+
+        @bank
+        def load(rows):
+            given.append(rows)
+            if len(given) == 1:
+                raise ValueError("closed")
+
+        with pytest.raises(ValueError, match="closed"):
+            load(rows)
+        assert store.dlq.replay(bank.replay_target(load), dry_run=False).reprocessed == 1
+        assert given[1] == list(rows)
+
+    @pytest.mark.parametrize("rows", [Rows(), [Rows()], range(10**9), object()])
+    def test_replay_refuses_what_has_only_its_text(self, store, bank, rows):
+        given = []
+
+        @bank
+        def load(rows):
+            given.append(rows)
+            raise ValueError("closed")
+
+        for _ in range(2):
+            with pytest.raises(ValueError, match="closed"):
+                load(rows)
+        report = store.dlq.replay(bank.replay_target(load), dry_run=False)
+        assert (len(given), report.reprocessed, report.failed_again) == (2, 0, 2)
+        assert "has only the text" in letters(store)[0].last_error
+
+
 class TestUploads:
     """The body is in the letter, or the letter says that it is not."""
 
@@ -495,6 +543,17 @@ class TestUploads:
         assert report.reprocessed == 1
         assert [record["body"] for record in sent] == ["order 1"]
 
+    def test_removed_note_does_not_stand_for_a_body(self, store, upload):
+        upload("generator", 1)
+        [letter] = letters(store)
+        store.dlq.edit(letter.id, patch={"body_missing": None})
+        sent = []
+        report = store.dlq.replay(sent.extend, pipeline="payments", dry_run=False)
+        assert (sent, report.failed_again) == ([], 1)
+        store.dlq.edit(letter.id, patch={"body": ""})
+        report = store.dlq.replay(sent.extend, pipeline="payments", status="escalated", dry_run=False)
+        assert (len(sent), report.reprocessed) == (1, 1)
+
     def test_replay_refuses_a_form_of_an_older_version(self, store):
         record = {"method": "POST", "url": "http://bank/x", "content_type": "multipart/form-data; boundary=x"}
         store.dlq.put({**record, "body": None}, "503", pipeline="payments", error_type="call")
@@ -519,6 +578,57 @@ class TestUploads:
             [letter] = letters(store)
         assert "422" in letter.error_message
         assert "pat@bank.example" not in letter.error_message
+
+
+class TestUnreadableBodies:
+    """A body that cannot be masked by field is masked whole, and the server's words are left out."""
+
+    BODIES = ("email,id\npat@bank.example,1", "<email>pat@bank.example</email>", '{"email": "pat@bank.example",}')
+
+    @pytest.fixture
+    def masking(self, store_url):
+        with redrive.connect(store_url, redact=["email"], store_redacted=True) as store:
+            yield store
+
+    @pytest.mark.parametrize("body", BODIES)
+    def test_nothing_of_it_is_stored_or_logged(self, masking, server, body, caplog):
+        caplog.set_level("DEBUG", "redrive")
+        server.on("/upload", Answer(422, json={"detail": "no such customer: pat@bank.example"}))
+        bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=masking, pipeline="payments")
+        with httpx.Client(transport=bank.httpx_transport()) as client:
+            client.post(server.url + "/upload", content=body)
+        [letter] = letters(masking)
+        assert letter.record["body"] == f"*** ({len(body)} characters)"
+        assert "422" in letter.error_message
+        assert "422" in caplog.text
+        assert "pat@" not in letter.error_message + caplog.text
+
+    def test_error_of_a_call_without_its_arguments_is_left_out(self, masking):
+        def load(rows):
+            raise ValueError("no such customer: pat@bank.example")
+
+        bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=masking, pipeline="payments")
+        with pytest.raises(ValueError, match="no such"):
+            bank.call(load, iter([{"email": "pat@bank.example"}]))
+        [letter] = letters(masking)
+        assert letter.error_message.startswith("ValueError: ")
+        assert "pat@" not in letter.error_message
+
+    def test_failed_replay_repeats_nothing_of_it(self, store_url, server):
+        server.on("/upload", Answer(422))
+        with redrive.connect(store_url, redact=["email"]) as store:
+            bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
+            with httpx.Client(transport=bank.httpx_transport()) as client:
+                client.post(server.url + "/upload", content=self.BODIES[0])
+
+            def fail(records):
+                raise ValueError(f"refused: {records[0]['body'][9:]}")
+
+            report = store.dlq.replay(fail, pipeline="payments", dry_run=False)
+            [letter] = letters(store)
+        assert report.failed_again == 1
+        assert "message is left out" in letter.last_error
+        assert "pat@" not in letter.last_error
 
 
 class TestRedactedFields:

@@ -21,6 +21,7 @@ from redrive.errors import CallError, CircuitOpen, QuotaExhausted
 from redrive.events.bus import EVENTS
 from redrive.model.calls import Failure, Kind, Verdict
 from redrive.model.letters import ARGUMENT_MISSING, BODY_MISSING, GENERATED_KEY, ErrorType, NewLetter
+from redrive.store.encoding import encode
 
 if TYPE_CHECKING:
     from redrive.calls.service import Service
@@ -102,7 +103,7 @@ class DeadLetterWriter:
             record[GENERATED_KEY] = generated_key
         letter = NewLetter(
             record=record,
-            error=carrier if isinstance(outcome, Raised) else self._said(target.endpoint, story, record),
+            error=self._message(target.endpoint, outcome, story, record),
             source=target.endpoint,
             error_type=ErrorType.CALL,
             attempts=_attempts(carrier, story),
@@ -124,12 +125,24 @@ class DeadLetterWriter:
                 missing,
             )
 
-    def _said(self, endpoint: str, story: Failure | None, record: Mapping[str, Any]) -> str:
-        """Return what the server said, unless it may repeat fields of a body that is not there to mask them by."""
-        redacted = attribute(attribute(self._queue, "redactor"), "fields")
-        if story is not None and BODY_MISSING in record and redacted:
-            return f"{endpoint}: {story.verdict.reason}"
-        return _said(endpoint, story)
+    @property
+    def redacts(self) -> bool:
+        """Whether the store masks fields."""
+        return bool(attribute(attribute(self._queue, "redactor"), "fields"))
+
+    def _message(
+        self, endpoint: str, outcome: Outcome, story: Failure | None, record: Mapping[str, Any]
+    ) -> str | BaseException:
+        """Return the error, unless it may repeat fields of a record that cannot be masked by field."""
+        error = outcome.error if isinstance(outcome, Raised) else None
+        if self.redacts and not self._is_readable(record):
+            name = endpoint if error is None else type(error).__name__
+            return f"{name}: {story.verdict.reason}" if story is not None else f"{name}: the call failed"
+        return _said(endpoint, story) if error is None else error
+
+    def _is_readable(self, record: Mapping[str, Any]) -> bool:
+        redactor = attribute(self._queue, "redactor")
+        return BODY_MISSING not in record and ARGUMENT_MISSING not in record and redactor.can_read(record)
 
 
 def _attempts(carrier: Any, story: Failure | None) -> int:
@@ -145,10 +158,19 @@ def _call(target: CalledFunction, args: tuple[Any, ...], kwargs: Mapping[str, An
         "args": list(args),
         "kwargs": dict(sorted(kwargs.items())),
     }
-    if (lost := next(filter(_is_used_up, members([args, kwargs])), None)) is not None:
-        call[ARGUMENT_MISSING] = f"an argument ({type(lost).__name__}) can be read only once"
+    if (missing := _why_missing(args, kwargs)) is not None:
+        call[ARGUMENT_MISSING] = missing
         call["call_id"] = new_key()  # what tells two such calls apart is not known
     return call if key is None else {**call, "idempotency_key": key}
+
+
+def _why_missing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Return why the arguments of a call cannot be given again from its record; None where they can."""
+    if (used_up := next(filter(_is_used_up, members([args, kwargs])), None)) is not None:
+        return f"an argument ({type(used_up).__name__}) can be read only once"
+    lost: list[str] = []
+    encode([args, dict(kwargs)], lost=lost)
+    return f"an argument is or holds {lost[0]}, of which the record has only the text" if lost else None
 
 
 def _is_used_up(value: object) -> bool:

@@ -388,7 +388,7 @@ class RetryLoop:
             cut_short=stop.cut_short,
         )
         exhausted = stop.spent and bool(self._attempts) and not self._has_fallback
-        self._core.announcer.event(CallFailed(failure, exhausted))
+        self._core.announcer.event(CallFailed(self._shown(failure), exhausted))
         outcome, how = self._final(stop, failure, last), self._how_it_failed(last)
         attach(failure, outcome.error if isinstance(outcome, Raised) else outcome.value)
         if isinstance(outcome, Raised) and stop.spent and self._has_fallback:
@@ -412,6 +412,13 @@ class RetryLoop:
         elif 400 <= status < 500 and status not in _NO_REFUSAL and kind not in _NO_MISTAKE:
             how.append("failed_404" if status in _NOT_THERE else "failed_4xx")
         return how
+
+    def _shown(self, failure: Failure) -> Failure:
+        """Return a failure as events and their log lines show it: what a server says may repeat redacted fields."""
+        letters = self._core.letters
+        if letters is None or not letters.redacts:
+            return failure
+        return replace(failure, verdict=replace(failure.verdict, detail=None))
 
     def _final(self, stop: Stop, failure: Failure, last: FailedAttempt | None) -> Outcome:
         """What the caller gets: the user's own exception or response where there is one, else one of ours."""

@@ -15,6 +15,11 @@ _PART = re.compile(
     r"(?:\r?\n[^\r\n]{1,400}){0,8}\r?\n\r?\n)(?P<value>.*?)(?=\r?\n--|\Z)",
     re.DOTALL | re.IGNORECASE | re.MULTILINE,
 )
+# A body that is a form and nothing else has no blanks, which are encoded there. One that does not say that it is a form
+# has no empty values: base64 ends as if it had.
+_NAME = r"[^\s=&?;#<>{}\"]+"
+_FORM = re.compile(rf"{_NAME}(?:=[^\s&#<>]*)?(?:[&;]+{_NAME}(?:=[^\s&#<>]*)?)*[&;]*\s*")
+_LIKE_A_FORM = re.compile(rf"{_NAME}=[^\s&#<>=;][^\s&#<>]*(?:&{_NAME}=[^\s&#<>=;][^\s&#<>]*)*\s*")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 Mask = Callable[[str, str], str]
@@ -26,11 +31,11 @@ def mask_form(text: str, mask: Mask) -> str:
     if "=" not in text:
         return text
     if "form-data;" in text:
-        return _PART.sub(lambda part: part["head"] + mask(_path(part["name"]), part["value"]), text)
+        return _PART.sub(lambda part: part["head"] + mask(field_path(part["name"]), part["value"]), text)
 
     def field(match: re.Match[str]) -> str:
         value = unquote_plus(match["value"], errors="surrogateescape")
-        shown = mask(_path(unquote_plus(match["name"])), value)
+        shown = mask(field_path(unquote_plus(match["name"])), value)
         if shown == value:
             return match[0]
         return f"{match['before']}{match['name']}={quote_plus(shown, safe='*', errors='surrogateescape')}"
@@ -38,7 +43,13 @@ def mask_form(text: str, mask: Mask) -> str:
     return _FIELD.sub(field, text)
 
 
-def _path(name: str) -> str:
+def is_form(text: str, content_type: str | None) -> bool:
+    """Whether all of a body is a URL-encoded form."""
+    is_named_so = (content_type or "").lower().lstrip().startswith("application/x-www-form-urlencoded")
+    return (_FORM if is_named_so else _LIKE_A_FORM).fullmatch(text) is not None
+
+
+def field_path(name: str) -> str:
     """The dotted path of `customer[cards][0][number]`; the places in lists are left out."""
     name = _BRACKETS.sub(lambda step: "" if step[1] == "" or step[1].isdigit() else f".{step[1]}", name)
     return name.strip(".")

@@ -9,6 +9,9 @@
 
 Case does not matter. `*` alone between dots is any path of one step or more. In the record of a call, a path also
 begins at the top of the body, of the query string and of each argument: `customer.email` is `body.customer.email`, too.
+
+The body of a request is masked by field where it is JSON, NDJSON, a form, or parts that are. Any other body, and any
+other part, is masked whole, as is a record without names.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 from redrive._internal.masking import MASK, mask, mask_start
-from redrive.dlq.form_fields import mask_form
+from redrive.dlq.form_fields import field_path, is_form, mask_form
+from redrive.dlq.json_documents import documents_of
+from redrive.dlq.multipart import Part, charset_of, is_multipart, parts_of
 from redrive.store.encoding import decode, encode
 
 # Shorter values are found in every message.
@@ -36,7 +41,8 @@ _SCALARS = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUI
 # A value that pydantic cut short cannot be recognised: what is left of it may be the secret.
 _CUT_SHORT = re.compile(r"input_value=(?:(?!, input_type=)[^\n]){0,100}?\.\.\.(?:(?!, input_type=)[^\n]){0,100}")
 
-_CALLS = (frozenset({"function", "args", "kwargs"}), frozenset({"method", "url", "content_type", "body"}))
+_REQUEST = frozenset({"method", "url", "content_type", "body"})
+_CALLS = (frozenset({"function", "args", "kwargs"}), _REQUEST)
 _PARTS_OF_CALLS = frozenset({"args", "kwargs", "url", "body"})
 
 _IS_MASK = re.compile(rf"{re.escape(MASK)}(?: \([0-9]{{1,20}} (?:characters|bytes)\))?")
@@ -106,6 +112,18 @@ class Redactor:
         """Return whether a named field, or a record without names, holds the mask instead of its value."""
         return bool(self.fields) and any(map(_IS_MASK.fullmatch, self._secrets(record) or ()))
 
+    def can_read(self, record: Any) -> bool:
+        """Return whether a record is masked by field, or has nothing that a message could repeat of a request.
+
+        What a server says of a body that is masked whole may repeat any part of it.
+        """
+        parting = self._parting(record)
+        try:
+            parting.copy(record, "")
+        except Exception:
+            return False
+        return not parting.has_unread
+
     def _secrets(self, record: Any) -> set[str] | None:
         """Return what the named fields of a record hold; None for one that cannot be looked into."""
         parting = self._parting(record)
@@ -116,7 +134,9 @@ class Redactor:
         return parting.secrets
 
     def _parting(self, record: Any) -> _Parting:
-        return _Parting(self._is_named_in_call if _is_call(record) else self._is_named)
+        if not _is_call(record):
+            return _Parting(self._is_named)
+        return _Parting(self._is_named_in_call, record if record.keys() >= _REQUEST else None)
 
     def _is_named_in_call(self, path: str) -> bool:
         return self._is_named(path) or any(map(self._is_named, _paths_inside(path)))
@@ -138,9 +158,12 @@ class Redactor:
 class _Parting:
     """One walk through a record that masks what is named and remembers what it was."""
 
-    def __init__(self, is_named: Callable[[str], bool]) -> None:
+    def __init__(self, is_named: Callable[[str], bool], request: Mapping[str, Any] | None = None) -> None:
         self._is_named = is_named
+        self._request = request
+        self._nameless = {""} if request is None else {"", "body"}
         self.secrets: set[str] = set()
+        self.has_unread = False  # whether a body, or a part of one, was masked whole
 
     def copy(self, value: Any, path: str) -> Any:
         if isinstance(value, Mapping):
@@ -152,7 +175,8 @@ class _Parting:
         if isinstance(value, str | bytes):
             return self._text(value, path)
         if isinstance(value, _SCALARS):
-            return value if path or value is None or isinstance(value, bool) else self._hide(value)
+            is_shown = path not in self._nameless or value is None or isinstance(value, bool)
+            return value if is_shown else self._hide(value)
         plain = decode(encode(value))
         # What an object shows of itself may well be its fields.
         return self._hide(plain) if isinstance(plain, str | bytes) else self.copy(plain, path)
@@ -161,17 +185,81 @@ class _Parting:
         if self._is_named(path):
             self._remember(value)
             return MASK
+        if path == "body" and self._request is not None and isinstance(value, str | bytes):
+            content_type = self._request["content_type"]
+            return self._body(value, content_type if isinstance(content_type, str) else None)
         return self.copy(value, path)
 
     def _text(self, text: str | bytes, path: str) -> Any:
-        document = _document(text)
-        if document is None:
-            return self._form(text, path) if path else self._hide(text)
-        copy = self.copy(document, path)
-        if copy == document:
+        shown = self._json(text, path)
+        if shown is not None:
+            return shown
+        return self._hide(text) if path in self._nameless else self._form(text, path)
+
+    def _json(self, text: str | bytes, path: str, charset: str | None = None) -> str | bytes | None:
+        """A text of JSON documents with their named fields masked; None for any other text."""
+        documents = documents_of(text, charset)
+        if documents is None:
+            return None
+        copies = [self.copy(document, path) for document in documents.values]
+        if copies == documents.values:
             return text
-        shown = json.dumps(copy, ensure_ascii=False)
-        return shown if isinstance(text, str) else shown.encode(errors="surrogatepass")
+        shown = documents.text(copies)
+        if isinstance(shown, bytes) and isinstance(text, str):
+            return shown.decode(errors="surrogatepass")
+        return shown
+
+    def _body(self, body: str | bytes, content_type: str | None, path: str = "body") -> str | bytes:
+        """A body, or a part of one, with its named fields masked; masked whole where it cannot be read by field."""
+        if not body:
+            return body
+        if is_multipart(content_type):
+            shown = self._multipart(body, str(content_type), path)
+        else:
+            shown = self._json(body, path, charset_of(content_type))
+            text = body if isinstance(body, str) else body.decode(errors="surrogateescape")
+            if shown is None and is_form(text, content_type):
+                shown = self._form(body, path)
+        return self._unread(body) if shown is None else shown
+
+    def _unread(self, body: str | bytes) -> str | bytes:
+        # What is masked already was stored so, with a message that repeats nothing of it.
+        is_mask = _IS_MASK.fullmatch(body if isinstance(body, str) else body.decode(errors="replace"))
+        self.has_unread = self.has_unread or not is_mask
+        hidden = self._hide(body)
+        return body if is_mask else hidden if isinstance(body, str) else hidden.encode()
+
+    def _multipart(self, body: str | bytes, content_type: str, path: str) -> str | bytes | None:
+        content = body.encode(errors="surrogatepass") if isinstance(body, str) else body
+        parts = parts_of(content, content_type)
+        if parts is None:
+            return None
+        pieces: list[bytes] = []
+        end = 0
+        for part in parts:
+            shown = self._part_of_body(content[part.start : part.end], part, path)
+            pieces += (content[end : part.start], shown)
+            end = part.end
+        shown = b"".join([*pieces, content[end:]])
+        return shown.decode(errors="surrogatepass") if isinstance(body, str) else shown
+
+    def _part_of_body(self, content: bytes, part: Part, path: str) -> bytes:
+        inside = path if part.name is None else f"{path}.{field_path(part.name)}"
+        if part.name is not None and self._is_named(inside):
+            self._remember(content)
+            return MASK.encode()
+        # A path also begins at the top of a document that is a part.
+        reader = _Parting(lambda inner: self._is_named(inner) or self._is_named(path + inner.removeprefix(inside)))
+        reader.secrets, reader._nameless = self.secrets, {path}
+        plain_type = (part.content_type or "text/plain").partition(";")[0].strip().lower()
+        if part.is_encoded:
+            shown = reader._unread(content)
+        elif part.name is None or part.is_file or plain_type != "text/plain":
+            shown = reader._body(content, part.content_type, inside)
+        else:
+            shown = reader._text(content, inside)
+        self.has_unread = self.has_unread or reader.has_unread
+        return shown if isinstance(shown, bytes) else shown.encode(errors="surrogatepass")
 
     def _form(self, text: str | bytes, path: str) -> str | bytes:
         """A text with the named fields of a form body or of a query string masked."""
@@ -205,7 +293,8 @@ def has_mask(value: Any) -> bool:
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, str | bytes):
         yield value
-        value = _document(value) or ()
+        documents = documents_of(value)
+        value = () if documents is None else documents.values
     elif isinstance(value, _SCALARS):
         if value is not None and not isinstance(value, bool):
             yield value
@@ -269,17 +358,6 @@ def _paths_inside(path: str) -> Iterator[str]:
 
 def _name(key: object) -> str:
     return key if isinstance(key, str) else key.decode(errors="replace") if isinstance(key, bytes) else str(key)
-
-
-def _document(text: str | bytes) -> dict[str, Any] | list[Any] | None:
-    """What a text holds, where that is JSON with names in it."""
-    if text.lstrip()[:1] not in ("{", "[", b"{", b"["):
-        return None
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict | list) else None
 
 
 def _without(secrets: list[str], text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
+from redrive._internal.masking import MASK
 from redrive.dlq.filters import Filter, checked_status
 from redrive.dlq.fingerprint import Fingerprint
 from redrive.dlq.insert.digests import PREFIX, Digests, salt_id
@@ -213,6 +214,8 @@ def _mask(row: dict[str, Any], values: tuple[Any, Any, Any], redactor: Redactor,
     record, edited, context = values
     for name in ("error_message", "resolution_note", "last_error"):
         row[name] = row[name] and redactor.text(redactor.text(row[name], record), edited)
+    if not redactor.can_read(record):  # the store that it comes from may not have left out what the server said
+        row["error_message"], row["last_error"] = (row[name] and MASK for name in ("error_message", "last_error"))
     if row["edited_record"] is not None:
         row["edited_record"] = encode(redactor.record(edited))
     masked = masked_record(record, row["raw_record"], redactor, digests, error_type=row["error_type"])

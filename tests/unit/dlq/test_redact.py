@@ -341,3 +341,97 @@ def test_value_in_another_spelling_is_masked(value, shown):
     assert MASK in text
     assert "77" not in text
     assert "there" not in text
+
+
+def request_with(body, content_type=None):
+    return {"method": "POST", "url": "http://bank/x", "content_type": content_type, "body": body}
+
+
+def part_with(content, headers):
+    return f"--b\r\n{headers}\r\n\r\n{content}\r\n--b--\r\n"
+
+
+PIN = '{"pin": "s3cret"}'
+MASKED = '{"pin": "***"}'
+FORM = "multipart/form-data; boundary=b"
+FIELD = "Content-Disposition: form-data; name=pin"
+FILE = 'Content-Disposition: form-data; name="f"; filename="a"'
+
+
+class TestBodiesOfCalls:
+    """The body of a request is masked by field, or whole."""
+
+    @pytest.mark.parametrize(
+        ("body", "content_type", "shown"),
+        [
+            (f"{PIN}\n{PIN}\n", "application/x-ndjson", f"{MASKED}\n{MASKED}\n"),
+            (f"\ufeff{PIN}", "application/json", f"\ufeff{MASKED}"),
+            (PIN.encode("utf-16"), "application/json", MASKED.encode("utf-16")),
+            (PIN.encode("utf-16-le").decode(), None, MASKED.encode("utf-16-le").decode()),
+            (
+                '{"n": "é", "pin": "s3cret"}'.encode("latin-1"),
+                "a/json; charset=latin-1",
+                b'{"n": "\\u00e9", "pin": "***"}',
+            ),
+            ('{"pin": "s3cret", "pin": 1}', None, MASKED),
+            ("pin=s3cret&a=1", None, "pin=***&a=1"),
+            (part_with("s3cret", FIELD), FORM, part_with("***", FIELD)),
+            (part_with("s3cret", FIELD.upper()), FORM, part_with("***", FIELD.upper())),
+            (part_with(f"{PIN}\n{PIN}", FILE), FORM, part_with(f"{MASKED}\n{MASKED}", FILE)),
+            (part_with(PIN, "Content-Type: application/json"), "multipart/mixed; boundary=b", None),
+        ],
+    )
+    def test_readable_body_is_masked_by_field(self, body, content_type, shown):
+        redactor, record = Redactor(["pin"]), request_with(body, content_type)
+        shown = part_with(MASKED, "Content-Type: application/json") if shown is None else shown
+        assert redactor.record(record)["body"] == shown
+        assert redactor.text("no s3cret", record) == "no ***"
+        assert redactor.can_read(record)
+
+    @pytest.mark.parametrize(
+        ("body", "content_type"),
+        [
+            ('{"pin": "s3cret",}', "application/json"),
+            ("<pin>s3cret</pin>", "text/xml"),
+            ("pin,a\ns3cret,1", "text/csv"),
+            ("s3cret", None),
+            ("s3cret==", None),
+            ('"s3cret"', "application/json"),
+            (b"\x1f\x8bs3cret", "application/json"),
+            ("--b\r\npin s3cret\r\n--b--", FORM),
+            (part_with("s3cret", FIELD), "multipart/form-data"),
+            (part_with("s3cret", FIELD), "multipart/form-data; boundary=other"),
+        ],
+    )
+    def test_unreadable_body_is_masked_whole(self, body, content_type):
+        redactor, record = Redactor(["pin"]), request_with(body, content_type)
+        unit = "characters" if isinstance(body, str) else "bytes"
+        shown = redactor.record(record)["body"]
+        assert shown == (f"*** ({len(body)} {unit})" if isinstance(body, str) else f"*** ({len(body)} {unit})".encode())
+        assert not redactor.can_read(record)
+        assert redactor.can_read(redactor.record(record))
+
+    @pytest.mark.parametrize(
+        "headers", [FILE, "Content-Type: text/csv", f"{FIELD}2\r\nContent-Transfer-Encoding: base64"]
+    )
+    def test_unreadable_part_is_masked_whole(self, headers):
+        redactor, record = Redactor(["pin"]), request_with(part_with("a,s3cret", headers), FORM)
+        assert redactor.record(record)["body"] == part_with("*** (8 bytes)", headers)
+        assert not redactor.can_read(record)
+
+    def test_path_begins_at_the_top_of_a_part(self):
+        body = part_with('{"customer": {"pin": "s3cret"}}', FILE)
+        shown = Redactor(["customer.pin"]).record(request_with(body, FORM))["body"]
+        assert shown == part_with('{"customer": {"pin": "***"}}', FILE)
+
+    def test_values_without_names_are_masked(self):
+        assert Redactor(["pin"]).record(request_with('["s3cret", 5]'))["body"] == '["*** (6 characters)", "***"]'
+
+    def test_empty_body_has_nothing_to_mask(self):
+        redactor = Redactor(["pin"])
+        assert redactor.record(request_with("")) == request_with("")
+        assert redactor.can_read(request_with(None))
+
+    def test_ndjson_argument_is_masked_by_field(self):
+        call = {"function": "load", "args": [f"{PIN}\n{PIN}"], "kwargs": {}}
+        assert Redactor(["pin"]).record(call)["args"] == [f"{MASKED}\n{MASKED}"]

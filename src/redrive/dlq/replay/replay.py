@@ -47,6 +47,9 @@ _LONGEST_LEASE = 365 * 86_400
 _LOOK_AGAIN = 0.25
 _MASKED = "values of the record were masked before it was stored; edit all of them before it is replayed"
 _WITHOUT_BODY = "the record has no body: edit it to have one before it is replayed"
+_UNREAD = (
+    "it failed again; the message is left out, since it may repeat fields of a body that cannot be masked by field"
+)
 _WITHOUT_ARGUMENT = f"edit the arguments, and remove {ARGUMENT_MISSING}, before it is replayed"
 
 Progress = Callable[[int, int], None]
@@ -428,13 +431,22 @@ class Replay:
         self._sent = batch
         self._pace.sent(len(batch))
         refused = {letter.id: reason for letter in batch if (reason := _why_not_sent(letter)) is not None}
-        if not refused:
-            return self._target.try_all(batch, dry_run=self._dry)
         sent = [letter for letter in batch if letter.id not in refused]
-        answers = iter(self._target.try_all(sent, dry_run=self._dry) if sent else ())
+        answers = iter(self._answers(sent) if sent else ())
         return [
             TargetAnswer(LetterOutcome.FAILED, refused[letter.id]) if letter.id in refused else next(answers)
             for letter in batch
+        ]
+
+    def _answers(self, sent: list[Letter]) -> list[TargetAnswer]:
+        answers = self._target.try_all(sent, dry_run=self._dry)
+        if not self._redactor.fields:
+            return answers
+        return [
+            answer
+            if answer.reason is None or self._redactor.can_read(letter.payload)
+            else replace(answer, reason=_UNREAD)
+            for letter, answer in zip(sent, answers, strict=True)
         ]
 
     def _note_outcomes(self, batch: Sequence[Letter], answers: Sequence[TargetAnswer]) -> list[Answered]:
@@ -467,6 +479,8 @@ class Replay:
         except TargetFailed as failed:
             tally = self._tally
             said = self._redactor.text(str(failed), [letter.payload for letter in self._sent], rows=failed.rows)
+            if self._redactor.fields and not all(self._redactor.can_read(letter.payload) for letter in self._sent):
+                said = f"{type(failed.error).__name__}: {failed.verdict.reason}"
             kept = f"{tally.reprocessed:,} letters were reprocessed and {tally.failed:,} failed again before"
             tally.stopped = f"{said}; {kept if not self._dry else 'a dry run'}, the rest stays as it was"
             raise ReplayStopped(tally.stopped, kind=failed.verdict.kind, report=self.report()) from failed.error
@@ -510,7 +524,9 @@ def _why_not_sent(letter: Letter) -> str | None:
         return f"{missing}; {_WITHOUT_ARGUMENT}"
     if record.get("body") is not None:
         return None
-    if missing := record.get(BODY_MISSING):
+    # An edit that removes the note has not given a body yet.
+    received = letter.record if isinstance(letter.record, Mapping) else {}
+    if missing := record.get(BODY_MISSING) or received.get(BODY_MISSING):
         return f"{missing}; {_WITHOUT_BODY}"
     # Letters of older versions do not say that a form with files is missing.
     return _WITHOUT_BODY if str(record.get("content_type")).startswith("multipart/") else None
