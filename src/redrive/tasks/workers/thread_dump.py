@@ -9,7 +9,9 @@ from pathlib import PurePath
 _BLOCK = re.compile(
     r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}+.{0,200}\(most recent call first\):\n(?:  .*\n?)+\n?", re.MULTILINE
 )
-_RUNS_A_TASK = re.compile(rf'  File ".*{re.escape(str(PurePath("redrive", "tasks", "workers", "run_task.py")))}", line \d+')
+_RUNS_A_TASK = re.compile(
+    rf'  File ".*{re.escape(str(PurePath("redrive", "tasks", "workers", "run_task.py")))}", line \d+'
+)
 
 
 def tidy(output: str) -> str:
