@@ -248,8 +248,8 @@ class BatchWriter:
         self._with_letters = frozenset()
         if self._open_letters is None or not len(prepared.rows):
             return
-        self._open_letters.look_again()
-        self._with_letters = self._open_letters.having_letters(self._take_superseding(prepared.rows))
+        self._open_letters.refresh()
+        self._with_letters = self._open_letters.find_keys_with_letters(self._take_superseding(prepared.rows))
         if self._with_letters:
             self._has_claims = True
             self._open_letters.claim(self._with_letters, self._handle.claims, patience=self._options.patience)
