@@ -193,7 +193,7 @@ def perform(mouth, *, operation, lease=None, **arguments):
         pipelines.Ledger = functools.partial(RunHandle, lease=timedelta(seconds=lease))
     if arguments.get("stop_at"):
         # Who is stopped in the middle of a renewal keeps SQLite's lock with him, and nobody can take over.
-        RunHandle.kept_alive = lambda self: contextlib.nullcontext()
+        RunHandle.keep_claim = lambda self: contextlib.nullcontext()
     {"run": run, "wait": wait}[operation](mouth, **arguments)
 
 

@@ -1,4 +1,7 @@
-"""What travels through a pipeline: rows as they were received, and rows as they are to be written."""
+"""The data of a pipeline: rows as received from a source, rows for the sink, and rejected rows.
+
+Sources, validators, transforms and sinks exchange these classes.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ Record = dict[str, Any]
 
 
 class Received:
-    """The rows of a batch, exactly as the source has them: a frame or a list of records, whichever the source makes.
+    """The rows of a batch, exactly as the source has them: a frame or a list of records.
 
-    Each is made of the other where it is asked for: a vectorised check wants a frame, a function wants records.
+    Each is converted into the other on first use: a vectorised validator reads a frame, a function reads records.
     """
 
     __slots__ = ("_frame", "_records", "is_frame")
@@ -37,7 +40,7 @@ class Received:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column, in the order in which they come up."""
+        """All columns, in the order of their first row."""
         if self._frame is not None:
             return tuple(self._frame.columns)
         return tuple(dict.fromkeys(name for record in self._records or () for name in record))
@@ -53,7 +56,7 @@ class Received:
 
     @property
     def maps(self) -> dict[str, Any]:
-        """The types of the source's columns that have a map in them."""
+        """The types of the source's columns that contain a map."""
         if not self.is_frame:
             return {}
         return {name: dtype for name, dtype in self.frame.schema.items() if "Map(" in repr(dtype)}
@@ -68,7 +71,7 @@ class Received:
         return self._records
 
     def record(self, place: int) -> Record:
-        """One row, as it was received."""
+        """Return one row, as received."""
         if self._records is not None:
             return self._records[place]
         from redrive.rows.to_polars import records_of
@@ -76,7 +79,7 @@ class Received:
         return records_of(self.frame.slice(place, 1))[0]
 
     def slice(self, start: int, length: int) -> Received:
-        """Some of the rows."""
+        """Return `length` rows from `start`."""
         if self._records is not None:
             return Received(self._records[start : start + length])
         return Received(self.frame.slice(start, length))
@@ -84,46 +87,46 @@ class Received:
 
 @dataclass(slots=True)
 class Unreadable:
-    """A piece of the source that is no row: it goes to the quarantine as it is."""
+    """A piece of the source that cannot be read as a row; it is quarantined as it is."""
 
     raw: Any
-    """As it was received: the bytes of a line, the body of a page."""
+    """The piece as received: the bytes of a line, the body of a page."""
     error: str | BaseException
     position: str
     error_type: ErrorType = ErrorType.PARSE
     rows: int = 1
-    """How many rows it counts as in the rate of rejected rows."""
+    """How many rows the piece counts as in the rate of rejected rows."""
     context: Mapping[str, Any] | None = None
     """What the source needs to read it again, as JSON, such as the header of a CSV line; stored with the letter."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What a source hands out at a time; all of one file or table."""
+    """The rows that a source returns at a time; all of them from one file or table."""
 
     rows: Received
     position_of: Callable[[int], str]
-    """Where a row of this batch stood: "line 18"."""
+    """Return where a row of this batch was in the source: "line 18"."""
     next: Any
     """Where the following batch begins, as JSON: a checkpoint."""
     source: str
     """The file, table or service, as a letter names it."""
     unreadable: list[Unreadable] = field(default_factory=list)
     done: int = 0
-    """How much of the source has been read when this batch has been, in the source's own units."""
+    """How much of the source has been read at the end of this batch, in the source's own units."""
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Two batches of half the size. Only the second one moves the checkpoint."""
-        middle, whole = len(self.rows) // 2, self.position_of
-        first = Batch(self.rows.slice(0, middle), whole, None, self.source, self.unreadable, self.done)
+        """Return two batches of half the size. Only the second batch moves the checkpoint."""
+        middle, position_of = len(self.rows) // 2, self.position_of
+        first = Batch(self.rows.slice(0, middle), position_of, None, self.source, self.unreadable, self.done)
         rest = self.rows.slice(middle, len(self.rows) - middle)
-        return first, Batch(rest, lambda place: whole(middle + place), self.next, self.source, [], self.done)
+        return first, Batch(rest, lambda place: position_of(middle + place), self.next, self.source, [], self.done)
 
 
 class Outgoing:
-    """Rows that passed every check, as the sink is to have them: a frame, or tuples.
+    """Rows on their way to the sink, validated and transformed: a frame, or tuples.
 
-    origin  the place of each row in its batch, so that a row the sink refuses is quarantined as it was received
+    origin  the place of each row in its batch, so that a row that the sink rejects is quarantined as received
     """
 
     __slots__ = ("_frame", "_tuples", "columns", "digits", "keys", "loose", "maps", "of_text", "origin")
@@ -146,26 +149,24 @@ class Outgoing:
         self.loose = loose
         """Whether other batches may have other columns, as records do."""
         self.of_text = of_text
-        """Whether the source has nothing but text, as CSV, so that a text may stand for a number or for JSON."""
+        """Whether the source has only text, as CSV has, so that a text may stand for a number or for JSON."""
         self.digits = digits or {}
-        """By column: how many digits its decimals have at most, and how many of them behind the point, where the model
-        of the rows says so."""
+        """By column: the maximum number of digits of its decimals, and of decimal places, if the model defines them."""
         self.maps = maps or {}
-        """By column: the type that it has in the source, where that has a map in it, which a record shows as an
-        object."""
+        """By column: its type in the source, if that contains a map. In a record, a map is an object."""
         self.keys = keys
-        """The key of each row as the sink compares it, where that is not how the rows have it."""
+        """The key columns as the sink compares them; None if it compares the values of the rows themselves."""
         self._frame = frame
         self._tuples = tuples
 
     @classmethod
     def of_frame(cls, frame: pl.DataFrame, origin: Sequence[int]) -> Outgoing:
-        """Rows that are a frame."""
+        """Return the rows of a frame."""
         return cls(frame.columns, origin, frame=frame)
 
     @classmethod
     def of_records(cls, records: Sequence[Mapping[str, Any]], origin: Sequence[int]) -> Outgoing:
-        """Rows that are records; a column that a record lacks is None there."""
+        """Return the rows of records; a column that a record lacks is None there."""
         columns = tuple(dict.fromkeys(name for record in records for name in record))
         return cls(columns, origin, tuples=[tuple(map(record.get, columns)) for record in records], loose=True)
 
@@ -174,12 +175,12 @@ class Outgoing:
 
     @property
     def keyed(self) -> Outgoing:
-        """Rows whose key columns compare as the sink compares them."""
+        """The rows with the key columns as the sink compares them."""
         return self if self.keys is None else self.keys
 
     @property
     def as_frame(self) -> pl.DataFrame | None:
-        """The rows as a frame, where they are one."""
+        """The rows as a frame; None if they are tuples."""
         return self._frame
 
     @property
@@ -193,7 +194,7 @@ class Outgoing:
         return self._tuples
 
     def values(self, column: str) -> Sequence[Any]:
-        """One column."""
+        """Return the values of a column."""
         if self._frame is not None:
             from redrive.rows.to_polars import values_of
 
@@ -202,7 +203,7 @@ class Outgoing:
         return [row[place] for row in self.tuples]
 
     def records(self) -> list[Record]:
-        """The rows as records."""
+        """Return the rows as records."""
         if self._frame is not None:
             from redrive.rows.to_polars import records_of
 
@@ -210,7 +211,7 @@ class Outgoing:
         return [dict(zip(self.columns, row, strict=True)) for row in self.tuples]
 
     def slice(self, start: int, length: int) -> Outgoing:
-        """Some of the rows, one after the other."""
+        """Return `length` rows from `start`."""
         return Outgoing(
             self.columns,
             self.origin[start : start + length],
@@ -224,7 +225,7 @@ class Outgoing:
         )
 
     def take(self, places: Sequence[int]) -> Outgoing:
-        """The rows at these places."""
+        """Return the rows at these places."""
         return Outgoing(
             self.columns,
             [self.origin[place] for place in places],
@@ -238,11 +239,11 @@ class Outgoing:
         )
 
     def onto(self, columns: Sequence[str]) -> Outgoing:
-        """The rows with these columns: None for what they lack, and nothing else."""
+        """Return the rows with exactly these columns; a column that they lack is None."""
         if tuple(columns) == self.columns:
             return self
-        nothing = [None] * len(self)
-        values = [self.values(name) if name in self.columns else nothing for name in columns]
+        empty_column = [None] * len(self)
+        values = [self.values(name) if name in self.columns else empty_column for name in columns]
         tuples = list(zip(*values, strict=True)) if values else [()] * len(self)
         return Outgoing(
             columns,
@@ -258,12 +259,12 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Refused:
-    """A row that is bad: its place among the rows it was judged with, and why."""
+    """A rejected row: its place among the rows that were passed in, and why it was rejected."""
 
     place: int
     error: str | BaseException
     error_type: ErrorType
     keyed: bool = True
-    """Whether its key tells it from other rows: copies of one key are letters of their own."""
+    """Whether the key identifies the row. False for copies of a key, which are letters of their own."""
     batch: Sequence[Record] = ()
-    """In a replay: the rows that it was refused with, for an error of all of them."""
+    """In a replay: all rows of the batch, if the error is one of the whole batch."""

@@ -1,7 +1,7 @@
-"""Where a pipeline stands: its checkpoint, and the claim of the one process that may move it.
+"""The checkpoint of a pipeline, and the claim of the one process that may move it; used by `Pipeline.run`.
 
-A process that was killed leaves its claim behind. Another one on the same machine sees that it is dead; one elsewhere
-waits until the lease has run out. Whoever lost the claim meanwhile can save nothing any more.
+The claim of a killed process stays in the store. Another process on the same machine sees that the owner is dead; a
+process on another machine waits until the lease expires. A process that has lost its claim cannot save anything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redrive.model.calls import Kind, format_duration
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.rows.errors import RunFault
-from redrive.rows.refused_runs import has_appended, has_rows, still_aborted, would_double
+from redrive.rows.refused_runs import aborted_error, double_append_error, has_appended, has_rows
 from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.files.files import with_new_files
 from redrive.rows.sources.source import Incremental, Replaceable, Source
@@ -40,38 +40,38 @@ from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys,
 
 LEASE = timedelta(seconds=60)
 _LONGEST_VARIABLE = 500
-_OVER = {RunStatus.COMPLETE, RunStatus.ABANDONED}
+_ENDED = {RunStatus.COMPLETE, RunStatus.ABANDONED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """A run that was begun, or is gone on with."""
+    """A run that was started or resumed."""
 
     run_id: uuid.UUID
     started_at: datetime
     identity: Mapping[str, Any]
     position: Any = None
     fields: tuple[str, ...] = ()
-    """What the records before had for fields."""
+    """The fields of the records before the checkpoint."""
     counts: Counts = field(default_factory=Counts)
     seconds: float = 0.0
-    """Spent in the parts before."""
+    """Time spent in the earlier parts of the run."""
     resumed: bool = False
     started_over: str | None = None
-    """Why an unfinished run was abandoned and this one reads from the start, where that was not asked for."""
+    """Why an unfinished run was abandoned and this run reads from the start; None if no run was, or on a restart."""
     source_done: int | None = None
     source_total: int | None = None
-    """How much of the source the parts before have read, and how much there was."""
+    """How much of the source the earlier parts have read, and its size then."""
     sla: datetime | None = None
     judged_before: Counts = field(default_factory=Counts)
-    """What the gate has judged, and an operator has accepted."""
+    """The rows of a gate's decision that an operator has overridden; the gate does not judge them again."""
     overridden: bool = False
-    """Whether an operator let the run continue, in this part or an earlier one, after the gate had aborted it."""
+    """Whether an operator overrode the gate, in this part of the run or an earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRefused:
-    """A run that could not begin."""
+    """A run that could not start."""
 
     run_id: uuid.UUID
     at: datetime
@@ -79,7 +79,7 @@ class RunRefused:
 
 
 class RunHandle:
-    """One process's claim on one pipeline."""
+    """The claim of a process on a pipeline: starts, saves and ends a run."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class RunHandle:
         self._pipeline = pipeline
         self._target = None if target is None else storable(target)
         self._key = [storable(name) for name in key] or None
-        self._environment = _environment(environment)
+        self._environment = _masked_variables(environment)
         self._lease = lease
         self._owner = new_owner()
         self._confirmed = time.monotonic()
         self.claims = Claims(database, lease=lease.total_seconds())
-        """Letters whose rows the run is about to write: no replay must write them at the same time."""
+        """Claims on letters whose rows the run is about to write, so that no replay writes them at the same time."""
         begin_work(self._owner)
         self.run_id = uuid.uuid4()
 
@@ -115,70 +115,80 @@ class RunHandle:
         appending: Appends | None = None,
         sink_exists: Callable[[], bool] = lambda: True,
     ) -> StartedRun:
-        """Claim the pipeline: resume the run that was not finished, or begin a new one.
+        """Claim the pipeline, and resume its unfinished run or start a new one.
 
         Args:
-            sink_exists: whether the table or directory is there; asked where rows of an earlier run should be in it.
-            appending: the sink, where it appends rows: those of a run that is not finished must not be read again.
+            sink_exists: Returns whether the table or directory exists; called if an earlier run has written rows.
+            appending: The sink, if it appends rows: rows of an unfinished run must not be read a second time.
 
         Raises:
-            GateAborted: the gate aborted the last run, and nobody has overridden it or asked for a restart.
+            GateAborted: The gate aborted the last run, and the caller neither overrides it nor restarts.
         """
         if isinstance(source, Replaceable) and not restart and self._database.read(self._is_unfinished):
-            source.look()  # here, since it may take a while, and nobody waits for a lock
+            source.look()  # before the transaction, since it may take a while, and other processes would wait for it
         identity = source.identity()
-        is_gone = not restart and self._is_gone(source, sink_exists)
+        is_sink_missing = not restart and self._is_sink_missing(source, sink_exists)
 
         def work(connection: Connection) -> StartedRun:
             now = self._database.dialect.now(connection)
-            standing = self._claim(connection, identity, now)
+            checkpoint = self._claim(connection, identity, now)
             register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
-            last, failures = None if standing is None else _run(connection, standing.run_id), 0
+            last_run, failures = None if checkpoint is None else _fetch_run(connection, checkpoint.run_id), 0
             started_over = None
-            if standing is not None and last is not None and RunStatus(last.status) not in _OVER:
-                aborted = last.status == RunStatus.ABORTED
+            if checkpoint is not None and last_run is not None and RunStatus(last_run.status) not in _ENDED:
+                aborted = last_run.status == RunStatus.ABORTED
                 if aborted and not (restart or override_gate):
-                    raise still_aborted(last, standing.position)
-                appended = has_appended(appending, last)
-                # A run that was killed in its first batch has read nothing by the store, and may have appended it.
-                if (last.rows_read or aborted or appended) and not restart:
-                    # Before the first checkpoint nothing is known of the input; the sink compares what was appended.
-                    if standing.position is not None:
-                        started_over = self._changed(source, standing, last)
+                    raise aborted_error(last_run, checkpoint.position)
+                appended = has_appended(appending, last_run)
+                # A run that was killed in its first batch has no rows in the store, but may have appended some.
+                if (last_run.rows_read or aborted or appended) and not restart:
+                    # Before the first checkpoint the input is not known; the sink compares the rows it has appended.
+                    if checkpoint.position is not None:
+                        started_over = self._explain_changed_input(source, checkpoint, last_run)
                     if started_over is None:
                         return self._resume(
-                            connection, source, standing, last, found=identity, sink=sink, is_gone=is_gone
+                            connection,
+                            source,
+                            checkpoint,
+                            last_run,
+                            current_identity=identity,
+                            sink=sink,
+                            is_sink_missing=is_sink_missing,
                         )
                 if appended:
-                    raise would_double(last, sink, started_over)
+                    raise double_append_error(last_run, sink, started_over)
                 reason = {} if started_over is None else {"reason": started_over}
                 connection.execute(
                     update(runs)
-                    .where(runs.c.run_id == last.run_id)
+                    .where(runs.c.run_id == last_run.run_id)
                     .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now, **reason)
                 )
-                _forget_keys(connection, last.run_id)
-                abandon_run(connection, last.run_id, now)
+                _forget_keys(connection, last_run.run_id)
+                abandon_run(connection, last_run.run_id, now)
                 if restart and appending is not None:
-                    _supersede_letters(connection, last.run_id, now)
-                # Who dies before the first row dies as often as who dies behind it.
-                failures = 0 if restart else _failures(last)
-            elif restart and last is not None and isinstance(source, Incremental) and has_rows(appending):
-                raise would_double(last, sink, None)
-            kept = None if restart or standing is None or not isinstance(source, Incremental) else standing.position
-            if kept is not None and standing is not None:
-                has = "has a watermark of another source"
-                self._same(source, standing.identity, has, "go back to that source")
-                self._same_sink(last, sink, is_gone=is_gone)
-            begun = self._anew(connection, source, identity, kept, sink=sink, sla=sla, now=now, failures=failures)
-            return replace(begun, started_over=started_over)
+                    _supersede_letters(connection, last_run.run_id, now)
+                # A failure before the first row counts like any other, though the run starts over.
+                failures = 0 if restart else _count_failures(last_run)
+            elif restart and last_run is not None and isinstance(source, Incremental) and has_rows(appending):
+                raise double_append_error(last_run, sink, None)
+            kept_position = (
+                None if restart or checkpoint is None or not isinstance(source, Incremental) else checkpoint.position
+            )
+            if kept_position is not None and checkpoint is not None:
+                state = "has a watermark of another source"
+                self._require_same_source(source, checkpoint.identity, state, "go back to that source")
+                self._require_same_sink(last_run, sink, is_sink_missing=is_sink_missing)
+            started = self._start_new_run(
+                connection, source, identity, kept_position, sink=sink, sla=sla, now=now, failures=failures
+            )
+            return replace(started, started_over=started_over)
 
-        begun = self._database.write(work, done=lambda connection, _: self._is_ours(connection))
-        self.run_id = begun.run_id
-        self.claims.owner = owner_of_run(begun.run_id)
-        return begun
+        started = self._database.write(work, done=lambda connection, _: self._owns_claim(connection))
+        self.run_id = started.run_id
+        self.claims.owner = owner_of_run(started.run_id)
+        return started
 
-    def refuse(
+    def record_refused_start(
         self,
         source: Source,
         *,
@@ -188,34 +198,39 @@ class RunHandle:
         fault: RunFault,
         seconds: float = 0.0,
     ) -> RunRefused | None:
-        """Note a run that could not begin, beside one that is not finished; None where others are at the pipeline.
+        """Record a run that could not start. Return None if another process runs the pipeline.
 
-        It is nobody's checkpoint: what is to be gone on with is so as before. `seconds` is how long it was tried, such
-        as the retries of an API's first page.
+        The checkpoint stays as it is, so an unfinished run can still be resumed.
+
+        Args:
+            seconds: How long the start was tried, for example with retries of an API's first page.
         """
         run_id = uuid.uuid4()
 
         def work(connection: Connection) -> RunRefused | None:
             now = self._database.dialect.now(connection)
             mine = checkpoints.c.pipeline_name == self._pipeline
-            standing = connection.execute(select(checkpoints).where(mine)).first()
-            if standing is not None and _is_held(standing, now):
+            checkpoint = connection.execute(select(checkpoints).where(mine)).first()
+            if checkpoint is not None and _is_held(checkpoint, now):
                 return None
             register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
-            began = now - timedelta(seconds=seconds)
-            row = self._new(run_id, source, sink=sink, sla=sla, now=began) | {"updated_at": now, "seconds": seconds}
-            ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **_fault(fault)}
+            start = now - timedelta(seconds=seconds)
+            row = self._build_run_row(run_id, source, sink=sink, sla=sla, now=start) | {
+                "updated_at": now,
+                "seconds": seconds,
+            }
+            ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **_fault_columns(fault)}
             connection.execute(runs.insert(), {**row, **ended})
             return RunRefused(run_id=run_id, at=now, sla=row["sla"])
 
-        return self._database.write(work, done=lambda connection, _: _run(connection, run_id) is not None)
+        return self._database.write(work, done=lambda connection, _: _fetch_run(connection, run_id) is not None)
 
     def release(self) -> None:
-        """Let go of the claim in this process: what is left of it in the store is nobody's."""
+        """Release the claim in this process: a claim that is left in the store counts as that of a dead process."""
         end_work(self._owner)
 
-    def kept_alive(self) -> AbstractContextManager[None]:
-        """Hold the claim for as long as the block runs."""
+    def keep_claim(self) -> AbstractContextManager[None]:
+        """Renew the claim while the block runs."""
         return renewed(self._database, self._renew, lease=self._lease)
 
     def save(
@@ -235,13 +250,15 @@ class RunHandle:
         """Move the checkpoint, in the transaction that holds the rows' letters.
 
         Args:
-            added: the rows of this batch, which `counts` includes.
-            done: how much of the source's `total` is behind the checkpoint.
-            written_at: when its rows were written, by the clock of its letters; None where none were.
+            added: The rows of this batch, which `counts` includes.
+            done: How much of the source's `total` has been read up to the checkpoint.
+            written_at: When the rows of the batch were written, by the clock of its letters; None if none were.
         """
         now = self._database.dialect.now(connection)
         until = now + self._lease
-        self._move(connection, position=position, fields=list(fields) or None, updated_at=now, owner_until=until)
+        self._update_checkpoint(
+            connection, position=position, fields=list(fields) or None, updated_at=now, owner_until=until
+        )
         connection.execute(
             update(runs)
             .where(runs.c.run_id == self.run_id)
@@ -258,20 +275,23 @@ class RunHandle:
         count_rows(connection, self._pipeline, added)
 
     def has_saved(self, connection: Connection, counts: Counts) -> bool:
-        """Whether these counts are in the store."""
-        found = _run(connection, self.run_id)
-        return found is not None and counts_of(found).batches == counts.batches
+        """Return whether these counts are in the store."""
+        run = _fetch_run(connection, self.run_id)
+        return run is not None and counts_of(run).batches == counts.batches
 
-    def hold(self, connection: Connection) -> None:
-        """See that the claim is ours, in a transaction that moves no checkpoint."""
-        if not self._is_ours(connection):
-            raise self._lost()
+    def verify_claim(self, connection: Connection) -> None:
+        """Raise `RunStopped` if this process has lost its claim, in a transaction that does not move the checkpoint."""
+        if not self._owns_claim(connection):
+            raise self._build_lost_claim_error()
 
-    def confirm(self) -> None:
-        """See that the claim is still ours, where we have not heard of it for a while: we may have stood still."""
+    def confirm_claim(self) -> None:
+        """Raise `RunStopped` if this process has lost its claim, for example because it was suspended.
+
+        The store is read only if the claim was last confirmed more than half a lease ago.
+        """
         if time.monotonic() - self._confirmed > self._lease.total_seconds() / 2:
-            if not self._database.read(self._is_ours):
-                raise self._lost()
+            if not self._database.read(self._owns_claim):
+                raise self._build_lost_claim_error()
             self._confirmed = time.monotonic()
 
     def end(
@@ -285,24 +305,24 @@ class RunHandle:
         tier: Tier,
         keep_claims: bool = False,
     ) -> datetime:
-        """Say how the run ended, and let the pipeline go.
+        """Record how the run ended, and release the pipeline.
 
         Args:
-            keep_claims: whether letters stay claimed until the run is resumed or abandoned, as those of a killed one.
+            keep_claims: Whether letters stay claimed until the run is resumed or abandoned, like those of a killed run.
         """
 
         trace = trace_id(self.run_id)
 
         def work(connection: Connection) -> datetime:
             now = self._database.dialect.now(connection)
-            self._move(connection, updated_at=now, owner=None, owner_until=None)
+            self._update_checkpoint(connection, updated_at=now, owner=None, owner_until=None)
             connection.execute(
                 update(runs)
                 .where(runs.c.run_id == self.run_id)
                 .values(
                     status=status,
                     reason=reason,
-                    **_fault(fault),
+                    **_fault_columns(fault),
                     trace_id=trace,
                     ended_at=now,
                     updated_at=now,
@@ -322,76 +342,78 @@ class RunHandle:
             return now
 
         def done(connection: Connection, ended: datetime) -> bool:
-            found = _run(connection, self.run_id)
-            return found is not None and found.ended_at == ended
+            run = _fetch_run(connection, self.run_id)
+            return run is not None and run.ended_at == ended
 
         return self._database.write(work, done=done)
 
-    def _move(self, connection: Connection, **values: Any) -> None:
-        if connection.execute(update(checkpoints).where(self._ours()).values(**values)).rowcount != 1:
-            raise self._lost()
+    def _update_checkpoint(self, connection: Connection, **values: Any) -> None:
+        if connection.execute(update(checkpoints).where(self._own_checkpoint()).values(**values)).rowcount != 1:
+            raise self._build_lost_claim_error()
         self._confirmed = time.monotonic()
 
     def _renew(self, connection: Connection) -> None:
         until = self._database.dialect.now(connection) + self._lease
-        connection.execute(update(checkpoints).where(self._ours()).values(owner_until=until))
+        connection.execute(update(checkpoints).where(self._own_checkpoint()).values(owner_until=until))
         self.claims.renew(connection)
 
-    def _is_ours(self, connection: Connection) -> bool:
-        return connection.execute(select(checkpoints.c.run_id).where(self._ours())).first() is not None
+    def _owns_claim(self, connection: Connection) -> bool:
+        return connection.execute(select(checkpoints.c.run_id).where(self._own_checkpoint())).first() is not None
 
-    def _ours(self) -> ColumnElement[bool]:
+    def _own_checkpoint(self) -> ColumnElement[bool]:
         return (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.owner == self._owner)
 
-    def _lost(self) -> RunStopped:
+    def _build_lost_claim_error(self) -> RunStopped:
         return RunStopped(
             f"another process has taken pipeline {self._pipeline!r} over; this one has stopped", kind=Kind.TRANSIENT
         )
 
-    # ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── start ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _claim(self, connection: Connection, identity: dict[str, Any], now: datetime) -> Row[Any] | None:
-        """The checkpoint as it stood, now ours; None where there was none."""
-        held = {"owner": self._owner, "owner_until": now + self._lease}
+        """Claim the checkpoint and return it as it was before; None if there was none."""
+        claim = {"owner": self._owner, "owner_until": now + self._lease}
         first = self._database.dialect.insert(checkpoints).on_conflict_do_nothing()
         values = {"pipeline_name": self._pipeline, "run_id": self.run_id, "identity": identity, "updated_at": now}
-        connection.execute(first, {**values, **held})
+        connection.execute(first, {**values, **claim})
         mine = checkpoints.c.pipeline_name == self._pipeline
-        standing = connection.execute(select(checkpoints).where(mine).with_for_update()).one()
-        if standing.owner == self._owner:
-            return None  # there was none before
-        if _is_held(standing, now):
-            who = json.loads(standing.owner)
-            wait = format_duration((standing.owner_until - now).total_seconds())
+        checkpoint = connection.execute(select(checkpoints).where(mine).with_for_update()).one()
+        if checkpoint.owner == self._owner:
+            return None  # the insert above created it
+        if _is_held(checkpoint, now):
+            holder = json.loads(checkpoint.owner)
+            wait = format_duration((checkpoint.owner_until - now).total_seconds())
             raise RunStopped(
-                f"pipeline {self._pipeline!r} is being run by process {who['pid']} on {who['host']}; "
+                f"pipeline {self._pipeline!r} is being run by process {holder['pid']} on {holder['host']}; "
                 f"wait until it is done (if it is dead, the claim ends in {wait})",
                 kind=Kind.TRANSIENT,
             )
-        connection.execute(update(checkpoints).where(mine).values(**held))
-        return standing
+        connection.execute(update(checkpoints).where(mine).values(**claim))
+        return checkpoint
 
     def _resume(
         self,
         connection: Connection,
         source: Source,
-        standing: Row[Any],
-        last: Row[Any],
+        checkpoint: Row[Any],
+        last_run: Row[Any],
         *,
-        found: Mapping[str, Any],
+        current_identity: Mapping[str, Any],
         sink: str,
-        is_gone: bool,
+        is_sink_missing: bool,
     ) -> StartedRun:
-        self._same(source, standing.identity, f"has an unfinished run over {last.source}", "finish it with that source")
-        self._same_sink(last, sink, is_gone=is_gone)
-        identity = with_new_files(standing.identity, found)
-        if identity != standing.identity:
-            connection.execute(update(checkpoints).where(self._ours()).values(identity=identity))
-        counts = counts_of(last)
-        judged_before = counts if last.status == RunStatus.ABORTED else _accepted(last)
+        self._require_same_source(
+            source, checkpoint.identity, f"has an unfinished run over {last_run.source}", "finish it with that source"
+        )
+        self._require_same_sink(last_run, sink, is_sink_missing=is_sink_missing)
+        identity = with_new_files(checkpoint.identity, current_identity)
+        if identity != checkpoint.identity:
+            connection.execute(update(checkpoints).where(self._own_checkpoint()).values(identity=identity))
+        counts = counts_of(last_run)
+        judged_before = counts if last_run.status == RunStatus.ABORTED else _accepted_counts(last_run)
         connection.execute(
             update(runs)
-            .where(runs.c.run_id == last.run_id)
+            .where(runs.c.run_id == last_run.run_id)
             .values(
                 status=RunStatus.RUNNING,
                 reason=None,
@@ -399,108 +421,117 @@ class RunHandle:
                 environment=self._environment,
                 ended_at=None,
                 judged_at=None,
-                failures=_failures(last),
+                failures=_count_failures(last_run),
                 **({} if judged_before is None else {"accepted": columns_of(judged_before)}),
                 **({} if self._target is None else {"target": self._target}),
             )
         )
         return StartedRun(
-            run_id=last.run_id,
-            started_at=last.started_at,
+            run_id=last_run.run_id,
+            started_at=last_run.started_at,
             identity=identity,
-            position=standing.position,
-            fields=tuple(standing.fields or ()),
+            position=checkpoint.position,
+            fields=tuple(checkpoint.fields or ()),
             counts=counts,
             judged_before=judged_before or Counts(),
             overridden=judged_before is not None,
-            seconds=last.seconds,
+            seconds=last_run.seconds,
             resumed=True,
-            source_done=last.source_done,
-            source_total=last.source_total,
-            sla=last.sla,
+            source_done=last_run.source_done,
+            source_total=last_run.source_total,
+            sla=last_run.sla,
         )
 
     def _is_unfinished(self, connection: Connection) -> bool:
         mine = (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.run_id == runs.c.run_id)
         status = connection.execute(select(runs.c.status).where(mine)).scalar()
-        return status is not None and RunStatus(status) not in _OVER
+        return status is not None and RunStatus(status) not in _ENDED
 
-    def _changed(self, source: Source, standing: Row[Any], last: Row[Any]) -> str | None:
-        """Why an unfinished run cannot be resumed over the input as it is; a source that can tell is asked."""
-        if not isinstance(source, Replaceable) or source.difference(standing.identity):
-            return None  # another source is refused
-        changed = source.changed(standing.identity, standing.position)
+    def _explain_changed_input(self, source: Source, checkpoint: Row[Any], last_run: Row[Any]) -> str | None:
+        """Return why an unfinished run cannot be resumed over the current input; None if it can.
+
+        Only a source whose input may be replaced under the same name knows.
+        """
+        if not isinstance(source, Replaceable) or source.difference(checkpoint.identity):
+            return None  # for another source, an error is raised later
+        changed = source.changed(checkpoint.identity, checkpoint.position)
         if changed is None:
             return None
         return (
-            f"{source.name} has other input than the unfinished run {str(last.run_id)[:8]}, which was abandoned after "
-            f"{last.rows_read:,} rows: {changed}"
+            f"{source.name} has other input than the unfinished run {str(last_run.run_id)[:8]}, which was abandoned "
+            f"after {last_run.rows_read:,} rows: {changed}"
         )
 
-    def _same(self, source: Source, identity: Mapping[str, Any], has: str, do: str) -> None:
+    def _require_same_source(self, source: Source, identity: Mapping[str, Any], state: str, advice: str) -> None:
         if difference := source.difference(identity):
             raise PipelineError(
-                f"pipeline {self._pipeline!r} {has}, and its checkpoint does not fit {source.name}: {difference}; "
-                f"{do}, or begin anew with run(restart=True) or `redrive run --restart`"
+                f"pipeline {self._pipeline!r} {state}, and its checkpoint does not fit {source.name}: {difference}; "
+                f"{advice}, or begin anew with run(restart=True) or `redrive run --restart`"
             )
 
-    def _is_gone(self, source: Source, sink_exists: Callable[[], bool]) -> bool:
-        """Whether the sink is missing although rows were written that the run to come would not read again."""
+    def _is_sink_missing(self, source: Source, sink_exists: Callable[[], bool]) -> bool:
+        """Return whether the sink is missing although it should have rows that the next run will not read again."""
         if not self._database.read(lambda connection: self._has_written(connection, source)):
             return False
         try:
             return not sink_exists()
         except Exception:
-            return False  # nothing is known about it; the run itself meets the error, and retries where that helps
+            return False  # it is not known; the run itself will get the error, and retry a transient one
 
     def _has_written(self, connection: Connection, source: Source) -> bool:
-        """Whether rows before the checkpoint were written; not asked where another process runs the pipeline."""
-        standing = connection.execute(
+        """Return whether rows before the checkpoint were written; False if another process runs the pipeline."""
+        checkpoint = connection.execute(
             select(checkpoints).where(checkpoints.c.pipeline_name == self._pipeline)
         ).one_or_none()
-        if standing is None or _is_held(standing, self._database.dialect.now(connection)):
+        if checkpoint is None or _is_held(checkpoint, self._database.dialect.now(connection)):
             return False
-        if isinstance(source, Incremental):  # which reads nothing again, neither of this run nor of those before
+        if isinstance(source, Incremental):  # it reads no row twice, neither of this run nor of earlier ones
             of_runs = runs.c.pipeline_name == self._pipeline
         else:
-            of_runs = (runs.c.run_id == standing.run_id) & runs.c.status.not_in(_OVER)
+            of_runs = (runs.c.run_id == checkpoint.run_id) & runs.c.status.not_in(_ENDED)
         written = runs.c.rows_written + runs.c.rows_duplicates > 0
         return connection.execute(select(runs.c.run_id).where(of_runs, written).limit(1)).first() is not None
 
-    def _same_sink(self, last: Row[Any] | None, sink: str, *, is_gone: bool) -> None:
-        if last is not None and last.sink != storable(sink):
+    def _require_same_sink(self, last_run: Row[Any] | None, sink: str, *, is_sink_missing: bool) -> None:
+        if last_run is not None and last_run.sink != storable(sink):
             raise PipelineError(
-                f"pipeline {self._pipeline!r} has written to {last.sink} so far, and would go on in {sink}, where the "
-                "rows before would be missing: go back to that sink, or begin anew with run(restart=True) or "
+                f"pipeline {self._pipeline!r} has written to {last_run.sink} so far, and would go on in {sink}, where "
+                "the rows before would be missing: go back to that sink, or begin anew with run(restart=True) or "
                 "`redrive run --restart`"
             )
-        if is_gone:
+        if is_sink_missing:
             raise PipelineError(
                 f"pipeline {self._pipeline!r} has written rows to {sink}, which does not exist any more, and would "
                 "continue behind them: restore it, or begin anew with run(restart=True) or `redrive run --restart`"
             )
 
-    def _anew(
+    def _start_new_run(
         self,
         connection: Connection,
         source: Source,
         identity: dict[str, Any],
-        kept: Any,
+        kept_position: Any,
         *,
         sink: str,
         sla: TimeOfDay | float | None,
         now: datetime,
         failures: int,
     ) -> StartedRun:
-        """A new run: behind the last one where the source goes on from there, else at its start."""
-        row = self._new(self.run_id, source, sink=sink, sla=sla, now=now)
+        """Start a new run: at the watermark of an incremental source, else at the start of the source."""
+        row = self._build_run_row(self.run_id, source, sink=sink, sla=sla, now=now)
         connection.execute(runs.insert(), {**row, "failures": failures})
-        # Where it really begins may be earlier, for rows that come late; that is no reason to move the checkpoint back.
-        self._move(connection, run_id=self.run_id, identity=identity, position=kept, fields=None, updated_at=now)
-        position = source.start_of_next_run(kept) if isinstance(source, Incremental) and kept is not None else None
+        # A lag may make the run start earlier, for late rows; the checkpoint does not move back for that.
+        self._update_checkpoint(
+            connection, run_id=self.run_id, identity=identity, position=kept_position, fields=None, updated_at=now
+        )
+        position = (
+            source.start_of_next_run(kept_position)
+            if isinstance(source, Incremental) and kept_position is not None
+            else None
+        )
         return StartedRun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
 
-    def _new(
+    def _build_run_row(
         self, run_id: uuid.UUID, source: Source, *, sink: str, sla: TimeOfDay | float | None, now: datetime
     ) -> dict[str, Any]:
         return {
@@ -518,19 +549,19 @@ class RunHandle:
         }
 
 
-def _run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
+def _fetch_run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
 
 
-def _accepted(last: Row[Any]) -> Counts | None:
-    """What a run had counted when an operator last overrode the gate; None where nobody has."""
-    if last.accepted is None:
+def _accepted_counts(last_run: Row[Any]) -> Counts | None:
+    """Return the counts of a run when an operator last overrode the gate; None if no operator has."""
+    if last_run.accepted is None:
         return None
-    return Counts(read=last.accepted["rows_read"], rejected=last.accepted["rows_rejected"])
+    return Counts(read=last_run.accepted["rows_read"], rejected=last_run.accepted["rows_rejected"])
 
 
 def _supersede_letters(connection: Connection, run_id: uuid.UUID, now: datetime) -> None:
-    """Mark the letters of a run whose input is read again: without a key, a replay would double their rows."""
+    """Mark the letters of a run whose input is read again: without a key, a replay would append their rows twice."""
     mine = (letters.c.run_id == run_id) & letters.c.superseded_at.is_(None)
     connection.execute(update(letters).where(mine).values(superseded_at=now))
 
@@ -540,17 +571,17 @@ def _forget_keys(connection: Connection, run_id: uuid.UUID) -> None:
         connection.execute(delete(table).where(table.c.run_id == run_id))
 
 
-def _is_held(standing: Row[Any], now: datetime) -> bool:
-    """Whether a process that lives has the pipeline in hand."""
-    return standing.owner is not None and standing.owner_until > now and not is_owner_dead(standing.owner)
+def _is_held(checkpoint: Row[Any], now: datetime) -> bool:
+    """Return whether a live process has the claim."""
+    return checkpoint.owner is not None and checkpoint.owner_until > now and not is_owner_dead(checkpoint.owner)
 
 
-def _failures(last: Row[Any]) -> int:
-    """How often this run, which is not finished, has failed so far: who left it running has died."""
-    return int(last.failures) + int(last.status in (RunStatus.FAILED, RunStatus.RUNNING))
+def _count_failures(last_run: Row[Any]) -> int:
+    """Return how often an unfinished run has failed. The process of a run that is still "running" has died."""
+    return int(last_run.failures) + int(last_run.status in (RunStatus.FAILED, RunStatus.RUNNING))
 
 
-def _fault(fault: RunFault | None) -> dict[str, Any]:
+def _fault_columns(fault: RunFault | None) -> dict[str, Any]:
     return {
         "error_kind": None if fault is None else fault.kind,
         "error_type": None if fault is None else fault.name,
@@ -559,7 +590,9 @@ def _fault(fault: RunFault | None) -> dict[str, Any]:
     }
 
 
-def _environment(names: Sequence[str]) -> Any:
-    """Return these variables of the environment, masked and bounded; NULL where none of them is set."""
-    found = {name: storable(mask_start(os.environ[name], _LONGEST_VARIABLE)) for name in names if os.environ.get(name)}
-    return mask_all(found) or null()  # by their names, too
+def _masked_variables(names: Sequence[str]) -> Any:
+    """Return these environment variables, masked and shortened; NULL if none of them is set."""
+    variables = {
+        name: storable(mask_start(os.environ[name], _LONGEST_VARIABLE)) for name in names if os.environ.get(name)
+    }
+    return mask_all(variables) or null()  # values of variables with secret names are masked as well

@@ -1,4 +1,4 @@
-"""What the failure of a batch, or of a run, is."""
+"""Errors of batches and runs: their kind, and their text for reports and the store. Used by the rows runtime."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _classifier = Classifier()
 
 @dataclass(frozen=True, slots=True)
 class RunFault:
-    """The error that ended a run, for who judges it later."""
+    """The error that ended a run, as stored with the run for alerts and operators."""
 
     kind: Kind
     name: str
     """The class of the exception."""
     service: str | None = None
-    """Which service is to blame, where one is."""
+    """The service whose call failed, if the error is of one."""
     detail: str | None = None
-    """More than the first line of what it says, masked; None where there is no more."""
+    """All lines of the error, masked; None if it has only one line."""
 
     @classmethod
     def of(cls, error: BaseException) -> RunFault:
-        """What this error was."""
-        stated = getattr(error, "kind", None) if isinstance(error, RedriveError) else None
-        story = story_of(error)
-        service = None if story is None else storable(story.service)
-        return cls(stated or kind_of(error), storable(type(error).__name__), service, detail_of(error))
+        """Return the fault that an error is."""
+        stated_kind = getattr(error, "kind", None) if isinstance(error, RedriveError) else None
+        call_failure = story_of(error)
+        service = None if call_failure is None else storable(call_failure.service)
+        return cls(stated_kind or kind_of(error), storable(type(error).__name__), service, detail_of(error))
 
 
 def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
-    """The bucket an error falls into."""
+    """Return the kind of an error: transient, permanent, …"""
     if isinstance(error, MemoryError):
         return Kind.RESOURCE
     if isinstance(error, PipelineError | SystemExit):  # the same code would exit again
@@ -51,17 +51,17 @@ def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
 
 
 def detail_of(error: BaseException) -> str | None:
-    """Return all lines of an error with those of its notes and causes, masked and bounded; None where it has one line.
+    """Return the text of an error, its notes and its causes, masked and shortened; None if it is a single line.
 
-    Our own errors quote their causes already.
+    Errors of redrive quote their causes already.
     """
-    parts, seen = [_text(error)], {id(error)}
+    parts, seen = [_describe(error)], {id(error)}
     parts += getattr(error, "__notes__", ())
     while isinstance(error, Exception) and not isinstance(error, RedriveError) and len(seen) < _MOST_CAUSES:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is None or id(cause) in seen:
             break
-        parts.append(f"caused by {_text(cause)}")
+        parts.append(f"caused by {_describe(cause)}")
         seen.add(id(cause))
         error = cause
     text = "\n".join(str(part).strip() for part in parts)
@@ -71,12 +71,12 @@ def detail_of(error: BaseException) -> str | None:
     return storable(text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…")
 
 
-def _text(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return str(error) if isinstance(error, RedriveError) else error_text(error)
 
 
 def stop_reason(error: BaseException) -> str:
-    """Return why a run was stopped by what is no failure: an interrupt, or code that ends the program."""
+    """Return why a run was stopped without a failure: by an interrupt, or by code that exits the program."""
     if not isinstance(error, SystemExit):
         return "interrupted"
     code = "" if error.code is None else mask_start(repr(error.code), LONGEST)
@@ -84,8 +84,8 @@ def stop_reason(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """What a person is told, as a text that can be stored; our own errors are sentences already."""
-    text = _text(error)
-    # Masking sees more than is kept, so that a secret at the cut is not missed.
+    """Return the first line of an error, masked and shortened, as text that can be stored and shown."""
+    text = _describe(error)
+    # More text is masked than is stored, so that a secret is recognised even if the cut goes through it.
     line = next(iter(mask_start(text.strip(), 10 * LONGEST).splitlines()), "") or type(error).__name__
     return storable(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")

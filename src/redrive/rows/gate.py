@@ -1,4 +1,4 @@
-"""The gate: how many rejected rows are too many."""
+"""The gate of a pipeline, a public class: which share of rejected rows raises an alert or aborts a run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from redrive.policy import option_checks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What a share of rejected rows means, and how many rows are too few.
+    """Shares of rejected rows that raise an alert or abort a run, and the minimum number of rows of a run.
 
-    Rows are input rows: of a record that a transform splits, one is rejected, however many rows it would have made.
+    Rows are input rows: a record that a transform splits into several rows counts as one.
 
-    warn         from this share on it is a matter for the day (P3); below it, for the log
-    page         above it, the on-call is paged (P1)
-    abort        above it, the run is aborted
+    warn         from this share on, a P3 alert; below it, a log line
+    page         above this share, the on-call is paged (P1)
+    abort        above this share, the run is aborted
     least        rows to read before a run is aborted half-way
     page_least   rejected rows below which the on-call is not paged
-    abort_least  rows to read before a run is aborted, also at its end: 1 of 4 rows is no share to go by
+    abort_least  rows to read before a run is aborted, also at its end: 1 of 4 rows is not a meaningful share
     at_least     rows that a run must have read at its end; with fewer it is aborted, since its source is incomplete
     """
 
@@ -52,12 +52,12 @@ class Gate:
         return Tier.P3 if rejected and rejected >= warn else Tier.LOG
 
     def stops(self, rejected: int, read: int, *, ended: bool) -> bool:
-        """Return whether a run is to be aborted: enough was read to judge, and too much of it was rejected.
+        """Return whether a run must be aborted: enough rows were read, and too many of them were rejected.
 
         ended  whether all rows were read
         """
         return (ended or read >= self.least) and self.judge(rejected, read) is Tier.ABORT
 
     def has_too_few(self, read: int) -> bool:
-        """Return whether a run that is at its end has read too few rows."""
+        """Return whether a completed run has read too few rows."""
         return self.at_least is not None and read < self.at_least

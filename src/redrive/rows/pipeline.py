@@ -1,4 +1,4 @@
-"""`redrive.Pipeline`: rows from a source, through option_checks, into a sink; what is bad goes to the quarantine."""
+"""`redrive.Pipeline`, the public class of the rows runtime: checks options, starts runs, and reprocesses letters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redrive.rows.gate import Gate
 from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.replay.reprocess import reprocess
 from redrive.rows.retries import PATIENCE
-from redrive.rows.run import Run, tell_of_refusal
+from redrive.rows.run import Run, report_refused_start
 from redrive.rows.run_options import RunOptions
 from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Replaceable, Source
@@ -39,25 +39,25 @@ _RULES = get_args(OnDuplicate)
 
 
 class Pipeline:
-    """Rows from a source into a sink: one bad row never stops the batch, one bad batch never stops the run.
+    """Move rows from a source into a sink: a rejected row never stops its batch, a rejected batch never stops the run.
 
-    name          under which its runs, checkpoint and letters are kept
+    name          the name under which its runs, checkpoint and letters are stored
     source        redrive.rows.csv, ndjson, parquet, records, pages or query
     sink          redrive.rows.table or parquet_dataset
     validate      a pydantic model, a dataframely schema, or a function of a record
     transform     a function of a record, or redrive.rows.per_frame(function of a frame)
-    key           the columns by which people know a record; the sink's key where nothing else is said
-    on_duplicate  which of several rows with one key counts: the "last", the "first", or the first, the others being
-                  quarantined ("quarantine")
+    key           the columns that identify a record in its letters; default: the key of the sink
+    on_duplicate  which of several rows with one key counts: the "last", the "first", or "quarantine": the first, and
+                  the others are quarantined
     batch         rows that are written at once
     gate          how many rejected rows are too many
-    on_new_column  what to do about columns of the source that the model or schema does not name: "ignore" and report
+    on_new_column  what to do with columns of the source that the model or schema does not name: "ignore" and report
                   them, or "reject" the source
-    sla           when a run is to be done: "06:30 Asia/Kolkata", or seconds from its start
-    deadline      seconds after which a run stops behind its batch; the next one goes on from there
+    sla           when a run must be complete: "06:30 Asia/Kolkata", or seconds from its start
+    deadline      seconds after which a run stops at the end of its batch; the next run resumes there
     patience      seconds for which transient errors that validate, transform or records raise are retried, with their
-                  batch; 0 stops the run at the first
-    store         where letters and checkpoints are kept; `redrive.connect()` where nothing else is said
+                  batch; 0 stops the run at the first error
+    store         where letters and checkpoints are stored; default: `redrive.connect()`
     on_event      a function that is called with every event of its runs
     """
 
@@ -86,8 +86,8 @@ class Pipeline:
             raise LetterError(
                 f"a pipeline needs a name, a text of 1 to 500 characters, not {str(name)[:40]!r}"
             ) from None
-        self.source = _fitting(source, "source", "open", "redrive.rows.csv(…)")
-        self.sink = _fitting(sink, "sink", "write", "redrive.rows.table(…)")
+        self.source = _require_method(source, "source", "open", "redrive.rows.csv(…)")
+        self.sink = _require_method(sink, "sink", "write", "redrive.rows.table(…)")
         if on_duplicate not in _RULES:
             raise ValueError(f"on_duplicate must be one of {', '.join(_RULES)}, not {on_duplicate!r}")
         if on_new_column not in ("ignore", "reject"):
@@ -95,14 +95,14 @@ class Pipeline:
         if on_duplicate != "last" and getattr(getattr(sink, "mode", None), "newer", None):
             raise ValueError(f"the sink keeps the newer row of a key, so on_duplicate={on_duplicate!r} has no meaning")
         if not self.sink.key:
-            _check_appending(self.source, on_duplicate)
+            _reject_key_options(self.source, on_duplicate)
         _share_file(self.source, self.sink)
         if gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate is a redrive.Gate, not {type(gate).__name__}")
-        named = (key,) if isinstance(key, str) else tuple(key or ())
+        key_columns = (key,) if isinstance(key, str) else tuple(key or ())
         self._sla = checked_sla(sla)
         self._deadline = None if deadline is None else option_checks.seconds("deadline", deadline, above=0)
-        self._job = RunOptions(
+        self._options = RunOptions(
             pipeline=self.name,
             source=self.source,
             sink=self.sink,
@@ -110,11 +110,11 @@ class Pipeline:
                 check_of(validate),
                 transform_of(transform),
                 key=self.sink.key,
-                letter_key=named or self.sink.key,
+                letter_key=key_columns or self.sink.key,
                 on_duplicate=on_duplicate,
                 of_text=getattr(self.source, "of_text", False),
             ),
-            key=named,
+            key=key_columns,
             on_duplicate=on_duplicate,
             batch=option_checks.count("batch", batch, least=1),
             gate=gate or Gate(),
@@ -123,7 +123,7 @@ class Pipeline:
             announcer=EventBus(on_event),
         )
         self.target: str | None = None
-        """What runs it, as FILE:NAME; set by `redrive run`, and stored with its runs and letters."""
+        """Where the pipeline is defined, as FILE:NAME; set by `redrive run`, stored with its runs and letters."""
         self._store: Store | None = store if isinstance(store, Store) else None
         self._store_url = None if isinstance(store, Store) else store
         self._stopping: StopSignal | None = None
@@ -134,7 +134,7 @@ class Pipeline:
 
     @property
     def store(self) -> Store:
-        """Where its letters and checkpoints are kept."""
+        """The store of its letters and checkpoints."""
         with self._lock:
             if self._store is None:
                 self._store = connect(self._store_url)
@@ -149,98 +149,100 @@ class Pipeline:
         watch: Callable[[Progress], None] | None = None,
         store: Store | None = None,
     ) -> Report:
-        """Run it, or go on where it stopped before its end.
+        """Start a run, or resume the unfinished one.
 
-        Raises `GateAborted` where too many rows were bad, `RunStopped` for whatever else ended it early: its `report`
-        says how far it came, and running again goes on from there.
+        Raises `GateAborted` if too many rows were rejected, and `RunStopped` if anything else ended the run early. The
+        error's `report` has the progress; the next `run()` resumes there.
 
-        restart        give an unfinished run up and begin at the start; refused where its rows were appended to a table
-                       that is not empty, since they would be appended again
+        restart        abandon an unfinished run and read from the start; an error if rows of it were appended to a
+                       table that is not empty, since they would be appended twice
         override_gate  continue a run that the gate aborted, which otherwise stays aborted
-        deadline       seconds after which it stops behind its batch
-        watch          is called after every batch with how far it has come
-        store          another store than the pipeline's own, for this run
+        deadline       seconds after which the run stops at the end of its batch
+        watch          a function that is called with the progress after every batch
+        store          the store for this run, in place of the pipeline's own
         """
-        opened = store or self.store
-        limit = self._deadline if deadline is None else option_checks.seconds("deadline", deadline, above=0)
-        job = replace(self._job, announcer=self._job.announcer.with_listeners(opened.listeners), target=self.target)
-        kept = opened.alerts.settings.environment
-        ledger = RunHandle(
-            opened.database,
+        opened_store = store or self.store
+        deadline_seconds = self._deadline if deadline is None else option_checks.seconds("deadline", deadline, above=0)
+        options = replace(
+            self._options, announcer=self._options.announcer.with_listeners(opened_store.listeners), target=self.target
+        )
+        environment_names = opened_store.alerts.settings.environment
+        handle = RunHandle(
+            opened_store.database,
             self.name,
             target=self.target,
             key=self.sink.key,
-            environment=kept,
+            environment=environment_names,
         )
-        self._stopping = stopping = StopSignal(limit)
+        self._stopping = stopping = StopSignal(deadline_seconds)
         try:
             with stopping.heeding_signals():
-                begun = self._begun(job, ledger, restart=restart, override_gate=override_gate)
-                writer = BatchWriter(job, opened, ledger, begun)
-                return Run(job, begun, ledger, writer, stopping=stopping, watch=watch).go()
+                started = self._start_run(options, handle, restart=restart, override_gate=override_gate)
+                writer = BatchWriter(options, opened_store, handle, started)
+                return Run(options, started, handle, writer, stopping=stopping, watch=watch).execute()
         finally:
-            ledger.release()
+            handle.release()
             self._stopping = None
             if isinstance(self.source, Replaceable):
                 self.source.forget()
             self.sink.close()
 
-    def _begun(self, job: RunOptions, ledger: RunHandle, **options: bool) -> StartedRun:
-        began = time.monotonic()
+    def _start_run(self, options: RunOptions, handle: RunHandle, **start_options: bool) -> StartedRun:
+        start = time.monotonic()
 
-        def tell(error: BaseException) -> None:
-            tell_of_refusal(job, ledger, sla=self._sla, error=error, seconds=time.monotonic() - began)
+        def report_refusal(error: BaseException) -> None:
+            report_refused_start(options, handle, sla=self._sla, error=error, seconds=time.monotonic() - start)
 
         try:
             appending = self.sink if not self.sink.key and isinstance(self.sink, Appends) else None
-            return ledger.begin(
+            return handle.begin(
                 self.source,
                 sink=self.sink.name,
                 sla=self._sla,
                 appending=appending,
                 sink_exists=self.sink.exists,
-                **options,
+                **start_options,
             )
         except (RunStopped, StoreError):
-            raise  # another process has it in hand, or nothing can be noted
+            raise  # another process runs the pipeline, or the store cannot be written
         except SystemExit as error:
-            tell(error)
+            report_refusal(error)
             raise
         except Exception as error:
             if is_interrupt(error):
                 raise
-            tell(error)
+            report_refusal(error)
             if isinstance(error, RedriveError) and not isinstance(error, CallError | StatedVerdict):
                 raise
-            # The source could not be compared with the one of the checkpoint: an API that is down, say.
+            # The source could not be compared with the one of the checkpoint, for example because an API is down.
             advice = "nothing was read; running again resumes at the last checkpoint"
             raise RunStopped(f"{self.name}: {sentence(error).rstrip('.')}; {advice}", kind=kind_of(error)) from error
 
     def stop(self, reason: str = "it was asked to") -> None:
-        """End the run that is under way behind its batch; from another thread."""
+        """Stop the current run at the end of its batch. Called from another thread."""
         stopping = self._stopping
         if stopping is not None:
             stopping.request_stop(reason)
 
     @property
     def letters_pipeline(self) -> str:
-        """The pipeline whose letters a replay sends to `reprocess`: this one."""
+        """The name of the pipeline whose letters a replay sends to `reprocess`: this pipeline."""
         return self.name
 
     @property
     def letters_overwrite(self) -> bool:
-        """Whether a replayed record replaces the row of its key in the sink, whatever that row holds."""
+        """Whether a replayed record always replaces the row of its key in the sink."""
         mode = getattr(self.sink, "mode", None)
         compares = mode is not None and (mode.on_conflict == "ignore" or mode.newer is not None)
         return bool(self.sink.key) and not compares
 
     @property
     def letters_sink(self) -> str:
-        """The sink that a replay writes to, by the name that runs have for it."""
+        """The name of the sink that a replay writes to, as stored with runs."""
         return storable(self.sink.name)
 
     def letters_keys(self, records: Sequence[Any]) -> list[str | None]:
-        """Return the keys of records as the sink compares them; None where one has none, or the sink has no key.
+        """Return the keys of records as the sink compares them; None for a record without a key, or a sink without.
 
         records  the records
         """
@@ -251,20 +253,20 @@ class Pipeline:
     def reprocess(
         self, records: Sequence[Any], *, dry_run: bool = False, letters: Sequence[Letter] = ()
     ) -> list[str | BaseException | None]:
-        """Send rejected records through the same checks and into the same sink: a target for `store.dlq.replay`.
+        """Validate rejected records again and write them to the sink: the target for `store.dlq.replay`.
 
-        Answers for each record why it was rejected, or None. A dry run writes nothing that lasts.
+        Returns for each record why it was rejected, or None. A dry run does not change the sink.
 
-        Where the sink appends rows, those of a letter are appended once, however often it is sent. Without `letters`,
-        records that are sent twice are appended twice.
+        A sink that appends rows appends those of a letter once, even if the letter is sent several times. Without
+        `letters`, records that are sent twice are appended twice.
 
-        records  as they were received, or edited
-        letters  the letters they come from, where they do
+        records  the records, as received or edited
+        letters  the letters of the records, if they have any
         """
-        return reprocess(self.source, self.sink, self._job.preparation, records, dry_run=dry_run, letters=letters)
+        return reprocess(self.source, self.sink, self._options.preparation, records, dry_run=dry_run, letters=letters)
 
 
-def _check_appending(source: Source, on_duplicate: OnDuplicate) -> None:
+def _reject_key_options(source: Source, on_duplicate: OnDuplicate) -> None:
     if on_duplicate != "last":
         raise ValueError(
             f"the sink appends every row and knows no keys, so on_duplicate={on_duplicate!r} has no meaning"
@@ -276,13 +278,13 @@ def _check_appending(source: Source, on_duplicate: OnDuplicate) -> None:
 
 
 def _share_file(source: Source, sink: Sink) -> None:
-    """Let a query of the DuckDB file that the sink writes to open it as the sink does."""
+    """Let a query open a DuckDB file in the same way as the sink that writes to it."""
     path, share = getattr(sink, "duckdb_file", None), getattr(source, "share_file", None)
     if path is not None and share is not None:
         share(path)
 
 
-def _fitting(value: Any, what: str, method: str, example: str) -> Any:
+def _require_method(value: Any, what: str, method: str, example: str) -> Any:
     if not hasattr(value, method) or isinstance(value, Mapping):
         raise TypeError(f"{what} must be one of redrive's, such as {example}, not {type(value).__name__}")
     return value

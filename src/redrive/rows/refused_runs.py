@@ -1,4 +1,4 @@
-"""Why a run does not begin: the gate has aborted the last one, or its rows would be appended twice."""
+"""Errors of a run that must not start, used by the checkpoint: the gate aborted the last run, or rows would double."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from redrive.rows.sinks.sink import Appends
 from redrive.store.repositories.runs import report_of
 
 
-def still_aborted(last: Row[Any], position: Any) -> GateAborted:
-    """The error of a run that was started again although the gate had aborted it."""
+def aborted_error(last_run: Row[Any], position: Any) -> GateAborted:
+    """Return the error for starting a run that the gate has aborted."""
     return GateAborted(
-        f"{last.pipeline_name} stays aborted: {last.reason}. Fix the source or the check, then begin again with "
-        "run(restart=True) or `redrive run --restart`, or accept the rejected rows and continue with "
+        f"{last_run.pipeline_name} stays aborted: {last_run.reason}. Fix the source or the check, then begin again "
+        "with run(restart=True) or `redrive run --restart`, or accept the rejected rows and continue with "
         "run(override_gate=True) or `redrive run --override-gate`",
-        report=report_of(last, position),
+        report=report_of(last_run, position),
     )
 
 
 def has_rows(appending: Appends | None) -> bool:
-    """Whether the table that rows are appended to has some."""
+    """Return whether the table of an appending sink has rows."""
     return appending is not None and not appending.is_empty()
 
 
-def has_appended(appending: Appends | None, last: Row[Any]) -> bool:
-    """Whether rows of a run were appended to a table that still has rows."""
+def has_appended(appending: Appends | None, last_run: Row[Any]) -> bool:
+    """Return whether rows of a run were appended to a table that still has rows."""
     if appending is None or appending.is_empty():
         return False
-    return bool(last.rows_written) or appending.has_appended(str(last.run_id))
+    return bool(last_run.rows_written) or appending.has_appended(str(last_run.run_id))
 
 
-def would_double(last: Row[Any], sink: str, why: str | None) -> PipelineError:
-    """The error of a run that would append again what an earlier one has appended."""
-    because = "a restart" if why is None else f"starting over ({why})"
+def double_append_error(last_run: Row[Any], sink: str, reason: str | None) -> PipelineError:
+    """Return the error for a run that would append the rows of an earlier run a second time."""
+    because = "a restart" if reason is None else f"starting over ({reason})"
     return PipelineError(
-        f"run {str(last.run_id)[:8]} of pipeline {last.pipeline_name!r} has appended rows to {sink}, and {because} "
-        "would append them again: finish it by running without restart and over the same input; or delete its rows and "
-        "begin under another name; or empty the table and begin with run(restart=True) or `redrive run --restart`"
+        f"run {str(last_run.run_id)[:8]} of pipeline {last_run.pipeline_name!r} has appended rows to {sink}, and "
+        f"{because} would append them again: finish it by running without restart and over the same input; or delete "
+        "its rows and begin under another name; or empty the table and begin with run(restart=True) or "
+        "`redrive run --restart`"
     )

@@ -1,6 +1,6 @@
-"""Retries of what transient errors stop in a run: reading its source, its validate and its transform.
+"""Retries of transient errors in the reading thread of a run: of reading the source, validating and transforming.
 
-The sink and the store retry by themselves, in the thread that writes.
+The sink and the store retry by themselves, in the writing thread.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ PATIENCE = 60.0
 _TRANSIENT = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
 _MOST_AMBIGUOUS = 3
 _TICK = 0.1
-_TO_CANCEL = 2.0  # seconds
+_CANCEL_GRACE = 2.0  # seconds
 _classifier = Classifier()
 
 Announce = Callable[[str, int, float, Exception], None]
-"""Called before a retry with the step, the number of the retry, the seconds until then, and the error."""
+"""Called before a retry with the step, the number of the retry, the wait in seconds, and the error."""
 
 
 class Retries:
-    """Runs the steps of a run in the thread that reads."""
+    """Runs the steps of the reading thread, with retries and cancellation."""
 
     def __init__(self, *, patience: float, stopping: StopSignal, announce: Announce) -> None:
         self.uncounted = 0
-        """Retries that no batch has counted yet."""
+        """Retries that are not yet in the counts of a batch."""
         self._patience = patience
         self._stopping = stopping
         self._announce = announce
@@ -54,46 +54,46 @@ class Retries:
         work: Callable[[], T],
         *,
         scope: Scope,
-        again: Callable[[], object] | None = None,
+        before_retry: Callable[[], object] | None = None,
         retried: bool = True,
     ) -> T:
-        """Return what `work` returns; an error that may be transient is retried within the patience.
+        """Return the result of `work`. Retry a transient or ambiguous error until the timeout of the pipeline.
 
         Args:
-            step: What `work` does, for events: "read", "prepare".
-            scope: What the error is classified as: an error of a "call", or one that a "row" may be to blame for.
-            again: Called before a retry.
-            retried: False for what has its own retries: it is only ended by a request to stop.
+            step: The name of the step, for events: "read", "prepare".
+            scope: How to classify an error: as that of a "call", or of a "row" that may have caused it.
+            before_retry: Called before each retry.
+            retried: False for work that retries by itself; then only a request to stop ends it.
         """
-        ends, retry, ambiguous = None, 0, 0
+        end, retry, ambiguous = None, 0, 0
         while True:
             try:
-                return self._interruptible(work)
+                return self._run_interruptibly(work)
             except StepCancelled as cancelled:
-                raise self._stopped() or cancelled from None
+                raise self._build_stop_error() or cancelled from None
             except Exception as error:
-                if self._cancellation.requested and (stopped := self._stopped()):
+                if self._cancellation.requested and (stopped := self._build_stop_error()):
                     raise stopped from error
-                # A service has retried by its own policy; to do so again would multiply the attempts.
+                # The client of a service has retried already; more retries would multiply the attempts.
                 if not retried or story_of(error) is not None:
                     raise
                 verdict = None if is_interrupt(error) else _classifier.classify(error, scope=scope)
                 ambiguous += verdict is not None and verdict.kind is Kind.AMBIGUOUS
                 if verdict is None or not (verdict.kind in _TRANSIENT or 0 < ambiguous <= _MOST_AMBIGUOUS):
                     raise
-                ends = time.monotonic() + self._patience if ends is None else ends
+                end = time.monotonic() + self._patience if end is None else end
                 retry += 1
-                top = backoff.ceiling(retry, base=0.1, multiplier=2, cap=10)
-                wait = max(random.uniform(top / 2, top), verdict.retry_after or 0.0)
-                if time.monotonic() + wait >= ends:
+                longest_wait = backoff.ceiling(retry, base=0.1, multiplier=2, cap=10)
+                wait = max(random.uniform(longest_wait / 2, longest_wait), verdict.retry_after or 0.0)
+                if time.monotonic() + wait >= end:
                     raise
                 self._announce(step, retry, wait, error)
                 self._sleep(wait)
             self.uncounted += 1
-            if again is not None:
-                again()
+            if before_retry is not None:
+                before_retry()
 
-    def _interruptible(self, work: Callable[[], T]) -> T:
+    def _run_interruptibly(self, work: Callable[[], T]) -> T:
         if self._interrupt is None:
             return work()
         with self._interrupt.armed():
@@ -101,38 +101,38 @@ class Retries:
 
     @contextmanager
     def cancelling(self) -> Iterator[None]:
-        """End what this thread waits for when it goes on after the run was asked to stop: a statement, a source."""
-        over = threading.Event()
+        """Cancel the step of this thread if it still runs some time after a request to stop."""
+        ended = threading.Event()
         self._interrupt = ThreadInterrupt()
-        threading.Thread(target=self._cancel, args=(over,), name="redrive-stop", daemon=True).start()
+        threading.Thread(target=self._cancel, args=(ended,), name="redrive-stop", daemon=True).start()
         try:
             with self._interrupt.installed(), self._cancellation.active():
                 yield
         finally:
-            over.set()
+            ended.set()
 
-    def _cancel(self, over: threading.Event) -> None:
-        asked: float | None = None
-        while not over.wait(_TICK):
+    def _cancel(self, ended: threading.Event) -> None:
+        requested_at: float | None = None
+        while not ended.wait(_TICK):
             if self._stopping.reason() is not None:
-                asked = asked or time.monotonic()
-                waited = time.monotonic() - asked
+                requested_at = requested_at or time.monotonic()
+                waited = time.monotonic() - requested_at
                 if waited >= thread.GRACE:
                     self._cancellation.cancel()
-                # A statement that is cancelled ends its step in an orderly way, within a moment.
-                if waited >= thread.GRACE + _TO_CANCEL and self._interrupt is not None:
+                # A cancelled statement ends its step with an error of its own; only other steps need an interrupt.
+                if waited >= thread.GRACE + _CANCEL_GRACE and self._interrupt is not None:
                     self._interrupt.interrupt()
 
     def _sleep(self, seconds: float) -> None:
-        ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
-            if stopped := self._stopped():
+        end = time.monotonic() + seconds
+        while (remaining := end - time.monotonic()) > 0:
+            if stopped := self._build_stop_error():
                 raise stopped
-            time.sleep(min(left, _TICK))
+            time.sleep(min(remaining, _TICK))
 
-    def _stopped(self) -> RunStopped | None:
+    def _build_stop_error(self) -> RunStopped | None:
         reason = self._stopping.reason()
         if reason is None:
             return None
-        sentence = f"stopped: {reason}; everything so far is written, and running again goes on from there"
-        return RunStopped(sentence, kind=Kind.TRANSIENT)
+        message = f"stopped: {reason}; everything so far is written, and running again goes on from there"
+        return RunStopped(message, kind=Kind.TRANSIENT)

@@ -1,7 +1,7 @@
-"""One run: reads and prepares the next batch while the last one is being written.
+"""The run of a pipeline, used by `Pipeline.run`: read and prepare the next batch while the last one is being written.
 
-The user's code (source, check, transform) runs in the thread that called `run()`; a thread beside it writes. There is
-one batch in the hands of each, so that memory does not grow with the source.
+The user's code (source, validator, transform) runs in the thread that called `run()`; a second thread writes. Each
+thread has one batch, so that memory does not grow with the source.
 """
 
 from __future__ import annotations
@@ -50,126 +50,131 @@ from redrive.rows.write.writer import BatchResult, BatchWriter
 T = TypeVar("T")
 
 SMALLEST = 16
-"""Rows of a batch that is not cut any further: what has no room in memory then never will."""
+"""Rows of the smallest batch: if this many rows do not fit into memory, smaller batches will not help."""
 
 
 class Run:
-    """A run that was begun."""
+    """The run of a pipeline that has claimed it."""
 
     def __init__(
         self,
-        job: RunOptions,
-        begun: StartedRun,
-        ledger: RunHandle,
+        options: RunOptions,
+        started: StartedRun,
+        handle: RunHandle,
         writer: BatchWriter,
         *,
         stopping: StopSignal,
         watch: Callable[[Progress], None] | None,
     ) -> None:
-        self._job = job
-        self._begun = begun
-        self._ledger = ledger
+        self._options = options
+        self._started = started
+        self._handle = handle
         self._writer = writer
         self._stopping = stopping
-        self._beside = WriteThread(stopping)
-        self._retries = Retries(patience=job.patience, stopping=stopping, announce=self._retried)
+        self._write_thread = WriteThread(stopping)
+        self._retries = Retries(patience=options.patience, stopping=stopping, announce=self._announce_retry)
         self._watch = watch
-        self._size = job.batch
+        self._size = options.batch
         self._reading: Reading | None = None
-        self._position = begun.position
-        self._waiting: deque[Batch] = deque()
+        self._position = started.position
+        self._pending: deque[Batch] = deque()
         self._done = 0
         self._tier = Tier.LOG
-        self._columns = KnownColumns(job.sink, begun.fields)
+        self._columns = KnownColumns(options.sink, started.fields)
         self._ignored: dict[str, None] = {}
 
-    def go(self) -> Report:
-        """Run to the end. Whatever ends it before, the checkpoint is saved and the report is in the error."""
+    def execute(self) -> Report:
+        """Run to the end and return the report. If the run ends early, its checkpoint is saved.
+
+        Raises:
+            GateAborted: too many rows were rejected; the error has the report.
+            RunStopped: any other reason; the error has the report.
+        """
         self._announce(
             RunStarted,
-            source=self._job.source_name,
-            sink=self._job.sink_name,
-            resumed=self._begun.resumed,
-            checkpoint=self._begun.position,
-            sla=self._begun.sla,
-            started_over=self._begun.started_over,
-            gate_overridden=self._begun.overridden,
+            source=self._options.source_name,
+            sink=self._options.sink_name,
+            resumed=self._started.resumed,
+            checkpoint=self._started.position,
+            sla=self._started.sla,
+            started_over=self._started.started_over,
+            gate_overridden=self._started.overridden,
         )
         try:
-            with self._ledger.kept_alive(), self._retries.cancelling():
-                self._all()
+            with self._handle.keep_claim(), self._retries.cancelling():
+                self._process_batches()
         except GateAborted as aborted:
-            raise self._ended(RunStatus.ABORTED, aborted) from None
+            raise self._end_with_error(RunStatus.ABORTED, aborted) from None
         except RunStopped as stopped:
-            raise self._ended(RunStatus.STOPPED, stopped) from None
+            raise self._end_with_error(RunStatus.STOPPED, stopped) from None
         except BaseException as error:
             if isinstance(error, Exception) and not is_interrupt(error):
-                raise self._ended(RunStatus.FAILED, error) from error
-            if type(error).__name__ == "PanicException":  # what polars raises for a fault of its own is no interrupt
-                raise self._ended(RunStatus.FAILED, RuntimeError(str(error))) from error
-            # Code that calls sys.exit is a fault; a signal handler of the program that does so was asked to stop.
+                raise self._end_with_error(RunStatus.FAILED, error) from error
+            if type(error).__name__ == "PanicException":  # polars raises it for its own faults; it is not an interrupt
+                raise self._end_with_error(RunStatus.FAILED, RuntimeError(str(error))) from error
+            # User code that calls sys.exit is at fault; a signal handler that calls it is a request to stop.
             exited = isinstance(error, SystemExit) and not is_from_signal_handler(error)
-            self._end(RunStatus.STOPPED, stop_reason(error), error if exited else None)  # what was written is saved
+            self._end(RunStatus.STOPPED, stop_reason(error), error if exited else None)  # written rows are saved
             raise
         finally:
             self._close()
         return self._end(RunStatus.COMPLETE, None, None)
 
-    # ── batch by batch ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── process batches ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _all(self) -> None:
+    def _process_batches(self) -> None:
         self._open()
         under_way: tuple[Prepared, Future[BatchResult]] | None = None
         try:
             while True:
                 try:
-                    prepared = self._next()
+                    prepared = self._prepare_next()
                 except BaseException as error:
-                    if _is_interrupt(error):
+                    if _ends_run_at_once(error):
                         raise
-                    # What was handed over is being written all the same.
+                    # The batch before this one is already being written, and must be saved.
                     if under_way is not None:
-                        self._written(*under_way)
+                        self._finish_write(*under_way)
                     raise
                 if under_way is not None:
-                    self._written(*under_way)
-                self._judge(final=False)
+                    self._finish_write(*under_way)
+                self._check_gate(final=False)
                 if prepared is None:
                     break
-                self._fit(prepared)
+                self._fit_columns(prepared)
                 under_way = prepared, self._submit(prepared)
                 if reason := self._stopping.reason():
-                    self._written(*under_way)
-                    self._judge(final=False)
+                    self._finish_write(*under_way)
+                    self._check_gate(final=False)
                     raise RunStopped(
                         f"stopped: {reason}; everything so far is written, and running again goes on from there",
                         kind=Kind.TRANSIENT,
                     )
         except BaseException as error:
-            if _is_interrupt(error):
-                written = self._beside.interrupt()
-                if isinstance(written, BatchResult):
-                    self._note(written)
+            if _ends_run_at_once(error):
+                result = self._write_thread.interrupt()
+                if isinstance(result, BatchResult):
+                    self._report_batch(result)
             raise
-        self._judge(final=True)
+        self._check_gate(final=True)
 
     def _submit(self, prepared: Prepared) -> Future[BatchResult]:
-        return self._beside.submit(lambda: self._writer.write(prepared))
+        return self._write_thread.submit(lambda: self._writer.write(prepared))
 
     def _open(self) -> None:
-        reading = self._reading = self._reader("read", self._open_source)
+        reading = self._reading = self._retry_reading("read", self._open_source)
         if reading.columns is not None:
             self._check_columns(reading.columns)
             self._note_ignored(reading.columns)
 
     def _open_source(self) -> Reading:
-        source, identity = self._job.source, self._begun.identity
+        source, identity = self._options.source, self._started.identity
         if isinstance(source, SetsFilesAside):
-            return source.open_fitting(self._position, identity, self._misfit)
+            return source.open_fitting(self._position, identity, self._explain_misfit)
         return source.open(self._position, identity)
 
-    def _misfit(self, columns: Sequence[str]) -> str | None:
-        """Why rows of these columns cannot be checked or written."""
+    def _explain_misfit(self, columns: Sequence[str]) -> str | None:
+        """Return why rows of these columns cannot be validated or written; None where they can."""
         if self._columns.have_fitted(tuple(columns)):
             return None
         try:
@@ -179,66 +184,68 @@ class Run:
         return None
 
     def _check_columns(self, columns: Sequence[str]) -> None:
-        job = self._job
-        job.preparation.fits(columns)
-        if missing := [name for name in job.key if name not in columns]:
+        options = self._options
+        options.preparation.fits(columns)
+        if missing := [name for name in options.key if name not in columns]:
             raise PipelineError(
-                f"the key {missing[0]!r} is not among the columns of {job.source.name}: {', '.join(columns)}"
+                f"the key {missing[0]!r} is not among the columns of {options.source.name}: {', '.join(columns)}"
             )
-        if job.preparation.keeps_columns:
-            # Also where no row follows: a page of HTML that was saved as a CSV file has a header, and nothing else.
-            if missing := [name for name in job.sink.key if name not in columns]:
+        if options.preparation.keeps_columns:
+            # Sources without rows are checked, too: a page of HTML that was saved as a CSV file has only a header.
+            if missing := [name for name in options.sink.key if name not in columns]:
                 raise unmet("the sink's key", missing, columns)
-            self._beside.ask(lambda: job.sink.check(columns))
+            self._write_thread.ask(lambda: options.sink.check(columns))
 
     def _note_ignored(self, columns: Collection[str]) -> None:
-        """Report columns that are not written, each once; or reject the source."""
-        ignored = self._job.preparation.ignored(columns)
+        """Report each ignored column once, or reject the source if the pipeline asks for it."""
+        ignored = self._options.preparation.ignored(columns)
         new = tuple(sorted(name for name in ignored if name not in self._ignored))
         if not new:
             return
-        if self._job.on_new_column == "reject":
+        if self._options.on_new_column == "reject":
             raise PipelineError(
-                f"{self._job.source.name} has columns that the model or schema does not name: {', '.join(new)}; add "
-                'them there, or write on_new_column="ignore"'
+                f"{self._options.source.name} has columns that the model or schema does not name: {', '.join(new)}; "
+                'add them there, or write on_new_column="ignore"'
             )
         self._ignored.update(dict.fromkeys(new))
-        self._announce(ColumnsIgnored, source=self._job.source_name, columns=tuple(map(storable, new)))
+        self._announce(ColumnsIgnored, source=self._options.source_name, columns=tuple(map(storable, new)))
 
-    def _fit(self, prepared: Prepared) -> None:
-        """Give the rows the columns that the sink is to have; it may have to be waited for."""
-        self._beside.result(self._beside.submit(lambda: self._job.preparation.fit(prepared, self._columns)))
+    def _fit_columns(self, prepared: Prepared) -> None:
+        """Give the rows the columns of the sink. The write thread does it, since the sink may be slow to answer."""
+        self._write_thread.result(
+            self._write_thread.submit(lambda: self._options.preparation.fit(prepared, self._columns))
+        )
 
-    def _next(self) -> Prepared | None:
-        """The next batch, read and prepared; a smaller one where memory does not suffice."""
+    def _prepare_next(self) -> Prepared | None:
+        """Read and prepare the next batch; a smaller one where memory does not suffice. Return None at the end."""
         while True:
-            batch = self._waiting.popleft() if self._waiting else self._read()
+            batch = self._pending.popleft() if self._pending else self._read()
             if batch is None:
                 return None
             try:
-                return self._prepared(batch)
+                return self._prepare(batch)
             except Exception as error:
                 if is_interrupt(error) or kind_of(error) is not Kind.RESOURCE:
                     raise
-                self._waiting.extendleft(reversed(self._halved(batch, error)))
+                self._pending.extendleft(reversed(self._halve(batch, error)))
 
-    def _prepared(self, batch: Batch) -> Prepared:
-        prepared = self._retries.run("prepare", lambda: self._job.preparation.prepare(batch), scope="row")
+    def _prepare(self, batch: Batch) -> Prepared:
+        prepared = self._retries.run("prepare", lambda: self._options.preparation.prepare(batch), scope="row")
         prepared.counts += Counts(retries=self._retries.uncounted)
         self._retries.uncounted = 0
         return prepared
 
     def _read(self) -> Batch | None:
         try:
-            batch = self._reader("read", self._read_once, again=self._close)
+            batch = self._retry_reading("read", self._read_once, before_retry=self._close)
         except MemoryError as error:
-            self._shrink(self._size // 2, error)
+            self._shrink_batches(self._size // 2, error)
             self._close()
             return self._read()
         if batch is not None:
             self._position, self._done = batch.next, batch.done
             self._writer.source_total = None if self._reading is None else self._reading.total
-            if self._job.preparation.names_columns and not batch.rows.is_frame and len(batch.rows):
+            if self._options.preparation.names_columns and not batch.rows.is_frame and len(batch.rows):
                 self._note_ignored(set().union(*batch.rows.records))
         return batch
 
@@ -247,99 +254,101 @@ class Run:
             self._reading = self._open_source()
         return self._reading.read(self._size)
 
-    def _reader(self, step: str, work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
-        """Retry reading, unless the source has done so itself or cannot be opened again."""
-        retried = getattr(self._job.source, "retries_reading", True)
-        return self._retries.run(step, work, scope="call", again=again, retried=retried)
+    def _retry_reading(
+        self, step: str, work: Callable[[], T], *, before_retry: Callable[[], object] | None = None
+    ) -> T:
+        """Read with retries, unless the source retries by itself or cannot be opened twice."""
+        retried = getattr(self._options.source, "retries_reading", True)
+        return self._retries.run(step, work, scope="call", before_retry=before_retry, retried=retried)
 
-    def _halved(self, batch: Batch, error: BaseException) -> tuple[Batch, Batch]:
-        self._shrink(len(batch.rows) // 2, error)
+    def _halve(self, batch: Batch, error: BaseException) -> tuple[Batch, Batch]:
+        self._shrink_batches(len(batch.rows) // 2, error)
         return batch.halves()
 
-    def _shrink(self, size: int, error: BaseException) -> None:
+    def _shrink_batches(self, size: int, error: BaseException) -> None:
         if size < SMALLEST:
             raise error
         self._size = min(self._size, size)
         self._announce(BatchShrunk, rows=size, reason=reason_of(error))
 
-    def _written(self, prepared: Prepared, under_way: Future[BatchResult]) -> None:
+    def _finish_write(self, prepared: Prepared, under_way: Future[BatchResult]) -> None:
         try:
-            written = self._beside.result(under_way)
+            result = self._write_thread.result(under_way)
         except Exception as error:
             if is_interrupt(error) or kind_of(error) is not Kind.RESOURCE or not len(prepared.rows):
                 raise
-            self._in_pieces(prepared.batch, error)
+            self._write_halves(prepared.batch, error)
         else:
-            self._note(written)
+            self._report_batch(result)
 
-    def _in_pieces(self, batch: Batch, error: BaseException) -> None:
-        """Write a batch that was too much for the sink, half by half."""
-        for half in self._halved(batch, error):
+    def _write_halves(self, batch: Batch, error: BaseException) -> None:
+        """Write a batch that was too large for the sink, half by half."""
+        for half in self._halve(batch, error):
             try:
-                prepared = self._prepared(half)
-                self._fit(prepared)
-                written = self._beside.result(self._submit(prepared))
-            except Exception as again:
-                if is_interrupt(again) or kind_of(again) is not Kind.RESOURCE:
+                prepared = self._prepare(half)
+                self._fit_columns(prepared)
+                result = self._write_thread.result(self._submit(prepared))
+            except Exception as half_error:
+                if is_interrupt(half_error) or kind_of(half_error) is not Kind.RESOURCE:
                     raise
-                self._in_pieces(half, again)
+                self._write_halves(half, half_error)
             else:
-                self._note(written)
+                self._report_batch(result)
 
-    # ── what it means ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── judge and report ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _note(self, written: BatchResult) -> None:
+    def _report_batch(self, result: BatchResult) -> None:
         writer = self._writer
-        if written.bad_batch is not None:
-            self._announce(BatchQuarantined, rows=written.counts.read, reason=written.bad_batch)
-        if not written.moved:
-            return  # a piece of a batch
+        if result.bad_batch is not None:
+            self._announce(BatchQuarantined, rows=result.counts.read, reason=result.bad_batch)
+        if not result.moved:
+            return  # half of a batch; the checkpoint moves with the last half
         self._announce(
             BatchWritten,
-            counts=written.counts,
+            counts=result.counts,
             so_far=writer.counts,
-            seconds=written.seconds,
+            seconds=result.seconds,
             checkpoint=writer.position,
         )
         if self._watch is not None:
             total = self._reading.total if self._reading is not None else None
             self._watch(Progress(counts=writer.counts, done=self._done, total=total, seconds=writer.seconds))
 
-    def _judge(self, *, final: bool) -> None:
+    def _check_gate(self, *, final: bool) -> None:
         judged, tier = self._writer.judged, self._writer.tier
-        worse = list(Tier).index(tier) > list(Tier).index(self._tier)
-        enough = judged.read >= self._job.gate.least
-        if final or (worse and enough):
+        is_worse = list(Tier).index(tier) > list(Tier).index(self._tier)
+        has_enough_rows = judged.read >= self._options.gate.least
+        if final or (is_worse and has_enough_rows):
             self._tier = tier
             self._announce(
                 GateJudged, tier=tier, rate=judged.rate, rejected=judged.rejected, read=judged.read, final=final
             )
-        if self._job.gate.stops(judged.rejected, judged.read, ended=final):
+        if self._options.gate.stops(judged.rejected, judged.read, ended=final):
             raise GateAborted(
                 f"the gate aborted it: {judged.rejected:,} of {judged.read:,} rows were rejected ({judged.rate:.1%}, "
-                f"more than {self._job.gate.abort:.0%}); the others are written, the rejected ones quarantined: see "
-                f"`redrive dlq causes --run {str(self._begun.run_id)[:8]}`"
+                f"more than {self._options.gate.abort:.0%}); the others are written, the rejected ones quarantined: "
+                f"see `redrive dlq causes --run {str(self._started.run_id)[:8]}`"
             )
-        if final and not self._begun.overridden and self._job.gate.has_too_few(self._writer.counts.read):
+        if final and not self._started.overridden and self._options.gate.has_too_few(self._writer.counts.read):
             raise GateAborted(
                 f"the gate aborted it: {self._writer.counts.read:,} rows were read, and at least "
-                f"{self._job.gate.at_least:,} are expected; what was read is written"
+                f"{self._options.gate.at_least:,} are expected; what was read is written"
             )
 
-    def _ended(self, status: RunStatus, error: Exception) -> RunStopped:
-        """The error that a caller sees, with the report."""
+    def _end_with_error(self, status: RunStatus, error: Exception) -> RunStopped:
+        """End the run, and return the error for the caller, with the report."""
         report = self._end(status, sentence(error), error)
         if isinstance(error, RunStopped):
             error.report = report
             return error
-        return RunStopped(f"{self._job.pipeline}: {sentence(error)}", kind=kind_of(error), report=report)
+        return RunStopped(f"{self._options.pipeline}: {sentence(error)}", kind=kind_of(error), report=report)
 
     def _end(self, status: RunStatus, reason: str | None, error: BaseException | None) -> Report:
         writer, ended = self._writer, None
         writer.counts += Counts(retries=self._retries.uncounted)
         fault = None if error is None else RunFault.of(error)
         try:
-            ended = self._ledger.end(
+            ended = self._handle.end(
                 status,
                 reason=reason,
                 fault=fault,
@@ -348,40 +357,40 @@ class Run:
                 tier=writer.tier,
                 keep_claims=writer.has_unsaved_rows,
             )
-        except (StoreError, RunStopped) as lost:
-            # The checkpoint stands where the last batch left it; only how the run ended is not noted. Where everything
-            # else went well, that is what has gone wrong.
+        except (StoreError, RunStopped) as store_error:
+            # The checkpoint is where the last batch left it; only the end of the run is not recorded. If there was no
+            # other error, this is the one to report.
             if error is None and status is RunStatus.COMPLETE:
-                raise self._unsaved(lost) from lost
-        report = self._report(status, reason, ended, fault)
-        self._job.announcer.event(_ending(report, fault))
+                raise self._build_unsaved_error(store_error) from store_error
+        report = self._build_report(status, reason, ended, fault)
+        self._options.announcer.event(_build_ended_event(report, fault))
         return report
 
-    def _unsaved(self, lost: StoreError | RunStopped) -> RunStopped:
-        report = self._report(RunStatus.FAILED, sentence(lost), None)
-        return RunStopped(f"{self._job.pipeline}: {sentence(lost)}", kind=lost.kind, report=report)
+    def _build_unsaved_error(self, store_error: StoreError | RunStopped) -> RunStopped:
+        report = self._build_report(RunStatus.FAILED, sentence(store_error), None)
+        return RunStopped(f"{self._options.pipeline}: {sentence(store_error)}", kind=store_error.kind, report=report)
 
-    def _report(
+    def _build_report(
         self, status: RunStatus, reason: str | None, ended: datetime | None, fault: RunFault | None = None
     ) -> Report:
         writer = self._writer
         return Report(
-            pipeline=self._job.pipeline,
-            run_id=self._begun.run_id,
+            pipeline=self._options.pipeline,
+            run_id=self._started.run_id,
             status=status,
-            source=self._job.source_name,
-            sink=self._job.sink_name,
-            started_at=self._begun.started_at,
+            source=self._options.source_name,
+            sink=self._options.sink_name,
+            started_at=self._started.started_at,
             seconds=writer.seconds,
             **{name: getattr(writer.counts, name) for name in COUNTED},
             tier=writer.tier,
-            resumed=self._begun.resumed,
-            started_over=self._begun.started_over,
+            resumed=self._started.resumed,
+            started_over=self._started.started_over,
             checkpoint=writer.position,
             reason=reason,
-            sla=self._begun.sla,
+            sla=self._started.sla,
             ended_at=ended,
-            gate_overridden=self._begun.overridden,
+            gate_overridden=self._started.overridden,
             source_done=writer.source_done,
             source_total=writer.source_total,
             detail=None if fault is None else fault.detail,
@@ -389,9 +398,9 @@ class Run:
         )
 
     def _announce(self, event: Any, **values: Any) -> None:
-        self._job.announcer.event(event(pipeline=self._job.pipeline, run_id=self._begun.run_id, **values))
+        self._options.announcer.event(event(pipeline=self._options.pipeline, run_id=self._started.run_id, **values))
 
-    def _retried(self, step: str, retry: int, wait: float, error: Exception) -> None:
+    def _announce_retry(self, step: str, retry: int, wait: float, error: Exception) -> None:
         self._announce(BatchRetried, step=step, retry=retry, wait=wait, reason=reason_of(error))
 
     def _close(self) -> None:
@@ -400,43 +409,45 @@ class Run:
             reading.close()
 
 
-def _is_interrupt(error: BaseException) -> bool:
-    """Return whether an error of the thread that reads means: end now, without waiting for the sink to the end."""
+def _ends_run_at_once(error: BaseException) -> bool:
+    """Return whether an error of the reading thread ends the run at once, without waiting for the sink."""
     if isinstance(error, Exception):
         return is_interrupt(error)
     return isinstance(error, KeyboardInterrupt | SystemExit)
 
 
-def tell_of_refusal(
-    job: RunOptions, ledger: RunHandle, *, sla: TimeOfDay | float | None, error: BaseException, seconds: float
+def report_refused_start(
+    options: RunOptions, handle: RunHandle, *, sla: TimeOfDay | float | None, error: BaseException, seconds: float
 ) -> None:
-    """Note and announce that a run could not begin: its file is not there, its checkpoint is of another source.
+    """Record and announce that a run could not start: its file is missing, or its checkpoint is of another source.
 
-    Nobody would hear of it otherwise but who has started it, which may be a scheduler.
+    Without this, only the caller would see the error, and the caller may be a scheduler.
     """
     fault = RunFault.of(error)
     reason = stop_reason(error) if isinstance(error, SystemExit) else sentence(error)
     try:
-        refusal = ledger.refuse(job.source, sink=job.sink.name, sla=sla, reason=reason, fault=fault, seconds=seconds)
+        refused_start = handle.record_refused_start(
+            options.source, sink=options.sink.name, sla=sla, reason=reason, fault=fault, seconds=seconds
+        )
     except StoreError:
-        return  # its caller has the error itself
-    if refusal is not None:
+        return  # the caller raises the error itself
+    if refused_start is not None:
         report = Report(
-            pipeline=job.pipeline,
-            run_id=refusal.run_id,
+            pipeline=options.pipeline,
+            run_id=refused_start.run_id,
             status=RunStatus.FAILED,
-            source=job.source_name,
-            sink=job.sink_name,
-            started_at=refusal.at - timedelta(seconds=seconds),
+            source=options.source_name,
+            sink=options.sink_name,
+            started_at=refused_start.at - timedelta(seconds=seconds),
             seconds=seconds,
             reason=reason,
-            sla=refusal.sla,
-            ended_at=refusal.at,
+            sla=refused_start.sla,
+            ended_at=refused_start.at,
         )
-        job.announcer.event(_ending(report, fault))
+        options.announcer.event(_build_ended_event(report, fault))
 
 
-def _ending(report: Report, fault: RunFault | None) -> RunEnded:
+def _build_ended_event(report: Report, fault: RunFault | None) -> RunEnded:
     if fault is None:
         return RunEnded(report=report)
     return RunEnded(report=report, error=fault.name, kind=fault.kind, service=fault.service)

@@ -1,4 +1,4 @@
-"""What the runs of a pipeline are made of."""
+"""The options of a pipeline's runs, passed from `Pipeline` to the run and its writer."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from redrive.rows.sources.source import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """A pipeline's parts."""
+    """The checked options of a pipeline."""
 
     pipeline: str
     source: Source
     sink: Sink
     preparation: Preparation
     key: tuple[str, ...]
-    """The columns by which people know a record, where the pipeline names them."""
+    """The columns that identify a record in its letters, if the pipeline names them."""
     on_duplicate: OnDuplicate
     batch: int
     gate: Gate
     on_new_column: Literal["ignore", "reject"]
-    """What to do about columns of the source that the model or schema does not name."""
+    """What to do with columns of the source that the model or schema does not name."""
     patience: float
     """Seconds for which transient errors of reading, validate and transform are retried."""
     announcer: EventBus
     target: str | None = None
-    """What runs it, FILE:NAME, where that is known."""
+    """Where the pipeline is defined, as FILE:NAME, if known."""
 
     @property
     def source_name(self) -> str:
-        """The source as it is told of: a file's name need not be text."""
+        """The name of the source as text that can be stored: the name of a file may have bytes that are not text."""
         return storable(self.source.name)
 
     @property
     def sink_name(self) -> str:
-        """The sink as it is told of."""
+        """The name of the sink as text that can be stored."""
         return storable(self.sink.name)

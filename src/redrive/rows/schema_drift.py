@@ -1,8 +1,8 @@
-"""The columns of a run. A file has the same ones in every row; those of records come and go.
+"""The columns of a run, used before a batch is written: rows of a file have the same columns, records may differ.
 
-What a record does not have is nothing (None), in whatever batch it happens to be: each batch has all columns that the
-run has seen. A record that brings a column of its own, which the sink does not know, is rejected by itself. Names that
-the sink takes for the same are one column, and a record with several of them is rejected, too.
+A field that a record lacks is None: each batch has all columns that the run has seen. Only the records with a column
+that the sink does not have are rejected. Names that the sink treats as the same are one column, and a record with
+several of them is rejected, too.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from redrive.rows.sinks.sink import Sink
 
 
 class KnownColumns:
-    """What the sink is known to take."""
+    """The columns that the sink is known to accept."""
 
     def __init__(self, sink: Sink, seen: Sequence[str] = ()) -> None:
-        """`seen` are the fields that records of the run had before it was stopped or killed."""
+        """Set the fields of the run's records before it was stopped or killed: `seen`."""
         self._sink = sink
         self._fitting: set[tuple[str, ...]] = set()
         self._seen: dict[str, None] = dict.fromkeys(seen)
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """The fields that records of the run have had so far."""
+        """The fields of the run's records so far."""
         return tuple(self._seen)
 
     def have_fitted(self, columns: tuple[str, ...]) -> bool:
-        """Whether rows of these columns were found to fit."""
+        """Return whether rows of these columns have fitted before."""
         return columns in self._fitting
 
     def fit(self, rows: Outgoing) -> tuple[Outgoing, Sequence[Refused]]:
-        """The rows as the sink can take them, and those it cannot.
+        """Return the rows with the columns of the sink, and the rows that do not fit.
 
-        Raises `SinkMismatch` where no row of the run has fitted so far: then it is not the rows that are odd.
+        Raises:
+            SinkMismatch: No row of the run has fitted so far, so the sink itself is probably the wrong one.
         """
         if not len(rows):
             return rows, ()
@@ -50,10 +51,10 @@ class KnownColumns:
         try:
             self._check(wanted)
         except SinkMismatch as error:
-            united, unfit = _without(united, error)
+            united, unfit = _split_by_columns(united, error)
             if not len(united) and not self._seen:
                 raise
-            refused += [replace(one, place=places[one.place]) for one in unfit]
+            refused += [replace(misfit, place=places[misfit.place]) for misfit in unfit]
             if not len(united):
                 return united.onto(self.seen), refused
             wanted = tuple(name for name in wanted if name not in error.unknown)
@@ -68,32 +69,32 @@ class KnownColumns:
 
 
 def unite(sink: Sink, rows: Outgoing, seen: Collection[str] = ()) -> tuple[Outgoing, Sequence[int], list[Refused]]:
-    """Make one column of those whose names the sink takes for the same.
+    """Merge columns whose names the sink treats as the same.
 
     Args:
-        seen: columns of earlier rows; a name that was there first stays, and so does one that the sink itself uses.
+        seen: Columns of earlier rows. The earliest name is used, unless the sink itself uses another.
 
     Returns:
-        The rows, their places among those given, and the rows that have a value under several of such names.
+        The rows, their places among `rows`, and the rows that have a value under several such names.
     """
     fold = getattr(sink, "fold", str)
     mode = getattr(sink, "mode", None)
-    named = [*sink.key, *(mode.columns if mode is not None else ())]
-    names = {fold(name): name for name in [*reversed(rows.columns), *reversed([*seen]), *named]}
+    sink_columns = [*sink.key, *(mode.columns if mode is not None else ())]
+    names = {fold(name): name for name in [*reversed(rows.columns), *reversed([*seen]), *sink_columns]}
     if all(names[fold(name)] == name for name in rows.columns):
         return rows, range(len(rows)), []
     columns: dict[str, list[Any]] = {}
     refused: dict[int, Refused] = {}
     for name in rows.columns:
-        own, values = names[fold(name)], rows.values(name)
-        column = columns.setdefault(own, [None] * len(rows))
+        column_name, values = names[fold(name)], rows.values(name)
+        column = columns.setdefault(column_name, [None] * len(rows))
         for place, value in enumerate(values):
             if value is not None and column[place] is not None:
-                twin = next(one for one in rows.columns if names[fold(one)] == own)
-                why = f"{twin!r} and {name!r} are one column of the sink, and the record has both"
+                other_name = next(other for other in rows.columns if names[fold(other)] == column_name)
+                why = f"{other_name!r} and {name!r} are one column of the sink, and the record has both"
                 refused.setdefault(place, Refused(place, why, ErrorType.SCHEMA))
             column[place] = column[place] if value is None else value
-    made = Outgoing(
+    united_rows = Outgoing(
         tuple(columns),
         rows.origin,
         tuples=list(zip(*columns.values(), strict=True)),
@@ -103,16 +104,20 @@ def unite(sink: Sink, rows: Outgoing, seen: Collection[str] = ()) -> tuple[Outgo
         of_text=rows.of_text,
         keys=rows.keys,
     )
-    good = [place for place in range(len(rows)) if place not in refused]
-    return made.take(good), good, [refused[place] for place in sorted(refused)]
+    fitting_places = [place for place in range(len(rows)) if place not in refused]
+    return united_rows.take(fitting_places), fitting_places, [refused[place] for place in sorted(refused)]
 
 
-def _without(rows: Outgoing, error: SinkMismatch) -> tuple[Outgoing, Sequence[Refused]]:
-    """The rows that do not have the columns that are too many, and those that do."""
+def _split_by_columns(rows: Outgoing, error: SinkMismatch) -> tuple[Outgoing, Sequence[Refused]]:
+    """Return the rows without a value in an unknown column, and the others as rejected rows."""
     extra = {name: rows.values(name) for name in error.unknown if name in rows.columns}
-    bad = {place: name for name, values in extra.items() for place, value in enumerate(values) if value is not None}
+    unfit_names = {
+        place: name for name, values in extra.items() for place, value in enumerate(values) if value is not None
+    }
     if not extra:
-        raise error  # it is a column of earlier rows, which the sink has lost since
-    good = [place for place in range(len(rows)) if place not in bad]
+        raise error  # a column of earlier rows, which the sink no longer has
+    fitting_places = [place for place in range(len(rows)) if place not in unfit_names]
     why = "{!r} is a column that the sink does not have"
-    return rows.take(good), [Refused(place, why.format(bad[place]), ErrorType.SCHEMA) for place in sorted(bad)]
+    return rows.take(fitting_places), [
+        Refused(place, why.format(unfit_names[place]), ErrorType.SCHEMA) for place in sorted(unfit_names)
+    ]

@@ -1,4 +1,4 @@
-"""Frames of records, without losing or bending a value."""
+"""Conversion between records and polars frames that neither loses nor changes a value; used by all of `rows`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.rows.sinks.values import json_text
 with require_extra("rows"):
     import polars as pl
 
-# polars takes a second over a value of 150 levels, and one that contains itself would end the process.
+# polars needs a second for a value of 150 levels, and a value that contains itself would crash the process.
 _DEEPEST = 64
 _LARGEST = 127  # bits of an integer, beside its sign
 _EXACT_IN_FLOAT = 53
@@ -38,10 +38,10 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class UnframeableValue:
-    """A value that no frame can hold, not even as a text.
+    """A value that no frame can hold, not even as text.
 
-    place, column  where it stands
-    why            what is wrong with it, in words that name the column
+    place, column  the row and the column of the value
+    why            what is wrong with it, including the name of the column
     """
 
     place: int
@@ -50,7 +50,7 @@ class UnframeableValue:
 
 
 def of_records(records: Sequence[Record]) -> pl.DataFrame:
-    """A frame of records; values of several types in one column become text, as a CSV file would have them."""
+    """Return a frame of records. Values of several types in one column become text, as in a CSV file."""
     frame, misfits = framed(records)
     if misfits:
         raise ValueError(misfits[0].why)
@@ -60,9 +60,9 @@ def of_records(records: Sequence[Record]) -> pl.DataFrame:
 def framed(
     records: Sequence[Record], columns: Iterable[str] | None = None, *, one_kind: bool = False
 ) -> tuple[pl.DataFrame, list[UnframeableValue]]:
-    """A frame of records, or of some columns of them, and the values that have no place in it: they are null there.
+    """Return a frame of records, or of some of their columns, and the values that do not fit: they are null in it.
 
-    one_kind  values of another kind than most of their column have no place; otherwise all become text
+    one_kind  whether a value of another kind than most of its column does not fit; otherwise all become text
     """
     names = dict.fromkeys(name for record in records for name in record) if columns is None else columns
     misfits: list[UnframeableValue] = []
@@ -77,53 +77,56 @@ def framed(
 
 
 def records_of(frame: pl.DataFrame) -> list[Record]:
-    """The rows of a frame as records; a time with nanoseconds, which Python does not have, is a text."""
-    fine = [name for name, dtype in frame.schema.items() if has_nanoseconds(dtype)]
+    """Return the rows of a frame as records. Times with nanoseconds, which Python does not support, become text."""
+    nanosecond_names = [name for name, dtype in frame.schema.items() if has_nanoseconds(dtype)]
     records = frame.to_dicts()
-    for name in fine:
+    for name in nanosecond_names:
         for record, value in zip(records, values_of(frame.get_column(name)), strict=True):
             record[name] = value
     return records
 
 
 def iter_records(frame: pl.DataFrame) -> Iterator[Record]:
-    """The rows of a frame as records, made when their turn comes."""
+    """Yield the rows of a frame as records."""
     if not any(map(has_nanoseconds, frame.dtypes)):
         return frame.iter_rows(named=True)
     return (record for piece in frame.iter_slices() for record in records_of(piece))
 
 
 def rows_of(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """The rows of a frame as tuples, of the values that records have."""
+    """Return the rows of a frame as tuples, with the values that records have."""
     if not any(map(has_nanoseconds, frame.dtypes)):
         return frame.rows()
     return list(zip(*map(values_of, frame.iter_columns()), strict=True))
 
 
 def values_of(series: pl.Series) -> list[Any]:
-    """The values of a column as Python has them; a time with nanoseconds, which Python does not have, is a text."""
+    """Return the values of a column as Python values. Times with nanoseconds become text."""
     kind = series.dtype
     if not has_nanoseconds(kind):
         return series.to_list()
     if isinstance(kind, pl.Struct):
         fields = [values_of(series.struct.field(field.name)) for field in kind.fields]
         names = [field.name for field in kind.fields]
-        given = series.is_not_null().to_list()
+        is_present = series.is_not_null().to_list()
         rows = zip(*fields, strict=True)
-        return [dict(zip(names, row, strict=True)) if there else None for there, row in zip(given, rows, strict=True)]
+        return [
+            dict(zip(names, row, strict=True)) if is_given else None
+            for is_given, row in zip(is_present, rows, strict=True)
+        ]
     if isinstance(kind, pl.Map):
         entries = values_of(series.map.entries())
-        return [None if some is None else {one["key"]: one["value"] for one in some} for some in entries]
+        return [None if some is None else {entry["key"]: entry["value"] for entry in some} for some in entries]
     if isinstance(kind, pl.List | pl.Array):
         return [None if inner is None else values_of(inner) for inner in series]
     values = series.to_list()
     for place in (series.to_physical() % 1_000 != 0).arg_true():
-        values[place] = _fine_text(series.slice(place, 1))
+        values[place] = _nanosecond_text(series.slice(place, 1))
     return values
 
 
-def _fine_text(moment: pl.Series) -> str:
-    """A time with nanoseconds; in UTC where the offset has seconds, as in the past, which the text would leave out."""
+def _nanosecond_text(moment: pl.Series) -> str:
+    """Return a time with nanoseconds as text; in UTC if its offset has seconds, which the text would omit."""
     if isinstance(moment.dtype, pl.Datetime) and moment.dtype.time_zone is not None:
         offset = moment.dt.base_utc_offset() + moment.dt.dst_offset()
         if offset.item().seconds % 60:
@@ -133,7 +136,7 @@ def _fine_text(moment: pl.Series) -> str:
 
 
 def has_nanoseconds(kind: Any) -> bool:
-    """Whether values of a type may have more than microseconds."""
+    """Return whether values of a type may have nanoseconds."""
     if isinstance(kind, pl.Struct):
         return any(has_nanoseconds(field.dtype) for field in kind.fields)
     if isinstance(kind, pl.List | pl.Array):
@@ -144,25 +147,27 @@ def has_nanoseconds(kind: Any) -> bool:
 
 
 def _remove_other_kinds(name: str, values: list[object], misfits: list[UnframeableValue]) -> None:
-    """Set values to None that are of another kind than most, or than the first where no kind has most."""
+    """Set values to None whose kind is not the most frequent one; if there is a tie, not that of the first value."""
     types = set(map(type, values)) - {type(None)}
-    kinds = {one: _kind(next(value for value in values if type(value) is one)) for one in types}
-    has_times = any(issubclass(one, datetime) for one in types)
+    kinds = {kind: _kind(next(value for value in values if type(value) is kind)) for kind in types}
+    has_times = any(issubclass(kind, datetime) for kind in types)
     if not has_times and len(set(kinds.values())) < 2:
         return
-    own = [None if value is None else _kind(value) if has_times else kinds[type(value)] for value in values]
-    counts = Counter(kind for kind in own if kind is not None)
-    main = counts.most_common(1)[0][0]
+    value_kinds = [None if value is None else _kind(value) if has_times else kinds[type(value)] for value in values]
+    counts = Counter(kind for kind in value_kinds if kind is not None)
+    main_kind = counts.most_common(1)[0][0]
     if len(counts) < 2:
         return
-    for place, kind in enumerate(own):
-        if kind is not None and kind != main:
-            misfits.append(UnframeableValue(place, name, f"{name}: {kind}, where most rows of the batch have {main}"))
+    for place, kind in enumerate(value_kinds):
+        if kind is not None and kind != main_kind:
+            misfits.append(
+                UnframeableValue(place, name, f"{name}: {kind}, where most rows of the batch have {main_kind}")
+            )
             values[place] = None
 
 
 def _kind(value: object) -> str:
-    """What values of a column must have in common to be kept as they are; numbers are kept, as text if need be."""
+    """Return the kind of a value. Values of one kind fit into one column; numbers of several types may become text."""
     if isinstance(value, datetime):
         return "a time without a zone" if value.tzinfo is None else "a time with a zone"
     kind = next((_KINDS[base] for base in type(value).__mro__ if base in _KINDS), None)
@@ -174,13 +179,13 @@ def _kind(value: object) -> str:
         return "a text"
     if dtype.is_numeric():
         return "a number"
-    known = ((pl.Boolean, bool), (pl.Binary, bytes), (pl.Date, date), (pl.Time, time), (pl.Duration, timedelta))
-    plain = next((_KINDS[python] for polars, python in known if dtype == polars), None)
+    misfit_count = ((pl.Boolean, bool), (pl.Binary, bytes), (pl.Date, date), (pl.Time, time), (pl.Duration, timedelta))
+    plain = next((_KINDS[python] for polars, python in misfit_count if dtype == polars), None)
     return plain or ("a time without a zone" if dtype == pl.Datetime else "a text")
 
 
 def _remove_deep(name: str, values: list[object], misfits: list[UnframeableValue]) -> None:
-    """Set values to None that polars cannot nest."""
+    """Set values to None that are nested too deep for polars."""
     if any(issubclass(kind, _CONTAINERS) for kind in set(map(type, values))):
         for place, value in enumerate(values):
             if isinstance(value, _CONTAINERS) and _is_deep(value):
@@ -192,28 +197,28 @@ def _series(name: str, values: list[object], misfits: list[UnframeableValue]) ->
     typed = _typed(name, values)
     if typed is not None:
         return typed
-    known = len(misfits)
+    misfit_count = len(misfits)
     texts: list[str | None] = []
     for place, value in enumerate(values):
         try:
             texts.append(_text(value))
         except (TypeError, ValueError, RecursionError) as error:
-            misfits.append(UnframeableValue(place, name, f"{name}: {_why(value, error)}"))
+            misfits.append(UnframeableValue(place, name, f"{name}: {_explain(value, error)}"))
             texts.append(None)
             values[place] = None
-    # The other values need not become text for those that cannot be any.
-    typed = _typed(name, values) if len(misfits) > known else None
+    # Without the values that have no text, the others may fit into a type.
+    typed = _typed(name, values) if len(misfits) > misfit_count else None
     return pl.Series(name, texts, dtype=pl.String) if typed is None else typed
 
 
 def _typed(name: str, values: list[object]) -> pl.Series | None:
-    """The values in a type that holds each of them as it is; None where there is no such type."""
+    """Return the values as a series that keeps each of them as it is; None if no type does."""
     types = set(map(type, values)) - {type(None)}
     if len(types) > 1 and bool in types:  # polars takes True for 1
         return None
     if len(types) > 1 and Decimal in types:  # polars takes a Decimal for a float beside floats
         return None
-    if any(map(_is_bent, values)):
+    if any(map(_is_changed_by_polars, values)):
         return None
     if bytearray in types:  # polars takes it for a text beside bytes
         values = [bytes(value) if isinstance(value, bytearray) else value for value in values]
@@ -221,42 +226,42 @@ def _typed(name: str, values: list[object]) -> pl.Series | None:
     if int in types and any(type(value) is int and value.bit_length() > largest for value in values):
         return None
     try:
-        # Whether polars takes integers beside floats hangs on which come first.
+        # Whether polars accepts integers and floats in one column depends on which come first.
         series = pl.Series(name, values, dtype=pl.Float64 if types == {int, float} else None, strict=True)
     except (*_REFUSALS, pl.exceptions.PanicException):
         return None
-    if series.dtype == pl.Object:  # with which polars can do nothing
+    if series.dtype == pl.Object:  # polars cannot compute with objects
         return None
-    # Objects of several shapes would lose the fields that the first one lacks, Decimals of many digits be null.
+    # Structs would lose fields that the first one lacks, and Decimals with many digits would become null.
     may_lose = series.dtype.is_nested() or series.dtype.is_decimal()
     return series if not may_lose or series.to_list() == values else None
 
 
-def _is_bent(value: object) -> bool:
-    """Whether polars would change the value, or end the run: a time of day with an offset, a Decimal NaN."""
+def _is_changed_by_polars(value: object) -> bool:
+    """Return whether polars would change the value or fail: a time of day with an offset, a Decimal NaN."""
     if isinstance(value, time):
         return value.tzinfo is not None
     return isinstance(value, Decimal) and not value.is_finite()
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether containers within containers go too deep; those of a value within itself never end."""
+    """Return whether containers are nested too deep. Those of a value that contains itself are."""
     level = [value]
     for _ in range(_DEEPEST):
         inner = [
-            one
+            value
             for container in level
-            for one in (container.values() if isinstance(container, dict) else container)
-            if isinstance(one, _CONTAINERS)
+            for value in (container.values() if isinstance(container, dict) else container)
+            if isinstance(value, _CONTAINERS)
         ]
         if not inner:
             return False
-        level = list({id(one): one for one in inner}.values())  # one that is there twice is looked at once
+        level = list({id(value): value for value in inner}.values())  # a shared value is checked once
     return True
 
 
 def _text(value: object) -> str | None:
-    """The value as a text; raises where there is none."""
+    """Return the value as text. Raise `TypeError` or `ValueError` if it has none."""
     if value is None:
         return None
     if isinstance(value, bytes | bytearray):
@@ -273,14 +278,14 @@ def _text(value: object) -> str | None:
 
 
 def _json(value: object) -> str:
-    """A container as JSON, its numbers exactly; what has no place in JSON is a text in it."""
+    """Return a container as JSON with exact numbers. Values that JSON does not have are text in it."""
     try:
         return json_text(value)
     except (TypeError, ValueError):
         return json.dumps(value, ensure_ascii=False, default=_text)
 
 
-def _why(value: object, error: Exception) -> str:
+def _explain(value: object, error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "half a character, which is no Unicode"
     if isinstance(value, int):

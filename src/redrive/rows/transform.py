@@ -1,4 +1,4 @@
-"""Making of good rows what the sink is to have: record by record, or frame by frame."""
+"""Transforms of a pipeline, which turn validated rows into rows for the sink: by record, or by frame (`per_frame`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BadBatch(RedriveError):
-    """No row of a batch could be transformed, and all for the same reason: it is bad as a whole."""
+    """Every row of a batch failed in the transform with the same type of error: the batch is rejected as a whole."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"every row of the batch failed: {_first_line(error)}")
@@ -30,22 +30,22 @@ class BadBatch(RedriveError):
 
 
 class Transform(Protocol):
-    """A transformation of rows that passed their check."""
+    """A transform of validated rows."""
 
     def __call__(self, good: Outgoing) -> ValidatedRows:
-        """The rows as they became; those that failed, by their place in the `Received`; how many were dropped."""
+        """Return the transformed rows, the failed rows by their place in the `Received`, and the number of dropped."""
 
 
 def per_frame(function: FrameFunction, *, row: str | None = None) -> PerFrame:
-    """Mark a transformation as one of a polars frame: it gets a batch at a time, and gives back its rows in order.
+    """Mark a function as a transform of polars frames: it gets the frame of a batch and returns its rows in order.
 
-    A function that drops, reorders or multiplies rows asks for their numbers: with `row="row_number"` the frame has
-    that column, and each row that is given back carries the number of the one it came from. What has no number in the
-    end was dropped on purpose. Where the function raises for a value, it is called with parts of the batch until the
-    bad rows are found, so it should judge each row by itself.
+    A function that drops, reorders or multiplies rows needs their numbers: with `row="row_number"` the frame has that
+    column, and each returned row carries the number of the row it came from. Rows whose number is not returned are
+    dropped. If the function raises for a value, it is called with parts of the batch until the rejected rows are
+    found, so it should treat each row by itself.
 
-    function  of a polars frame, which gives one back
-    row       the column in which each row has its number
+    function  a function of a polars frame that returns a polars frame
+    row       the column for the numbers of the rows
     """
     if not callable(function):
         raise TypeError(f"per_frame takes a function of a frame, not a {type(function).__name__}")
@@ -55,7 +55,7 @@ def per_frame(function: FrameFunction, *, row: str | None = None) -> PerFrame:
 
 
 def transform_of(transform: object) -> Transform | None:
-    """The transformation that a pipeline asks for."""
+    """Return the transform for the option of a pipeline."""
     if transform is None or isinstance(transform, PerFrame):
         return transform
     if not callable(transform) or isinstance(transform, type):
@@ -67,27 +67,27 @@ def transform_of(transform: object) -> Transform | None:
 
 
 class PerRow:
-    """Calls a function with each record; what it gives back is written, None drops the row."""
+    """Calls a function with each record. The returned record is written; None drops the row."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = blocking("transform", function)
 
     def __call__(self, good: Outgoing) -> ValidatedRows:
-        sieve = RowSorter(ErrorType.TRANSFORM)
-        for place, record in _owned(good, sieve):
+        sorter = RowSorter(ErrorType.TRANSFORM)
+        for place, record in _owned(good, sorter):
             try:
                 answer = self._function(record)
             except Exception as error:
-                sieve.failed(place, error)
+                sorter.failed(place, error)
                 continue
             if answer is None:
-                sieve.discarded += 1
+                sorter.discarded += 1
             elif isinstance(answer, Mapping):
-                sieve.kept.append(answer)
-                sieve.origin.append(place)
+                sorter.kept.append(answer)
+                sorter.origin.append(place)
             else:
                 raise unusable("transform", self._function, answer, "a record, or None to drop it")
-        return ValidatedRows(sieve.outgoing(), sieve.rejected, sieve.discarded)
+        return ValidatedRows(sorter.outgoing(), sorter.rejected, sorter.discarded)
 
 
 class PerFrame:
@@ -101,11 +101,11 @@ class PerFrame:
         frame, good, unfit = _frame_of(good)
         if not len(good):
             return ValidatedRows(good, unfit)
-        checked = self._checked(frame, good)
+        checked = self._transform_all(frame, good)
         rejected = sorted(unfit + checked.rejected, key=lambda refused: refused.place)
         return ValidatedRows(checked.good, rejected, checked.discarded)
 
-    def _checked(self, frame: pl.DataFrame, good: Outgoing) -> ValidatedRows:
+    def _transform_all(self, frame: pl.DataFrame, good: Outgoing) -> ValidatedRows:
         if self._row is not None and self._row in frame.columns:
             raise PipelineError(f"the rows have a column {self._row!r} already: per_frame needs another name in row=…")
         try:
@@ -113,36 +113,36 @@ class PerFrame:
         except Exception as error:
             failed = _Failure.of(error, 0)
         else:
-            return _checked(good, [whole], [])
-        return _checked(good, *self._isolated(frame, failed))
+            return _build_outcome(good, [whole], [])
+        return _build_outcome(good, *self._isolate_rows(frame, failed))
 
     def _apply(self, frame: pl.DataFrame, places: Sequence[int]) -> _Piece:
-        """What the function makes of some rows."""
+        """Call the function with some rows, and return what it made of them."""
         with require_extra("rows"):
             import polars as pl
         if self._row is not None:
             frame = frame.with_columns(pl.Series(self._row, places, dtype=pl.Int64))
-        found = self._function(frame.clone())  # it may change its frame in place
-        if isinstance(found, pl.LazyFrame):
-            found = found.collect()
-        if not isinstance(found, pl.DataFrame):
-            raise unusable("transform", self._function, found, "a polars frame")
+        result = self._function(frame.clone())  # it may change its frame in place
+        if isinstance(result, pl.LazyFrame):
+            result = result.collect()
+        if not isinstance(result, pl.DataFrame):
+            raise unusable("transform", self._function, result, "a polars frame")
         if self._row is None:
-            if found.height != frame.height:
+            if result.height != frame.height:
                 raise PipelineError(
-                    f"transform gave back {found.height:,} rows for {frame.height:,}: to drop, reorder or multiply "
+                    f"transform gave back {result.height:,} rows for {frame.height:,}: to drop, reorder or multiply "
                     'rows, use per_frame(…, row="row_number") and keep that column'
                 )
-            if _is_reordered(frame, found):
+            if _is_reordered(frame, result):
                 raise PipelineError("the function of per_frame reorders rows; ask for their numbers with row=…")
-            return found, places
-        return _by_number(found, self._row, set(places))
+            return result, places
+        return _split_numbers(result, self._row, set(places))
 
-    def _isolated(self, frame: pl.DataFrame, whole: _Failure) -> tuple[list[_Piece], list[_Failure]]:
-        """What became of a frame that failed as a whole: the pieces that pass, the rows that do not.
+    def _isolate_rows(self, frame: pl.DataFrame, whole: _Failure) -> tuple[list[_Piece], list[_Failure]]:
+        """Find the rows at fault in a frame that failed; return the pieces that pass, and the failures.
 
-        Groups of rows that pass grow, those that fail shrink. Within one that fails, halves lead to its first bad row.
-        k bad rows among n cost about k·log₂(n/k) + 2k calls.
+        Groups of rows that pass grow, groups that fail shrink. Within a group that fails, bisection finds its first
+        failing row. k failing rows among n cost about k·log₂(n/k) + 2k calls.
         """
         pieces: list[_Piece] = []
         failures: list[_Failure] = []
@@ -167,15 +167,15 @@ class PerFrame:
                 middle = (start + end) // 2
                 failed = attempt(start, middle)
                 start, end = (middle, end) if failed is None else (start, middle)
-            # Where the rows before it pass, the last one of a group is bad, unless only all of them together were.
+            # If the rows before it pass, the last row of a group is at fault, unless only the whole group fails.
             failed = failed or attempt(start, end)
             if failed is not None:
                 failures.append(failed)
             start, failed = end, None
-        return self._together(frame, pieces, failures), failures
+        return self._apply_to_good_rows(frame, pieces, failures), failures
 
-    def _together(self, frame: pl.DataFrame, pieces: list[_Piece], failures: list[_Failure]) -> list[_Piece]:
-        """The good rows once more, at once: what a row becomes should not hang on how the bad ones were found."""
+    def _apply_to_good_rows(self, frame: pl.DataFrame, pieces: list[_Piece], failures: list[_Failure]) -> list[_Piece]:
+        """Transform all good rows at once, so that the result does not depend on how the failing rows were found."""
         if not failures or len(pieces) < 2:
             return pieces
         bad = {failure.place for failure in failures}
@@ -189,41 +189,41 @@ class PerFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Rows that the function raised for, known by the first of them."""
+    """A failure of the function, with the first row that it was called with."""
 
     place: int
     error: Exception
-    why: str | None
-    """None where the row is to be dropped."""
+    reason: str | None
+    """None if the row is to be dropped."""
 
     @classmethod
     def of(cls, error: Exception, place: int) -> _Failure:
-        """The failure that an error is; one that no row is to blame for is raised."""
+        """Return the failure for an error; raise an error that no row has caused."""
         import polars as pl
 
-        # What polars raises for a value that it cannot convert or compute with.
-        of_a_value = isinstance(error, pl.exceptions.ComputeError | pl.exceptions.InvalidOperationError)
-        why = _first_line(error) if of_a_value else fault(error)
-        # Its traceback would keep the frames alive, thousands of them in a bad batch.
-        return cls(place, error.with_traceback(None), why)
+        # polars raises these errors for a value that it cannot convert or compute with.
+        is_value_error = isinstance(error, pl.exceptions.ComputeError | pl.exceptions.InvalidOperationError)
+        reason = _first_line(error) if is_value_error else fault(error)
+        # A traceback would keep its frame in memory, and a batch may have thousands of failures.
+        return cls(place, error.with_traceback(None), reason)
 
 
-def _owned(rows: Outgoing, sieve: RowSorter) -> Iterator[tuple[int, Record]]:
-    """Each row as a record that may be changed, with its place as it was received."""
+def _owned(rows: Outgoing, sorter: RowSorter) -> Iterator[tuple[int, Record]]:
+    """Yield each row as a record that may be changed, with its place as received."""
     if rows.as_frame is not None:
-        return ((rows.origin[place], record) for place, record in owned(Received(rows.as_frame), sieve))
-    # Its values may be those of the record as received.
+        return ((rows.origin[place], record) for place, record in owned(Received(rows.as_frame), sorter))
+    # The rows may share values with the records as received.
     records = (dict(zip(rows.columns, row, strict=True)) for row in rows.tuples)
-    return copies(zip(rows.origin, records, strict=True), sieve)
+    return copies(zip(rows.origin, records, strict=True), sorter)
 
 
 def _first_line(error: Exception) -> str:
-    """What polars says of a value; the lines below it explain polars."""
+    """Return the first line of an error of polars, which is about the value; the other lines explain polars."""
     return error_text(error).partition("\n")[0]
 
 
 def _frame_of(rows: Outgoing) -> tuple[pl.DataFrame, Outgoing, list[Refused]]:
-    """The rows as a frame; the rows that are in it, and those that have no place in one."""
+    """Return the rows as a frame, the rows that are in it, and the rejected rows that do not fit into a frame."""
     if rows.as_frame is not None:
         return rows.as_frame, rows, []
     from redrive.rows.to_polars import framed
@@ -231,44 +231,47 @@ def _frame_of(rows: Outgoing) -> tuple[pl.DataFrame, Outgoing, list[Refused]]:
     frame, misfits = framed(rows.records(), one_kind=True)
     if not misfits:
         return frame, rows, []
-    why: dict[int, list[str]] = {}
+    reasons: dict[int, list[str]] = {}
     for misfit in misfits:
-        why.setdefault(misfit.place, []).append(misfit.why)
-    fitting = [place for place in range(len(rows)) if place not in why]
-    unfit = [Refused(rows.origin[place], "; ".join(why[place]), ErrorType.TRANSFORM) for place in why]
+        reasons.setdefault(misfit.place, []).append(misfit.why)
+    fitting = [place for place in range(len(rows)) if place not in reasons]
+    unfit = [Refused(rows.origin[place], "; ".join(reasons[place]), ErrorType.TRANSFORM) for place in reasons]
     return frame[fitting], rows.take(fitting), unfit
 
 
 def _is_reordered(before: pl.DataFrame, after: pl.DataFrame) -> bool:
-    """Whether rows surely stand in another order: a column has its values, but elsewhere, and none tells otherwise."""
+    """Return whether rows are certainly reordered: a column has its values in another order, and no column is equal."""
     import polars as pl
 
-    moved = []
+    moved_columns = []
     for name, dtype in before.schema.items():
         if after.schema.get(name) != dtype or dtype.is_nested() or dtype == pl.Object:
-            continue  # it has no order, or is dear to compare
-        had, has = before.get_column(name), after.get_column(name)
-        if not had.equals(has):
-            moved.append((had, has))
-        elif had.n_unique() > 1:
+            continue  # it has no order, or is slow to compare
+        old_values, new_values = before.get_column(name), after.get_column(name)
+        if not old_values.equals(new_values):
+            moved_columns.append((old_values, new_values))
+        elif old_values.n_unique() > 1:
             return False
-    moved = [(had, has) for had, has in moved if had.dtype != pl.Boolean]  # truths look so where they were negated
-    return any(had.sort().equals(has.sort()) for had, has in moved)
+    # A negated boolean column looks like a reordered one.
+    moved_columns = [
+        (old_values, new_values) for old_values, new_values in moved_columns if old_values.dtype != pl.Boolean
+    ]
+    return any(old_values.sort().equals(new_values.sort()) for old_values, new_values in moved_columns)
 
 
-def _by_number(found: pl.DataFrame, row: str, places: set[int]) -> _Piece:
-    """Rows that carry the numbers of those they came from."""
-    numbers: list[Any] = found.get_column(row).to_list() if row in found.columns else [None]
-    if not places.issuperset(numbers) or (numbers and not found.schema[row].is_integer()):
+def _split_numbers(result: pl.DataFrame, row: str, places: set[int]) -> _Piece:
+    """Return the rows without their numbers, and the numbers."""
+    numbers: list[Any] = result.get_column(row).to_list() if row in result.columns else [None]
+    if not places.issuperset(numbers) or (numbers and not result.schema[row].is_integer()):
         raise PipelineError(
             f"transform must give back the column {row!r} with the numbers it got: they tell which rows these are"
         )
-    return found.drop(row), numbers
+    return result.drop(row), numbers
 
 
-def _checked(good: Outgoing, pieces: list[_Piece], failures: list[_Failure]) -> ValidatedRows:
-    """The outcome, by the places of the rows as they were received."""
-    rejected = [failure for failure in failures if failure.why is not None]
+def _build_outcome(good: Outgoing, pieces: list[_Piece], failures: list[_Failure]) -> ValidatedRows:
+    """Return the outcome, by the places of the rows as received."""
+    rejected = [failure for failure in failures if failure.reason is not None]
     if len(rejected) == len(good) > 1 and len({type(failure.error) for failure in rejected}) == 1:
         raise BadBatch(rejected[0].error)
     places = [place for _, numbers in pieces for place in numbers]
@@ -280,8 +283,8 @@ def _checked(good: Outgoing, pieces: list[_Piece], failures: list[_Failure]) -> 
     origin = [good.origin[place] for place in places]
     kept = Outgoing.of_frame(frames[0], origin) if frames else Outgoing(good.columns, (), tuples=())
     refused = [
-        Refused(good.origin[failure.place], failure.why, ErrorType.TRANSFORM)
+        Refused(good.origin[failure.place], failure.reason, ErrorType.TRANSFORM)
         for failure in rejected
-        if failure.why is not None
+        if failure.reason is not None
     ]
     return ValidatedRows(kept, refused, len(good) - len(set(places)) - len(rejected))

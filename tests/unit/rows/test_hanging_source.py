@@ -14,7 +14,7 @@ from redrive.rows.write import thread as write_thread
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch):
     monkeypatch.setattr(write_thread, "GRACE", 0.2)
-    monkeypatch.setattr(retries, "_TO_CANCEL", 0.1)
+    monkeypatch.setattr(retries, "_CANCEL_GRACE", 0.1)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Rows of one key: a sink takes one of them, and none that has no key. Pure functions over the rows of a batch.
+"""Choose one row of each key of a batch, and reject rows without a key; used by runs and replays.
 
-Keys are equal where the sink takes them for the same (`Outgoing.keys`), or else where Python or polars does. Rows are
-given back by their place among those that were judged.
+Keys are equal if the sink treats them as equal (`Outgoing.keys`), or by default if Python or polars does. Rows are
+returned by their place among the rows that were passed in.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Rule = Literal["last", "first", "quarantine"]
 
 
 class KeyContest:
-    """The rows of a batch of which the sink takes one per key: who is sent, and who is next if that one is refused.
+    """The rows of a batch of which the sink gets one per key.
 
-    A row that the sink refuses gives way to the next of its key, so that the outcome does not depend on which rows
+    If the sink rejects a row, the next row of its key is sent, so that the outcome does not depend on which rows
     happen to share a batch.
     """
 
     def __init__(self, rows: Outgoing, key: Sequence[str], rule: Rule, known: Set[int] = frozenset()) -> None:
-        """Begin with all rows of a batch.
+        """Start with all rows of a batch.
 
         Args:
-            known: places of rows whose key the run has written before; they are never sent.
+            known: Places of rows whose key the run has written before; they are never sent.
         """
         self._rows = rows
         self._key = key
@@ -51,7 +51,7 @@ class KeyContest:
         return sent
 
     def next(self, refused: Sequence[int]) -> Sequence[int]:
-        """Return the places to send in the place of rows that the sink refused."""
+        """Return the places of the rows to send instead of rows that the sink rejected."""
         if self._sent is None or not refused:
             return ()
         if self._waiting is None:
@@ -61,19 +61,19 @@ class KeyContest:
                     self._waiting.setdefault(value, []).append(place)
         values = keys_of(self._rows.take(refused), self._key)
         end = -1 if self._rule == "last" else 0
-        following = sorted(waiting.pop(end) for value in values if (waiting := self._waiting.get(value)))
-        self._sent.update(following)
-        return following
+        next_places = sorted(waiting.pop(end) for value in values if (waiting := self._waiting.get(value)))
+        self._sent.update(next_places)
+        return next_places
 
     def left(self) -> Sequence[int]:
-        """Return the places of the rows that were not sent: another of their key is in the sink."""
+        """Return the places of the rows that were not sent, since another row of their key was."""
         if self._sent is None:
             return ()
         return [place for place in range(len(self._rows)) if place not in self._sent]
 
 
 class WriteRounds:
-    """The rows of a batch of which all are sent, because the sink compares them: the first of each key, the second …"""
+    """The rows of a batch if all are sent, since the sink compares them: the first of each key, then the second, …"""
 
     def __init__(self, rows: Outgoing, key: Sequence[str]) -> None:
         self._rounds: list[list[int]] = []
@@ -90,17 +90,17 @@ class WriteRounds:
         return self.next(())
 
     def next(self, refused: Sequence[int]) -> Sequence[int]:
-        """Return the places to send now, whichever were refused before."""
+        """Return the places of the rows to send next, whether or not rows were rejected."""
         self._next += 1
         return self._rounds[self._next - 1] if self._next <= len(self._rounds) else ()
 
     def left(self) -> Sequence[int]:
-        """Return the places of the rows that were not sent: there are none."""
+        """Return the places of the rows that were not sent: none."""
         return ()
 
 
 def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]]:
-    """The rows that have a key, and those that have none: a part of it is missing, NaN, or nothing that compares."""
+    """Return the rows with a key, and reject those without: a part of it is missing, NaN, or cannot be compared."""
     if not len(rows):
         return rows, []
     if missing := [name for name in key if name not in rows.columns]:
@@ -108,22 +108,26 @@ def keyless(rows: Outgoing, key: Sequence[str]) -> tuple[Outgoing, list[Refused]
             raise SinkMismatch(str(unmet("the sink's key", missing, rows.columns)), lacking=missing)
         rows = rows.onto((*rows.columns, *missing))  # these records have no such field; others may
     frame = rows.as_frame
-    bad: dict[int, str] = {}
+    unkeyed_places: dict[int, str] = {}
     for name in reversed(key):
-        # The first part that is missing is the one that is named.
-        bad.update(_unkeyed(name, rows.values(name)) if frame is None else _unkeyed_of(frame.get_column(name)))
-    if not bad:
+        # The message names the first missing part.
+        unkeyed_places.update(
+            _find_unkeyed(name, rows.values(name)) if frame is None else _find_unkeyed_in_column(frame.get_column(name))
+        )
+    if not unkeyed_places:
         return rows, []
-    good = [place for place in range(len(rows)) if place not in bad]
-    return rows.take(good), [Refused(place, bad[place], ErrorType.VALIDATION) for place in sorted(bad)]
+    keyed_places = [place for place in range(len(rows)) if place not in unkeyed_places]
+    return rows.take(keyed_places), [
+        Refused(place, unkeyed_places[place], ErrorType.VALIDATION) for place in sorted(unkeyed_places)
+    ]
 
 
 def kept_places(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
-    """Return the places of one row of each key, the last or the first; None where no key comes twice."""
+    """Return the places of the last or first row of each key; None if every key is unique."""
     if len(rows) < 2 or not key:
         return None
     rows = rows.keyed
-    return _kept_of(rows.as_frame, key, rule) if rows.as_frame is not None else _kept(rows, key, rule)
+    return _choose_in_frame(rows.as_frame, key, rule) if rows.as_frame is not None else _choose_tuples(rows, key, rule)
 
 
 def reduce(rows: Outgoing, key: Sequence[str], rule: Rule) -> Outgoing:
@@ -133,25 +137,25 @@ def reduce(rows: Outgoing, key: Sequence[str], rule: Rule) -> Outgoing:
 
 
 def twice(rows: Outgoing, place: int, key: Sequence[str]) -> Refused:
-    """The row at a place, rejected because its key was there before."""
+    """Return the row at a place as rejected, since its key was written before."""
     row = rows.slice(place, 1)
     values = ", ".join(shown(row.values(name)[0]) or "…" for name in key)
     why = f"the key {', '.join(key)} came twice in this run ({values})"
     return Refused(place, why, ErrorType.VALIDATION, keyed=False)
 
 
-def _unkeyed(name: str, values: Sequence[Any]) -> dict[int, str]:
-    """What is wrong with each value that is no part of a key."""
+def _find_unkeyed(name: str, values: Sequence[Any]) -> dict[int, str]:
+    """Return why values cannot be part of a key, by their place."""
     try:
         distinct = set(values)
         if None not in distinct and all(value == value for value in distinct):  # noqa: PLR0124
             return {}
     except TypeError:
         pass  # some value cannot be hashed
-    return {place: why for place, value in enumerate(values) if (why := _objection(name, value))}
+    return {place: why for place, value in enumerate(values) if (why := _explain_unkeyed(name, value))}
 
 
-def _objection(name: str, value: Any) -> str | None:
+def _explain_unkeyed(name: str, value: Any) -> str | None:
     if value is None:
         return _missing(name)
     try:
@@ -161,14 +165,18 @@ def _objection(name: str, value: Any) -> str | None:
     return None if value == value else _nan(name)  # noqa: PLR0124
 
 
-def _unkeyed_of(column: pl.Series) -> dict[int, str]:
+def _find_unkeyed_in_column(column: pl.Series) -> dict[int, str]:
     dtype, name = column.dtype, column.name
     if dtype.is_nested():
         kind = str(dtype.base_type())
-        bad = dict.fromkeys(range(len(column)), f"the key {name} is a {kind}, and cannot be one")
+        unkeyed_places = dict.fromkeys(range(len(column)), f"the key {name} is a {kind}, and cannot be one")
     else:
-        bad = dict.fromkeys(column.is_nan().arg_true(), _nan(name)) if dtype.is_float() else {}
-    return bad | dict.fromkeys(column.is_null().arg_true(), _missing(name)) if column.null_count() else bad
+        unkeyed_places = dict.fromkeys(column.is_nan().arg_true(), _nan(name)) if dtype.is_float() else {}
+    return (
+        unkeyed_places | dict.fromkeys(column.is_null().arg_true(), _missing(name))
+        if column.null_count()
+        else unkeyed_places
+    )
 
 
 def _missing(name: str) -> str:
@@ -185,7 +193,7 @@ def keys_of(rows: Outgoing, key: Sequence[str]) -> Sequence[Hashable]:
     return rows.values(key[0]) if len(key) == 1 else list(zip(*(rows.values(name) for name in key), strict=True))
 
 
-def _kept(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
+def _choose_tuples(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
     keys = keys_of(rows, key)
     if len(set(keys)) == len(keys):
         return None
@@ -197,7 +205,7 @@ def _kept(rows: Outgoing, key: Sequence[str], rule: Rule) -> list[int] | None:
     return list(first.values())
 
 
-def _kept_of(frame: pl.DataFrame, key: Sequence[str], rule: Rule) -> list[int] | None:
+def _choose_in_frame(frame: pl.DataFrame, key: Sequence[str], rule: Rule) -> list[int] | None:
     keys = frame.get_column(key[0]) if len(key) == 1 else frame.select(key).to_struct()
     if keys.n_unique() == len(keys):
         return None

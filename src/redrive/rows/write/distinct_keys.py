@@ -1,10 +1,9 @@
-"""The number of distinct keys that a run has written, where a later row of a key overwrites an earlier one.
+"""The distinct keys that a run has written, counted by its writer if later rows overwrite earlier rows of a key.
 
-`written` is the number of rows that are in the sink, so a key that comes again in a later batch must not be counted
-again, and one that is deleted again must not be counted. Each batch has the keys whose state it changed: a key is in
-the sink if an odd number of batches has it. Keys are known by hashes of eight bytes: two keys of a run with ten million
-rows share one with a probability of about one in 400,000, and then the count is off by one. Nothing but counts depends
-on it.
+`written` is the number of rows in the sink, so a key of several batches counts once, and a deleted key does not count.
+Each batch stores the keys whose state it changed: a key is in the sink if an odd number of batches has it. Keys are
+stored as hashes of eight bytes. In a run with ten million rows, two keys share a hash with a probability of about one
+in 400,000, and then the count is off by one. Only counts depend on it.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ else:
     Hashes = Any
 
 MOST = 20_000_000
-"""Keys that are remembered: 160 MB. Beyond, every row that is written counts."""
+"""Maximum number of stored keys: 160 MB. Beyond it, every written row counts."""
 _SEED = 7
 
 
 class DistinctKeys:
-    """The keys of a run, in memory; kept in the store batch by batch, for a run that is resumed."""
+    """The keys of a run, in memory, and in the store for a resumed run."""
 
     def __init__(self, database: Database, run_id: UUID, key: tuple[str, ...], *, resumed: bool) -> None:
         self._run_id = run_id
@@ -48,35 +47,35 @@ class DistinctKeys:
     def hashes(self, rows: Outgoing) -> Hashes:
         """Return the hashes of the keys of rows."""
         rows = rows.keyed
-        if rows.as_frame is not None and (found := _of_frame(rows.as_frame.select(self._key))) is not None:
-            return found
-        return _of_columns([rows.values(name) for name in self._key])
+        if rows.as_frame is not None and (hashes := _hash_frame(rows.as_frame.select(self._key))) is not None:
+            return hashes
+        return _hash_columns([rows.values(name) for name in self._key])
 
     def merge(self, parts: Sequence[Hashes]) -> tuple[Hashes, int]:
-        """Return the distinct keys of a batch that are new to the run, and how many rows had a key that is not."""
+        """Return the distinct keys of a batch that are new to the run, and the number of rows whose key is not."""
         import numpy as np
 
         every = np.concatenate([np.empty(0, dtype=np.uint64), *parts])
         hashes = np.unique(every)
-        new = hashes[~self._known(hashes)]
+        new = hashes[~self._find_known(hashes)]
         return new, len(every) - len(new)
 
     def changed(self, parts: Sequence[Hashes]) -> Hashes:
-        """Return the keys of a batch that were not in the sink before and are now, or the other way round."""
+        """Return the keys that a batch has added to the sink or removed from it."""
         import numpy as np
 
-        return _odd(np.concatenate([np.empty(0, dtype=np.uint64), *parts]))
+        return _keep_odd(np.concatenate([np.empty(0, dtype=np.uint64), *parts]))
 
     def known(self, hashes: Hashes, more: Sequence[Hashes]) -> list[bool]:
-        """Return for each key whether the run has a row of it in the sink; `more` are changes of this batch."""
+        """Return for each key whether the sink has a row of it from this run; `more` are changes of this batch."""
         import numpy as np
 
-        found = self._known(hashes)
-        for some in more:
-            found ^= np.isin(hashes, some)
-        return [bool(one) for one in found]
+        is_known = self._find_known(hashes)
+        for changed in more:
+            is_known ^= np.isin(hashes, changed)
+        return [bool(flag) for flag in is_known]
 
-    def _known(self, hashes: Hashes) -> NDArray[np.bool_]:
+    def _find_known(self, hashes: Hashes) -> NDArray[np.bool_]:
         import numpy as np
 
         known = np.zeros(len(hashes), dtype=bool)
@@ -92,15 +91,15 @@ class DistinctKeys:
             connection.execute(run_key_blocks.insert(), values)
 
     def add(self, hashes: Hashes) -> None:
-        """Remember the keys of a batch that was saved."""
+        """Add the keys of a saved batch."""
         import numpy as np
 
         if not len(hashes) or self._count + len(hashes) > MOST:
             return
         self._count += len(hashes)
-        # Blocks of equal size are merged, so that there are few: as many as the count has binary digits.
+        # Blocks of equal size are merged, so that there are only as many as the count has binary digits.
         while self._sorted and len(self._sorted[-1]) <= len(hashes):
-            hashes = _odd(np.concatenate([self._sorted.pop(), hashes]))
+            hashes = _keep_odd(np.concatenate([self._sorted.pop(), hashes]))
         if len(hashes):
             self._sorted.append(hashes)
 
@@ -112,44 +111,46 @@ class DistinctKeys:
             lambda connection: connection.execute(select(run_key_blocks.c.hashes).where(mine)).scalars().all()
         )
         if rows:
-            self.add(_odd(np.concatenate([np.frombuffer(block, dtype="<u8") for block in rows]).astype(np.uint64)))
+            self.add(_keep_odd(np.concatenate([np.frombuffer(block, dtype="<u8") for block in rows]).astype(np.uint64)))
 
 
-def _of_frame(frame: pl.DataFrame) -> Hashes | None:
+def _hash_frame(frame: pl.DataFrame) -> Hashes | None:
     try:
-        return frame.select(_alike(column) for column in frame).hash_rows(_SEED).to_numpy()
+        return frame.select(_normalize(column) for column in frame).hash_rows(_SEED).to_numpy()
     except Exception:  # a type that polars does not hash
         return None
 
 
-def _of_columns(columns: Sequence[Sequence[Any]]) -> Hashes:
-    """Return the hashes of keys. Those of one type have the same hash in every batch, whatever stands beside them."""
+def _hash_columns(columns: Sequence[Sequence[Any]]) -> Hashes:
+    """Return the hashes of keys. A key has the same hash in every batch, whatever the types of the other keys are."""
     import numpy as np
     import polars as pl
 
-    def of_one_type(columns: Sequence[Sequence[Any]]) -> Hashes | None:
+    def hash_one_type(columns: Sequence[Sequence[Any]]) -> Hashes | None:
         try:
-            return _of_frame(pl.DataFrame({str(at): values for at, values in enumerate(columns)}))
+            return _hash_frame(pl.DataFrame({str(at): values for at, values in enumerate(columns)}))
         except Exception:  # values of several types, or of one that polars does not know
             return None
 
-    if (found := of_one_type(columns)) is not None:
-        return found
+    if (type_hashes := hash_one_type(columns)) is not None:
+        return type_hashes
     places: dict[tuple[type, ...], list[int]] = {}
     keys = list(zip(*columns, strict=True))
     for place, key in enumerate(keys):
         places.setdefault(tuple(map(type, key)), []).append(place)
     hashes = np.empty(len(keys), dtype=np.uint64)
-    for those in places.values():
-        found = of_one_type([[values[place] for place in those] for values in columns])
-        if found is None:
-            found = np.array([int.from_bytes(digest_of(keys[place])[:8]) for place in those], dtype=np.uint64)
-        hashes[those] = found
+    for type_places in places.values():
+        type_hashes = hash_one_type([[values[place] for place in type_places] for values in columns])
+        if type_hashes is None:
+            type_hashes = np.array(
+                [int.from_bytes(digest_of(keys[place])[:8]) for place in type_places], dtype=np.uint64
+            )
+        hashes[type_places] = type_hashes
     return hashes
 
 
-def _alike(column: pl.Series) -> pl.Series:
-    """Return a column in which equal numbers are equal, whatever the type and the decimal places are in this batch."""
+def _normalize(column: pl.Series) -> pl.Series:
+    """Return a column in which equal numbers are equal, whatever their type and decimal places in this batch."""
     import polars as pl
 
     kind = column.dtype
@@ -163,9 +164,9 @@ def _alike(column: pl.Series) -> pl.Series:
     return whole.zip_with(is_whole, texts.hash(_SEED).reinterpret(signed=True))
 
 
-def _odd(hashes: Hashes) -> Hashes:
-    """Return the hashes that are there an odd number of times, sorted."""
+def _keep_odd(hashes: Hashes) -> Hashes:
+    """Return the hashes that occur an odd number of times, sorted."""
     import numpy as np
 
-    found, times = np.unique(hashes, return_counts=True)
-    return found if len(found) == len(hashes) else found[times % 2 == 1]
+    distinct, times = np.unique(hashes, return_counts=True)
+    return distinct if len(distinct) == len(hashes) else distinct[times % 2 == 1]

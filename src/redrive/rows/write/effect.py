@@ -1,4 +1,4 @@
-"""Which rows of a write are in the sink. Sinks count the rows that they leave out, and do not say which they are."""
+"""Find which rows of a write are in the sink: sinks only count the rows they leave out. Used by runs and replays."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ Rehearse = Callable[[Outgoing], Sequence[Refused]]
 
 @dataclass(slots=True)
 class WriteEffect:
-    """What became of rows, by their place."""
+    """The outcome of a write, by the place of each row."""
 
     count: int
     refused: list[Refused] = field(default_factory=list)
-    """Also those that the database left out."""
+    """Rejected rows, including those that the database left out."""
     ignored: set[int] = field(default_factory=set)
-    """Rows whose key is there, and that changed nothing."""
+    """Rows whose key exists in the sink, and that changed nothing."""
 
     @property
     def written(self) -> list[int]:
-        """The rows that are in the sink; those that stand for a deletion are done as well."""
-        others = self.ignored.union(one.place for one in self.refused)
-        return [place for place in range(self.count) if place not in others]
+        """The rows that are in the sink, including applied deletions."""
+        not_written = self.ignored.union(row.place for row in self.refused)
+        return [place for place in range(self.count) if place not in not_written]
 
     def add(self, other: WriteEffect) -> None:
-        """Add rows that stand behind these."""
-        self.refused += [replace(one, place=self.count + one.place) for one in other.refused]
+        """Add the outcome of the rows that follow these."""
+        self.refused += [replace(row, place=self.count + row.place) for row in other.refused]
         self.ignored.update(self.count + place for place in other.ignored)
         self.count += other.count
 
 
 def apply(sink: Sink, rows: Outgoing, *, label: str | None, after: Sequence[Outgoing] = ()) -> WriteEffect:
-    """Write rows of different keys, or rehearse that where there is no label.
+    """Write rows of different keys. Without a label, do a dry run.
 
     Args:
-        after: what would be in the sink before, in a rehearsal; a sink that cannot rehearse so leaves it out.
+        after: Rows that a dry run treats as written before; ignored by a sink that cannot.
     """
     mode = getattr(sink, "mode", None)
     if label is None:
@@ -55,7 +55,7 @@ def apply(sink: Sink, rows: Outgoing, *, label: str | None, after: Sequence[Outg
         return _effect(len(rows), refused) or _without_left_out(sink, rows, refused)
 
     def write(some: Outgoing) -> WriteEffect | None:
-        # What was written cannot be asked again, so it is rehearsed first; a row alone tells by itself.
+        # After a write it is too late to find the rows, so a dry run comes first; a single row needs none.
         if len(some) > 1 and _effect(len(some), sink.rehearse(some)) is None:
             return None
         refused = sink.write(some, label=label)
@@ -65,23 +65,23 @@ def apply(sink: Sink, rows: Outgoing, *, label: str | None, after: Sequence[Outg
 
 
 def left_out(rehearse: Rehearse, rows: Outgoing) -> set[int]:
-    """Return the places of rows that changed nothing although the sink took them: it would leave them out again."""
+    """Return the places of accepted rows that changed nothing: in a dry run, the sink leaves them out as well."""
     if not len(rows):
         return set()
     effect = _by_halves(rows, lambda some: _effect(len(some), rehearse(some)))
-    return effect.ignored.union(one.place for one in effect.refused)
+    return effect.ignored.union(row.place for row in effect.refused)
 
 
 def _effect(count: int, refused: Sequence[Refused]) -> WriteEffect | None:
-    """Return what became of rows; None where some were left out and it is not known which."""
+    """Return the outcome of a write; None if some rows were left out and it is not known which."""
     if not isinstance(refused, WriteResult) or not (refused.ignored or refused.suppressed):
         return WriteEffect(count, list(refused))
-    bad = {one.place for one in refused}
-    good = {place for place in range(count) if place not in bad}
-    if refused.ignored == len(good):
-        return WriteEffect(count, list(refused), good)
-    if refused.suppressed == len(good):
-        return WriteEffect(count, [*refused, *_refused(good, LEFT_OUT)])
+    rejected_places = {row.place for row in refused}
+    accepted_places = {place for place in range(count) if place not in rejected_places}
+    if refused.ignored == len(accepted_places):
+        return WriteEffect(count, list(refused), accepted_places)
+    if refused.suppressed == len(accepted_places):
+        return WriteEffect(count, [*refused, *_refused(accepted_places, LEFT_OUT)])
     return None
 
 
@@ -96,16 +96,18 @@ def _by_halves(rows: Outgoing, attempt: Callable[[Outgoing], WriteEffect | None]
 
 
 def _without_left_out(sink: Sink, rows: Outgoing, refused: Sequence[Refused]) -> WriteEffect:
-    """Return what became of rows of which a trigger left out some."""
-    bad = {one.place for one in refused}
-    good = [place for place in range(len(rows)) if place not in bad]
-    absent = {good[at] for at in left_out(sink.rehearse, rows.take(good))}
-    return WriteEffect(len(rows), [*refused, *_refused(absent, LEFT_OUT)])
+    """Return the outcome of a write of which a trigger left out some rows."""
+    rejected_places = {row.place for row in refused}
+    accepted_places = [place for place in range(len(rows)) if place not in rejected_places]
+    left_out_places = {accepted_places[at] for at in left_out(sink.rehearse, rows.take(accepted_places))}
+    return WriteEffect(len(rows), [*refused, *_refused(left_out_places, LEFT_OUT)])
 
 
 def _unknown(count: int, refused: Sequence[Refused]) -> WriteEffect:
-    bad = {one.place for one in refused}
-    return WriteEffect(count, [*refused, *_refused({place for place in range(count) if place not in bad}, _UNKNOWN)])
+    rejected_places = {row.place for row in refused}
+    return WriteEffect(
+        count, [*refused, *_refused({place for place in range(count) if place not in rejected_places}, _UNKNOWN)]
+    )
 
 
 def _refused(places: set[int], why: str) -> list[Refused]:

@@ -1,7 +1,7 @@
-"""Letters whose row was written after all: a later run, or a later row of the same run, has the same key.
+"""Superseded letters, marked by a run's writer: a later run, or a later row of the same run, has written their key.
 
-A replay of such a letter would write old data over new, so it is marked, and a replay leaves it out unless told
-otherwise. Letters that a replay has in hand are waited for: what it writes is older, and must be there first.
+A replay of such a letter would overwrite new data with old, so by default a replay leaves it out. If a replay has
+claimed a letter, the run waits for it: the replay writes older data, which must be in the sink first.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from redrive.store.database import Database
 from redrive.store.schema import letters
 
 MOST = 200_000
-"""Letters that are looked at, the newest: a pipeline with more of them has other problems."""
+"""Maximum number of letters that are read, the newest first. A pipeline with more letters has other problems."""
 _AT_ONCE = 500
 _LOOK_AGAIN = 0.1
 _COMMITTED_WITHIN = timedelta(minutes=2)
-"""How long an import or an edit may take from its time stamp to its commit, before which no run sees it."""
+"""How long an import or an edit may take from its time stamp to its commit; before the commit no run sees it."""
 
 _NO_KEYS = (type(None), list, dict)
 
 Place = tuple[str | None, str]
 """The source and the position of a rejected row."""
 Order = tuple[int, int]
-"""Which row of a batch comes first: its piece, and its place there."""
+"""The order of a row in its batch: its piece, and its place there."""
 
 
 class OpenLetters:
-    """The letters of a pipeline, by the key of their row in the sink. Settled ones too: they may be reopened."""
+    """The keys of a pipeline's letters in the sink. Closed letters are included, since they may be reopened."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class OpenLetters:
         """Read the letters of a pipeline.
 
         Args:
-            keys_of: returns the keys of edited records as the sink compares them.
-            stored_texts: how a key or a position may be stored: as it is, or as a digest where its record was masked.
+            keys_of: Returns the keys of edited records as the sink compares them.
+            stored_texts: Returns how a key or a position may be stored: as it is, or as a digest if it was masked.
         """
         self._database = database
         self._pipeline = pipeline
@@ -68,15 +68,15 @@ class OpenLetters:
         self._key = key
         self._stored_texts = stored_texts
         self._keys_of = keys_of
-        self._edits_since: datetime | None = None  # those before have the key that the sink has for them
-        self._looked_at = datetime.min.replace(tzinfo=UTC)
+        self._edits_since: datetime | None = None  # letters edited before have their key in the sink
+        self._read_at = datetime.min.replace(tzinfo=UTC)
         self._keys: set[str] = set()
-        self._database.read(self._look)
+        self._database.read(self._read_keys)
         self._of_this_run: set[str] = set()
 
-    def look_again(self) -> None:
-        """Read the letters that were imported, or were given another key, since the last look."""
-        edited = self._database.read(self._look_again)
+    def refresh(self) -> None:
+        """Read the letters that were imported or got another key since the last time."""
+        edited = self._database.read(self._read_changes)
         if not edited:
             return
         keys, stored_texts = self._keys_of([row.edited_record for row in edited]), self._stored_texts
@@ -89,30 +89,30 @@ class OpenLetters:
 
         self._keys.update(change.key for change in self._database.write(work))
 
-    def _look(self, connection: Connection) -> None:
-        self._looked_at = self._database.dialect.now(connection)
-        self._keys.update(_find(connection, self._pipeline))
+    def _read_keys(self, connection: Connection) -> None:
+        self._read_at = self._database.dialect.now(connection)
+        self._keys.update(_fetch_keys(connection, self._pipeline))
 
-    def _look_again(self, connection: Connection) -> Sequence[Any]:
-        since, self._looked_at = self._looked_at - _COMMITTED_WITHIN, self._database.dialect.now(connection)
-        self._keys.update(_find(connection, self._pipeline, letters.c.key_since > since))
+    def _read_changes(self, connection: Connection) -> Sequence[Any]:
+        since, self._read_at = self._read_at - _COMMITTED_WITHIN, self._database.dialect.now(connection)
+        self._keys.update(_fetch_keys(connection, self._pipeline, letters.c.key_since > since))
         edited = find_edited(connection, self._pipeline, self._edits_since)
-        self._edits_since = self._looked_at - _COMMITTED_WITHIN
+        self._edits_since = self._read_at - _COMMITTED_WITHIN
         return edited
 
-    def having_letters(self, rows: Outgoing) -> frozenset[str]:
-        """Return the keys of these rows that have a letter."""
+    def find_keys_with_letters(self, rows: Outgoing) -> frozenset[str]:
+        """Return the keys of rows that have a letter."""
         if not self._keys and not self._of_this_run:
             return frozenset()
         keys = {key for key in self._texts(rows) if key is not None}
-        found = {key for key in keys if key in self._keys or key in self._of_this_run}
+        with_letters = {key for key in keys if key in self._keys or key in self._of_this_run}
         if any(key.startswith(PREFIX) for key in self._keys):
-            found |= {key for key in keys if any(stored in self._keys for stored in self._stored_texts(key))}
-        return frozenset(found)
+            with_letters |= {key for key in keys if any(stored in self._keys for stored in self._stored_texts(key))}
+        return frozenset(with_letters)
 
     def last_places(self, rows: Outgoing) -> dict[str, int]:
-        """Return the keys of these rows that have a letter, each with the place in the batch of its last row."""
-        keys = self.having_letters(rows)
+        """Return the keys of rows that have a letter, each with the place in the batch of its last row."""
+        keys = self.find_keys_with_letters(rows)
         return {key: place for key, place in zip(self._texts(rows), rows.origin, strict=True) if key in keys}
 
     def places(self, rows: Outgoing, keys: Collection[str]) -> list[int]:
@@ -125,37 +125,37 @@ class OpenLetters:
         """Return the rejected rows for which a later row of the same batch and key was written.
 
         Args:
-            rejected: letters of this batch, by the place of their row.
-            or_before: earlier rows count as well.
+            rejected: Letters of this batch, by the place of their row.
+            or_before: Whether earlier rows count as well.
         """
-        keyed = {place: letter for place, letter in rejected.items() if letter.sink_key is not None}
-        if not keyed:
+        letters_by_place = {place: letter for place, letter in rejected.items() if letter.sink_key is not None}
+        if not letters_by_place:
             return frozenset()
         last = dict(zip(self._texts(rows), rows.origin, strict=True))
         return frozenset(
             place_of(letter)
-            for place, letter in keyed.items()
+            for place, letter in letters_by_place.items()
             if letter.sink_key in last and (or_before or last[letter.sink_key] > place)
         )
 
     def claim(self, keys: Collection[str], claims: Claims, *, patience: float) -> None:
-        """Keep replays from the letters of these keys until the claims are released; wait for those in their hands.
+        """Claim the letters of these keys against replays. Wait for letters that a replay has claimed.
 
         Raises:
-            RunStopped: a replay has not finished with them in time.
+            RunStopped: A replay has not released the letters in time.
         """
         ends, cancellation = time.monotonic() + patience, Cancellation.current()
-        while held := self._database.write(lambda connection: self._claim(connection, keys, claims)):
+        while claimed_elsewhere := self._database.write(lambda connection: self._claim(connection, keys, claims)):
             if cancellation.requested or time.monotonic() >= ends:
                 raise RunStopped(
-                    f"a replay has {held:,} letters of pipeline {self._pipeline!r} in hand whose rows this run is to "
-                    "write; run it again when the replay is done",
+                    f"a replay has {claimed_elsewhere:,} letters of pipeline {self._pipeline!r} in hand whose rows "
+                    "this run is to write; run it again when the replay is done",
                     kind=Kind.TRANSIENT,
                 )
             cancellation.wait(_LOOK_AGAIN)
 
     def _claim(self, connection: Connection, keys: Collection[str], claims: Claims) -> int:
-        """Claim the letters of these keys; return how many are in other hands."""
+        """Claim the letters of these keys; return how many are claimed by others."""
         ids: list[int] = []
         for some in _parts(self._stored(keys)):
             ids += connection.execute(select(letters.c.id).where(*self._unmarked(some))).scalars()
@@ -183,13 +183,13 @@ class OpenLetters:
     def mark_edited(
         self, connection: Connection, written: Mapping[str, Order], rejected: Mapping[Place, Order], now: datetime
     ) -> None:
-        """Mark letters that have another key than the row of this batch that belongs to them: an edit gave it.
+        """Mark letters of this batch's rejected rows that an edit gave another key, if a later row has that key.
 
-        Their row has come again, and so they count again; unless a row of the batch behind it has their key.
+        Since their row was rejected a second time, such letters count unless a later row has their key.
 
         Args:
-            written: the keys that were written, each with the place of its last row.
-            rejected: the places of rejected rows.
+            written: The written keys, each with the place of its last row.
+            rejected: The places of rejected rows.
         """
         if not written or not rejected:
             return
@@ -232,8 +232,8 @@ class OpenLetters:
 
 
 def compared_texts(sink: Sink, records: Sequence[Any], *, of_text: bool) -> list[str | None]:
-    """Return the keys of records as the sink compares them, as letters have them; None where one has none."""
-    found: list[str | None] = [None] * len(records)
+    """Return the keys of records as the sink compares them and letters store them; None for a record without key."""
+    compared: list[str | None] = [None] * len(records)
     keys = {
         place: tuple(record.get(name) for name in sink.key)
         for place, record in enumerate(records)
@@ -246,16 +246,16 @@ def compared_texts(sink: Sink, records: Sequence[Any], *, of_text: bool) -> list
     keyed = rows.keyed
     texts = [key_text(parts) for parts in zip(*(keyed.values(name) for name in sink.key), strict=True)]
     for place, text in zip(scalars, texts, strict=True):
-        found[place] = text
-    return found
+        compared[place] = text
+    return compared
 
 
 def place_of(letter: NewLetter) -> Place:
-    """Return where a rejected row stood."""
+    """Return the source and the position of a rejected row."""
     return letter.source, str(letter.position)
 
 
-def _find(connection: Connection, pipeline: str, *conditions: ColumnElement[bool]) -> list[str]:
+def _fetch_keys(connection: Connection, pipeline: str, *conditions: ColumnElement[bool]) -> list[str]:
     column = letters.c
     wanted = (
         select(column.sink_key)

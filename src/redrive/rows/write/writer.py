@@ -1,8 +1,8 @@
-"""Writes a batch: its rows to the sink, its letters and the checkpoint to the store.
+"""The writer of a run's batches: rows to the sink, letters and the checkpoint to the store. Used by `Run`.
 
-Where sink and store are one database, all of it is one transaction. Otherwise the rows come first and the rest follows
-in one transaction: killed in between, the batch is written once more, which changes nothing, since rows are upserts, or
-known by the label of their batch where they are appended.
+If sink and store are one database, a batch is one transaction. Otherwise the rows are written first, and the rest in
+one transaction of the store. If the process is killed between the two, the resumed run writes the batch a second time.
+That changes nothing: rows are upserts, or are recognised by the label of their batch if the sink appends them.
 The checkpoint never moves before every row of the batch is in the sink or in the quarantine.
 """
 
@@ -44,35 +44,35 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     counts: Counts
     seconds: float
     bad_batch: str | None = None
     moved: bool = True
-    """Whether the checkpoint is behind it; not so for a piece of a batch."""
+    """Whether the checkpoint has moved past the batch; False for a piece of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What is still to be saved once the rows are in the sink."""
+    """What must be saved in the store when the rows are in the sink."""
 
     counts: Counts
     letters: tuple[NewLetter, ...] = ()
     digests: tuple[bytes, ...] = ()
-    """Of the keys that were written, where none may come twice."""
+    """Of the written keys, if no key may be written twice."""
     hashes: tuple[Hashes, ...] = ()
-    """Of the keys that were written, where a later batch may overwrite them."""
+    """Of the written keys, if a later batch may overwrite them."""
     places: tuple[Order | None, ...] = ()
-    """Of the letters; None where a letter is not that of one row."""
+    """The places of the letters; None for a letter that is not of a single row."""
     last_written: Order | None = None
-    """The place of the last row that was written."""
+    """The place of the last written row."""
     superseded: Mapping[str, Order] = field(default_factory=dict)
-    """Keys that were written and have a letter of an earlier batch or run, with the place of their last row."""
+    """Written keys that have a letter of an earlier batch or run, with the place of their last row."""
     rejected: Mapping[Place, Order] = field(default_factory=dict)
-    """The places of rejected rows, where such keys were written: they may belong to letters of other keys."""
+    """The places of rejected rows, if such keys were written: they may belong to letters of other keys."""
     superseded_here: frozenset[Place] = frozenset()
-    """Letters of this batch for whose key a later row was written."""
+    """Letters of this batch whose key has a later row that was written."""
 
     def __add__(self, other: _Outcome) -> _Outcome:
         return _Outcome(
@@ -81,7 +81,7 @@ class _Outcome:
             self.digests + other.digests,
             self.hashes + other.hashes,
             self.places + other.places,
-            max((one for one in (self.last_written, other.last_written) if one is not None), default=None),
+            max((order for order in (self.last_written, other.last_written) if order is not None), default=None),
             {**self.superseded, **other.superseded},
             {**self.rejected, **other.rejected},
             self.superseded_here | other.superseded_here,
@@ -90,16 +90,16 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Rows whose key the run has written before, where none may come twice."""
+    """Rows whose key the run has written before, if no key may be written twice."""
 
     rows: frozenset[int] = frozenset()
-    """By their place among the prepared ones."""
+    """By their place among the prepared rows."""
     rejected: frozenset[int] = frozenset()
     """Rows that were rejected, by their place in the batch."""
 
 
 class _Letters:
-    """The letters of a batch: one for each row as received, however many rows a transform made of it."""
+    """The letters of a batch: one for each rejected row as received, even if a transform has split it."""
 
     def __init__(self, preparation: Preparation, prepared: Prepared) -> None:
         self._preparation = preparation
@@ -108,118 +108,118 @@ class _Letters:
         """By the place of the row in the batch."""
         self._letters = list(prepared.letters)
         self.rejected = 0
-        """Rows as received that were added here."""
+        """The number of received rows that were added here."""
 
     def add(self, refused: Sequence[Refused]) -> list[NewLetter]:
-        """Add the letters of rows, by their place among the prepared ones; return those that are new."""
+        """Add letters of rows by their place among the prepared rows; return the new letters."""
         prepared, preparation = self._prepared, self._preparation
         before = len(self._letters)
-        for one in refused:
-            origin = prepared.rows.origin[one.place]
+        for row in refused:
+            origin = prepared.rows.origin[row.place]
             if origin not in self.of_rows:
-                key = preparation.key_of(prepared.rows, one.place)
-                letter = preparation.letter(prepared.batch, replace(one, place=origin), key)
+                key = preparation.key_of(prepared.rows, row.place)
+                letter = preparation.letter(prepared.batch, replace(row, place=origin), key)
                 self.of_rows[origin] = letter
                 self._letters.append(letter)
                 self.rejected += 1
         return self._letters[before:]
 
     def places(self, piece: int) -> tuple[Order | None, ...]:
-        """Return the places of all letters, in a piece of the batch; None where a letter is not that of one row."""
+        """Return the places of all letters in a piece of the batch; None for a letter that is not of a single row."""
         of_letters = {id(letter): (piece, place) for place, letter in self.of_rows.items()}
         return tuple(of_letters.get(id(letter)) for letter in self._letters)
 
     @property
     def all(self) -> tuple[NewLetter, ...]:
-        """Those of the preparation, and those that were added."""
+        """The letters of the preparation, and the added letters."""
         return tuple(self._letters)
 
 
 class BatchWriter:
-    """Writes the batches of one run, one after the other; used by one thread at a time."""
+    """Writes the batches of a run in their order; used by one thread at a time."""
 
-    def __init__(self, job: RunOptions, store: Store, ledger: RunHandle, begun: StartedRun) -> None:
-        sink = job.sink
-        self._job = job
+    def __init__(self, options: RunOptions, store: Store, handle: RunHandle, started: StartedRun) -> None:
+        sink = options.sink
+        self._options = options
         self._store = store
         self._shared = sink if isinstance(sink, SharesTransactions) and sink.lives_in(store.database) else None
-        self._ledger = ledger
-        self._begun = begun
-        keyed = store.database, begun.run_id, sink.key
-        self._seen = None if job.on_duplicate == "last" else KeysSeen(*keyed)
+        self._handle = handle
+        self._started = started
+        keyed = store.database, started.run_id, sink.key
+        self._seen = None if options.on_duplicate == "last" else KeysSeen(*keyed)
         self._distinct = None
         mode = getattr(sink, "mode", None)
         self._mode = None if mode is None or mode.is_plain else mode
-        # Where a row that is there stays, no key is written twice.
+        # If existing rows are kept, no key is written twice.
         overwrites = self._mode is None or self._mode.on_conflict == "update"
-        if job.on_duplicate == "last" and sink.key and overwrites:
-            self._distinct = DistinctKeys(*keyed, resumed=begun.resumed)
+        if options.on_duplicate == "last" and sink.key and overwrites:
+            self._distinct = DistinctKeys(*keyed, resumed=started.resumed)
         self._row_that_counts: RowThatCounts | None = None
         if sink.key and not (self._mode is not None and self._mode.compares):
-            self._row_that_counts = "last" if job.on_duplicate == "last" else "first"
+            self._row_that_counts = "last" if options.on_duplicate == "last" else "first"
         self._open_letters = None
         if sink.key:
             self._open_letters = OpenLetters(
                 store.database,
-                job.pipeline,
-                begun.run_id,
+                options.pipeline,
+                started.run_id,
                 sink.key,
                 stored_texts=store.dlq.stored_texts,
-                keys_of=partial(compared_texts, sink, of_text=getattr(job.source, "of_text", False)),
+                keys_of=partial(compared_texts, sink, of_text=getattr(options.source, "of_text", False)),
             )
         self._with_letters: frozenset[str] = frozenset()  # keys of the batch, or piece, that is being written
         self._has_claims = False
         self.has_unsaved_rows = False
-        """Whether rows may be in the sink whose letters are not marked: a batch was sent, and not saved."""
-        # A batch that was cut in pieces is saved with its last piece, which alone moves the checkpoint.
-        self._held: list[_Outcome] = []
-        self._started = time.monotonic()
-        # Of a file that was set aside nobody knows how many rows it has: that is never a matter for the log alone.
-        self._lacks_files = begun.resumed and store.dlq.count(run_id=begun.run_id, error_type=ErrorType.FILE) > 0
-        self.counts = begun.counts
-        self.source_done, self.source_total = begun.source_done, begun.source_total
-        """How much of the source is behind the checkpoint, and how much there is; None where that is not known."""
-        self.position = begun.position
+        """Whether the sink may have rows of a batch that was not saved, so that their letters are not marked."""
+        # A batch that was split into pieces is saved with its last piece, which alone moves the checkpoint.
+        self._unsaved_pieces: list[_Outcome] = []
+        self._start_time = time.monotonic()
+        # The number of rows in a file that was set aside is not known, so such a run raises at least a P3 alert.
+        self._lacks_files = started.resumed and store.dlq.count(run_id=started.run_id, error_type=ErrorType.FILE) > 0
+        self.counts = started.counts
+        self.source_done, self.source_total = started.source_done, started.source_total
+        """How much of the source has been read up to the checkpoint, and its size; None if not known."""
+        self.position = started.position
 
     @property
     def seconds(self) -> float:
-        """At work, in all parts of the run."""
-        return self._begun.seconds + time.monotonic() - self._started
+        """Seconds of work in all parts of the run."""
+        return self._started.seconds + time.monotonic() - self._start_time
 
     @property
     def judged(self) -> Counts:
-        """What the gate goes by: a run that it stopped and that a person started again is judged anew."""
-        return self.counts - self._begun.judged_before
+        """The counts for the gate: without the rows of a decision that an operator has overridden."""
+        return self.counts - self._started.judged_before
 
     @property
     def tier(self) -> Tier:
-        """What the gate says so far. Rejected rows that an operator accepted are P3 at least."""
-        tier = self._job.gate.judge(self.judged.rejected, self.judged.read)
-        is_fine = not self._begun.judged_before.rejected and not self._lacks_files
+        """The tier of the run so far: at least P3 if an operator accepted rejected rows, or a file was set aside."""
+        tier = self._options.gate.judge(self.judged.rejected, self.judged.read)
+        is_fine = not self._started.judged_before.rejected and not self._lacks_files
         return Tier.P3 if tier is Tier.LOG and not is_fine else tier
 
     def write(self, prepared: Prepared) -> BatchResult:
         """Write one batch."""
-        began, repeats = time.monotonic(), self._repeats()
+        start, repeats_before = time.monotonic(), self._count_repeats()
         bad_batch = prepared.bad_batch
         try:
-            self._compare_keys(prepared)
+            self._set_compared_keys(prepared)
             self._claim_letters(prepared)
             outcome = self._write(prepared)
         except Exception as error:
-            # The sink finds the rows that are at fault by itself; what is left is nobody's in particular.
+            # The sink isolates rows at fault by itself. Any other error of the data belongs to the whole batch.
             if not len(prepared.rows) or kind_of(error, scope="row") is not Kind.ROW:
                 raise
             bad_batch = reason_of(error)
-            outcome = self._write(self._given_up(prepared, error))
+            outcome = self._write(self._reject_rows(prepared, error))
         finally:
-            self.counts += Counts(retries=self._repeats() - repeats)
+            self.counts += Counts(retries=self._count_repeats() - repeats_before)
         self._lacks_files |= any(letter.error_type == ErrorType.FILE for letter in prepared.letters)
         if prepared.batch.next is None:
-            self._held.append(outcome)
+            self._unsaved_pieces.append(outcome)
             self.has_unsaved_rows = True
         else:
-            self._held.clear()
+            self._unsaved_pieces.clear()
             self._has_claims = self.has_unsaved_rows = False
             if self._distinct is not None:
                 self._distinct.add(*outcome.hashes)
@@ -227,11 +227,11 @@ class BatchWriter:
                 self._open_letters.add(outcome.letters)
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
             self.source_done = prepared.batch.done
-        return BatchResult(outcome.counts, time.monotonic() - began, bad_batch, moved=prepared.batch.next is not None)
+        return BatchResult(outcome.counts, time.monotonic() - start, bad_batch, moved=prepared.batch.next is not None)
 
-    def _compare_keys(self, prepared: Prepared) -> None:
-        """Let the sink say which keys are the same: those of the rows, and those of the rows that were rejected."""
-        sink = self._job.sink
+    def _set_compared_keys(self, prepared: Prepared) -> None:
+        """Set the keys of accepted and rejected rows as the sink compares them."""
+        sink = self._options.sink
         if not sink.key or not isinstance(sink, ComparesKeys):
             return
         prepared.rows.keys = sink.compared_keys(prepared.rows)
@@ -244,27 +244,27 @@ class BatchWriter:
                 prepared.keys[place] = tuple(key)
 
     def _claim_letters(self, prepared: Prepared) -> None:
-        """Keep replays from writing older rows of the same keys from now on until the batch is saved."""
+        """Claim the letters of the rows' keys, so that no replay writes older rows until the batch is saved."""
         self._with_letters = frozenset()
         if self._open_letters is None or not len(prepared.rows):
             return
-        self._open_letters.look_again()
-        self._with_letters = self._open_letters.having_letters(self._superseding(prepared.rows))
+        self._open_letters.refresh()
+        self._with_letters = self._open_letters.find_keys_with_letters(self._take_superseding(prepared.rows))
         if self._with_letters:
             self._has_claims = True
-            self._open_letters.claim(self._with_letters, self._ledger.claims, patience=self._job.patience)
+            self._open_letters.claim(self._with_letters, self._handle.claims, patience=self._options.patience)
 
-    def _superseding(self, rows: Outgoing) -> Outgoing:
-        """Return the rows after which no earlier row of their key must be written."""
+    def _take_superseding(self, rows: Outgoing) -> Outgoing:
+        """Return the rows that supersede earlier rows of their key."""
         return rows if self._mode is None else rows.take(self._mode.superseding(rows))
 
     def _write(self, prepared: Prepared) -> _Outcome:
-        """The rows into the sink, and all that is to be saved with the checkpoint."""
+        """Write the rows to the sink, and save the outcome with the checkpoint."""
         database, shared = self._store.database, self._shared
         if shared is not None:
 
             def work(connection: Connection) -> _Outcome:
-                known = self._known(connection, prepared)
+                known = self._find_known(connection, prepared)
 
                 def rehearse(some: Outgoing) -> Sequence[Refused]:
                     with connection.begin_nested() as savepoint:
@@ -275,47 +275,49 @@ class BatchWriter:
                 outcome = self._to_sink(prepared, known, lambda some: shared.write_within(connection, some), rehearse)
                 return self._save(connection, prepared, outcome)
 
-            return database.write(work, done=self._is_saved, patience=shared.patience)
+            return database.write(work, done=self._has_saved, patience=shared.patience)
         known = _Known()
         if self._seen is not None:
-            known = database.read(lambda connection: self._known(connection, prepared))
-        self._ledger.confirm()  # in the sink's database nothing keeps out who has lost the claim
-        outcome = self._to_sink(prepared, known, lambda some: self._to_other(prepared, some), self._job.sink.rehearse)
+            known = database.read(lambda connection: self._find_known(connection, prepared))
+        self._handle.confirm_claim()  # the sink's database does not reject a process that has lost its claim
+        outcome = self._to_sink(
+            prepared, known, lambda some: self._to_other(prepared, some), self._options.sink.rehearse
+        )
         if prepared.batch.next is None:
             return outcome
-        return database.write(lambda connection: self._save(connection, prepared, outcome), done=self._is_saved)
+        return database.write(lambda connection: self._save(connection, prepared, outcome), done=self._has_saved)
 
     def _to_other(self, prepared: Prepared, rows: Outgoing) -> Sequence[Refused]:
-        """Write rows to a sink of another database, or one that appends."""
-        sink = self._job.sink
+        """Write rows to a sink of another database, or to a sink that appends."""
+        sink = self._options.sink
         self.has_unsaved_rows = True
         if sink.key or not isinstance(sink, Appends):
-            return sink.write(rows, label=self._label())
-        return sink.append(rows, label=self._label(), digest=self._first_rows(prepared))
+            return sink.write(rows, label=self._build_label())
+        return sink.append(rows, label=self._build_label(), digest=self._first_rows(prepared))
 
     def _first_rows(self, prepared: Prepared) -> str:
-        """A digest of the first batch of an input that may be another one under the same name.
+        """Return a digest of the first batch, if the input may be replaced under the same name; else an empty text.
 
-        Later ones are compared with the checkpoint when a run is resumed; before the first there is none.
+        A resumed run compares its input with the checkpoint; before the first batch is saved there is none.
         """
         received = prepared.batch.rows
         if (
             self.position is not None
-            or self._held
-            or not isinstance(self._job.source, Replaceable)
+            or self._unsaved_pieces
+            or not isinstance(self._options.source, Replaceable)
             or not len(received)
         ):
             return ""
         return "-".join(digest_of(received.record(place)) for place in (0, len(received) - 1))
 
-    def _known(self, connection: Connection, prepared: Prepared) -> _Known:
-        """What this run has written before, where that matters."""
+    def _find_known(self, connection: Connection, prepared: Prepared) -> _Known:
+        """Return the rows whose key the run has written before, if no key may be written twice."""
         if self._seen is None:
             return _Known()
-        held = frozenset[bytes]().union(*(held.digests for held in self._held))
+        unsaved = frozenset[bytes]().union(*(unsaved.digests for unsaved in self._unsaved_pieces))
         rows, keyed = self._seen.digests(prepared.rows) if len(prepared.rows) else [], list(prepared.keys)
         rejected = [digest_of_key(prepared.keys[place]) for place in keyed]
-        known = held | self._seen.known(connection, [*rows, *rejected])
+        known = unsaved | self._seen.known(connection, [*rows, *rejected])
         return _Known(
             frozenset(place for place, digest in enumerate(rows) if digest in known),
             frozenset(place for place, digest in zip(keyed, rejected, strict=True) if digest in known),
@@ -324,47 +326,51 @@ class BatchWriter:
     def _to_sink(
         self, prepared: Prepared, known: _Known, write: Callable[[Outgoing], Sequence[Refused]], rehearse: Rehearse
     ) -> _Outcome:
-        """Write one row of each key. For one that is refused, the next of its key is written."""
-        rows, key = prepared.rows, self._job.sink.key
-        rule = self._job.on_duplicate
+        """Write one row of each key. If the sink rejects a row, write the next row of its key."""
+        rows, key = prepared.rows, self._options.sink.key
+        rule = self._options.on_duplicate
         if self._mode is not None and self._mode.on_conflict == "ignore" and rule == "last":
-            rule = "first"  # as between batches, where the row that is there stays
-        # Where the newer row counts, all rows are sent in their order, and the sink compares them.
+            rule = "first"  # as between batches, where the existing row is kept
+        # If the newer row counts, all rows are sent in their order, and the sink compares them.
         by_age = self._mode is not None and self._mode.newer and len(rows)
         contest = WriteRounds(rows, key) if by_age else KeyContest(rows, key, rule, known.rows)
-        letters = _Letters(self._job.preparation, prepared)
+        letters = _Letters(self._options.preparation, prepared)
         written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
         superseding = list[Outgoing]()
-        suppressed = ignored = 0  # rows that were left out by a trigger or deleted, and those that changed nothing
+        suppressed = ignored = 0  # rows that a trigger left out or that delete a row; rows that changed nothing
         removed = 0  # rows of this run that were deleted
         places = contest.first()
         while places:
             bad_places: list[int] = []
-            for some, is_again in self._parted(rows, places, hashes):
+            for some, is_known in self._split_by_known(rows, places, hashes):
                 sent = rows if len(some) == len(rows) else rows.take(some)
                 refused = write(sent)
-                bad = {one.place for one in refused}
-                kept = sent.take([place for place in range(len(sent)) if place not in bad]) if bad else sent
+                rejected_places = {row.place for row in refused}
+                kept = (
+                    sent.take([place for place in range(len(sent)) if place not in rejected_places])
+                    if rejected_places
+                    else sent
+                )
                 if isinstance(refused, WriteResult):
                     left_out = refused.suppressed + refused.deleted
                     suppressed += left_out
-                    ignored += len(kept) - left_out if is_again else refused.ignored
+                    ignored += len(kept) - left_out if is_known else refused.ignored
                 written.append(kept)
-                superseding.append(self._in_sink(kept, refused, letters, rehearse))
+                superseding.append(self._select_superseding(kept, refused, letters, rehearse))
                 if self._seen is not None:
                     digests += self._seen.digests(kept)
                 if self._distinct is not None:
-                    changed = self._changed(kept, refused, rehearse, is_again=is_again)
+                    changed = self._select_changed(kept, refused, rehearse, is_known=is_known)
                     hashes.append(self._distinct.hashes(changed))
-                    removed += len(changed) if is_again else 0
-                letters.add([replace(one, place=some[one.place]) for one in refused])
-                bad_places += [some[place] for place in bad]
+                    removed += len(changed) if is_known else 0
+                letters.add([replace(row, place=some[row.place]) for row in refused])
+                bad_places += [some[place] for place in rejected_places]
             places = contest.next(sorted(bad_places))
-        left, copies = contest.left(), list[NewLetter]()
-        if self._job.on_duplicate == "quarantine":
-            copies = letters.add([twice(rows, place, key) for place in left])
-            left = ()
-        counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(left))
+        unsent, copy_letters = contest.left(), list[NewLetter]()
+        if self._options.on_duplicate == "quarantine":
+            copy_letters = letters.add([twice(rows, place, key) for place in unsent])
+            unsent = ()
+        counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(unsent))
         counts += Counts(written=-suppressed - ignored, discarded=suppressed, duplicates=ignored)
         counts += Counts(written=-removed, duplicates=removed)
         outcome = _Outcome(
@@ -372,23 +378,23 @@ class BatchWriter:
             letters.all,
             tuple(digests),
             tuple(hashes),
-            letters.places(len(self._held)),
-            max(((len(self._held), max(some.origin)) for some in written if len(some)), default=None),
+            letters.places(len(self._unsaved_pieces)),
+            max(((len(self._unsaved_pieces), max(some.origin)) for some in written if len(some)), default=None),
         )
         if self._open_letters is None:
             return outcome
-        here = [place_of(letter) for letter in copies]
-        here += [place_of(letters.of_rows[place]) for place in known.rejected]
-        first = self._job.on_duplicate != "last"
+        superseded_places = [place_of(letter) for letter in copy_letters]
+        superseded_places += [place_of(letters.of_rows[place]) for place in known.rejected]
+        first = self._options.on_duplicate != "last"
         for group in superseding:
-            here += self._open_letters.written_later(group, letters.of_rows, or_before=first)
-        outcome = replace(outcome, superseded_here=frozenset(here))
-        return self._with_superseded(outcome, superseding, letters) if self._with_letters else outcome
+            superseded_places += self._open_letters.written_later(group, letters.of_rows, or_before=first)
+        outcome = replace(outcome, superseded_here=frozenset(superseded_places))
+        return self._add_superseded(outcome, superseding, letters) if self._with_letters else outcome
 
-    def _with_superseded(self, outcome: _Outcome, superseding: Sequence[Outgoing], letters: _Letters) -> _Outcome:
-        """The outcome, with the keys that were written and have letters of earlier batches."""
+    def _add_superseded(self, outcome: _Outcome, superseding: Sequence[Outgoing], letters: _Letters) -> _Outcome:
+        """Add to the outcome the written keys that have letters of earlier batches."""
         assert self._open_letters is not None
-        piece, last = len(self._held), dict[str, int]()
+        piece, last = len(self._unsaved_pieces), dict[str, int]()
         for group in superseding:
             for key, origin in self._open_letters.last_places(group).items():
                 last[key] = max(last.get(key, origin), origin)
@@ -398,13 +404,14 @@ class BatchWriter:
             rejected={place_of(letter): (piece, origin) for origin, letter in letters.of_rows.items()},
         )
 
-    def _in_sink(self, rows: Outgoing, refused: Sequence[Refused], letters: _Letters, rehearse: Rehearse) -> Outgoing:
-        """Return the rows that are known to be in the sink, and after which no earlier row of their key may be written.
+    def _select_superseding(
+        self, rows: Outgoing, refused: Sequence[Refused], letters: _Letters, rehearse: Rehearse
+    ) -> Outgoing:
+        """Return the rows that are in the sink and supersede earlier rows of their key.
 
-        Where a trigger left out some of them, or the table has newer rows, only those are returned that matter to a
-        letter.
+        If a trigger left out some rows, or the table has newer rows, only rows whose key has a letter are returned.
         """
-        rows = self._superseding(rows)
+        rows = self._take_superseding(rows)
         if self._open_letters is None or not isinstance(refused, WriteResult) or not len(rows):
             return rows
         if not refused.suppressed and not refused.ignored:
@@ -413,29 +420,31 @@ class BatchWriter:
         rows = rows.take(self._open_letters.places(rows, self._with_letters | of_batch))
         return _without_left_out(rows, rehearse)
 
-    def _changed(self, rows: Outgoing, refused: Sequence[Refused], rehearse: Rehearse, *, is_again: bool) -> Outgoing:
-        """Return the rows that are new in the sink; of those whose key the run has written, the deletions.
+    def _select_changed(
+        self, rows: Outgoing, refused: Sequence[Refused], rehearse: Rehearse, *, is_known: bool
+    ) -> Outgoing:
+        """Return the rows that are new in the sink; of rows whose key the run has written, the deletions.
 
-        With `newer` the sink does not say which rows it has left as they are, so a key stays counted as written.
+        With `newer` the sink does not report which rows it left unchanged, so a key stays counted as written.
         """
         if self._mode is None:
             return rows
-        if is_again and self._mode.newer is not None:
+        if is_known and self._mode.newer is not None:
             return rows.take(())
-        rows = self._mode.deletions(rows) if is_again else self._mode.without_deleted(rows)
+        rows = self._mode.deletions(rows) if is_known else self._mode.without_deleted(rows)
         return _without_left_out(rows, rehearse) if isinstance(refused, WriteResult) and refused.suppressed else rows
 
-    def _parted(
+    def _split_by_known(
         self, rows: Outgoing, places: Sequence[int], hashes: Sequence[Hashes]
     ) -> Sequence[tuple[Sequence[int], bool]]:
-        """Part rows to send by whether the run has written their key, where the sink does not say which it changed.
+        """Split rows by whether the run has written their key, if the sink does not report which rows it changed.
 
-        Those that it has written are duplicates, whether they change the table or not. Where the sink upserts every row
-        they need not be sent apart: they are counted when the batch is saved.
+        Rows of written keys are duplicates, whether they change the table or not. A sink that upserts every row gets
+        all rows at once: duplicates are counted when the batch is saved.
         """
         if self._distinct is None or self._mode is None:
             return [(places, False)]
-        before = [*hashes, *(some for held in self._held for some in held.hashes)]
+        before = [*hashes, *(some for unsaved in self._unsaved_pieces for some in unsaved.hashes)]
         known = self._distinct.known(self._distinct.hashes(rows.take(places)), before)
         parts = [
             ([place for place, is_known in zip(places, known, strict=True) if is_known is flag], flag)
@@ -443,21 +452,21 @@ class BatchWriter:
         ]
         return [part for part in parts if part[0]]
 
-    def _given_up(self, prepared: Prepared, error: Exception) -> Prepared:
-        """The batch without its rows, which become one letter."""
+    def _reject_rows(self, prepared: Prepared, error: Exception) -> Prepared:
+        """Return the batch without its rows, which become one letter."""
         rows = prepared.rows
-        letter = self._job.preparation.letter_of_all(prepared.batch, sorted(set(rows.origin)), error)
-        nothing = Outgoing(rows.columns, (), tuples=())
+        letter = self._options.preparation.letter_of_all(prepared.batch, sorted(set(rows.origin)), error)
+        no_rows = Outgoing(rows.columns, (), tuples=())
         origins = set(rows.origin).difference(prepared.rejected)
         counts = prepared.counts + Counts(rejected=len(origins))
-        return Prepared(prepared.batch, nothing, [*prepared.letters, letter], counts, fields=prepared.fields)
+        return Prepared(prepared.batch, no_rows, [*prepared.letters, letter], counts, fields=prepared.fields)
 
     def _save(self, connection: Connection, prepared: Prepared, outcome: _Outcome) -> _Outcome:
-        """Letters, keys and checkpoint, in one transaction; of a piece of a batch nothing yet."""
+        """Save letters, keys and checkpoint in one transaction. A piece of a batch is saved with the last piece."""
         if prepared.batch.next is None:
-            self._ledger.hold(connection)
+            self._handle.verify_claim(connection)
             return outcome
-        whole = sum(self._held, outcome)
+        whole = sum(self._unsaved_pieces, outcome)
         now = self._store.database.dialect.now(connection)
         if self._open_letters is not None and whole.superseded:
             self._open_letters.mark(connection, whole.superseded, now)
@@ -466,14 +475,14 @@ class BatchWriter:
             self._open_letters.mark_here(connection, whole.superseded_here, now)
             self._open_letters.mark_edited(connection, whole.superseded, whole.rejected, now)
         if self._has_claims:
-            self._ledger.claims.release(connection)
+            self._handle.claims.release(connection)
         if self._seen is not None:
             self._seen.add(connection, whole.digests)
         if self._distinct is not None:
-            whole = self._without_overwritten(connection, whole, self._distinct)
+            whole = self._discount_overwritten(connection, whole, self._distinct)
         counts = self.counts + whole.counts
-        judged = counts - self._begun.judged_before
-        self._ledger.save(
+        judged = counts - self._started.judged_before
+        self._handle.save(
             connection,
             position=prepared.batch.next,
             fields=prepared.fields,
@@ -482,32 +491,35 @@ class BatchWriter:
             done=prepared.batch.done,
             total=self.source_total,
             seconds=self.seconds,
-            tier=self._job.gate.judge(judged.rejected, judged.read),
+            tier=self._options.gate.judge(judged.rejected, judged.read),
             written_at=written_at,
         )
         return whole
 
     def _put_letters(self, connection: Connection, outcome: _Outcome) -> datetime | None:
-        """Put the letters of a batch; return when its rows were written, None where none were.
+        """Put the letters of a batch. Return when its rows were written; None if none were.
 
-        Letters that a row may follow are put before that moment, the others after it: a replay goes by this.
+        Letters before a written row are put before that time, the others after it: a replay compares these times.
         """
-        job = self._job
+        options = self._options
         paired = zip(outcome.letters, outcome.places, strict=True)
         in_order = sorted(paired, key=lambda pair: _first_number(pair[0]))
         followed, last = 0, outcome.last_written
-        if job.on_duplicate != "last" and (last is not None or self.counts.written):
-            followed, last = len(in_order), (0, 0)  # no row of the run is overwritten, those before the letter included
+        if options.on_duplicate != "last" and (last is not None or self.counts.written):
+            followed, last = (
+                len(in_order),
+                (0, 0),
+            )  # no row of the run is overwritten, whether it is before or after the letter
         elif last is not None:
-            behind = takewhile(lambda pair: pair[1] is not None and pair[1] >= last, reversed(in_order))
-            followed = len(in_order) - sum(1 for _ in behind)
+            later_letters = takewhile(lambda pair: pair[1] is not None and pair[1] >= last, reversed(in_order))
+            followed = len(in_order) - sum(1 for _ in later_letters)
         put = partial(
             self._store.dlq.put_within,
             connection,
-            pipeline=job.pipeline,
-            run_id=self._begun.run_id,
-            target=job.target,
-            by_run=not job.sink.key,
+            pipeline=options.pipeline,
+            run_id=self._started.run_id,
+            target=options.target,
+            by_run=not options.sink.key,
             counts=self._row_that_counts,
         )
         put([letter for letter, _ in in_order[:followed]])
@@ -515,28 +527,30 @@ class BatchWriter:
         put([letter for letter, _ in in_order[followed:]])
         return written_at
 
-    def _without_overwritten(self, connection: Connection, outcome: _Outcome, distinct: DistinctKeys) -> _Outcome:
-        """The outcome, in which rows that overwrite one of an earlier batch, or piece, count as duplicates."""
+    def _discount_overwritten(self, connection: Connection, outcome: _Outcome, distinct: DistinctKeys) -> _Outcome:
+        """Return the outcome with rows that overwrite a row of an earlier batch or piece counted as duplicates."""
         if self._mode is None:
-            hashes, again = distinct.merge(outcome.hashes)
-        else:  # parted before they were sent
-            hashes, again = distinct.changed(outcome.hashes), 0
+            hashes, overwritten = distinct.merge(outcome.hashes)
+        else:  # duplicates were split off before the rows were sent
+            hashes, overwritten = distinct.changed(outcome.hashes), 0
         distinct.save(connection, self.counts.batches, hashes)
-        return replace(outcome, counts=outcome.counts + Counts(written=-again, duplicates=again), hashes=(hashes,))
+        return replace(
+            outcome, counts=outcome.counts + Counts(written=-overwritten, duplicates=overwritten), hashes=(hashes,)
+        )
 
-    def _is_saved(self, connection: Connection, outcome: _Outcome) -> bool:
-        return self._ledger.has_saved(connection, self.counts + outcome.counts)
+    def _has_saved(self, connection: Connection, outcome: _Outcome) -> bool:
+        return self._handle.has_saved(connection, self.counts + outcome.counts)
 
-    def _label(self) -> str:
-        """The name of what is being written: the same after a crash."""
-        if not self._job.sink.key:
-            # A piece has the number of a batch of its size: after a crash, a run with smaller batches finds it.
-            return f"{self._begun.run_id}-{self.counts.batches + len(self._held):06}"
-        piece = f"-{len(self._held)}" if self._held else ""
-        return f"{self._begun.run_id}-{self.counts.batches:06}{piece}"
+    def _build_label(self) -> str:
+        """Return the label of the batch or piece: the same label after a crash."""
+        if not self._options.sink.key:
+            # Pieces are numbered like batches, so that after a crash a run with smaller batches finds them.
+            return f"{self._started.run_id}-{self.counts.batches + len(self._unsaved_pieces):06}"
+        piece = f"-{len(self._unsaved_pieces)}" if self._unsaved_pieces else ""
+        return f"{self._started.run_id}-{self.counts.batches:06}{piece}"
 
-    def _repeats(self) -> int:
-        return self._store.database.repeats + (0 if self._shared else self._job.sink.repeats)
+    def _count_repeats(self) -> int:
+        return self._store.database.repeats + (0 if self._shared else self._options.sink.repeats)
 
 
 def _without_left_out(rows: Outgoing, rehearse: Rehearse) -> Outgoing:
@@ -545,6 +559,6 @@ def _without_left_out(rows: Outgoing, rehearse: Rehearse) -> Outgoing:
 
 
 def _first_number(letter: NewLetter) -> int:
-    """Where a row stood, so that the letters of a batch are put in the order of their rows: "line 18" is 18."""
-    found = _NUMBER.search(str(letter.position))
-    return 0 if found is None else int(found[0])
+    """Return the first number of a letter's position, by which letters are sorted: 18 for "line 18"."""
+    number = _NUMBER.search(str(letter.position))
+    return 0 if number is None else int(number[0])
