@@ -100,7 +100,7 @@ def test_workers_are_used_again(workshop):
 
 def test_outcomes_are_taken_once(workshop):
     workshop.run("pid")
-    assert workshop.pool.take() == []
+    assert workshop.pool.take_outcomes() == []
 
 
 def test_what_is_running_can_be_seen(workshop, tmp_path):
@@ -232,7 +232,7 @@ def test_a_job_that_is_given_to_the_dead_finds_another_worker(tmp_path):
             workshop.until(lambda: workshop.pool.idle)
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
-            workshop.pool.give(TaskJob(ticket=pid + 1_000_000, task="pid"))
+            workshop.pool.submit(TaskJob(ticket=pid + 1_000_000, task="pid"))
             assert workshop.pool.idle == 0
             outcome = workshop.wait(pid + 1_000_000)
             assert outcome.ended is AttemptEnd.RETURNED

@@ -27,7 +27,7 @@ from redrive.tasks.executor.decide import RECOVERS
 from redrive.tasks.graph import reach
 from redrive.tasks.operator.reset import NOT_YET, Reset, StillRunning, state_to_run
 from redrive.tasks.operator.transaction import change_run
-from redrive.tasks.state.letters import settle_named
+from redrive.tasks.state.letters import resolve_named
 from redrive.tasks.state.progression import Progress, Progression
 from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.state.states import checked
@@ -143,7 +143,7 @@ def concerned(
     must_say_which(names, cause)
 
     def work(connection: Connection) -> dict[State, int]:
-        place = RunHandle.of(store, connection, find_run(connection, run))
+        place = RunHandle.load(store, connection, find_run(connection, run))
         wanted = select(tasks.c.id, tasks.c.state, tasks.c.fingerprint)
         found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause, states))
         return {state: found[state] for state in states if found[state]}
@@ -321,7 +321,7 @@ class _ActionTransaction:
             if not row.dead:
                 self._without_dead.add(node)
             if row.state != state:
-                self._graph.change(self._connection, self._now, row.id, (State(row.state), state), self._note)
+                self._graph.change_state(self._connection, self._now, row.id, (State(row.state), state), self._note)
                 changed.append((node, state))
         return changed
 
@@ -330,7 +330,9 @@ class _ActionTransaction:
         if status is not None:
             known = {shown_name(row.name, row.child) for row in chosen}
             known |= {row.name for row in chosen if row.node in self._without_dead}
-            settle_named(self._connection, self._place.run_id, sorted(known), self._now, target=status, note=self._note)
+            resolve_named(
+                self._connection, self._place.run_id, sorted(known), self._now, target=status, note=self._note
+            )
 
 
 def wake_run(place: RunHandle, connection: Connection, now: datetime) -> None:

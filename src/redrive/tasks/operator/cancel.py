@@ -132,5 +132,5 @@ class _Cancelling:
         if row.remaining:
             return []
         state = State.DEAD_LETTER if row.dead else State.FAILED
-        self._graph.change(self._connection, self._now, row.id, (State.RUNNING, state), "children were cancelled")
+        self._graph.change_state(self._connection, self._now, row.id, (State.RUNNING, state), "children were cancelled")
         return [(node, state)]

@@ -26,9 +26,9 @@ class Decisions:
 
     def result(self, task: Upstream, *, run: UUID | str | None = None) -> Any:
         """What a task returned, `settle[17]` for a child; of a fan-out, the list of what its children did."""
-        from redrive.tasks.state.results import result_of
+        from redrive.tasks.state.results import read_result
 
-        return result_of(*self._run(run), shown(task), self.files)
+        return read_result(*self._run(run), shown(task), self.files)
 
     def retry(
         self, *tasks: Upstream, cause: str | None = None, note: str | None = None, run: UUID | str | None = None

@@ -23,7 +23,7 @@ from redrive.tasks.graph import reach
 from redrive.tasks.operator.actions import WRONG, OperatorAction, must_say_which, wake_run
 from redrive.tasks.operator.reset import NOT_YET, Reset, may_wait
 from redrive.tasks.operator.transaction import change_run, rows_named
-from redrive.tasks.state.letters import settle_named
+from redrive.tasks.state.letters import resolve_named
 from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.trigger_rules import HEEDS_FAILURE
 
@@ -100,7 +100,7 @@ class _Reopening:
         for row in moved:
             self._change(row, State.PENDING, **NOT_YET)
         dead = [row.name for row in moved if row.state == State.DEAD_LETTER]
-        settle_named(self._connection, self._place.run_id, dead, self._now, target=Status.DISCARDED, note=self._note)
+        resolve_named(self._connection, self._place.run_id, dead, self._now, target=Status.DISCARDED, note=self._note)
         return len(moved)
 
     def _reopen_node(self, node: int, chosen: Sequence[Row[Any]]) -> bool:

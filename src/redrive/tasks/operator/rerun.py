@@ -52,7 +52,7 @@ class _Rerun:
         """What would run again."""
         chosen = self._succeeded(names)
         below = reach({row.node for row in chosen}, self._place.below)
-        states, _ = self._place.states(self._connection)
+        states, _ = self._place.read_states(self._connection)
         return self._decided(chosen, sum(states[node] is not State.PENDING for node in below))
 
     def take(self, names: Sequence[str]) -> OperatorAction:

@@ -21,7 +21,7 @@ from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import task_attempts, task_changes, tasks
 from redrive.store.sql import in_ids
 from redrive.tasks.graph import reach
-from redrive.tasks.state.letters import settle_named
+from redrive.tasks.state.letters import resolve_named
 from redrive.tasks.state.progression import Progression
 from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.state.states import checked
@@ -90,7 +90,7 @@ class Reset:
 
     def without_unchanged(self, rows: Sequence[Row[Any]]) -> list[Row[Any]]:
         """Leave out what would not run again anyway: a task further up that failed is not tried again."""
-        states, branches = self._place.states(self._connection)
+        states, branches = self._place.read_states(self._connection)
         for row in rows:
             states[row.node] = State.PENDING
             branches.pop(row.node, None)
@@ -102,7 +102,7 @@ class Reset:
         names = [row.name]
         if row.children is not None:
             names += self._remove_children(row)
-        settle_named(self._connection, self._place.run_id, names, self._now, target=Status.DISCARDED, note=self._note)
+        resolve_named(self._connection, self._place.run_id, names, self._now, target=Status.DISCARDED, note=self._note)
         if row.state == State.SUCCESS:
             self.take_back(row)
         self.change(row, State.PENDING, **NOT_YET, **NO_RESULT, **_NO_CHILDREN)
@@ -110,7 +110,7 @@ class Reset:
     def take_back(self, row: Row[Any]) -> None:
         """Let those that a success had freed wait for one task more."""
         chosen: Collection[str] | None = None if row.branch is None else decode(row.branch)
-        freed = Progression(self._place, None).freed_by(row.node, chosen)
+        freed = Progression(self._place, None).list_freed(row.node, chosen)
         if freed:
             theirs = update(tasks).where(self._ours, in_ids(tasks.c.node, freed), tasks.c.child == -1)
             self._connection.execute(theirs.values(waiting=tasks.c.waiting + 1))

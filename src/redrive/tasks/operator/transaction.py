@@ -22,7 +22,7 @@ def change_run(store: Store, run: UUID | str, work: Callable[[RunHandle, Connect
     """Do something about a run in one transaction, given its place in the store and the time there."""
 
     def within(connection: Connection) -> T:
-        place = RunHandle.of(store, connection, find_run(connection, run))
+        place = RunHandle.load(store, connection, find_run(connection, run))
         return work(place, connection, place.database.dialect.begin_bounded(connection))
 
     with corrupt_row_as_store_error("flows"):

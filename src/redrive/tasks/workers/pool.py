@@ -142,7 +142,7 @@ class WorkerPool:
         """How many jobs can be given right now."""
         return 0 if self._stopping else max(0, min(len(self._ready), self._workers - self._busy))
 
-    def give(self, job: TaskJob) -> None:
+    def submit(self, job: TaskJob) -> None:
         """Hand a job to an idle worker. Its time begins."""
         self._busy += 1
         self._hand_over(job)
@@ -164,7 +164,7 @@ class WorkerPool:
             self._doom(link)  # it died while it had nothing to do
         self._waiting.append(job)
 
-    def take(self) -> list[TaskOutcome]:
+    def take_outcomes(self) -> list[TaskOutcome]:
         """What has ended since the last call."""
         found, self._outcomes = self._outcomes, []
         return found
