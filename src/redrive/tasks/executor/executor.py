@@ -35,7 +35,7 @@ from redrive.tasks.executor.slas import WHOLE_RUN, SlaTracker
 from redrive.tasks.executor.start_warnings import warn_of_known_keys, warn_of_sla
 from redrive.tasks.executor.stop_reason import stopped_error
 from redrive.tasks.executor.store_cycle import ClaimedJob, CycleRequest, CycleResult, RunExit, StoreCycle
-from redrive.tasks.operator.cancel import cancelled
+from redrive.tasks.operator.cancel import cancelled_transition
 from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
 from redrive.tasks.state.executor_lease import EarlierRun, ExecutorLease, StartedRun
 from redrive.tasks.state.results import Results
@@ -254,7 +254,7 @@ class Executor:
             self._job_seconds = self._job_seconds * 15 / 16 + outcome.seconds / 16 if is_known else outcome.seconds
         reason = self._cancelled.pop(claim.id, None)
         if reason is not None and outcome.ended is not AttemptEnd.RETURNED:
-            transition = cancelled(reason)
+            transition = cancelled_transition(reason)
         transition = transition or decide(node, claim.past, outcome, random, testmode.active())
         result = TaskResult(claim, transition, outcome, begun=begun and not outcome.never_begun)
         if outcome.in_file:

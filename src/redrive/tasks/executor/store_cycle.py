@@ -28,7 +28,7 @@ from redrive.tasks.executor.plan import ClaimPlan
 from redrive.tasks.executor.slas import SlaTracker
 from redrive.tasks.graph import Node
 from redrive.tasks.operator.actions import retry_failed
-from redrive.tasks.operator.cancel import cancelled
+from redrive.tasks.operator.cancel import cancelled_transition
 from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
 from redrive.tasks.state.claims import ClaimedTask, ClaimRequest, claim_tasks, find_active_nodes, find_next_due, is_idle
 from redrive.tasks.state.executor_lease import RESTART_HINT, ExecutorLease
@@ -370,7 +370,7 @@ class StoreCycle:
             )
             transition = decide(self.nodes[row.node], past, outcome, random, testmode.active())
             if row.cancelled is not None:
-                transition = cancelled(row.cancelled)
+                transition = cancelled_transition(row.cancelled)
             lost_results.append(TaskResult(lost, transition, outcome, owner=row.owner))
         return lost_results
 
