@@ -188,7 +188,9 @@ def test_who_cannot_be_sure_of_its_lease_stops_and_says_why(store, monkeypatch):
     beside = Beside(flow.run)
     assert begun.wait(PATIENCE)
     release = threading.Event()
-    monkeypatch.setattr(Executor, "_write", lambda executor: release.wait(0.01))  # nothing reaches the store any more
+    monkeypatch.setattr(
+        Executor, "_start_cycle", lambda executor: release.wait(0.01)
+    )  # nothing reaches the store any more
     error = eventually(lambda: beside.error)
     go_on.set()
     beside.join()
