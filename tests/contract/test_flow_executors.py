@@ -214,7 +214,7 @@ def test_38_what_two_executors_make_ready_at_the_same_moment_runs_once(store, qu
 
 
 def test_what_a_person_sends_back_as_the_executor_leaves_is_still_run(flow, task, store, quick, monkeypatch):
-    bad, leave = [True], Executor._leave
+    bad, leave = [True], Executor._leave_run
 
     @task()
     def work():
@@ -227,7 +227,7 @@ def test_what_a_person_sends_back_as_the_executor_leaves_is_still_run(flow, task
             flow.retry("work")
         return leave(executor)
 
-    monkeypatch.setattr(Executor, "_leave", at_the_last_moment)
+    monkeypatch.setattr(Executor, "_leave_run", at_the_last_moment)
     assert flow.run().status is FlowStatus.COMPLETE
 
 

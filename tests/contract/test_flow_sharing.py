@@ -30,15 +30,15 @@ SUSPENDED = """
     from redrive.tasks.state import executor_lease
 
     postgres.SILENCE = "2s" if sys.argv[2] == "idle" else "0"
-    executor_lease._OF_THE_LEASE = 0.1
+    executor_lease._TRANSACTION_SHARE = 0.1
     flow = redrive.Flow("shared", store=sys.argv[1], workers=1)
     flow.task(name="split", in_thread=True)(lambda: [1, 2, 3])
     flow.task(name="settle", each="split", in_thread=True)(lambda item: item)
     claim, suspended = StoreCycle._claim, []
 
-    def claim_and_stand_still(turn, order, connection, now, turned):
-        claim(turn, order, connection, now, turned)
-        if not suspended and any(hand.claim.child >= 0 for hand in turned.claimed):
+    def claim_and_stand_still(cycle, request, connection, now, result):
+        claim(cycle, request, connection, now, result)
+        if not suspended and any(job.claim.child >= 0 for job in result.claimed):
             suspended.append(True)
             connection.execute(text("SELECT 1"))
             print("suspended", flush=True)
@@ -162,12 +162,12 @@ def test_suspended_executor_says_that_another_took_over(store, monkeypatch):
     flow = redrive.Flow("shared", store=store, workers=1, stop_within=0)
     flow.task(name="work", in_thread=True)(lambda: 1)
 
-    def was_suspended(ledger):
+    def was_suspended(lease):
         ended = update(task_executors).values(ended_at=datetime.now(UTC))
         store.database.write(lambda connection: connection.execute(ended))
         return True
 
-    monkeypatch.setattr(ExecutorLease, "is_late", was_suspended)
+    monkeypatch.setattr(ExecutorLease, "is_expired", was_suspended)
     with pytest.raises(FlowStopped, match="another executor has taken over") as stopped:
         flow.run()
     assert stopped.value.kind is Kind.TRANSIENT
@@ -188,7 +188,9 @@ def test_who_cannot_be_sure_of_its_lease_stops_and_says_why(store, monkeypatch):
     beside = Beside(flow.run)
     assert begun.wait(PATIENCE)
     release = threading.Event()
-    monkeypatch.setattr(Executor, "_write", lambda executor: release.wait(0.01))  # nothing reaches the store any more
+    monkeypatch.setattr(
+        Executor, "_start_cycle", lambda executor: release.wait(0.01)
+    )  # nothing reaches the store any more
     error = eventually(lambda: beside.error)
     go_on.set()
     beside.join()

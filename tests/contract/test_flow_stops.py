@@ -67,7 +67,7 @@ def test_37_a_stopped_run_is_gone_on_with_and_its_tasks_are_charged_nothing(flow
 def test_37_a_thread_that_does_not_end_is_left_behind_and_its_task_is_ready_for_the_next_run(
     flow, task, store, monkeypatch
 ):
-    monkeypatch.setattr("redrive.tasks.executor._GIVE_UP", 0.05)
+    monkeypatch.setattr("redrive.tasks.executor.executor._THREADS_END_WITHIN", 0.05)
     hangs, calls = threading.Event(), []
 
     @task(retry=None)

@@ -353,7 +353,7 @@ if __name__ == "__main__":
     tasks = sys.argv[3:]
     while True:
         while tasks and pool.idle:
-            pool.give(TaskJob(ticket=len(tasks), task=tasks.pop(), arguments={"directory": encode(sys.argv[1])}))
+            pool.submit(TaskJob(ticket=len(tasks), task=tasks.pop(), arguments={"directory": encode(sys.argv[1])}))
         for key, _ in selector.select():
             key.data()
         pool.tick()

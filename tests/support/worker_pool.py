@@ -81,7 +81,7 @@ class Workshop:
         for key, _ in self.selector.select(wait):
             key.data()
         self.pool.tick()
-        for outcome in self.pool.take():
+        for outcome in self.pool.take_outcomes():
             assert outcome.ticket not in self.outcomes, "an attempt ended twice"
             self.outcomes[outcome.ticket] = outcome
 
@@ -97,7 +97,7 @@ class Workshop:
         """Hand a job to a worker as soon as one is idle; its ticket."""
         self.until(lambda: self.pool.idle)
         ticket = next(self._tickets)
-        self.pool.give(
+        self.pool.submit(
             TaskJob(
                 ticket=ticket,
                 task=task,

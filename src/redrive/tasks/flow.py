@@ -353,7 +353,7 @@ class Flow(Decisions):
         if known is None:
             self.groups[name] = ServiceGroup(name, service if isinstance(service, Service) else None)
         elif isinstance(service, Service) and known.service is None:
-            self.groups[name] = known.of(service)
+            self.groups[name] = known.with_service(service)
         return name
 
     # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -405,8 +405,8 @@ class Flow(Decisions):
                 return executor.run()
             finally:
                 self._executors.remove(executor)
-                if executor.begun is not None:
-                    self._ran.last = self._last = executor.begun
+                if executor.started is not None:
+                    self._ran.last = self._last = executor.started
 
     def stop(self, reason: str = "it was asked to") -> None:
         """End the runs that are under way in this process, as SIGTERM would; from another thread."""

@@ -47,10 +47,10 @@ def run():
         ended = []
         while not ended:
             if pool.idle:
-                pool.give(TaskJob(ticket=1, task="where"))
+                pool.submit(TaskJob(ticket=1, task="where"))
             for key, _ in selector.select():
                 key.data()
-            ended = pool.take()
+            ended = pool.take_outcomes()
         print(ended[0].error or decode(ended[0].result))
     finally:
         pool.close()

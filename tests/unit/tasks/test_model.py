@@ -94,11 +94,11 @@ class ScriptedPool:
 
     def __init__(self, stage: Stage, selector: Any) -> None:
         self._stage = stage
-        self._bell = Waker()
-        selector.register(self._bell.hears, 1, self._bell.hush)
+        self._waker = Waker()
+        selector.register(self._waker.receiver, 1, self._waker.clear)
         self._ended: list[TaskOutcome] = []
 
-    def give(self, job: Any) -> None:
+    def submit(self, job: Any) -> None:
         place, _, attempt = Path(job.result_file).stem.rpartition("-")
         node = int(job.task[1:])
         drawn = self._stage.graph[node]
@@ -106,9 +106,9 @@ class ScriptedPool:
         children = 0 if child < 0 else self._stage.model.resets[node]
         self._stage.made[node, child, children, int(attempt)] += 1
         self._ended.append(outcome_of(job.ticket, drawn, drawn.outcome(child, int(attempt))))
-        self._bell.ring()
+        self._waker.wake()
 
-    def take(self) -> list[TaskOutcome]:
+    def take_outcomes(self) -> list[TaskOutcome]:
         found, self._ended = self._ended, []
         return found
 
@@ -121,7 +121,7 @@ class ScriptedPool:
     start = check = tick = stop = running = _nothing
 
     def close(self) -> None:
-        self._bell.close()
+        self._waker.close()
 
 
 def outcome_of(ticket: int, drawn: Drawn, said: str) -> TaskOutcome:
@@ -171,18 +171,18 @@ class Stage:
             make_pool=lambda flow, selector, workers: ScriptedPool(self, selector),
         )
         if kill is not None:
-            take, left = executor._turn.take, [kill[0]]
+            run_cycle, left = executor._cycle.run, [kill[0]]
 
-            def killed(order: Any) -> Any:
+            def killed(request: Any) -> Any:
                 left[0] -= 1
                 if left[0] == 0 and not kill[1]:
                     raise Killed
-                turned = take(order)
+                result = run_cycle(request)
                 if left[0] == 0:
                     raise Killed
-                return turned
+                return result
 
-            executor._turn.take = killed  # type: ignore[method-assign]
+            executor._cycle.run = killed  # type: ignore[method-assign]
         try:
             return executor.run().status
         except FlowStopped as stopped:

@@ -100,7 +100,7 @@ def test_workers_are_used_again(workshop):
 
 def test_outcomes_are_taken_once(workshop):
     workshop.run("pid")
-    assert workshop.pool.take() == []
+    assert workshop.pool.take_outcomes() == []
 
 
 def test_what_is_running_can_be_seen(workshop, tmp_path):
@@ -232,7 +232,7 @@ def test_a_job_that_is_given_to_the_dead_finds_another_worker(tmp_path):
             workshop.until(lambda: workshop.pool.idle)
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
-            workshop.pool.give(TaskJob(ticket=pid + 1_000_000, task="pid"))
+            workshop.pool.submit(TaskJob(ticket=pid + 1_000_000, task="pid"))
             assert workshop.pool.idle == 0
             outcome = workshop.wait(pid + 1_000_000)
             assert outcome.ended is AttemptEnd.RETURNED
@@ -259,7 +259,7 @@ def test_workers_killed_at_random_lose_no_job_and_end_none_twice(tmp_path):
 
 
 def test_workers_that_end_before_they_begin_are_given_up_in_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(pools, "_BREATH", 0.01)
+    monkeypatch.setattr(pools, "_START_AGAIN_AFTER", 0.01)
     source = """
     os.register_at_fork(after_in_child=lambda: os._exit(4) if os.environ.get("REDRIVE_FORK_SERVER") else None)
 
@@ -274,7 +274,7 @@ def test_workers_that_end_before_they_begin_are_given_up_in_the_end(tmp_path, mo
 
 
 def test_a_worker_that_never_begins_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(pools, "_TO_BEGIN", 0.5)
+    monkeypatch.setattr(pools, "_START_WITHIN", 0.5)
     source = """
     os.register_at_fork(after_in_child=lambda: time.sleep(600) if os.environ.get("REDRIVE_FORK_SERVER") else None)
 
@@ -286,7 +286,7 @@ def test_a_worker_that_never_begins_is_not_waited_for(tmp_path, monkeypatch):
 
 
 def test_an_import_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(pools, "_TO_IMPORT", 0.5)
+    monkeypatch.setattr(pools, "_IMPORT_WITHIN", 0.5)
     source = """
     if os.environ.get("REDRIVE_FORK_SERVER"):
         time.sleep(600)
@@ -336,7 +336,7 @@ def kill_the_server(workshop):
 
 
 def test_a_fork_server_that_keeps_dying_is_given_up(workshop):
-    for _ in range(pools._RESTARTS):
+    for _ in range(pools._MAX_RESTARTS):
         workshop.until(lambda: workshop.pool.idle)
         kill_the_server(workshop)
     workshop.until(lambda: workshop.pool.idle)

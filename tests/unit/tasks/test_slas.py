@@ -22,21 +22,21 @@ def after(seconds):
 class TestSlas:
     def test_risk_and_miss_are_told_once_each(self):
         slas = SlaTracker(START, {"load": after(100), WHOLE_RUN: after(1_000)})
-        assert slas.late(after(79), {}) == []
-        assert slas.late(after(80), {}) == [("load", False)]
-        assert slas.late(after(99), {}) == []
-        assert slas.late(after(100), {}) == [("load", True)]
-        assert slas.late(after(900), {}) == [(WHOLE_RUN, False)]
+        assert slas.check(after(79), {}) == []
+        assert slas.check(after(80), {}) == [("load", False)]
+        assert slas.check(after(99), {}) == []
+        assert slas.check(after(100), {}) == [("load", True)]
+        assert slas.check(after(900), {}) == [(WHOLE_RUN, False)]
 
     def test_nothing_is_told_of_what_is_done(self):
-        assert SlaTracker(START, {"load": after(100)}, START).late(after(500), {"load": after(99)}) == []
+        assert SlaTracker(START, {"load": after(100)}, START).check(after(500), {"load": after(99)}) == []
 
     def test_what_was_done_too_late_is_told_once(self):
         slas = SlaTracker(START, {"load": after(100)}, START)
-        assert [slas.late(after(500), {"load": after(101)}) for _ in range(2)] == [[("load", True)], []]
+        assert [slas.check(after(500), {"load": after(101)}) for _ in range(2)] == [[("load", True)], []]
 
     def test_what_was_done_too_late_before_the_run_is_resumed_is_not_told(self):
-        assert SlaTracker(START, {"load": after(100)}).late(after(500), {"load": after(101)}) == []
+        assert SlaTracker(START, {"load": after(100)}).check(after(500), {"load": after(101)}) == []
 
 
 class TestFlow:

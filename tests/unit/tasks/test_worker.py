@@ -322,7 +322,7 @@ def test_arguments_arrive_from_files(workshop, tmp_path):
     path = tmp_path / "argument.json"
     path.write_text(encode("x" * (1 << 20)))
     workshop.until(lambda: workshop.pool.idle)
-    workshop.pool.give(TaskJob(ticket=1_000_000, task="length", files={"text": str(path)}))
+    workshop.pool.submit(TaskJob(ticket=1_000_000, task="length", files={"text": str(path)}))
     assert decode(workshop.wait(1_000_000).result) == 1 << 20
 
 

@@ -171,7 +171,12 @@ def _decide(session: Session, verb: str, which: _TaskSelection, *, yes: bool, **
         run_id = run_of(store, which.run).run_id
         if not yes:
             states = actions.CAN_RETRY if verb == "retry" else actions.WRONG
-            _ask(session, verb, which, actions.concerned(store, run_id, which.names, cause=which.cause, states=states))
+            _ask(
+                session,
+                verb,
+                which,
+                actions.count_concerned(store, run_id, which.names, cause=which.cause, states=states),
+            )
         decided: OperatorAction = getattr(actions, verb)(store, run_id, which.names, cause=which.cause, **said)
         report = store.tasks.run(run_id)
     _report(session, decided, verb)

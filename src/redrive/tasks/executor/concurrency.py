@@ -1,4 +1,7 @@
-"""What the tasks of one service have in common: its circuit, how many run at once, how fast they begin."""
+"""Limits for the tasks of one service: its circuit breaker, concurrency and start rate.
+
+Users configure a `ServiceGroup`; the planner of an executor asks a `ServiceLimiter` how many tasks may start.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ if TYPE_CHECKING:
     from redrive.calls.circuit import Circuit
 
 WhenOpen = Literal["hold", "fail"]
-_BLAMED = {Kind.TRANSIENT, Kind.RATE_LIMITED}
+_SERVICE_FAILURES = {Kind.TRANSIENT, Kind.RATE_LIMITED}
 
 
 class ServiceGroup:
-    """How the tasks that depend on a service are treated."""
+    """The limits of the tasks that depend on a service."""
 
     def __init__(
         self,
@@ -46,8 +49,8 @@ class ServiceGroup:
         self.when_open: WhenOpen = when_open
         self.across_runs = across_runs
 
-    def of(self, service: Service) -> ServiceGroup:
-        """The same, of a service that was known by its name alone."""
+    def with_service(self, service: Service) -> ServiceGroup:
+        """Return a copy with the service; the group may be declared by its name alone."""
         return ServiceGroup(
             self.name,
             service,
@@ -60,42 +63,42 @@ class ServiceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many tasks of a group may begin now; where it is held, why, and when to ask again."""
+    """How many tasks of a group may start now; if blocked, why, and when to ask again."""
 
     tasks: float
-    why: str | None = None
+    reason: str | None = None
     ask_in: float | None = None
     probe: Permit | None = None
-    """Where one task is to find out whether the service is back."""
+    """The permit for one task that probes whether the service is back."""
 
 
 class ServiceLimiter:
-    """One executor's way into a group: asks its circuit, counts what runs, paces what begins."""
+    """Applies the limits of a group in one executor: circuit, concurrency, rate."""
 
     def __init__(self, group: ServiceGroup, clock: Clock) -> None:
         self.group = group
         self.running = 0
         self._clock = clock
         self._next_start = -math.inf
-        self._probe: Permit | None = None  # in a task's hands
+        self._probe: Permit | None = None  # held by a running task
         service = group.service
         self._circuit: Circuit | None = None if service is None else service._core.circuit
 
     @property
-    def open(self) -> bool:
-        """Whether the service is known to be down."""
+    def is_open(self) -> bool:
+        """Whether the circuit of the service is not closed."""
         return self._circuit is not None and self._circuit.state is not CircuitState.CLOSED
 
-    def room(self) -> Capacity:
-        """How many may begin now. A permit for a probe must be used or given back."""
+    def check_capacity(self) -> Capacity:
+        """Return how many tasks may start now. A permit for a probe must be used or released."""
         circuit = self._circuit
         if circuit is None or circuit.state is CircuitState.CLOSED:
-            return self._paced()
-        paced = self._paced()
+            return self._check_limits()
+        capacity = self._check_limits()
         wait = circuit.retry_in()
-        if paced.tasks <= 0 or (self.group.when_open == "fail" and wait > 0):
-            return replace(paced, why=f"{self.group.name} is down")
-        if self._probe is not None:  # however long it takes: a second one would make its answer void
+        if capacity.tasks <= 0 or (self.group.when_open == "fail" and wait > 0):
+            return replace(capacity, reason=f"{self.group.name} is down")
+        if self._probe is not None:  # wait for it, however long: a second probe would void its result
             return Capacity(0, f"{self.group.name} is down, one task finds out whether it is back")
         permit = circuit.admit() if wait <= 0 else None
         if permit is None:
@@ -103,29 +106,29 @@ class ServiceLimiter:
             return Capacity(0, f"{self.group.name} is down, next try in {format_duration(wait)}", max(wait, 0.01))
         return Capacity(1, f"{self.group.name} is down, one task finds out whether it is back", probe=permit)
 
-    def _paced(self) -> Capacity:
-        """How many its limits leave room for."""
+    def _check_limits(self) -> Capacity:
+        """Return how many tasks concurrency and rate allow."""
         tasks = math.inf if self.group.concurrency is None else self.group.concurrency - self.running
-        if self.group.rate is None or tasks <= 0:  # where there is no room, it is asked again when a task ends
+        if self.group.rate is None or tasks <= 0:  # without capacity, the next check is when a task ends
             return Capacity(max(0, tasks))
-        early = self._next_start - self._clock.monotonic()
-        return Capacity(0, ask_in=early) if early > 0 else Capacity(1)
+        wait = self._next_start - self._clock.monotonic()
+        return Capacity(0, ask_in=wait) if wait > 0 else Capacity(1)
 
     def begin(self, probe: Permit | None = None) -> Permit | None:
-        """A task begins; what it is given is reported back with its end."""
+        """Count a task that starts, and return the permit to report at its end."""
         self.running += 1
         if self.group.rate is not None:
             self._next_start = max(self._next_start, self._clock.monotonic()) + 1 / self.group.rate
         self._probe = probe or self._probe
         return probe if probe is not None or self._circuit is None else self._circuit.admit()
 
-    def give_back(self, probe: Permit) -> None:
-        """Nobody was there to probe."""
+    def release_probe(self, probe: Permit) -> None:
+        """Release a permit for a probe that no task used."""
         if self._circuit is not None:
             self._circuit.released(probe)
 
     def end(self, permit: Permit | None, outcome: TaskOutcome | None) -> None:
-        """A task has ended; None where it did not even run."""
+        """Count a task that has ended and report to the circuit; no outcome if the task did not run."""
         self.running -= 1
         if permit is self._probe:
             self._probe = None
@@ -133,7 +136,7 @@ class ServiceLimiter:
             return
         if outcome is not None and outcome.ended is AttemptEnd.RETURNED:
             self._circuit.succeeded(permit, outcome.seconds)
-        elif outcome is not None and outcome.verdict is not None and outcome.verdict.kind in _BLAMED:
+        elif outcome is not None and outcome.verdict is not None and outcome.verdict.kind in _SERVICE_FAILURES:
             self._circuit.failed(permit)
         else:
             self._circuit.released(permit)

@@ -1,4 +1,7 @@
-"""A thread that writes, one transaction at a time: deadlines are kept while the database takes its time."""
+"""A thread for the executor's transactions, and a waker for the selector of its loop.
+
+The executor enforces deadlines in its loop. The loop must not wait for the database, so the transactions run here.
+"""
 
 from __future__ import annotations
 
@@ -12,72 +15,72 @@ T = TypeVar("T")
 
 
 class Waker:
-    """Wakes a selector from another thread, or from a signal handler."""
+    """Wakes a selector from another thread or from a signal handler."""
 
     def __init__(self) -> None:
-        self.hears, self._rings = socket.socketpair()
-        self.hears.setblocking(False)
-        self._rings.setblocking(False)
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
+        self._sender.setblocking(False)
 
-    def ring(self) -> None:
-        """Wake it."""
+    def wake(self) -> None:
+        """Wake the selector."""
         try:
-            self._rings.send(b"!")
-        except BlockingIOError:  # rung often enough already
+            self._sender.send(b"!")
+        except BlockingIOError:  # the buffer is full of wake-ups that were not read yet
             pass
-        except OSError:  # closed: nobody sleeps there any more
+        except OSError:  # closed: no selector waits there any more
             pass
 
-    def hush(self) -> None:
-        """It was heard."""
+    def clear(self) -> None:
+        """Read the pending wake-ups, so that the selector can sleep."""
         try:
-            while len(self.hears.recv(4_096)) == 4_096:
+            while len(self.receiver.recv(4_096)) == 4_096:
                 pass
         except BlockingIOError:
             pass
 
     def close(self) -> None:
-        """No more bells."""
-        self.hears.close()
-        self._rings.close()
+        """Close both sockets."""
+        self.receiver.close()
+        self._sender.close()
 
 
 class DbThread(Generic[T]):
-    """Does one thing at a time beside the loop that asks for it."""
+    """Runs one job at a time beside the loop that submits it."""
 
-    def __init__(self, bell: Waker) -> None:
+    def __init__(self, waker: Waker) -> None:
         self.busy = False
-        self._bell = bell
-        self._orders: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
-        self._done: list[T | BaseException] = []
-        self._thread = threading.Thread(target=self._work, name="redrive-scribe", daemon=True)
+        self._waker = waker
+        self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
+        self._outcomes: list[T | BaseException] = []
+        self._thread = threading.Thread(target=self._loop, name="redrive-scribe", daemon=True)
         self._thread.start()
 
-    def begin(self, order: Callable[[], T]) -> None:
-        """Have it done; `result` has the answer when the bell rings."""
+    def submit(self, job: Callable[[], T]) -> None:
+        """Run a job in the thread; `take_result` has its result when the waker wakes the loop."""
         assert not self.busy
         self.busy = True
-        self._orders.put(order)
+        self._jobs.put(job)
 
-    def result(self) -> T | None:
-        """What was done, once; None while it is not. Raises what was raised."""
-        if not self._done:
+    def take_result(self) -> T | None:
+        """Return the result of the job, once; None while it runs. Raises what the job raised."""
+        if not self._outcomes:
             return None
         self.busy = False
-        done = self._done.pop()
-        if isinstance(done, BaseException):
-            raise done
-        return done
+        outcome = self._outcomes.pop()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def close(self) -> None:
-        """Let it end when it is done with what it does."""
-        self._orders.put(None)
-        self._thread.join(1)  # it may be waiting for a database that is gone
+        """Let the thread end after its current job."""
+        self._jobs.put(None)
+        self._thread.join(1)  # bounded, since the job may be waiting for a database that is gone
 
-    def _work(self) -> None:
-        while (order := self._orders.get()) is not None:
+    def _loop(self) -> None:
+        while (job := self._jobs.get()) is not None:
             try:
-                self._done.append(order())
+                self._outcomes.append(job())
             except BaseException as error:
-                self._done.append(error)
-            self._bell.ring()
+                self._outcomes.append(error)
+            self._waker.wake()

@@ -1,4 +1,7 @@
-"""What becomes of a task after an attempt: done, tried again, given up, or left to a person. Pure."""
+"""The decision after an attempt: success, retry, failure, or a dead letter for the operator. Pure.
+
+The executor calls `decide` for every attempt that has ended, and stores the `Transition` it returns.
+"""
 
 from __future__ import annotations
 
@@ -15,42 +18,42 @@ from redrive.tasks.graph import Node
 from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 
 RECOVERS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
-"""Kinds that pass by themselves: a task that failed so is tried again by the next start of its run."""
+"""Kinds of failures that pass by themselves: resuming the run retries such tasks."""
 LOST = "lost"
 LOST_IN_A_ROW = 10
-"""Executors that may die one after another while they have a task, before it is taken for the cause."""
+"""Executors that may die in a row while running a task before the task is the suspect."""
 LONGEST_WAIT = 86_400.0
-"""The most that a server's Retry-After counts for, before jitter. Daily quotas ask for no more than a day, and some
-servers send a date where seconds are due. Calls need no such limit: their `within` is one."""
+"""Maximum of a server's Retry-After in seconds, before jitter. Daily quotas ask for at most a day, and some servers
+send a date instead of seconds. Calls need no such limit: their `within` is one."""
 SUSPECT = frozenset({Kind.AMBIGUOUS, Kind.RESOURCE})
-"""Kinds that may be poison: nobody can tell whether they would heal."""
-_EARNEST = TestMode()
+"""Kinds that may be poison: it is unknown whether a retry would help."""
+_NO_TESTING = TestMode()
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptHistory:
-    """What a task has behind it when an attempt begins."""
+    """The earlier attempts of a task when the next one starts."""
 
     failures: int = 0
     same: int = 0
-    """How many of the last failures had one cause,"""
+    """How many of the last failures in a row had the same fingerprint."""
     fingerprint: str | None = None
-    """which is this one."""
+    """The fingerprint of the last failure."""
     wait: float | None = None
     elapsed: float = 0.0
-    """Seconds since its first attempt began; of a sensor, since it was first asked."""
+    """Seconds since the first attempt started; for a sensor, since the first poll."""
     lost: int = 0
-    """How many executors in a row died while they had it."""
+    """How many executors in a row died while running the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What a task is to be, and what is kept of the attempt."""
+    """The next state of a task, and what is stored about the attempt."""
 
     state: State
     cause: str | None = None
     wait: float | None = None
-    """Seconds until the next attempt, or the next time a sensor is asked; None where there is none."""
+    """Seconds until the next attempt or the next poll of a sensor; None if there is none."""
     failures: int = 0
     same: int = 0
     fingerprint: str | None = None
@@ -58,23 +61,23 @@ class Transition:
     kind: Kind | None = None
     lost: int = 0
     capped: float | None = None
-    """Seconds that the server asked to wait, where that was more than `LONGEST_WAIT`."""
+    """Seconds that the server asked to wait, if more than `LONGEST_WAIT`."""
 
 
 def decide(
-    node: Node, past: AttemptHistory, outcome: TaskOutcome, random: Random, testing: TestMode = _EARNEST
+    node: Node, past: AttemptHistory, outcome: TaskOutcome, random: Random, testing: TestMode = _NO_TESTING
 ) -> Transition:
-    """The next state of a task; where waits are capped for a test, with a wait no longer than that."""
-    following = _decide(node, past, outcome, random, testing.attempts)
-    if following.wait is None or testing.longest_wait is None:
-        return following
-    return replace(following, wait=min(following.wait, testing.longest_wait))
+    """Return the next state of a task; test mode caps the wait."""
+    transition = _decide(node, past, outcome, random, testing.attempts)
+    if transition.wait is None or testing.longest_wait is None:
+        return transition
+    return replace(transition, wait=min(transition.wait, testing.longest_wait))
 
 
 def _decide(
     node: Node, past: AttemptHistory, outcome: TaskOutcome, random: Random, most_attempts: int | None
 ) -> Transition:
-    if outcome.ended is AttemptEnd.STOPPED:  # the executor's doing, and not held against the task
+    if outcome.ended is AttemptEnd.STOPPED:  # the executor stopped: the task did not fail
         state = State.SENSING if node.sensing else State.READY
         return Transition(
             state=state,
@@ -86,27 +89,31 @@ def _decide(
             lost=past.lost,
         )
     if outcome.ended is AttemptEnd.LOST:
-        return _lost(node, past, outcome)
+        return _after_loss(node, past, outcome)
     if outcome.verdict is None or outcome.verdict.kind is Kind.DISCARD:
-        return _returned(node, past, outcome)
-    return _failed(node, past, outcome, random, most_attempts)
+        return _after_return(node, past, outcome)
+    return _after_failure(node, past, outcome, random, most_attempts)
 
 
-def _lost(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transition:
-    """Its executor died. That costs it no retry, since it may not even have begun; but it may be what kills them."""
+def _after_loss(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transition:
+    """Return the transition of a task whose executor died.
+
+    A loss costs no retry, since the attempt may not even have started. After many losses in a row the task is suspected
+    of killing its executors.
+    """
     lost = past.lost + 1
     if lost >= LOST_IN_A_ROW:
         cause = f"{lost} executors in a row died while they had it"
-        failed = Transition(
+        transition = Transition(
             state=State.DEAD_LETTER, cause=cause, fingerprint=LOST, error=outcome.error, kind=Kind.AMBIGUOUS
         )
-        return replace(failed, failures=past.failures, same=1, lost=lost)
+        return replace(transition, failures=past.failures, same=1, lost=lost)
     return Transition(
         state=State.SENSING if node.sensing else State.READY,
         cause=outcome.error,
         wait=0.0,
         failures=past.failures,
-        same=past.same,  # what it failed of before is not forgotten, or it would never be poison
+        same=past.same,  # earlier failures still count, or the task would never be poisoned
         fingerprint=past.fingerprint,
         error=outcome.error,
         kind=Kind.AMBIGUOUS,
@@ -114,10 +121,10 @@ def _lost(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transition:
     )
 
 
-def _returned(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transition:
+def _after_return(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transition:
     if outcome.verdict is not None and outcome.verdict.rule == SKIP:
         cause = f"skipped itself: {outcome.error}"
-        if node.each is not None:  # as where an operator skips it: the list of results is without it
+        if node.each is not None:  # as if an operator skipped it: the list of results leaves it out
             return Transition(state=State.SUCCESS, cause=cause, kind=Kind.DISCARD)
         return Transition(state=State.SKIPPED, cause=cause)
     if outcome.verdict is not None:
@@ -128,10 +135,10 @@ def _returned(node: Node, past: AttemptHistory, outcome: TaskOutcome) -> Transit
     if left <= 0:
         error = f"was not true within {format_duration(node.sensing.timeout)}"
         return Transition(state=State.FAILED, cause=error, error=error, fingerprint="sensor", kind=Kind.TRANSIENT)
-    return Transition(state=State.SENSING, wait=min(node.sensing.every, left))  # the last time when its time is over
+    return Transition(state=State.SENSING, wait=min(node.sensing.every, left))  # the last poll is at the timeout
 
 
-def _failed(
+def _after_failure(
     node: Node, past: AttemptHistory, outcome: TaskOutcome, random: Random, most_attempts: int | None
 ) -> Transition:
     verdict = outcome.verdict
@@ -141,7 +148,7 @@ def _failed(
     failures = past.failures + 1
     error = outcome.error or verdict.reason
 
-    def becomes(state: State, cause: str, wait: float | None = None, capped: float | None = None) -> Transition:
+    def move_to(state: State, cause: str, wait: float | None = None, capped: float | None = None) -> Transition:
         return Transition(
             state=state,
             cause=cause,
@@ -155,50 +162,53 @@ def _failed(
         )
 
     if verdict.kind not in RECOVERS | SUSPECT:
-        return becomes(State.DEAD_LETTER, f"{verdict.kind}: {error}")
+        return move_to(State.DEAD_LETTER, f"{verdict.kind}: {error}")
     if verdict.kind in SUSPECT and same >= node.poison:
         times = "" if same == 1 else f", {same} times in a row at the same place"
-        return becomes(State.DEAD_LETTER, f"poison{times}: {error}")
+        return move_to(State.DEAD_LETTER, f"poison{times}: {error}")
     decision: Decision
     if most_attempts is not None and failures >= most_attempts:
         decision = Stop(attempts_used(most_attempts), spent=True)
     else:
-        decision = node.retry.decide(_bounded(_repeatable(verdict)), _progress(node, past, failures), random)
+        decision = node.retry.decide(
+            _cap_retry_after(_as_retryable(verdict)), _call_progress(node, past, failures), random
+        )
     if isinstance(decision, Repeat):
         wait = decision.wait
         if node.sensing is not None:
             left = node.sensing.timeout - past.elapsed - outcome.seconds
             if left <= 0:
-                return becomes(State.FAILED, f"was not true within {format_duration(node.sensing.timeout)}: {error}")
+                return move_to(State.FAILED, f"was not true within {format_duration(node.sensing.timeout)}: {error}")
             wait = min(wait, left)
-        again = State.SENSING if node.sensing else State.RETRYING
-        asked = verdict.retry_after or 0.0
-        return becomes(again, f"{verdict.kind}: {error}", wait, asked if asked > max(LONGEST_WAIT, wait) else None)
-    if verdict.kind in SUSPECT:  # nobody knows whether it would heal: a person should look
-        return becomes(State.DEAD_LETTER, f"{decision.why}: {error}")
-    return becomes(State.FAILED, f"{decision.why}: {error}")
+        retry_state = State.SENSING if node.sensing else State.RETRYING
+        asked_wait = verdict.retry_after or 0.0
+        return move_to(
+            retry_state, f"{verdict.kind}: {error}", wait, asked_wait if asked_wait > max(LONGEST_WAIT, wait) else None
+        )
+    if verdict.kind in SUSPECT:  # it is unknown whether a retry would help: an operator decides
+        return move_to(State.DEAD_LETTER, f"{decision.why}: {error}")
+    return move_to(State.FAILED, f"{decision.why}: {error}")
 
 
-def _repeatable(verdict: Verdict) -> Verdict:
-    """A worker that ran out of memory is worth another try, as far as the retry policy is concerned."""
+def _as_retryable(verdict: Verdict) -> Verdict:
+    """Present a resource failure as ambiguous: the retry policy may retry a worker that ran out of memory."""
     if verdict.kind is not Kind.RESOURCE:
         return verdict
     return Verdict(Kind.AMBIGUOUS, verdict.reason, verdict.rule)
 
 
-def _bounded(verdict: Verdict) -> Verdict:
-    """Take a Retry-After of years for one of a day."""
+def _cap_retry_after(verdict: Verdict) -> Verdict:
+    """Cap a Retry-After at `LONGEST_WAIT`."""
     if verdict.retry_after is None or verdict.retry_after <= LONGEST_WAIT:
         return verdict
     return replace(verdict, retry_after=LONGEST_WAIT)
 
 
-def _progress(node: Node, past: AttemptHistory, failures: int) -> CallProgress:
-    """As the policy sees it.
+def _call_progress(node: Node, past: AttemptHistory, failures: int) -> CallProgress:
+    """Return the progress of a task in the terms of the retry policy.
 
-    Its `within` is meant for calls that somebody waits for, and is heeded here only where it is not the default: the
-    wait of a task is a stored time and holds nobody up. How often ambiguous errors are repeated is a matter of their
-    fingerprints here, not of their number.
+    The default of `within` is meant for calls, whose caller waits. It does not apply here: the wait of a task is a
+    stored time and blocks nothing. Ambiguous errors are limited by their fingerprints here, not by their number.
     """
     elapsed = -math.inf if node.retry.within is DEFAULT_WITHIN else past.elapsed
     return CallProgress(attempts=failures, elapsed=elapsed, previous_wait=past.wait)

@@ -1,4 +1,4 @@
-"""What a run tells whoever listens: each thing that people may want to know, once."""
+"""The events of a run: the executor publishes each one once, after it is stored."""
 
 from __future__ import annotations
 
@@ -30,106 +30,107 @@ from redrive.tasks.workers.messages import TaskOutcome
 
 
 class FlowEvents:
-    """Announces what was written, after it was written."""
+    """Publishes the events of one run."""
 
-    def __init__(self, announcer: EventBus, ledger: ExecutorLease, planner: ClaimPlanner) -> None:
-        self._announcer = announcer
-        self._ledger = ledger
+    def __init__(self, bus: EventBus, lease: ExecutorLease, planner: ClaimPlanner) -> None:
+        self._bus = bus
+        self._lease = lease
         self._planner = planner
         self._reasons: dict[tuple[int, str], str] = {}
-        self._failures: defaultdict[int, dict[str, list[str]]] = defaultdict(dict)  # of children, by their causes
-        self._held: set[str] = set()
+        # Reasons of failed children, by node and fingerprint.
+        self._failures: defaultdict[int, dict[str, list[str]]] = defaultdict(dict)
+        self._blocked: set[str] = set()
 
-    def began(self, begun: StartedRun) -> None:
-        """The run has begun, or goes on."""
-        self._tell(FlowStarted(flow=self._ledger.flow, run_id=begun.run_id, resumed=begun.resumed, sla=begun.sla))
+    def announce_start(self, started: StartedRun) -> None:
+        """Publish that the run was started or resumed."""
+        self._emit(FlowStarted(flow=self._lease.flow, run_id=started.run_id, resumed=started.resumed, sla=started.sla))
 
-    def ended(self, report: FlowReport) -> None:
-        """The run is over."""
+    def announce_end(self, report: FlowReport) -> None:
+        """Publish the end of the run, and what was held back until then."""
         for node in range(len(self._planner.nodes)):
-            if self._planner.knows(node):
-                self._of_siblings(node, final=True)
+            if self._planner.has_siblings(node):
+                self._announce_sibling_deaths(node, final=True)
         for node in list(self._failures):
-            self._of_failures(node, 0)
-        self._tell(FlowEnded(report=report))
+            self._announce_child_failures(node, 0)
+        self._emit(FlowEnded(report=report))
 
-    def late(self, late: Iterable[tuple[str, datetime, bool]]) -> None:
-        """The SLA of the run, or of some of its tasks, is at risk or was missed."""
-        flow, run_id = self._ledger.flow, self._ledger.run_id
-        for name, due, missed in late:
-            self._tell(SlaAtRisk(flow=flow, run_id=run_id, task=name or None, due=due, missed=missed))
+    def announce_slas(self, sla_events: Iterable[tuple[str, datetime, bool]]) -> None:
+        """Publish SLAs of the run or its tasks that are at risk or missed."""
+        flow, run_id = self._lease.flow, self._lease.run_id
+        for name, due, missed in sla_events:
+            self._emit(SlaAtRisk(flow=flow, run_id=run_id, task=name or None, due=due, missed=missed))
 
-    def written(
+    def announce_results(
         self,
-        settlements: Iterable[TaskResult],
-        storms: Sequence[SiblingStop],
-        settled: Progress,
+        task_results: Iterable[TaskResult],
+        sibling_stops: Sequence[SiblingStop],
+        progress: Progress,
         unwritten: Iterable[TaskResult] = (),
     ) -> None:
-        """Attempts have ended, and the graph has moved on; what is not written yet is not told of yet."""
-        waiting = {one.claim.node for one in unwritten}
-        struck = {(storm.node, storm.like.next.fingerprint) for storm in storms}
-        tell_of_all = self._announcer.has_hooks
-        for one in settlements:
-            name = shown_name(self._planner.nodes[one.claim.node].name, one.claim.child)
-            if tell_of_all and one.outcome is not None and one.begun:
-                self._tell(self._attempt(name, one, one.outcome))
-            reason = one.next.error or one.next.cause or ""
-            if one.next.state is State.RETRYING:
-                self._retried(name, one, reason)
-            elif one.next.state is State.FAILED and one.claim.child < 0:
-                self._failed(name, reason, settled.upstream_failed.get(one.claim.node, 0))
-            elif one.next.state is State.FAILED:
-                self._failures[one.claim.node].setdefault(one.next.fingerprint or "", []).append(reason)
-            elif one.next.state is State.DEAD_LETTER:
-                self._reasons[one.claim.node, one.next.fingerprint or ""] = reason
-                if one.claim.child < 0:
-                    self._dead(one.claim.node, one.next.fingerprint or "", count=1)
-        for storm in storms:
-            fingerprint = storm.like.next.fingerprint or ""
-            untried = settled.untried.get(storm.node, 0)
-            self._reasons.setdefault((storm.node, fingerprint), storm.like.next.error or "")
-            if self._planner.siblings(storm.node).stormed(fingerprint):
-                self._dead(storm.node, fingerprint, count=storm.dead + untried, untried=untried)
-        for node in {one.claim.node for one in settlements if one.claim.child >= 0}:
-            if node not in waiting and not any(node == where for where, _ in struck):
-                self._of_siblings(node, final=node in settled.closed)
-        for node in self._failures.keys() & settled.closed.keys():
-            self._of_failures(node, settled.upstream_failed.get(node, 0))
-        self._groups()
+        """Publish attempts that have ended and what followed from them; unwritten results wait."""
+        unwritten_nodes = {task_result.claim.node for task_result in unwritten}
+        stopped = {(stop.node, stop.like.next.fingerprint) for stop in sibling_stops}
+        has_hooks = self._bus.has_hooks
+        for task_result in task_results:
+            name = shown_name(self._planner.nodes[task_result.claim.node].name, task_result.claim.child)
+            if has_hooks and task_result.outcome is not None and task_result.begun:
+                self._emit(self._make_task_ended(name, task_result, task_result.outcome))
+            reason = task_result.next.error or task_result.next.cause or ""
+            if task_result.next.state is State.RETRYING:
+                self._announce_retry(name, task_result, reason)
+            elif task_result.next.state is State.FAILED and task_result.claim.child < 0:
+                self._announce_failure(name, reason, progress.upstream_failed.get(task_result.claim.node, 0))
+            elif task_result.next.state is State.FAILED:
+                self._failures[task_result.claim.node].setdefault(task_result.next.fingerprint or "", []).append(reason)
+            elif task_result.next.state is State.DEAD_LETTER:
+                self._reasons[task_result.claim.node, task_result.next.fingerprint or ""] = reason
+                if task_result.claim.child < 0:
+                    self._announce_deaths(task_result.claim.node, task_result.next.fingerprint or "", count=1)
+        for stop in sibling_stops:
+            fingerprint = stop.like.next.fingerprint or ""
+            untried = progress.untried.get(stop.node, 0)
+            self._reasons.setdefault((stop.node, fingerprint), stop.like.next.error or "")
+            if self._planner.siblings_of(stop.node).mark_announced(fingerprint):
+                self._announce_deaths(stop.node, fingerprint, count=stop.dead + untried, untried=untried)
+        for node in {task_result.claim.node for task_result in task_results if task_result.claim.child >= 0}:
+            if node not in unwritten_nodes and not any(node == where for where, _ in stopped):
+                self._announce_sibling_deaths(node, final=node in progress.closed)
+        for node in self._failures.keys() & progress.closed.keys():
+            self._announce_child_failures(node, progress.upstream_failed.get(node, 0))
+        self._announce_blocked_services()
 
-    def _attempt(self, name: str, one: TaskResult, outcome: TaskOutcome) -> TaskEnded:
+    def _make_task_ended(self, name: str, task_result: TaskResult, outcome: TaskOutcome) -> TaskEnded:
         return TaskEnded(
-            flow=self._ledger.flow,
-            run_id=self._ledger.run_id,
+            flow=self._lease.flow,
+            run_id=self._lease.run_id,
             task=name,
-            attempt=one.claim.attempt,
-            state=one.next.state,
+            attempt=task_result.claim.attempt,
+            state=task_result.next.state,
             ended=outcome.ended,
-            ended_at=datetime.fromtimestamp(one.ended_at, UTC),
+            ended_at=datetime.fromtimestamp(task_result.ended_at, UTC),
             seconds=outcome.seconds,
-            error=one.next.error,
-            kind=one.next.kind,
+            error=task_result.next.error,
+            kind=task_result.next.kind,
         )
 
-    def _retried(self, name: str, one: TaskResult, reason: str) -> None:
-        flow, wait = self._ledger.flow, one.next.wait or 0.0
-        if one.next.capped is not None:
-            asked, then = format_duration(one.next.capped), format_duration(wait)
+    def _announce_retry(self, name: str, task_result: TaskResult, reason: str) -> None:
+        flow, wait = self._lease.flow, task_result.next.wait or 0.0
+        if task_result.next.capped is not None:
+            asked, then = format_duration(task_result.next.capped), format_duration(wait)
             EVENTS.warning("%s: task %s: the server asks to wait %s; it is tried again in %s", flow, name, asked, then)
-        run_id, attempt = self._ledger.run_id, one.claim.attempt
-        self._tell(TaskRetried(flow=flow, run_id=run_id, task=name, attempt=attempt, reason=reason, wait=wait))
+        run_id, attempt = self._lease.run_id, task_result.claim.attempt
+        self._emit(TaskRetried(flow=flow, run_id=run_id, task=name, attempt=attempt, reason=reason, wait=wait))
 
-    def _of_failures(self, node: int, upstream_failed: int) -> None:
-        """How children of a fan-out failed, now that all are over."""
+    def _announce_child_failures(self, node: int, upstream_failed: int) -> None:
+        """Publish how children of a fan-out failed, when all have ended."""
         for reasons in self._failures.pop(node).values():
-            self._failed(self._planner.nodes[node].name, reasons[0], upstream_failed, count=len(reasons))
+            self._announce_failure(self._planner.nodes[node].name, reasons[0], upstream_failed, count=len(reasons))
 
-    def _failed(self, name: str, reason: str, upstream_failed: int, *, count: int = 1) -> None:
-        self._tell(
+    def _announce_failure(self, name: str, reason: str, upstream_failed: int, *, count: int = 1) -> None:
+        self._emit(
             TaskFailed(
-                flow=self._ledger.flow,
-                run_id=self._ledger.run_id,
+                flow=self._lease.flow,
+                run_id=self._lease.run_id,
                 task=name,
                 reason=reason,
                 upstream_failed=upstream_failed,
@@ -137,16 +138,16 @@ class FlowEvents:
             )
         )
 
-    def _of_siblings(self, node: int, *, final: bool) -> None:
-        siblings = self._planner.siblings(node)
-        for fingerprint in siblings.to_announce(final=final):
-            self._dead(node, fingerprint, count=siblings.dead_of(fingerprint))
+    def _announce_sibling_deaths(self, node: int, *, final: bool) -> None:
+        siblings = self._planner.siblings_of(node)
+        for fingerprint in siblings.take_unannounced(final=final):
+            self._announce_deaths(node, fingerprint, count=siblings.count_dead(fingerprint))
 
-    def _dead(self, node: int, fingerprint: str, *, count: int, untried: int = 0) -> None:
-        self._tell(
+    def _announce_deaths(self, node: int, fingerprint: str, *, count: int, untried: int = 0) -> None:
+        self._emit(
             TasksDead(
-                flow=self._ledger.flow,
-                run_id=self._ledger.run_id,
+                flow=self._lease.flow,
+                run_id=self._lease.run_id,
                 task=self._planner.nodes[node].name,
                 cause=fingerprint,
                 reason=self._reasons.get((node, fingerprint), ""),
@@ -155,12 +156,12 @@ class FlowEvents:
             )
         )
 
-    def _groups(self) -> None:
-        """Services whose tasks wait, or do not wait any more."""
-        held = set(self._planner.held)
-        for name in sorted(held ^ self._held):
-            self._tell(GroupHeld(flow=self._ledger.flow, run_id=self._ledger.run_id, service=name, held=name in held))
-        self._held = held
+    def _announce_blocked_services(self) -> None:
+        """Publish services whose tasks became blocked or free."""
+        blocked = set(self._planner.blocked)
+        for name in sorted(blocked ^ self._blocked):
+            self._emit(GroupHeld(flow=self._lease.flow, run_id=self._lease.run_id, service=name, held=name in blocked))
+        self._blocked = blocked
 
-    def _tell(self, event: FlowEvent) -> None:
-        self._announcer.event(event)
+    def _emit(self, event: FlowEvent) -> None:
+        self._bus.event(event)

@@ -1,4 +1,7 @@
-"""The executor: one loop that hands tasks to workers, keeps their deadlines, and writes down what becomes of them."""
+"""The executor of a run: one loop that claims tasks, gives them to workers, enforces deadlines and stores results.
+
+`Flow.run` makes an `Executor` for each run. Several executors may work on one run; they share it through the store.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ from redrive.tasks.executor.plan import ClaimPlanner
 from redrive.tasks.executor.progress import ProgressCollector
 from redrive.tasks.executor.slas import WHOLE_RUN, SlaTracker
 from redrive.tasks.executor.start_warnings import warn_of_known_keys, warn_of_sla
-from redrive.tasks.executor.stop_reason import stopped
+from redrive.tasks.executor.stop_reason import stopped_error
 from redrive.tasks.executor.store_cycle import ClaimedJob, CycleRequest, CycleResult, RunExit, StoreCycle
-from redrive.tasks.operator.cancel import cancelled
+from redrive.tasks.operator.cancel import cancelled_transition
 from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
 from redrive.tasks.state.executor_lease import EarlierRun, ExecutorLease, StartedRun
 from redrive.tasks.state.results import Results
@@ -43,15 +46,15 @@ from redrive.tasks.workers.pool import WorkerPool
 if TYPE_CHECKING:
     from redrive.tasks.flow import Flow
 
-_POLL = 1.0  # seconds after which the store is asked what others, or people, have done
-_MOST_AHEAD = 256
-_SHORT = 0.05  # seconds: tasks that take longer are not claimed before a worker is free for them
-_HOARD = 1.0  # seconds that claimed tasks may wait for a worker
-_GIVE_UP = 3.0  # seconds: threads that do not end are left behind
+_SURVEY_EVERY = 1.0  # seconds between reads of what operators and other executors have changed
+_MAX_CLAIMED_AHEAD = 256  # tasks claimed before a worker is free for them
+_SHORT_JOB = 0.05  # seconds: only shorter tasks are claimed before a worker is free for them
+_CLAIM_KEPT = 1.0  # seconds that a claimed task may wait for a worker
+_THREADS_END_WITHIN = 3.0  # seconds: threads that run longer are left behind
 
 
 class Executor:
-    """Runs a flow once."""
+    """Executes one run of a flow."""
 
     def __init__(
         self,
@@ -69,53 +72,53 @@ class Executor:
         flow.graph.check()
         self._flow = flow
         self._params, self._run_id, self._start = params, run_id, start
-        self.begun: tuple[Store, UUID] | None = None
+        self.started: tuple[Store, UUID] | None = None
+        """The run that was started or resumed, and its store."""
         self._is_resumed = False
-        """The run that it began or resumed, and where."""
-        self._bell = Waker()
-        self._stopping = StopSignal(deadline, told=self._bell.ring)
+        self._waker = Waker()
+        self._stopping = StopSignal(deadline, told=self._waker.wake)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._bell.hears, selectors.EVENT_READ, self._bell.hush)
+        self._selector.register(self._waker.receiver, selectors.EVENT_READ, self._waker.clear)
         nodes = flow.graph.nodes.values()
         in_threads = any(node.in_thread for node in nodes)
         in_processes = not all(node.in_thread for node in nodes)
         self._pool = make_pool(flow, self._selector, workers=flow.workers) if in_processes else None
-        opened = self._opened(store)
+        opened_store = self._open_store(store)
         self._threads = (
-            TaskThreads(flow.graph.nodes, self._bell, threads=flow.workers, store=opened) if in_threads else None
+            TaskThreads(flow.graph.nodes, self._waker, threads=flow.workers, store=opened_store) if in_threads else None
         )
         takes = {node.name: node.binding.params for node in nodes}
-        self._ledger = ExecutorLease(opened, flow.name, flow.graph.shape(), defaults=flow.params, takes=takes)
-        self._results = Results(self._ledger, flow.files)
-        self._turn = StoreCycle(
-            self._ledger, ResultWriter(self._ledger, self._results), self._results, list(nodes), params
+        self._lease = ExecutorLease(opened_store, flow.name, flow.graph.shape(), defaults=flow.params, takes=takes)
+        self._results = Results(self._lease, flow.files)
+        self._cycle = StoreCycle(
+            self._lease, ResultWriter(self._lease, self._results), self._results, list(nodes), params
         )
         clock = SystemClock()
-        turnstiles = {name: ServiceLimiter(group, clock) for name, group in flow.groups.items()}
-        self._planner = ClaimPlanner(list(nodes), turnstiles, clock)
-        self._news = FlowEvents(flow.announcer.with_listeners(opened.listeners), self._ledger, self._planner)
-        self._scribe: DbThread[CycleResult] = DbThread(self._bell)
+        limiters = {name: ServiceLimiter(group, clock) for name, group in flow.groups.items()}
+        self._planner = ClaimPlanner(list(nodes), limiters, clock)
+        self._events = FlowEvents(flow.announcer.with_listeners(opened_store.listeners), self._lease, self._planner)
+        self._db_thread: DbThread[CycleResult] = DbThread(self._waker)
 
-        self._hands: dict[int, ClaimedJob] = {}  # by ticket
-        self._ready: deque[ClaimedJob] = deque()  # claimed, and waiting for a worker to be free
-        self._settlements: list[TaskResult] = []
-        self._storms: list[SiblingStop] = []
-        self._cancelled: dict[int, str] = {}  # by the ids of tasks in hand: why
-        self._order = CycleRequest(start=True, recover=True)
-        self._look_at = 0.0
+        self._jobs: dict[int, ClaimedJob] = {}  # by ticket
+        self._ready: deque[ClaimedJob] = deque()  # claimed, and waiting for a free worker
+        self._task_results: list[TaskResult] = []
+        self._sibling_stops: list[SiblingStop] = []
+        self._cancelled: dict[int, str] = {}  # reasons by task id
+        self._request = CycleRequest(start=True, recover=True)
+        self._claim_at = 0.0
         self._survey_at = 0.0
         self._recover_at = 0.0
-        self._asked_at = 0.0
-        self._due: list[float] = []  # a heap of the moments at which what is known to wait is due
-        self._turn_took = 0.001
-        self._job_took = math.inf  # not known yet
+        self._requested_at = 0.0
+        self._due: list[float] = []  # a heap of the times at which waiting tasks are due
+        self._cycle_seconds = 0.001
+        self._job_seconds = math.inf  # not known yet
         self._stop_by: float | None = None
-        self._ending = False
-        self._over = False
-        self._view = ProgressCollector(watch)
+        self._workers_stopped = False
+        self._is_over = False
+        self._progress = ProgressCollector(watch)
 
-    def _opened(self, store: Store | None) -> Store:
-        """The store, opened while the first worker imports the flow."""
+    def _open_store(self, store: Store | None) -> Store:
+        """Return the store; it is opened while the first worker imports the flow."""
         try:
             if self._pool is not None:
                 self._pool.start()
@@ -124,339 +127,349 @@ class Executor:
             if self._pool is not None:
                 self._pool.close()
             self._selector.close()
-            self._bell.close()
+            self._waker.close()
             raise
 
     def stop(self, reason: str) -> None:
-        """End the run before its time; from any thread."""
+        """Stop the run early; may be called from any thread."""
         self._stopping.request_stop(reason)
 
     def run(self) -> FlowReport:
-        """Run it, to its end or until it is told to stop."""
+        """Run the flow to its end, or until a stop is requested."""
         try:
             try:
                 return self._run()
             finally:
                 self._close()
         except FlowStopped as error:
-            if error.report is None and self.begun is not None:  # nothing of ours runs any more: the store may be slow
+            if error.report is None and self.started is not None:  # no attempt runs any more: the store may be slow
                 with suppress(StoreError):
-                    raise self._ledger.explained(error, resumed=self._is_resumed) from None
+                    raise self._lease.add_report(error, resumed=self._is_resumed) from None
             raise
 
     def _run(self) -> FlowReport:
         if self._pool is not None:
-            _ = self._ledger.store.alerts  # imported for the end of the run, while the workers import the flow
+            _ = self._lease.store.alerts  # imported for the end of the run, while the workers import the flow
             self._pool.check()
         warn_of_sla(self._flow)
-        begun = self._ledger.begin(
+        started = self._lease.begin(
             params=self._params,
             run_id=self._run_id,
             start=self._start,
             sla=self._flow.sla,
-            task_slas={one.name: one.sla for one in self._flow.graph.nodes.values() if one.sla is not None},
+            task_slas={node.name: node.sla for node in self._flow.graph.nodes.values() if node.sla is not None},
         )
-        self.begun, self._is_resumed = (self._ledger.store, begun.run_id), begun.resumed
-        ordered = [self._flow.graph.nodes[place.name] for place in self._ledger.shape.places]
-        self._turn.nodes = ordered
-        self._planner.number(ordered)
-        self._order.resume = begun.resumed
-        warn_of_known_keys(self._flow, begun)
-        self._news.began(begun)
-        self._watch_slas(begun)
+        self.started, self._is_resumed = (self._lease.store, started.run_id), started.resumed
+        ordered = [self._flow.graph.nodes[task.name] for task in self._lease.shape.places]
+        self._cycle.nodes = ordered
+        self._planner.set_nodes(ordered)
+        self._request.resume = started.resumed
+        warn_of_known_keys(self._flow, started)
+        self._events.announce_start(started)
+        self._track_slas(started)
         with self._stopping.heeding_signals(), self._stopping.heeding_sigint():
-            self._work()
-            while not self._leave():
-                self._work()
-        report = self._ledger.report(resumed=begun.resumed)
-        self._news.ended(report)
+            self._loop()
+            while not self._leave_run():
+                self._loop()
+        report = self._lease.report(resumed=started.resumed)
+        self._events.announce_end(report)
         if self._stopping.interrupted:
             raise KeyboardInterrupt
         if report.status is not FlowStatus.COMPLETE:
-            raise stopped(report, self._ledger.database, self._stopping.reason())
+            raise stopped_error(report, self._lease.database, self._stopping.reason())
         return report
 
-    def _watch_slas(self, begun: StartedRun) -> None:
-        due = dict(begun.task_slas)
-        if begun.sla is not None:
-            due[WHOLE_RUN] = begun.sla
-        since = None if begun.resumed else begun.started_at
-        self._turn.slas = SlaTracker(begun.started_at, due, since) if due else None
+    def _track_slas(self, started: StartedRun) -> None:
+        due = dict(started.task_slas)
+        if started.sla is not None:
+            due[WHOLE_RUN] = started.sla
+        since = None if started.resumed else started.started_at
+        self._cycle.slas = SlaTracker(started.started_at, due, since) if due else None
 
-    def _work(self) -> None:
-        while not self._finished():
-            self._pass()
+    def _loop(self) -> None:
+        while not self._is_finished():
+            self._step()
 
-    def _leave(self) -> bool:
-        """Leave the run, unless a person has sent something back at the last moment."""
-        turned = self._turn.take(CycleRequest(leave=RunExit(None if self._over else self._stopping.reason() or "")))
-        self._news.late(turned.late)  # what was missed since the store was last looked at
-        if turned.left:
+    def _leave_run(self) -> bool:
+        """Leave the run, unless an operator has sent a task back at the last moment."""
+        result = self._cycle.run(CycleRequest(leave=RunExit(None if self._is_over else self._stopping.reason() or "")))
+        self._events.announce_slas(result.sla_events)  # SLAs that were missed since the last survey
+        if result.left:
             return True
-        self._over = False
-        self._look_at = self._survey_at = 0.0
+        self._is_over = False
+        self._claim_at = self._survey_at = 0.0
         return False
 
-    def _finished(self) -> bool:
-        if self._scribe.busy or self._settlements or self._storms or self._hands or self._order.start:
+    def _is_finished(self) -> bool:
+        if self._db_thread.busy or self._task_results or self._sibling_stops or self._jobs or self._request.start:
             return False
-        return self._over or self._stop_by is not None
+        return self._is_over or self._stop_by is not None
 
-    def _pass(self) -> None:
-        """Once around: hand out, write, wait for something to happen, take in."""
-        self._hand_out()
+    def _step(self) -> None:
+        """Do one step of the loop: dispatch jobs, start a transaction, wait for an event, collect outcomes."""
+        self._dispatch()
         if self._stop_by is None and self._stopping.reason() is not None:
             self._begin_to_stop()
-        self._write()
-        for key, _ in self._selector.select(self._patience()):
+        self._start_cycle()
+        for key, _ in self._selector.select(self._select_timeout()):
             key.data()
         if self._pool is not None:
             self._pool.tick()
         if self._stop_by is not None and time.monotonic() >= self._stop_by:
-            self._end_all()
-        if self._hoarded_at() <= time.monotonic():
-            self._job_took = 1.0  # they are not as short as they were
-            self._give_back("no worker was free for it")
-        self._take_in()
-        turned = self._scribe.result()
-        if turned is not None:
-            self._go_on(turned)
-        if self._ledger.is_late():
-            raise self._ledger.out_of_touch()
-        self._view.show(self._hands, self._pool, self._threads, self._planner.held)
+            self._stop_workers()
+        if self._return_claims_at() <= time.monotonic():
+            self._job_seconds = 1.0  # the tasks are not as short as they were
+            self._return_unstarted("no worker was free for it")
+        self._collect_outcomes()
+        result = self._db_thread.take_result()
+        if result is not None:
+            self._apply_result(result)
+        if self._lease.is_expired():
+            raise self._lease.lease_expired_error()
+        self._progress.show(self._jobs, self._pool, self._threads, self._planner.blocked)
 
-    # ── to the workers and back ───────────────────────────────────────────────────────────────────────────────────────
+    # ── workers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _hand_out(self) -> None:
+    def _dispatch(self) -> None:
         pool = self._pool
         while self._ready and pool is not None and pool.idle:
-            pool.give(self._ready.popleft().job)
+            pool.submit(self._ready.popleft().job)
 
-    def _take_in(self) -> None:
-        outcomes = [] if self._pool is None else self._pool.take()
+    def _collect_outcomes(self) -> None:
+        outcomes = [] if self._pool is None else self._pool.take_outcomes()
         if self._threads is not None:
-            outcomes += self._threads.take()
+            outcomes += self._threads.take_outcomes()
         for outcome in outcomes:
-            hand = self._hands.pop(outcome.ticket, None)
-            if hand is not None:
-                self._ended(hand, outcome)
-        self._hand_out()  # a worker that is free now need not wait for the database
+            claimed = self._jobs.pop(outcome.ticket, None)
+            if claimed is not None:
+                self._end_attempt(claimed, outcome)
+        self._dispatch()  # a worker that became free need not wait for the database
 
-    def _ended(
-        self, hand: ClaimedJob, outcome: TaskOutcome, following: Transition | None = None, *, begun: bool = True
+    def _end_attempt(
+        self, claimed: ClaimedJob, outcome: TaskOutcome, transition: Transition | None = None, *, begun: bool = True
     ) -> None:
-        claim, node = hand.claim, hand.node
+        claim, node = claimed.claim, claimed.node
         if outcome.ended is AttemptEnd.RETURNED:
-            known = self._job_took < math.inf
-            self._job_took = self._job_took * 15 / 16 + outcome.seconds / 16 if known else outcome.seconds
-        why = self._cancelled.pop(claim.id, None)
-        if why is not None and outcome.ended is not AttemptEnd.RETURNED:
-            following = cancelled(why)
-        following = following or decide(node, claim.past, outcome, random, testmode.active())
-        settlement = TaskResult(claim, following, outcome, begun=begun and not outcome.never_begun)
+            is_known = self._job_seconds < math.inf
+            self._job_seconds = self._job_seconds * 15 / 16 + outcome.seconds / 16 if is_known else outcome.seconds
+        reason = self._cancelled.pop(claim.id, None)
+        if reason is not None and outcome.ended is not AttemptEnd.RETURNED:
+            transition = cancelled_transition(reason)
+        transition = transition or decide(node, claim.past, outcome, random, testmode.active())
+        result = TaskResult(claim, transition, outcome, begun=begun and not outcome.never_begun)
         if outcome.in_file:
-            settlement.result_file = self._results.stored_name(claim.id, claim.attempt)
-        if hand.item_aside:
+            result.result_file = self._results.stored_name(claim.id, claim.attempt)
+        if claimed.item_aside:
             self._results.remove_item(claim.id, claim.attempt)
-        self._settlements.append(settlement)
-        self._planner.ended(claim)
+        self._task_results.append(result)
+        self._planner.record_end(claim)
         if node.service is not None:
-            self._planner.turnstiles[node.service].end(hand.permit, outcome)
+            self._planner.limiters[node.service].end(claimed.permit, outcome)
         if claim.child >= 0:
-            self._storms += self._planner.learn(settlement)
+            self._sibling_stops += self._planner.record_result(result)
 
-    # ── to the store and back ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── the store ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self) -> None:
-        """Begin a turn at the store, where there is a reason to."""
-        if self._scribe.busy:
+    def _start_cycle(self) -> None:
+        """Start a store cycle if there is something to write or to claim."""
+        if self._db_thread.busy:
             return
         now = time.monotonic()
-        order = self._order
-        order.recover = order.recover or now >= self._recover_at
-        order.processes, order.threads = (0, 0) if self._stop_by is not None else self._room()
-        looks = (order.processes or order.threads) and (now >= self._look_at or self._settlements)
-        if not (looks or self._settlements or self._storms or order.recover):
+        request = self._request
+        request.recover = request.recover or now >= self._recover_at
+        request.processes, request.threads = (0, 0) if self._stop_by is not None else self._free_slots()
+        claims = (request.processes or request.threads) and (now >= self._claim_at or self._task_results)
+        if not (claims or self._task_results or self._sibling_stops or request.recover):
             return
-        if looks:
-            order.plan = self._planner.plan(processes=order.processes, threads=order.threads)
-        order.survey = order.recover or bool(looks and now >= self._survey_at)
-        order.count = self._view.wants_counts
-        order.settlements, order.storms = self._settlements, self._storms
-        self._settlements, self._storms = [], []
-        if order.recover:
-            self._recover_at = now + self._ledger.lease.total_seconds() / 6
-        if order.survey:
-            self._survey_at = now + _POLL
-        self._order = CycleRequest()
-        self._written, self._asked_at = order, now
-        self._scribe.begin(lambda: self._turn.take(order))
+        if claims:
+            request.plan = self._planner.plan(processes=request.processes, threads=request.threads)
+        request.survey = request.recover or bool(claims and now >= self._survey_at)
+        request.count = self._progress.wants_counts
+        request.task_results, request.sibling_stops = self._task_results, self._sibling_stops
+        self._task_results, self._sibling_stops = [], []
+        if request.recover:
+            self._recover_at = now + self._lease.lease.total_seconds() / 6
+        if request.survey:
+            self._survey_at = now + _SURVEY_EVERY
+        self._request = CycleRequest()
+        self._sent_request, self._requested_at = request, now
+        self._db_thread.submit(lambda: self._cycle.run(request))
 
-    def _room(self) -> tuple[int, int]:
-        """For how many tasks there is room, in processes and in threads.
+    def _free_slots(self) -> tuple[int, int]:
+        """Return how many tasks can be claimed for processes and for threads.
 
-        Short ones are claimed ahead: so many as will be done while the store is at work.
+        Short tasks are claimed ahead: as many as will end during one transaction.
         """
         ahead = 0
-        if self._job_took < _SHORT:
-            ahead = min(_MOST_AHEAD, math.ceil(2 * self._flow.workers * self._turn_took / max(self._job_took, 1e-4)))
+        if self._job_seconds < _SHORT_JOB:
+            ahead = min(
+                _MAX_CLAIMED_AHEAD,
+                math.ceil(2 * self._flow.workers * self._cycle_seconds / max(self._job_seconds, 1e-4)),
+            )
         processes = 0 if self._pool is None else self._pool.idle + ahead - len(self._ready)
-        threads = 0 if self._threads is None else self._threads.size + ahead - self._threads.given
+        threads = 0 if self._threads is None else self._threads.size + ahead - self._threads.unfinished
         return max(0, processes), max(0, threads)
 
-    def _go_on(self, turned: CycleResult) -> None:
-        """Something was written: what was claimed with it may begin."""
-        order, planner = self._written, self._planner
+    def _apply_result(self, result: CycleResult) -> None:
+        """Start the jobs that a store cycle claimed, and publish what it wrote."""
+        request, planner = self._sent_request, self._planner
         now = time.monotonic()
-        self._turn_took += (turned.took - self._turn_took) / 8
-        if turned.active is not None:
-            if turned.active - planner.active:  # by others, or before our time: these have not been asked for yet
+        self._cycle_seconds += (result.seconds - self._cycle_seconds) / 8
+        if result.active is not None:
+            if result.active - planner.active:  # freed by other executors or earlier: not requested yet
                 self._survey_at = 0.0
-            in_hand = {hand.claim.node for hand in [*self._hands.values(), *turned.claimed]}
-            planner.active = turned.active | in_hand  # what is in hand may be to be tried again
-        settlements = [*order.settlements, *turned.recovered]
-        planner.active |= turned.settled.ready
-        claimed = {hand.claim.id for hand in turned.claimed}
-        for one in settlements:
-            if one.next.wait is not None and one.claim.id not in claimed:
-                planner.active.add(one.claim.node)
-                heappush(self._due, now + one.next.wait)
-        planner.active -= turned.settled.closed.keys()
-        probes = dict(order.plan.probes)
-        for hand in turned.claimed:
-            self._begin(hand, probes)
+            claimed_nodes = {claimed.claim.node for claimed in [*self._jobs.values(), *result.claimed]}
+            planner.active = result.active | claimed_nodes  # a claimed task may have to be retried
+        task_results = [*request.task_results, *result.recovered]
+        planner.active |= result.progress.ready
+        claimed_ids = {claimed.claim.id for claimed in result.claimed}
+        for task_result in task_results:
+            if task_result.next.wait is not None and task_result.claim.id not in claimed_ids:
+                planner.active.add(task_result.claim.node)
+                heappush(self._due, now + task_result.next.wait)
+        planner.active -= result.progress.closed.keys()
+        probes = dict(request.plan.probes)
+        for claimed in result.claimed:
+            self._start_job(claimed, probes)
         for name, probe in probes.items():
-            planner.turnstiles[name].give_back(probe)
-        self._news.written(settlements, order.storms, turned.settled, self._settlements)
-        if turned.counts is not None:
-            self._view.counted(*turned.counts)
-        if turned.changed:
+            planner.limiters[name].release_probe(probe)
+        self._events.announce_results(task_results, request.sibling_stops, result.progress, self._task_results)
+        if result.counts is not None:
+            self._progress.record_counts(*result.counts)
+        if result.changed:
             planner.forget()
-        if not self._settlements:  # nothing has ended that the store does not know
-            for node, census in turned.census.items():
-                self._storms += planner.recount(node, census)
-        self._cancel(turned.cancelled)
-        self._news.late(turned.late)
-        if turned.abandoned is not None:
-            self._stopping.request_stop(f"it was {turned.abandoned}")
-        self._over = turned.idle and not self._hands and not self._settlements
-        self._look_again(order, turned, now)
+        if not self._task_results:  # the store knows every attempt that has ended
+            for node, counts in result.sibling_counts.items():
+                self._sibling_stops += planner.recount(node, counts)
+        self._cancel_tasks(result.cancelled)
+        self._events.announce_slas(result.sla_events)
+        if result.abandoned is not None:
+            self._stopping.request_stop(f"it was {result.abandoned}")
+        self._is_over = result.idle and not self._jobs and not self._task_results
+        self._schedule_claim(request, result, now)
 
-    def _look_again(self, order: CycleRequest, turned: CycleResult, now: float) -> None:
-        """When to ask for more."""
-        if turned.due_in < math.inf:
-            heappush(self._due, now + turned.due_in)
-        while self._due and self._due[0] <= self._asked_at:
+    def _schedule_claim(self, request: CycleRequest, result: CycleResult, now: float) -> None:
+        """Set the time of the next claim."""
+        if result.due_in < math.inf:
+            heappush(self._due, now + result.due_in)
+        while self._due and self._due[0] <= self._requested_at:
             heappop(self._due)
-        if not self._hands and not order.survey:  # nothing to do, as far as we know: see whether that is so
+        if not self._jobs and not request.survey:  # nothing to do as far as this executor knows: ask the store
             self._survey_at = 0.0
-        new = turned.settled.ready - {hand.claim.node for hand in turned.claimed if hand.claim.child < 0}
-        if new or turned.full or self._survey_at <= now:
-            self._look_at = 0.0
+        new = result.progress.ready - {claimed.claim.node for claimed in result.claimed if claimed.claim.child < 0}
+        if new or result.full or self._survey_at <= now:
+            self._claim_at = 0.0
         else:
-            self._look_at = min(self._survey_at, now + order.plan.ask_in, *self._due[:1])
+            self._claim_at = min(self._survey_at, now + request.plan.ask_in, *self._due[:1])
 
-    def _begin(self, hand: ClaimedJob, probes: dict[str, Any]) -> None:
-        node = hand.node
-        self._planner.began(hand.claim)
-        if self._stop_by is not None:  # told to stop while it was being claimed
+    def _start_job(self, claimed: ClaimedJob, probes: dict[str, Any]) -> None:
+        node = claimed.node
+        self._planner.record_start(claimed.claim)
+        if self._stop_by is not None:  # a stop was requested during the claim
             if node.service is not None:
-                self._planner.turnstiles[node.service].begin()
-            self._return(hand, "its executor stopped")
+                self._planner.limiters[node.service].begin()
+            self._return_job(claimed, "its executor stopped")
             return
-        self._hands[hand.job.ticket] = hand
+        self._jobs[claimed.job.ticket] = claimed
         if node.service is not None:
-            turnstile = self._planner.turnstiles[node.service]
-            hand.permit = turnstile.begin(probes.pop(node.service, None))
-            if hand.permit is None and turnstile.group.when_open == "fail" and turnstile.open:
-                self._refuse(hand)
+            limiter = self._planner.limiters[node.service]
+            claimed.permit = limiter.begin(probes.pop(node.service, None))
+            if claimed.permit is None and limiter.group.when_open == "fail" and limiter.is_open:
+                self._fail_job(claimed)
                 return
         if node.in_thread:
             assert self._threads is not None
-            self._threads.give(hand.job)
+            self._threads.submit(claimed.job)
         else:
-            self._ready.append(hand)
+            self._ready.append(claimed)
 
-    def _refuse(self, hand: ClaimedJob) -> None:
-        """Its service is down, and it is to fail for that."""
-        del self._hands[hand.job.ticket]
-        error = f"service {hand.node.service!r} is down, and its tasks are to fail while it is"
+    def _fail_job(self, claimed: ClaimedJob) -> None:
+        """Fail a job because its service is down and `when_open` is "fail"."""
+        del self._jobs[claimed.job.ticket]
+        error = f"service {claimed.node.service!r} is down, and its tasks are to fail while it is"
         outcome = TaskOutcome(
-            ticket=hand.job.ticket, ended=AttemptEnd.STOPPED, seconds=0.0, error=error, fingerprint="circuit"
+            ticket=claimed.job.ticket, ended=AttemptEnd.STOPPED, seconds=0.0, error=error, fingerprint="circuit"
         )
-        following = Transition(state=State.FAILED, cause=error, error=error, fingerprint="circuit", kind=Kind.TRANSIENT)
-        self._ended(hand, outcome, following, begun=False)
+        transition = Transition(
+            state=State.FAILED, cause=error, error=error, fingerprint="circuit", kind=Kind.TRANSIENT
+        )
+        self._end_attempt(claimed, outcome, transition, begun=False)
 
-    def _patience(self) -> float | None:
-        """Seconds until something is to be done, if nothing happens before."""
-        moments = [self._view.show_at, self._ledger.late_at, self._hoarded_at()]
+    def _select_timeout(self) -> float | None:
+        """Return the seconds until the loop has something to do if no event arrives earlier."""
+        moments = [self._progress.show_at, self._lease.expires_at, self._return_claims_at()]
         if self._pool is not None and (deadline := self._pool.next_deadline()) is not None:
             moments.append(deadline)
         if self._stop_by is None:
             moments.append(self._stopping.ends_at)
         else:
             moments.append(self._stop_by)
-        if not self._scribe.busy:
+        if not self._db_thread.busy:
             moments.append(self._recover_at)
-            if self._settlements or self._storms or self._finished():  # told to stop, and nothing was in hand
+            if (
+                self._task_results or self._sibling_stops or self._is_finished()
+            ):  # a stop was requested and no job is running
                 return 0.0
-            if self._stop_by is None and any(self._room()):
-                moments.append(self._look_at)
+            if self._stop_by is None and any(self._free_slots()):
+                moments.append(self._claim_at)
         return max(0.0, min(moments) - time.monotonic())
 
     # ── stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin_to_stop(self) -> None:
-        """Claim nothing more, and give back what nobody has begun."""
+        """Stop claiming, and return the claims of jobs that no worker has started."""
         self._stop_by = time.monotonic() + (0.0 if self._stopping.interrupted else self._flow.stop_within)
-        self._give_back("its executor stopped")
+        self._return_unstarted("its executor stopped")
 
-    def _cancel(self, tasks: Mapping[int, str]) -> None:
-        """End tasks that an operator has cancelled. One in a thread ends by itself, and has failed then."""
+    def _cancel_tasks(self, tasks: Mapping[int, str]) -> None:
+        """Stop tasks that an operator has cancelled. A task in a thread ends by itself, and has failed then."""
         if not tasks:
             return
-        for hand in list(self._hands.values()):
-            if hand.claim.id in tasks and hand.claim.id not in self._cancelled:
-                self._cancelled[hand.claim.id] = tasks[hand.claim.id]
-                if hand in self._ready:
-                    self._ready.remove(hand)
-                    del self._hands[hand.job.ticket]
-                    self._return(hand, "cancelled")
+        for claimed in list(self._jobs.values()):
+            if claimed.claim.id in tasks and claimed.claim.id not in self._cancelled:
+                self._cancelled[claimed.claim.id] = tasks[claimed.claim.id]
+                if claimed in self._ready:
+                    self._ready.remove(claimed)
+                    del self._jobs[claimed.job.ticket]
+                    self._return_job(claimed, "cancelled")
                 elif self._pool is not None:
-                    self._pool.cancel(hand.job.ticket)
+                    self._pool.cancel(claimed.job.ticket)
 
-    def _hoarded_at(self) -> float:
-        """When what waits here for a worker has waited so long that somebody else might take it."""
+    def _return_claims_at(self) -> float:
+        """Return when unstarted claims have waited so long that another executor should have them."""
         since = self._ready[0].since if self._ready else math.inf
         if self._threads is not None:
             since = min(since, self._threads.waiting_since)
-        return since + _HOARD
+        return since + _CLAIM_KEPT
 
-    def _give_back(self, why: str) -> None:
-        """Let go of what was claimed and not begun: it costs no attempt."""
-        hands = list(self._ready)
+    def _return_unstarted(self, reason: str) -> None:
+        """Return the claims of jobs that were not started; this costs no attempt."""
+        jobs = list(self._ready)
         if self._threads is not None:
-            hands += [self._hands[ticket] for ticket in self._threads.give_back()]
+            jobs += [self._jobs[ticket] for ticket in self._threads.withdraw()]
         self._ready.clear()
-        for hand in hands:
-            del self._hands[hand.job.ticket]
-            self._return(hand, why)
+        for claimed in jobs:
+            del self._jobs[claimed.job.ticket]
+            self._return_job(claimed, reason)
 
-    def _return(self, hand: ClaimedJob, why: str) -> None:
-        outcome = TaskOutcome(ticket=hand.job.ticket, ended=AttemptEnd.STOPPED, seconds=0.0)
-        following = decide(hand.node, hand.claim.past, outcome, random)
-        self._ended(hand, outcome, replace(following, cause=why), begun=False)
+    def _return_job(self, claimed: ClaimedJob, reason: str) -> None:
+        outcome = TaskOutcome(ticket=claimed.job.ticket, ended=AttemptEnd.STOPPED, seconds=0.0)
+        transition = decide(claimed.node, claimed.claim.past, outcome, random)
+        self._end_attempt(claimed, outcome, replace(transition, cause=reason), begun=False)
 
-    def _end_all(self) -> None:
-        """Their time to finish is over: what runs is ended; what cannot be is left to whoever runs the flow next."""
-        if self._ending:
+    def _stop_workers(self) -> None:
+        """Stop what still runs after the grace period.
+
+        Threads cannot be killed: their tasks are left to the next executor of the run.
+        """
+        if self._workers_stopped:
             for ticket, seconds in [] if self._threads is None else self._threads.running():
-                if hand := self._hands.pop(ticket, None):
-                    self._ended(hand, TaskOutcome(ticket=ticket, ended=AttemptEnd.STOPPED, seconds=seconds))
+                if claimed := self._jobs.pop(ticket, None):
+                    self._end_attempt(claimed, TaskOutcome(ticket=ticket, ended=AttemptEnd.STOPPED, seconds=seconds))
             self._stop_by = math.inf
             return
-        self._ending = True
-        self._stop_by = time.monotonic() + _GIVE_UP
+        self._workers_stopped = True
+        self._stop_by = time.monotonic() + _THREADS_END_WITHIN
         if self._pool is not None:
             self._pool.stop()
 
@@ -465,7 +478,7 @@ class Executor:
             self._pool.close()
         if self._threads is not None:
             self._threads.close()
-        self._scribe.close()
-        self._ledger.release()
+        self._db_thread.close()
+        self._lease.release()
         self._selector.close()
-        self._bell.close()
+        self._waker.close()

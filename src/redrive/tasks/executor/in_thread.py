@@ -1,4 +1,4 @@
-"""Tasks in threads of the executor: for what is short and can be trusted, since nothing can end a thread."""
+"""Threads of the executor for tasks with `in_thread=True`: short, trusted tasks, since a thread cannot be killed."""
 
 from __future__ import annotations
 
@@ -12,85 +12,85 @@ from queue import Empty, SimpleQueue
 
 from redrive.store.store import Store
 from redrive.tasks.executor.db_thread import Waker
-from redrive.tasks.executor.run_sensor import ASKING
+from redrive.tasks.executor.run_sensor import CURRENT
 from redrive.tasks.graph import Node, followers_of
 from redrive.tasks.workers.messages import TaskJob, TaskOutcome
 from redrive.tasks.workers.run_task import perform
 
 
 class TaskThreads:
-    """A few threads that take jobs from one queue."""
+    """A fixed number of threads that run jobs from one queue."""
 
-    def __init__(self, nodes: Mapping[str, Node], bell: Waker, *, threads: int, store: Store | None = None) -> None:
+    def __init__(self, nodes: Mapping[str, Node], waker: Waker, *, threads: int, store: Store | None = None) -> None:
         self._store = store
         self._nodes = nodes
         self._fanned_out = {node.each for node in nodes.values()}
         self._followers = followers_of(nodes)
-        self._bell = bell
+        self._waker = waker
         self._jobs: SimpleQueue[TaskJob | None] = SimpleQueue()
-        self._ended: deque[TaskOutcome] = deque()
-        self._began: dict[int, float] = {}
+        self._outcomes: deque[TaskOutcome] = deque()
+        self._started_at: dict[int, float] = {}
         self.size = threads
-        self._given_at: deque[float] = deque()  # of jobs that nobody has begun
-        self.given = 0
-        """Jobs that have not ended."""
+        self._submitted_at: deque[float] = deque()  # of jobs that no thread has started
+        self.unfinished = 0
+        """Number of jobs that have not ended."""
         self._threads = [
-            threading.Thread(target=self._work, name=f"redrive-task-{number}", daemon=True) for number in range(threads)
+            threading.Thread(target=self._loop, name=f"redrive-task-{number}", daemon=True) for number in range(threads)
         ]
         for thread in self._threads:
             thread.start()
 
     @property
     def waiting_since(self) -> float:
-        """Since when a job has been waiting for a thread."""
+        """When the oldest job that waits for a thread was submitted."""
         try:
-            return self._given_at[0]
+            return self._submitted_at[0]
         except IndexError:
             return math.inf
 
-    def give(self, job: TaskJob) -> None:
-        """Have a job done."""
-        self.given += 1
-        self._given_at.append(time.monotonic())
+    def submit(self, job: TaskJob) -> None:
+        """Queue a job."""
+        self.unfinished += 1
+        self._submitted_at.append(time.monotonic())
         self._jobs.put(job)
 
-    def take(self) -> list[TaskOutcome]:
-        """What has ended since the last time."""
-        found = []
-        while self._ended:
-            found.append(self._ended.popleft())
-        self.given -= len(found)
-        return found
+    def take_outcomes(self) -> list[TaskOutcome]:
+        """Return the outcomes of jobs that have ended since the last call."""
+        outcomes = []
+        while self._outcomes:
+            outcomes.append(self._outcomes.popleft())
+        self.unfinished -= len(outcomes)
+        return outcomes
 
     def running(self) -> list[tuple[int, float]]:
-        """Tickets of what is under way, and for how many seconds it has been."""
+        """Return the tickets of running jobs and their seconds so far."""
         now = time.monotonic()
-        return [(ticket, now - began) for ticket, began in list(self._began.items())]
+        return [(ticket, now - started_at) for ticket, started_at in list(self._started_at.items())]
 
-    def give_back(self) -> list[int]:
-        """Tickets of the jobs that nobody has begun; they will not be."""
-        found = []
+    def withdraw(self) -> list[int]:
+        """Remove the jobs that no thread has started, and return their tickets."""
+        tickets = []
         with suppress(Empty):
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
-                    self._given_at.popleft()
-                    found.append(job.ticket)
-        self.given -= len(found)
-        return found
+                    self._submitted_at.popleft()
+                    tickets.append(job.ticket)
+        self.unfinished -= len(tickets)
+        return tickets
 
     def close(self) -> None:
-        """Let the threads end behind what they do."""
+        """Let the threads end after their current jobs."""
         for _ in self._threads:
             self._jobs.put(None)
 
-    def _work(self) -> None:
-        ASKING.store = self._store
+    def _loop(self) -> None:
+        CURRENT.store = self._store
         while (job := self._jobs.get()) is not None:
-            self._given_at.popleft()
-            self._began[job.ticket] = time.monotonic()
+            self._submitted_at.popleft()
+            self._started_at[job.ticket] = time.monotonic()
             fans_out, followers = job.task in self._fanned_out, self._followers[job.task]
             outcome = perform(self._nodes[job.task], job, fans_out=fans_out, followers=followers)
-            del self._began[job.ticket]
-            self._ended.append(outcome)
-            self._bell.ring()
+            del self._started_at[job.ticket]
+            self._outcomes.append(outcome)
+            self._waker.wake()

@@ -1,4 +1,4 @@
-"""What somebody who watches a run is shown, a few times a second."""
+"""The progress of a run, passed to the `watch` callback a few times a second."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from redrive.tasks.executor.store_cycle import ClaimedJob
     from redrive.tasks.workers.pool import WorkerPool
 
-_EVERY = 0.25
-_SHOWN = 20
+_SHOW_EVERY = 0.25
+_TASKS_SHOWN = 20
 _COUNT_EVERY = 0.5
 
 
 class ProgressCollector:
-    """Gathers how far a run has come, where somebody watches."""
+    """Collects the progress of a run if there is a callback."""
 
     def __init__(self, watch: Callable[[FlowProgress], None] | None) -> None:
         self._watch = watch
@@ -32,54 +32,56 @@ class ProgressCollector:
         self._count_at = 0.0
         self.retries: tuple[tuple[str, float], ...] = ()
         self.show_at = math.inf if watch is None else 0.0
-        """When to be called again."""
+        """When to call `show` next."""
 
     @property
     def wants_counts(self) -> bool:
-        """Whether the tasks should be counted anew."""
+        """Whether the counts of tasks by state are outdated."""
         return self._watch is not None and time.monotonic() >= self._count_at
 
-    def counted(self, counts: Mapping[State, int], retries: tuple[tuple[str, float], ...], took: float) -> None:
-        """The tasks were counted. What takes long is done more seldom."""
+    def record_counts(
+        self, counts: Mapping[State, int], retries: tuple[tuple[str, float], ...], seconds: float
+    ) -> None:
+        """Store new counts. A slow count is made less often."""
         self._counts = counts
         self.retries = retries
-        self._count_at = time.monotonic() + max(_COUNT_EVERY, 20 * took)
+        self._count_at = time.monotonic() + max(_COUNT_EVERY, 20 * seconds)
 
     def show(
         self,
-        hands: Mapping[int, ClaimedJob],
+        jobs: Mapping[int, ClaimedJob],
         pool: WorkerPool | None,
         threads: TaskThreads | None,
-        held: Mapping[str, str],
+        blocked: Mapping[str, str],
     ) -> None:
-        """Show it, where it is time to."""
+        """Call the callback if it is time to."""
         now = time.monotonic()
         if self._watch is None or now < self.show_at:
             return
-        self.show_at = now + _EVERY
-        under_way: list[tuple[int, float, bool]] = [] if pool is None else list(pool.running())
+        self.show_at = now + _SHOW_EVERY
+        in_progress: list[tuple[int, float, bool]] = [] if pool is None else list(pool.running())
         if threads is not None:
-            under_way += [(ticket, seconds, False) for ticket, seconds in threads.running()]
+            in_progress += [(ticket, seconds, False) for ticket, seconds in threads.running()]
         running = [
             RunningTask(
-                task=hands[ticket].name,
+                task=jobs[ticket].name,
                 seconds=seconds,
-                attempt=hands[ticket].claim.attempt,
-                timeout=hands[ticket].node.timeout,
+                attempt=jobs[ticket].claim.attempt,
+                timeout=jobs[ticket].node.timeout,
                 dying=dying,
             )
-            for ticket, seconds, dying in sorted(under_way, key=lambda one: -one[1])[:_SHOWN]
-            if ticket in hands
+            for ticket, seconds, dying in sorted(in_progress, key=lambda entry: -entry[1])[:_TASKS_SHOWN]
+            if ticket in jobs
         ]
         progress = FlowProgress(
             counts=self._counts,
             running=tuple(running),
             retries=self.retries,
-            held=tuple(sorted(held.items())),
+            held=tuple(sorted(blocked.items())),
             seconds=now - self._began,
         )
         try:
             self._watch(progress)
-        except Exception:  # who watches must not end what is watched
+        except Exception:  # a failing callback must not end the run
             EVENTS.error("the watch of a run failed, and is not called any more\n%s", mask(format_exc()))
             self._watch, self.show_at = None, math.inf

@@ -1,4 +1,4 @@
-"""Run sensors: wait for the run of another flow. They are asked in the executor, which has the store."""
+"""Run sensors, which wait for the run of another flow. They are polled in the executor, which has the store."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from redrive.store.store import Store
 
 OnFailure = Literal["wait", "fail"]
-_LOOKED_AT = 1_000  # runs of the other flow, the newest first
+_RUNS_READ = 1_000  # runs of the other flow to read, newest first
 _ENDED_BADLY = (FlowStatus.FAILED, FlowStatus.HELD, FlowStatus.ABANDONED)
 
 
-class _PendingQuestion(threading.local):
+class _ThreadStore(threading.local):
     store: Store | None = None
 
 
-ASKING = _PendingQuestion()
-"""The store of the executor that a thread belongs to."""
+CURRENT = _ThreadStore()
+"""The store of the executor that the current thread belongs to."""
 
 
 class RunSensor:
-    """A question about the newest run of a flow; the user's function says with which parameters."""
+    """Polls for a run of a flow; the user's function returns the parameters of that run."""
 
     def __init__(self, function: Callable[..., Any], flow: str, *, within: float | None, on_failure: OnFailure) -> None:
         if not isinstance(flow, str) or not flow.strip():
@@ -43,28 +43,30 @@ class RunSensor:
         self._on_failure = on_failure
 
     def __call__(self, **arguments: Any) -> dict[str, Any] | None:
-        """Return the complete run that was waited for, as its id and the time it ended; None where there is none."""
+        """Return the id and the end of the complete run that the sensor waits for; None if there is none."""
         params = self._function(**arguments)
         if params is not None and not isinstance(params, Mapping):
             raise Permanent(
                 f"a run sensor returns the parameters of the run it waits for, as a dict, not {type(params).__name__}"
             )
-        if ASKING.store is None:
+        if CURRENT.store is None:
             raise Permanent("a run sensor can only be asked by a run of its flow")
-        return self._ask(ASKING.store, params or {})
+        return self._find_run(CURRENT.store, params or {})
 
-    def _ask(self, store: Store, params: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _find_run(self, store: Store, params: Mapping[str, Any]) -> dict[str, Any] | None:
         from sqlalchemy import Connection, select
 
         from redrive.store.encoding import decode, encode
         from redrive.store.schema import task_runs
 
         wanted = {name: encode(value) for name, value in params.items()}
-        of = task_runs.c
-        newest = select(of.run_id, of.status, of.params, of.ended_at).where(of.flow_name == self._flow)
+        columns = task_runs.c
+        newest = select(columns.run_id, columns.status, columns.params, columns.ended_at).where(
+            columns.flow_name == self._flow
+        )
 
         def work(connection: Connection) -> tuple[list[Any], Any]:
-            rows = connection.execute(newest.order_by(of.started_at.desc()).limit(_LOOKED_AT)).all()
+            rows = connection.execute(newest.order_by(columns.started_at.desc()).limit(_RUNS_READ)).all()
             return list(rows), store.database.dialect.now(connection)
 
         rows, now = store.database.read(work)
@@ -77,9 +79,9 @@ class RunSensor:
         ]
         complete = next((row for row in matching if row.status == FlowStatus.COMPLETE), None)
         if self._on_failure == "fail" and matching and matching[0].status in _ENDED_BADLY:
-            newest, repaired = matching[0], [row for row in matching if row.status == FlowStatus.COMPLETE]
-            # An older run that was resumed may be complete since: then the work is done after all.
-            if not any(row.ended_at > newest.ended_at for row in repaired):
+            newest, completed = matching[0], [row for row in matching if row.status == FlowStatus.COMPLETE]
+            # An older run may have been resumed and completed since: then the work is done.
+            if not any(row.ended_at > newest.ended_at for row in completed):
                 run = str(newest.run_id)[:8]
                 raise Transient(f"run {run} of flow {self._flow!r} is {newest.status}, and this task waits for it")
         return None if complete is None else {"run_id": str(complete.run_id), "ended_at": complete.ended_at}

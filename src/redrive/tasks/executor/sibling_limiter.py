@@ -1,37 +1,40 @@
-"""Siblings: a fan-out begins with a few children, and is stopped when they die of one cause. Pure."""
+"""A limiter for the children of a fan-out: it starts a few, and stops all when they die of one cause. Pure.
+
+Without it, a fan-out of 100,000 children with one bug makes 100,000 dead letters. The planner of an executor asks it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-PATIENCE = 60.0
-"""Seconds for which children that will be tried again hold their siblings up."""
-_PER_SUCCESSES = 20
+PROBE_EVERY = 60.0
+"""Seconds between probes: one child is started this often while retrying siblings block the rest."""
+_SUCCESSES_PER_DEATH = 20
 
 
 @dataclass(slots=True)
 class _Cause:
-    """One way in which children of a fan-out fail."""
+    """Children of a fan-out that failed with one fingerprint."""
 
     failing: set[Hashable] = field(default_factory=set)
-    """Children that failed so and will be tried again,"""
+    """Children that failed of this cause and will be retried."""
     dead: int = 0
-    """and those that will not."""
+    """Children that died of this cause."""
     survived: int = 0
-    """Children that succeeded since the first one failed so."""
+    """Children that succeeded since the first failure of this cause."""
     announced: bool = False
     alone: bool = False
-    """It is about the input of each child, and says nothing about the others."""
+    """The cause is the input of each child, and does not concern its siblings."""
 
     @property
-    def toll(self) -> int:
+    def affected(self) -> int:
         return len(self.failing) + self.dead
 
 
 @dataclass(frozen=True, slots=True)
 class CauseCount:
-    """What the store knows of one cause."""
+    """The counts of one cause in the store."""
 
     dead: int = 0
     failing: Collection[Hashable] = ()
@@ -40,109 +43,110 @@ class CauseCount:
 
 
 class SiblingLimiter:
-    """What one executor knows of a fan-out's children.
+    """Limits the children of one fan-out in one executor.
 
-    It begins with as many children as may die of one cause, and lets as many run as have succeeded. Where children fail
-    of one cause and more of them fail than succeed, it lets only so many run that no more than the limit can be hit;
-    when those have died, it is a storm, and the rest is not tried. The limit grows with the successes before: bad items
-    come in clusters. Where those that failed are long in coming back, one child is tried now and then meanwhile.
+    It starts with as many children as may die of one cause, and then allows one more than have succeeded. If more
+    children fail of one cause than succeed, it allows only as many as keep deaths within the limit. When that many have
+    died, the fan-out is stopped and the rest is not tried. The limit grows with successes, since bad items come in
+    clusters. While failed children wait for a long retry, one new child is started now and then as a probe.
     """
 
     def __init__(self, limit: int) -> None:
-        self._least = limit
+        self._min_limit = limit
         self._causes: dict[str, _Cause] = {}
         self._successes = 0
-        self._held_since: float | None = None
+        self._blocked_since: float | None = None
 
     @property
     def _limit(self) -> int:
-        return self._least + self._successes // _PER_SUCCESSES
+        return self._min_limit + self._successes // _SUCCESSES_PER_DEATH
 
-    def may_run(self, now: float = 0.0) -> int:
-        """How many children that were not tried yet may be under way at once."""
+    def max_new(self, now: float = 0.0) -> int:
+        """Return how many new children, not tried yet, may run at once."""
         window = self._window()
-        if window > 0 or not self._may_yet_be_well():
-            self._held_since = None
+        if window > 0 or not self._has_retrying():
+            self._blocked_since = None
             return window
-        if self._held_since is None:
-            self._held_since = now
-        return 1 if now - self._held_since >= PATIENCE else 0
+        if self._blocked_since is None:
+            self._blocked_since = now
+        return 1 if now - self._blocked_since >= PROBE_EVERY else 0
 
-    def tried(self, now: float) -> None:
-        """A child was let through although its siblings are held."""
-        if self._held_since is not None:
-            self._held_since = now
+    def record_probe(self, now: float) -> None:
+        """Record that a new child started, so that the next probe waits its time."""
+        if self._blocked_since is not None:
+            self._blocked_since = now
 
-    def _may_yet_be_well(self) -> bool:
+    def _has_retrying(self) -> bool:
         return any(cause.failing for cause in self._causes.values())
 
     def _window(self) -> int:
-        most = window = max(self._limit, self._successes + 1)
-        failing = sum(len(cause.failing) for cause in self._causes.values())  # each may yet die of any cause
+        max_window = window = max(self._limit, self._successes + 1)
+        failing = sum(len(cause.failing) for cause in self._causes.values())  # each of them may still die of any cause
         for cause in self._causes.values():
-            if cause.toll and not cause.alone:
-                bound = self._limit if cause.toll > cause.survived else most
+            if cause.affected and not cause.alone:
+                bound = self._limit if cause.affected > cause.survived else max_window
                 window = min(window, bound - cause.dead - failing)
         return max(0, window)
 
-    def succeeded(self, child: Hashable) -> None:
-        """A child is done."""
+    def record_success(self, child: Hashable) -> None:
+        """Record a success."""
         self._successes += 1
         for cause in self._causes.values():
             cause.survived += 1
             cause.failing.discard(child)
 
-    def retries(self, child: Hashable, fingerprint: str, *, suspect: bool) -> None:
-        """A child failed and will be tried again; a suspect failed in a way that may be its siblings' way, too."""
+    def record_retry(self, child: Hashable, fingerprint: str, *, suspect: bool) -> None:
+        """Record a failure that will be retried; a suspect failure may affect siblings, too."""
         for cause in self._causes.values():
             cause.failing.discard(child)
         if suspect:
             self._causes.setdefault(fingerprint, _Cause()).failing.add(child)
 
-    def ended(self, child: Hashable) -> None:
-        """A child will not be tried again, for a reason that says nothing about the others."""
+    def record_end(self, child: Hashable) -> None:
+        """Record that a child will not be retried, for a reason that does not concern its siblings."""
         for cause in self._causes.values():
             cause.failing.discard(child)
 
-    def died(self, child: Hashable, fingerprint: str, *, alone: bool = False) -> bool:
-        """A child became a dead letter; whether that makes it a storm.
+    def record_death(self, child: Hashable, fingerprint: str, *, alone: bool = False) -> bool:
+        """Record a dead letter, and return whether the fan-out must be stopped.
 
-        alone  its input is bad, which says nothing about its siblings
+        Args:
+            alone: The cause is the input of this child, which does not concern its siblings.
         """
-        self.ended(child)
+        self.record_end(child)
         cause = self._causes.setdefault(fingerprint, _Cause(alone=alone))
         cause.dead += 1
-        return self._is_storm(cause)
+        return self._must_stop(cause)
 
-    def to_announce(self, *, final: bool = False) -> list[str]:
-        """Causes that people are to be told of now: each once, and not before it is known whether it is a storm."""
-        found = []
+    def take_unannounced(self, *, final: bool = False) -> list[str]:
+        """Return causes to announce: each once, and only when it is known whether the cause stops the fan-out."""
+        fingerprints = []
         for fingerprint, cause in self._causes.items():
-            settled = final or (not cause.failing and cause.toll <= cause.survived)
-            if cause.dead and not cause.announced and settled:
+            is_decided = final or (not cause.failing and cause.affected <= cause.survived)
+            if cause.dead and not cause.announced and is_decided:
                 cause.announced = True
-                found.append(fingerprint)
-        return found
+                fingerprints.append(fingerprint)
+        return fingerprints
 
-    def stormed(self, fingerprint: str) -> bool:
-        """Whether this storm is news."""
+    def mark_announced(self, fingerprint: str) -> bool:
+        """Mark a cause as announced, and return whether it was not yet."""
         cause = self._causes[fingerprint]
-        news, cause.announced = not cause.announced, True
-        return news
+        is_new, cause.announced = not cause.announced, True
+        return is_new
 
     def recount(self, successes: int, counted: Mapping[str, CauseCount]) -> list[str]:
-        """Know what the store knows, children of other executors included; causes that are a storm by now."""
+        """Take over the counts of the store, with children of other executors; return causes that stop the fan-out."""
         self._successes = successes
         for fingerprint in counted.keys() | self._causes.keys():
             cause = self._causes.setdefault(fingerprint, _Cause())
-            found = counted.get(fingerprint, CauseCount())
-            cause.failing, cause.dead, cause.survived = set(found.failing), found.dead, found.survived
-            cause.alone = found.alone
-        return [fingerprint for fingerprint, cause in self._causes.items() if self._is_storm(cause)]
+            count = counted.get(fingerprint, CauseCount())
+            cause.failing, cause.dead, cause.survived = set(count.failing), count.dead, count.survived
+            cause.alone = count.alone
+        return [fingerprint for fingerprint, cause in self._causes.items() if self._must_stop(cause)]
 
-    def _is_storm(self, cause: _Cause) -> bool:
+    def _must_stop(self, cause: _Cause) -> bool:
         return not cause.alone and cause.dead >= self._limit and cause.dead > cause.survived
 
-    def dead_of(self, fingerprint: str) -> int:
-        """How many died of this cause."""
+    def count_dead(self, fingerprint: str) -> int:
+        """Return how many children died of a cause."""
         return self._causes[fingerprint].dead

@@ -1,4 +1,4 @@
-"""SLAs of a run and its tasks: which are at risk, and which were missed. Pure."""
+"""SLAs of a run and its tasks: which are at risk and which were missed. Pure."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from datetime import datetime
 from redrive.model.tasks import risk_begins
 
 WHOLE_RUN = ""
-"""In place of a task's name: the run itself."""
+"""The name of the run's own SLA, in place of a task name."""
 
 
 @dataclass(slots=True)
 class SlaTracker:
-    """What is to be done by when, from the start of the run on. Each risk and each miss is told once."""
+    """Tracks SLAs from the start of the run, and reports each risk and each miss once."""
 
     started_at: datetime
     due: Mapping[str, datetime]
-    """By the names of tasks."""
+    """Due times by task name."""
     since: datetime | None = None
-    """What was done before this moment was told by another executor; None for the moment of the first question."""
-    _told: set[tuple[str, bool]] = field(default_factory=set)
+    """Tasks that ended earlier were reported by another executor; None for the time of the first check."""
+    _reported: set[tuple[str, bool]] = field(default_factory=set)
 
-    def late(self, now: datetime, done: Mapping[str, datetime]) -> list[tuple[str, bool]]:
-        """Return what may be late, or is (True), and was not told yet.
+    def check(self, now: datetime, done: Mapping[str, datetime]) -> list[tuple[str, bool]]:
+        """Return SLAs at risk (False) or missed (True) that were not reported yet.
 
-        done  when the tasks were done that are
+        Args:
+            done: When finished tasks ended, by name.
         """
         self.since = self.since or now
-        found = []
+        events = []
         for name, due in self.due.items():
-            ended = done.get(name)
-            if ended is not None and (ended < due or ended < self.since):
+            ended_at = done.get(name)
+            if ended_at is not None and (ended_at < due or ended_at < self.since):
                 continue
-            missed = (ended or now) >= due
+            missed = (ended_at or now) >= due
             if not missed and now < risk_begins(self.started_at, due):
                 continue
-            if (name, missed) not in self._told:
-                self._told.add((name, missed))
-                found.append((name, missed))
-        return found
+            if (name, missed) not in self._reported:
+                self._reported.add((name, missed))
+                events.append((name, missed))
+        return events

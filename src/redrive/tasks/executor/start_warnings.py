@@ -1,4 +1,4 @@
-"""What a user should know when a run of their flow begins: retries beyond the SLA, idempotency keys used before."""
+"""Warnings at the start of a run: retries that may exceed the SLA, idempotency keys that were used before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def warn_of_sla(flow: Flow) -> None:
-    """Say so, where the run's retries may keep it from being done in time."""
+    """Warn if the retries of the run may exceed its SLA."""
     if flow.sla is None:
         return
     now, sla = datetime.now(UTC), flow.sla
@@ -29,12 +29,12 @@ def warn_of_sla(flow: Flow) -> None:
         )
 
 
-def warn_of_known_keys(flow: Flow, begun: StartedRun) -> None:
-    """Say so where services may take the work of this run for that of a complete one."""
+def warn_of_known_keys(flow: Flow, started: StartedRun) -> None:
+    """Warn if services may take the work of this run for that of a complete one."""
     known = [node.name for node in flow.graph.nodes.values() if node.binding.wants_key and node.key is None]
-    if known and begun.done_before is not None:
+    if known and started.done_before is not None:
         warn(
-            f"flow {flow.name!r} was complete with these parameters at {begun.done_before:%Y-%m-%d %H:%M} "
+            f"flow {flow.name!r} was complete with these parameters at {started.done_before:%Y-%m-%d %H:%M} "
             f"UTC: {listed(known)} of this run {'has' if len(known) == 1 else 'have'} the same idempotency keys, "
             "so services that know them do nothing. If this is other work, tell it apart by a parameter"
         )

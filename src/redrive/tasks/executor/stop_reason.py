@@ -1,4 +1,4 @@
-"""Stopped: the error of a run that is not complete, with why and what to do."""
+"""The error of a run that is not complete, with the reason and the next step. Raised by the executor."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from redrive.tasks.executor.decide import RECOVERS
 from redrive.tasks.operator.actions import CANCELLED
 
 
-def stopped(report: FlowReport, database: Database, told: str | None) -> FlowStopped:
-    """Why the run did not come to a good end."""
-    look = f"see `redrive tasks ls --run {report.run_id}`"
+def stopped_error(report: FlowReport, database: Database, stop_reason: str | None) -> FlowStopped:
+    """Return the error of a run that did not complete."""
+    next_step = f"see `redrive tasks ls --run {report.run_id}`"
     if report.status in (FlowStatus.STOPPED, FlowStatus.RUNNING, FlowStatus.ABANDONED):
-        reason = told or report.reason
+        reason = stop_reason or report.reason
         cancelled = report.status is FlowStatus.ABANDONED and (report.reason or "").startswith(CANCELLED)
-        after = {
+        what_follows = {
             FlowStatus.RUNNING: "another executor goes on with it",
             FlowStatus.ABANDONED: "running it again begins a new run" if cancelled else "a new run has taken its place",
         }
         return FlowStopped(
             f"flow {report.flow!r} stopped: {reason}; "
-            + after.get(report.status, "running it again goes on from there"),
+            + what_follows.get(report.status, "running it again goes on from there"),
             kind=Kind.PERMANENT if cancelled else Kind.TRANSIENT,
             report=report,
         )
-    held = ", and what comes after is held" if report.counts.get(State.PENDING) else ""
+    blocked = ", and what comes after is held" if report.counts.get(State.PENDING) else ""
     return FlowStopped(
-        f"flow {report.flow!r} has {report.reason}{held}; {look}", kind=_kind_of(report, database), report=report
+        f"flow {report.flow!r} has {report.reason}{blocked}; {next_step}",
+        kind=_kind_of(report, database),
+        report=report,
     )
 
 
 def _kind_of(report: FlowReport, database: Database) -> Kind:
-    """Return TRANSIENT where the next start has something to try again, whatever waits for a decision beside it."""
+    """Return TRANSIENT if resuming the run would retry something, even if other tasks are blocked."""
 
     def kinds_of(*states: State) -> set[Kind]:
         causes = database.read(lambda connection: causes_of(connection, report.run_id, states))

@@ -1,4 +1,7 @@
-"""One turn of an executor at the store: settle what has ended, move the graph on, claim what comes next."""
+"""The store cycle of an executor: apply results, advance the graph and claim the next tasks in one transaction.
+
+The executor runs a cycle in its database thread. Everything it needs to know about the run comes back in the result.
+"""
 
 from __future__ import annotations
 
@@ -25,53 +28,53 @@ from redrive.tasks.executor.plan import ClaimPlan
 from redrive.tasks.executor.slas import SlaTracker
 from redrive.tasks.graph import Node
 from redrive.tasks.operator.actions import retry_failed
-from redrive.tasks.operator.cancel import cancelled
+from redrive.tasks.operator.cancel import cancelled_transition
 from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
-from redrive.tasks.state.claims import ClaimedTask, ClaimRequest, active, claim, is_idle, next_due
-from redrive.tasks.state.executor_lease import ANEW, ExecutorLease
-from redrive.tasks.state.idempotency_keys import key_of
+from redrive.tasks.state.claims import ClaimedTask, ClaimRequest, claim_tasks, find_active_nodes, find_next_due, is_idle
+from redrive.tasks.state.executor_lease import RESTART_HINT, ExecutorLease
+from redrive.tasks.state.idempotency_keys import make_key
 from redrive.tasks.state.progression import Progress
 from redrive.tasks.state.results import Results
-from redrive.tasks.state.sibling_counts import SiblingCounts, census
+from redrive.tasks.state.sibling_counts import SiblingCounts, count_siblings
 from redrive.tasks.workers.messages import AttemptEnd, TaskJob, TaskOutcome
 from redrive.tasks.workers.output import read_left_behind
 
-_SHOWN = 5  # retries to come
-_LAST_QUESTION = 5.0  # seconds that a sensor is given which is asked for the last time
-_COMPARED = 1_000  # past durations that say how long a task usually takes
-_ENDS = {State.SUCCESS, State.SKIPPED, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER}
+_RETRIES_SHOWN = 5  # upcoming retries in the progress view
+_LAST_POLL_TIMEOUT = 5.0  # seconds that the last poll of a sensor may take
+_PAST_ATTEMPTS = 1_000  # durations read to learn how long a task usually takes
+_END_STATES = {State.SUCCESS, State.SKIPPED, State.FAILED, State.UPSTREAM_FAILED, State.DEAD_LETTER}
 _LOST = Verdict(Kind.TRANSIENT, "its executor died", "executor_lost")
 
 
 @dataclass(frozen=True, slots=True)
 class RunExit:
-    """An executor leaves the run: because it is over, or because it was told to stop."""
+    """The exit of an executor from its run: the run is over, or a stop was requested."""
 
     stopped: str | None = None
 
 
 @dataclass(slots=True)
 class CycleRequest:
-    """What is to be done in a turn."""
+    """What one store cycle has to do."""
 
-    settlements: Sequence[TaskResult] = ()
-    storms: Sequence[SiblingStop] = ()
+    task_results: Sequence[TaskResult] = ()
+    sibling_stops: Sequence[SiblingStop] = ()
     plan: ClaimPlan = field(default_factory=ClaimPlan)
     processes: int = 0
     threads: int = 0
     start: bool = False
     resume: bool = False
-    """The run was begun before: what failed then is tried again."""
+    """The run is resumed: tasks that failed before are retried."""
     recover: bool = False
     survey: bool = False
-    """See what others, and people, have done to the run."""
+    """Read what operators and other executors have changed."""
     count: bool = False
     leave: RunExit | None = None
 
 
 @dataclass(slots=True)
 class ClaimedJob:
-    """A claim with its job."""
+    """A claimed task with the job for its worker."""
 
     claim: ClaimedTask
     node: Node
@@ -80,120 +83,122 @@ class ClaimedJob:
     permit: Any = None
     since: float = field(default_factory=time.monotonic)
     item_aside: bool = False
-    """Whether its item is in a file, which is removed when the attempt has ended."""
+    """Whether the item is in a file, which is removed when the attempt has ended."""
 
 
 @dataclass(slots=True)
 class CycleResult:
-    """What came of it."""
+    """What a store cycle wrote, claimed and read."""
 
-    settled: Progress
+    progress: Progress
     claimed: list[ClaimedJob] = field(default_factory=list)
     exhausted: set[int] = field(default_factory=set)
-    """Nodes of which all was claimed that could be: what is due beyond that is in other hands, or waits for them."""
+    """Nodes with nothing left to claim: what else is due is claimed by other executors, or waits for them."""
     full: bool = False
-    """Whether there was more to claim than room for it."""
+    """Whether there was more to claim than the limits allow."""
     due_in: float = math.inf
     """Seconds until the next task is due."""
     idle: bool = False
-    """Nothing is claimed by anybody, or to be claimed."""
+    """No task of the run is claimed or can be claimed."""
     active: set[int] | None = None
-    census: dict[int, SiblingCounts] = field(default_factory=dict)
-    """Fan-outs whose children were counted, because others work on them, too, or did."""
+    sibling_counts: dict[int, SiblingCounts] = field(default_factory=dict)
+    """Counts of fan-outs that other executors work on, too, or worked on."""
     decided_at: datetime | None = None
     changed: bool = False
-    """A person has decided about tasks."""
+    """An operator has decided about tasks."""
     cancelled: dict[int, str] = field(default_factory=dict)
-    """Tasks of this executor that an operator has cancelled, by their ids, and why."""
-    late: list[tuple[str, datetime, bool]] = field(default_factory=list)
-    """Tasks whose SLA is at risk or was missed, and when they are due."""
+    """Tasks of this executor that an operator has cancelled: reasons by task id."""
+    sla_events: list[tuple[str, datetime, bool]] = field(default_factory=list)
+    """SLAs at risk or missed: task, due time, whether it was missed."""
     abandoned: str | None = None
-    """Why the run was abandoned, where it was."""
+    """Why the run was abandoned; None if it was not."""
     left: bool = False
-    """This executor has left the run; False where there was something left to do for it."""
+    """Whether this executor has left the run; False if it has something left to do."""
     recovered: list[TaskResult] = field(default_factory=list)
     counts: tuple[Mapping[State, int], tuple[tuple[str, float], ...], float] | None = None
-    """Tasks by state, the next retries, and how long it took to find that out."""
-    took: float = 0.0
+    """Tasks by state, the next retries, and how long the query took."""
+    seconds: float = 0.0
 
 
 class StoreCycle:
-    """Takes turns at the store, for one executor."""
+    """Runs the transactions of one executor."""
 
     def __init__(
         self,
-        ledger: ExecutorLease,
-        settler: ResultWriter,
+        lease: ExecutorLease,
+        writer: ResultWriter,
         results: Results,
         nodes: Sequence[Node],
         params: Mapping[str, Any],
     ) -> None:
-        self._ledger = ledger
-        self._settler = settler
+        self._lease = lease
+        self._writer = writer
         self._results = results
         self.nodes = nodes
-        """The tasks, by the numbers that the run has for them."""
+        """The tasks in the order of their numbers in the run."""
         self._params = {name: encode(value) for name, value in params.items()}
         self._tickets = itertools.count(1)
         self._decided_at: datetime | None = None
         self.slas: SlaTracker | None = None
-        self._results_of: datetime | None = None  # the last decision at the time when they were read
+        self._results_read_for: datetime | None = None  # time of the last operator action when results were read
 
-    def take(self, order: CycleRequest) -> CycleResult:
-        """Do it all in one transaction."""
+    def run(self, request: CycleRequest) -> CycleResult:
+        """Do everything that is requested in one transaction."""
         began = time.monotonic()
-        turned = self._ledger.write(lambda connection, now: self._within(order, connection, now))
-        turned.took = time.monotonic() - began
-        self._decided_at = turned.decided_at or self._decided_at
-        for one in turned.recovered:
-            self._results.output_of(one.claim.id, one.claim.attempt).unlink(missing_ok=True)
-            if self._is_large(one.claim):
-                self._results.remove_item(one.claim.id, one.claim.attempt)
-        return turned
+        result = self._lease.write(lambda connection, now: self._run_steps(request, connection, now))
+        result.seconds = time.monotonic() - began
+        self._decided_at = result.decided_at or self._decided_at
+        for lost in result.recovered:
+            self._results.output_path(lost.claim.id, lost.claim.attempt).unlink(missing_ok=True)
+            if self._is_large(lost.claim):
+                self._results.remove_item(lost.claim.id, lost.claim.attempt)
+        return result
 
-    def _within(self, order: CycleRequest, connection: Connection, now: datetime) -> CycleResult:
-        turned = CycleResult(Progress())
-        if order.start:
-            turned.settled = self._settler.graph.start(connection, now)
-        settlements = list(order.settlements)
-        if order.recover:
-            turned.recovered = self._recovered(connection, now)
-            settlements += turned.recovered
-        if order.start:
-            self._ledger.bring_back(connection, now)
-        for one in settlements:
-            if one.outcome is not None and one.outcome.ended is AttemptEnd.TIMED_OUT:
-                one.next = self._compared(connection, one)
-        if settlements or order.storms:
-            settled = self._settler.settle(connection, now, settlements, order.storms)
-            settled.ready |= turned.settled.ready
-            turned.settled = settled
-        if order.start and order.resume and not self._ledger.others(connection):
-            retry_failed(self._ledger, connection, now)
-        if order.leave is not None:
-            turned.left = self._leave(connection, now, order.leave)
-            turned.late = [one for one in self._late(connection, now) if one[2]]  # a risk is none any more
-            return turned
-        self._claim(order, connection, now, turned)
-        if order.survey:
-            self._survey(order, connection, now, turned)
-        if order.count:
-            turned.counts = self._counted(connection, now)
-        return turned
+    def _run_steps(self, request: CycleRequest, connection: Connection, now: datetime) -> CycleResult:
+        result = CycleResult(Progress())
+        if request.start:
+            result.progress = self._writer.graph.start(connection, now)
+        task_results = list(request.task_results)
+        if request.recover:
+            result.recovered = self._recover_lost_tasks(connection, now)
+            task_results += result.recovered
+        if request.start:
+            self._lease.correct_due_times(connection, now)
+        for task_result in task_results:
+            if task_result.outcome is not None and task_result.outcome.ended is AttemptEnd.TIMED_OUT:
+                task_result.next = self._explain_timeout(connection, task_result)
+        if task_results or request.sibling_stops:
+            progress = self._writer.apply(connection, now, task_results, request.sibling_stops)
+            progress.ready |= result.progress.ready
+            result.progress = progress
+        if request.start and request.resume and not self._lease.count_others(connection):
+            retry_failed(self._lease, connection, now)
+        if request.leave is not None:
+            result.left = self._leave(connection, now, request.leave)
+            result.sla_events = [
+                event for event in self._check_slas(connection, now) if event[2]
+            ]  # the run ends: only missed SLAs count
+            return result
+        self._claim(request, connection, now, result)
+        if request.survey:
+            self._survey(request, connection, now, result)
+        if request.count:
+            result.counts = self._count_tasks(connection, now)
+        return result
 
-    def _counted(
+    def _count_tasks(
         self, connection: Connection, now: datetime
     ) -> tuple[Mapping[State, int], tuple[tuple[str, float], ...], float]:
         began = time.monotonic()
-        counts = counts_of(connection, self._ledger.run_id)
+        counts = counts_of(connection, self._lease.run_id)
         retries: tuple[tuple[str, float], ...] = ()
         if counts.get(State.RETRYING):
             soonest = (
                 select(tasks.c.name, tasks.c.child, tasks.c.due_at)
-                .where(tasks.c.run_id == self._ledger.run_id, tasks.c.state == State.RETRYING)
+                .where(tasks.c.run_id == self._lease.run_id, tasks.c.state == State.RETRYING)
                 .where(tasks.c.due_at.is_not(None))
                 .order_by(tasks.c.due_at)
-                .limit(_SHOWN)
+                .limit(_RETRIES_SHOWN)
             )
             retries = tuple(
                 (shown_name(row.name, row.child), max(0.0, (row.due_at - now).total_seconds()))
@@ -203,152 +208,152 @@ class StoreCycle:
 
     # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _claim(self, order: CycleRequest, connection: Connection, now: datetime, turned: CycleResult) -> None:
-        room = {False: order.processes, True: order.threads}
+    def _claim(self, request: CycleRequest, connection: Connection, now: datetime, result: CycleResult) -> None:
+        room = {False: request.processes, True: request.threads}
         of_service: dict[str, float] = {}
-        wanted = [*order.plan.wanted, *self._just_freed(order, turned)]
-        for one in wanted:
-            limit = min(one.limit, room[one.in_thread])
-            if one.service is not None:
-                limit = int(min(limit, of_service.setdefault(one.service, one.together)))
+        requests = [*request.plan.wanted, *self._request_freed(request, result)]
+        for wanted in requests:
+            limit = min(wanted.limit, room[wanted.in_thread])
+            if wanted.service is not None:
+                limit = int(min(limit, of_service.setdefault(wanted.service, wanted.together)))
             if limit > 0:
-                claims = claim(self._ledger, connection, now, replace(one, limit=limit))
+                claims = claim_tasks(self._lease, connection, now, replace(wanted, limit=limit))
                 if claims:
                     self._forget_old_results(connection)
-                room[one.in_thread] -= len(claims)
-                if one.service is not None:
-                    of_service[one.service] -= len(claims)
-                turned.claimed += [self._in_hand(connection, found) for found in claims]
-                turned.full = turned.full or (len(claims) == limit and not one.windowed)
+                room[wanted.in_thread] -= len(claims)
+                if wanted.service is not None:
+                    of_service[wanted.service] -= len(claims)
+                result.claimed += [self._make_job(connection, task) for task in claims]
+                result.full = result.full or (len(claims) == limit and not wanted.windowed)
                 if len(claims) < limit:
-                    turned.exhausted.update(one.nodes)
+                    result.exhausted.update(wanted.nodes)
 
     def _forget_old_results(self, connection: Connection) -> None:
-        """Read results again after a decision: tasks may have run once more, and returned something else."""
-        run = select(task_runs.c.updated_at).where(task_runs.c.run_id == self._ledger.run_id)
+        """Drop cached results after an operator action: tasks that ran again may have returned other values."""
+        run = select(task_runs.c.updated_at).where(task_runs.c.run_id == self._lease.run_id)
         decided_at = connection.execute(run).scalar_one()
-        if decided_at != self._results_of:
+        if decided_at != self._results_read_for:
             self._results.forget()
-            self._results_of = decided_at
+            self._results_read_for = decided_at
 
-    def _survey(self, order: CycleRequest, connection: Connection, now: datetime, turned: CycleResult) -> None:
-        turned.active = active(self._ledger, connection)
+    def _survey(self, request: CycleRequest, connection: Connection, now: datetime, result: CycleResult) -> None:
+        result.active = find_active_nodes(self._lease, connection)
         run = select(task_runs.c.status, task_runs.c.updated_at, task_runs.c.reason).where(
-            task_runs.c.run_id == self._ledger.run_id
+            task_runs.c.run_id == self._lease.run_id
         )
         row = connection.execute(run).one()
-        turned.late = self._late(connection, now)
-        mine = tasks.c.owner == self._ledger.executor
-        cancelled_ones = select(tasks.c.id, tasks.c.cancelled).where(tasks.c.run_id == self._ledger.run_id, mine)
-        for one in connection.execute(cancelled_ones.where(tasks.c.cancelled.is_not(None))):
-            turned.cancelled[one.id] = one.cancelled
-        turned.abandoned = (row.reason or "abandoned") if row.status == FlowStatus.ABANDONED else None
-        turned.changed = self._decided_at is not None and row.updated_at != self._decided_at
-        turned.decided_at = row.updated_at
-        if turned.changed:  # what people freed is made ready by who works on it
-            freed = self._settler.graph.start(connection, now)
-            turned.settled.ready |= freed.ready
-            turned.settled.closed |= freed.closed
-        elif order.start:
-            turned.census = self._census(connection, sorted(turned.active))
-        elif not turned.claimed and order.plan.waiting_retries and self._ledger.others(connection):
-            turned.census = self._census(connection, order.plan.waiting_retries)
-        turned.due_in = self._due_in(order.plan, connection, now, turned.exhausted)
-        if not turned.claimed:
-            turned.idle = is_idle(self._ledger, connection)
+        result.sla_events = self._check_slas(connection, now)
+        mine = tasks.c.owner == self._lease.executor
+        cancelled_tasks = select(tasks.c.id, tasks.c.cancelled).where(tasks.c.run_id == self._lease.run_id, mine)
+        for task in connection.execute(cancelled_tasks.where(tasks.c.cancelled.is_not(None))):
+            result.cancelled[task.id] = task.cancelled
+        result.abandoned = (row.reason or "abandoned") if row.status == FlowStatus.ABANDONED else None
+        result.changed = self._decided_at is not None and row.updated_at != self._decided_at
+        result.decided_at = row.updated_at
+        if result.changed:  # an operator only frees tasks: an executor makes them ready
+            freed = self._writer.graph.start(connection, now)
+            result.progress.ready |= freed.ready
+            result.progress.closed |= freed.closed
+        elif request.start:
+            result.sibling_counts = self._count_siblings(connection, sorted(result.active))
+        elif not result.claimed and request.plan.waiting_retries and self._lease.count_others(connection):
+            result.sibling_counts = self._count_siblings(connection, request.plan.waiting_retries)
+        result.due_in = self._due_in(request.plan, connection, now, result.exhausted)
+        if not result.claimed:
+            result.idle = is_idle(self._lease, connection)
 
-    def _late(self, connection: Connection, now: datetime) -> list[tuple[str, datetime, bool]]:
+    def _check_slas(self, connection: Connection, now: datetime) -> list[tuple[str, datetime, bool]]:
         if self.slas is None:
             return []
-        own = select(tasks.c.name, tasks.c.ended_at).where(tasks.c.run_id == self._ledger.run_id, tasks.c.child == -1)
+        own = select(tasks.c.name, tasks.c.ended_at).where(tasks.c.run_id == self._lease.run_id, tasks.c.child == -1)
         ended = connection.execute(own.where(tasks.c.state.in_([State.SUCCESS, State.SKIPPED])))
         done = {row.name: row.ended_at or now for row in ended}
-        return [(name, self.slas.due[name], missed) for name, missed in self.slas.late(now, done)]
+        return [(name, self.slas.due[name], missed) for name, missed in self.slas.check(now, done)]
 
     def _due_in(self, plan: ClaimPlan, connection: Connection, now: datetime, exhausted: Collection[int]) -> float:
-        """Seconds until the next task is due; what is due and could not be had is asked for with the next survey."""
+        """Return the seconds until the next task is due; due tasks of exhausted nodes wait for the survey."""
 
         def due_in(*, of_exhausted: bool) -> float:
             nodes, retries_of = (
                 [node for node in some if (node in exhausted) is of_exhausted]
                 for some in (plan.waiting, plan.waiting_retries)
             )
-            due = next_due(self._ledger, connection, nodes=nodes, retries_of=retries_of)
+            due = find_next_due(self._lease, connection, nodes=nodes, retries_of=retries_of)
             return math.inf if due is None else (due - now).total_seconds()
 
         later = due_in(of_exhausted=True)
         return min(max(0.0, due_in(of_exhausted=False)), later if later > 0 else math.inf)
 
-    def _census(self, connection: Connection, nodes: Sequence[int]) -> dict[int, SiblingCounts]:
+    def _count_siblings(self, connection: Connection, nodes: Sequence[int]) -> dict[int, SiblingCounts]:
         fan_outs = [node for node in nodes if self.nodes[node].each is not None]
-        return {node: census(self._ledger, connection, node) for node in fan_outs}
+        return {node: count_siblings(self._lease, connection, node) for node in fan_outs}
 
-    def _just_freed(self, order: CycleRequest, turned: CycleResult) -> list[ClaimRequest]:
-        """What this very transaction made ready, where nothing restricts it."""
-        found = []
-        known = set(order.plan.waiting) | set(order.plan.waiting_retries)
-        for in_thread, room in ((False, order.processes), (True, order.threads)):
+    def _request_freed(self, request: CycleRequest, result: CycleResult) -> list[ClaimRequest]:
+        """Return requests for tasks that this transaction made ready and that have no limits."""
+        requests = []
+        known = set(request.plan.waiting) | set(request.plan.waiting_retries)
+        for in_thread, room in ((False, request.processes), (True, request.threads)):
             free = [
                 node
-                for node in turned.settled.ready
+                for node in result.progress.ready
                 if node not in known
                 and self.nodes[node].in_thread is in_thread
                 and self.nodes[node].service is None
                 and self.nodes[node].each is None
             ]
             if free and room > 0:
-                found.append(ClaimRequest(free, room, in_thread))
-        return found
+                requests.append(ClaimRequest(free, room, in_thread))
+        return requests
 
-    def _in_hand(self, connection: Connection, found: ClaimedTask) -> ClaimedJob:
-        node = self.nodes[found.node]
+    def _make_job(self, connection: Connection, task: ClaimedTask) -> ClaimedJob:
+        node = self.nodes[task.node]
         arguments: dict[str, str] = {name: self._params[name] for name in node.binding.params}
         shared = {name: f"param-{name}" for name in node.binding.params}
         files: dict[str, str] = {}
         for name in node.binding.results:
-            number = self._ledger.numbers[name]
-            value = self._results.value(connection, number)
+            number = self._lease.numbers[name]
+            value = self._results.read_value(connection, number)
             if value.path is None:
                 arguments[name], shared[name] = value.text or "null", f"result-{number}"
             else:
                 files[name] = value.path
         item_aside = False
         if node.binding.item is not None:
-            item_aside = self._is_large(found)
+            item_aside = self._is_large(task)
             if item_aside:
-                files[node.binding.item] = self._results.put_item(found.id, found.attempt, found.input or "null")
+                files[node.binding.item] = self._results.write_item(task.id, task.attempt, task.input or "null")
             else:
-                arguments[node.binding.item] = found.input or "null"
-        files |= self._results.put_aside(arguments, shared)
-        name = shown_name(node.name, found.child)
+                arguments[node.binding.item] = task.input or "null"
+        files |= self._results.write_large_arguments(arguments, shared)
+        name = shown_name(node.name, task.child)
         job = TaskJob(
             ticket=next(self._tickets),
             task=node.name,
             arguments=arguments,
             files=files,
-            identity=self._key(node, found) if node.binding.wants_key else "",
-            timeout=_time_for(node, found.past),
+            identity=self._make_key(node, task) if node.binding.wants_key else "",
+            timeout=_attempt_timeout(node, task.past),
             grace=node.grace,
-            result_file=self._results.file_of(found.id, found.attempt),
-            output_file=str(self._results.output_of(found.id, found.attempt)),
+            result_file=self._results.result_path(task.id, task.attempt),
+            output_file=str(self._results.output_path(task.id, task.attempt)),
         )
-        return ClaimedJob(found, node, job, name, item_aside=item_aside)
+        return ClaimedJob(task, node, job, name, item_aside=item_aside)
 
-    def _key(self, node: Node, found: ClaimedTask) -> str:
-        if self._ledger.key_prefix == str(self._ledger.run_id):  # of a run that an older version began
-            return f"{self._ledger.run_id}/{shown_name(node.name, found.child)}"
-        item = None if found.child < 0 else found.input or "null"
-        return key_of(self._ledger.key_prefix, node.name, item, found.twin)
+    def _make_key(self, node: Node, task: ClaimedTask) -> str:
+        if self._lease.key_prefix == str(self._lease.run_id):  # a run that an older version started
+            return f"{self._lease.run_id}/{shown_name(node.name, task.child)}"
+        item = None if task.child < 0 else task.input or "null"
+        return make_key(self._lease.key_prefix, node.name, item, task.twin)
 
     def _is_large(self, claim: ClaimedTask) -> bool:
         return len(claim.input or "") > self._results.largest
 
-    # ── what others left ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── lost tasks, timeouts, the end ─────────────────────────────────────────────────────────────────────────────────
 
-    def _recovered(self, connection: Connection, now: datetime) -> list[TaskResult]:
-        """The tasks of executors that are dead: each lost an attempt, which was counted when it was claimed."""
-        found = []
-        for row in self._ledger.left_behind(connection, now):
+    def _recover_lost_tasks(self, connection: Connection, now: datetime) -> list[TaskResult]:
+        """Return results for the tasks of dead executors: each lost an attempt, which was counted with its claim."""
+        lost_results = []
+        for row in self._lease.find_lost_tasks(connection, now):
             elapsed = max(0.0, (now - row.since).total_seconds())
             past = AttemptHistory(row.failures, row.same, row.fingerprint, row.wait, elapsed, row.lost)
             lost = ClaimedTask(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
@@ -361,76 +366,80 @@ class StoreCycle:
                 verdict=_LOST,
                 error=error,
                 fingerprint=LOST,
-                output=read_left_behind(self._results.output_of(row.id, row.attempt)),
+                output=read_left_behind(self._results.output_path(row.id, row.attempt)),
             )
-            following = decide(self.nodes[row.node], past, outcome, random, testmode.active())
+            transition = decide(self.nodes[row.node], past, outcome, random, testmode.active())
             if row.cancelled is not None:
-                following = cancelled(row.cancelled)
-            found.append(TaskResult(lost, following, outcome, owner=row.owner))
-        return found
+                transition = cancelled_transition(row.cancelled)
+            lost_results.append(TaskResult(lost, transition, outcome, owner=row.owner))
+        return lost_results
 
-    def _compared(self, connection: Connection, one: TaskResult) -> Transition:
-        """A timeout beside how long the task usually takes: the limit may be what is wrong."""
-        node = self.nodes[one.claim.node]
+    def _explain_timeout(self, connection: Connection, result: TaskResult) -> Transition:
+        """Compare a timeout with the usual duration of the task: the limit may be too short."""
+        node = self.nodes[result.claim.node]
         usual = (
             select(task_attempts.c.seconds)
             .join(tasks, tasks.c.id == task_attempts.c.task_id)
             .join(task_runs, task_runs.c.run_id == tasks.c.run_id)
-            .where(task_runs.c.flow_name == self._ledger.flow, tasks.c.name == node.name)
+            .where(task_runs.c.flow_name == self._lease.flow, tasks.c.name == node.name)
             .where(task_attempts.c.ended == AttemptEnd.RETURNED)
             .order_by(task_runs.c.started_at.desc())
-            .limit(_COMPARED)
+            .limit(_PAST_ATTEMPTS)
         )
         past = sorted(connection.execute(usual).scalars())
-        assert one.outcome is not None
-        if one.outcome.hint:
-            said = one.outcome.hint
+        assert result.outcome is not None
+        if result.outcome.hint:
+            hint = result.outcome.hint
         elif not past:
-            said = "it has never ended in time so far: the limit may be too short"
+            hint = "it has never ended in time so far: the limit may be too short"
         else:
             p99 = past[min(len(past) - 1, math.ceil(0.99 * len(past)) - 1)]
             near = node.timeout is not None and p99 > node.timeout / 2
             advice = "the limit may be too short" if near else "it hangs, most likely"
-            said = f"99 % of its last {len(past):,} runs took at most {format_duration(p99)}: {advice}"
-        return replace(one.next, error=f"{one.outcome.error}; {said}")
+            hint = f"99 % of its last {len(past):,} runs took at most {format_duration(p99)}: {advice}"
+        return replace(result.next, error=f"{result.outcome.error}; {hint}")
 
     def _leave(self, connection: Connection, now: datetime, leaving: RunExit) -> bool:
-        """Whether it could be left: a person may have sent something back at the last moment."""
-        self._ledger.lock_run(connection)
+        """Leave the run and return True; False if an operator has sent a task back at the last moment."""
+        self._lease.lock_run(connection)
         if leaving.stopped is None:
-            freed = self._settler.graph.start(connection, now)
-            if freed.ready or not is_idle(self._ledger, connection):
+            freed = self._writer.graph.start(connection, now)
+            if freed.ready or not is_idle(self._lease, connection):
                 return False
-        self._ledger.leave(connection, now)
+        self._lease.leave(connection, now)
         if leaving.stopped is not None:
-            if not self._ledger.others(connection):
-                self._ledger.end(connection, now, FlowStatus.STOPPED, leaving.stopped)
+            if not self._lease.count_others(connection):
+                self._lease.end(connection, now, FlowStatus.STOPPED, leaving.stopped)
             return True
-        counts = counts_of(connection, self._ledger.run_id)
-        self._refuse_what_is_stuck(counts)
+        counts = counts_of(connection, self._lease.run_id)
+        self._check_not_stuck(counts)
         dead, failed = counts.get(State.DEAD_LETTER, 0), counts.get(State.FAILED, 0)
         status = FlowStatus.HELD if dead else FlowStatus.FAILED if failed else FlowStatus.COMPLETE
-        said = [
-            f"{count:,} {one if count == 1 else many}"
-            for count, one, many in ((dead, "dead letter", "dead letters"), (failed, "failed task", "failed tasks"))
+        parts = [
+            f"{count:,} {singular if count == 1 else plural}"
+            for count, singular, plural in (
+                (dead, "dead letter", "dead letters"),
+                (failed, "failed task", "failed tasks"),
+            )
             if count
         ]
-        self._ledger.end(connection, now, status, " and ".join(said) or None)
+        self._lease.end(connection, now, status, " and ".join(parts) or None)
         return True
 
-    def _refuse_what_is_stuck(self, counts: Mapping[State, int]) -> None:
-        """When nothing is left to claim, a task is over, or waits for a dead letter: never is a run done without it."""
-        held = {State.PENDING} if counts.get(State.DEAD_LETTER) else set()
-        stuck = [f"{count:,} {state}" for state, count in counts.items() if state not in _ENDS | held]
+    def _check_not_stuck(self, counts: Mapping[State, int]) -> None:
+        """Raise if the run would end with tasks that neither ended nor wait for a dead letter."""
+        may_wait = {State.PENDING} if counts.get(State.DEAD_LETTER) else set()
+        stuck = [f"{count:,} {state}" for state, count in counts.items() if state not in _END_STATES | may_wait]
         if stuck:
             raise FlowError(
-                f"run {str(self._ledger.run_id)[:8]} of flow {self._ledger.flow!r} is stuck with {', '.join(stuck)}, "
-                f"and nothing of it can be claimed: if the store was changed by hand, undo that; otherwise {ANEW}"
+                f"run {str(self._lease.run_id)[:8]} of flow {self._lease.flow!r} is stuck with {', '.join(stuck)}, "
+                "and nothing of it can be claimed: if the store was changed by hand, undo that; otherwise "
+                f"{RESTART_HINT}"
             )
 
 
-def _time_for(node: Node, past: AttemptHistory) -> float | None:
-    """Seconds for one attempt; a sensor's question may not outlast the sensor by more than a moment."""
+def _attempt_timeout(node: Node, past: AttemptHistory) -> float | None:
+    """Return the timeout of one attempt; a poll may outlast its sensor's timeout by at most a few seconds."""
     if node.sensing is None or node.timeout is None:
         return node.timeout
-    return round(min(node.timeout, max(node.sensing.timeout - past.elapsed, _LAST_QUESTION)), 1)
+    return round(min(node.timeout, max(node.sensing.timeout - past.elapsed, _LAST_POLL_TIMEOUT)), 1)

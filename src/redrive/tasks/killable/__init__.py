@@ -1,1 +1,1 @@
-"""One call in a process of its own, which is killed at its limit."""
+"""Killable calls: one call in a process of its own, which is killed at its timeout."""

@@ -27,18 +27,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LENGTH = struct.Struct("!Q")
-"""Before a pickled call, and before its pickled answer."""
+"""The length in front of a pickled call and of its pickled answer."""
 RETURNED, RAISED, REBUILT = "returned", "raised", "rebuilt"
-"""What an answer begins with. Then comes the result; or the requests behind an error, and the error, or the class, the
-arguments and the attributes of one that cannot be unpickled by itself."""
+"""The first item of an answer. Then follows the result; or the requests behind an error and the error itself, or the
+class, arguments and attributes of an error that cannot be unpickled."""
 REPORT = 1 << 63
-"""Added to the length of what comes before an answer: a pickled request that is in flight as the limit comes near."""
+"""Flag in the length of a report before the answer: a pickled request that is in flight close to the timeout."""
 
 _CHUNK = 1 << 20
 _LONGEST_POLL = 86_400.0  # poll() takes milliseconds as a C int
 
 is_importing = False
-"""Whether this process imports the program for a call that another one makes."""
+"""Whether this process imports the program for a call of another process."""
 
 
 @overload
@@ -72,7 +72,7 @@ def run_with_timeout(function: Callable[..., Any], timeout: float, /, *args: Any
 
 
 class _KillableCall:
-    """One call, from here to its answer."""
+    """One call in a process of its own, on the side of the caller."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
@@ -83,7 +83,7 @@ class _KillableCall:
         call = _pickled(self._name, (function, args, kwargs))
         self._home = _program_of(self._name) if b"__main__" in call else None
         self._job = pickle.dumps((self._name, call))
-        # Only a service asks whether the call may be repeated.
+        # Only a service needs to know whether the call may be retried.
         self._watched_until = self._ends if innermost() is not None else None
         self._in_flight: list[KnownRequest] = []
         self._answer = bytearray()
@@ -108,7 +108,7 @@ class _KillableCall:
         return self._result()
 
     def _wait(self) -> None:
-        """Send the call, and wait until its answer is there."""
+        """Send the call, and wait for its answer."""
         self._ours.setblocking(False)
         unsent = memoryview(LENGTH.pack(len(self._job)) + self._job)
         events = FrameReader()
@@ -130,7 +130,7 @@ class _KillableCall:
                     if not unsent:
                         poll.modify(self._ours, select.POLLIN)
                 if event & (select.POLLIN | select.POLLHUP) and not self._read_answer():
-                    poll.unregister(self._ours)  # the supervisor says how it has died
+                    poll.unregister(self._ours)  # the supervisor reports how it died
 
     def _raise_timeout(self) -> NoReturn:
         error = TimeoutError(f"{self._name} did not finish within {self._timeout:g} s; its process was killed")
@@ -158,7 +158,7 @@ class _KillableCall:
         return False
 
     def _read_answer(self) -> bool:
-        """Read what is there; whether the answer is complete, or more can come."""
+        """Read available data; return whether the answer is complete or more can follow."""
         try:
             while data := self._ours.recv(_CHUNK):
                 self._answer += data
@@ -169,17 +169,17 @@ class _KillableCall:
         return self._is_answered()
 
     def _raise_death(self, events: FrameReader) -> None:
-        """Raise for a worker that has died without an answer."""
+        """Raise the error of a worker that died without an answer."""
         from redrive.tasks.workers import exit_status
 
         try:
             data = self._supervisor.control.recv(_CHUNK)
         except OSError:
             data = b""
-        for what, _, said in events.feed(data) if data else [("dead", 1, None)]:
-            if what == UNFORKED:
-                raise ChildProcessError(f"{self._name} cannot be called: {said}")
-            how = exit_status.how_process(None if said is None else os.waitstatus_to_exitcode(said))
+        for kind, _, details in events.feed(data) if data else [("dead", 1, None)]:
+            if kind == UNFORKED:
+                raise ChildProcessError(f"{self._name} cannot be called: {details}")
+            how = exit_status.how_process(None if details is None else os.waitstatus_to_exitcode(details))
             raise ChildProcessError(f"the process of {self._name} died: {how}")
 
     def _result(self) -> Any:
@@ -197,7 +197,7 @@ class _KillableCall:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds what the program defines: in the worker, where it was imported, it has the name that workers know it by."""
+    """Unpickles objects of the main program, which the worker has imported as `__mp_main__`."""
 
     def find_class(self, module: str, name: str) -> Any:
         return super().find_class("__main__" if module == "__mp_main__" else module, name)

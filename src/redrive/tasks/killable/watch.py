@@ -1,7 +1,7 @@
-"""The worker's side of a killable call: it sends the answer, and before the limit what requests are in flight.
+"""The worker's side of a killable call: send the answer and, shortly before the timeout, the requests in flight.
 
-A process that is killed cannot say whether it has sent a POST. A thread looks shortly before, so that the service which
-makes the call knows that it must not be repeated.
+A killed process cannot report whether it has sent a POST. A thread reports requests shortly before the timeout, so that
+the calling service knows that the call must not be retried.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _INTERVAL = 0.05
 
 
 class CallWatch:
-    """Writes to the caller, from the thread that answers and from the one that looks.
+    """Writes to the caller, from the thread that answers and from the thread that watches.
 
     Args:
         caller: the connection to the process that makes the call.
-        ends: when the process is killed, by the monotonic clock; None where nobody asks for requests.
+        ends: when the process is killed, by the monotonic clock; None if requests are not reported.
     """
 
     def __init__(self, caller: socket.socket, ends: float | None) -> None:
@@ -34,9 +34,9 @@ class CallWatch:
         self._answered = threading.Event()
 
     def start(self) -> None:
-        """Start to look, where that is asked for: a function that forks had better be alone in its process."""
+        """Start the watching thread if requests are reported: otherwise a function that forks stays single-threaded."""
         if self._ends is not None:
-            threading.Thread(target=self._look, args=(self._ends,), name="redrive call watch", daemon=True).start()
+            threading.Thread(target=self._watch, args=(self._ends,), name="redrive call watch", daemon=True).start()
 
     def answer(self, answer: bytes) -> None:
         """Send the answer."""
@@ -45,7 +45,7 @@ class CallWatch:
             with contextlib.suppress(ConnectionError):  # the caller is gone
                 self._caller.sendall(LENGTH.pack(len(answer)) + answer)
 
-    def _look(self, ends: float) -> None:
+    def _watch(self, ends: float) -> None:
         left = ends - time.monotonic()
         wait = left - min(_BEFORE_THE_LIMIT, left / 4)
         reported: set[bytes] = set()

@@ -1,6 +1,6 @@
-"""The processes of one call that can be killed: a fork server with a single worker, which makes the call.
+"""The processes of a killable call: a fork server with a single worker, which makes the call.
 
-The fork server runs nothing of the user's, so that it can always kill: at the limit, or when the caller is gone.
+The fork server runs no user code, so that it can always kill the worker: at the timeout, or when the caller is gone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def main(descriptor: int) -> NoReturn:
-    """Fork the worker, and watch over it until the caller is gone."""
+    """Fork the worker, and supervise it until the caller is gone."""
     control, launch = open_control(descriptor)
     server = ForkServer(control, launch["executor"], partial(_work, launch, os.getpid()), takes=1)
     server.fork(1, [launch["connection"]])
@@ -34,7 +34,7 @@ def main(descriptor: int) -> NoReturn:
 
 
 def _work(launch: dict[str, Any], parent: int, connection: int) -> int:
-    """Make the call that comes by the connection, and answer."""
+    """Make the call that arrives by the connection, and answer."""
     os.setsid()  # so that it can be killed with all its children
     processes.die_with_parent(parent)
     processes.adopt_orphans()
@@ -47,8 +47,8 @@ def _work(launch: dict[str, Any], parent: int, connection: int) -> int:
         watch.start()
         answer = _answer(launch["home"], job)
         if os.getpid() != pid:
-            return 0  # a child that the function forked, and let return from it
-        _tidy_up()
+            return 0  # a child that the function forked and that returned from it
+        _clean_up()
         watch.answer(answer)
     return 0
 
@@ -72,7 +72,7 @@ def _answer(home: dict[str, Any] | None, job: bytes) -> bytes:
 
             result = asyncio.run(result)
     except BaseException as error:
-        return _raised(error)
+        return _encode_error(error)
     try:
         return pickle.dumps((RETURNED, result))
     except Exception as error:
@@ -100,21 +100,21 @@ def _load(home: dict[str, Any] | None, job: bytes) -> Any:
         ) from error
 
 
-def _raised(error: BaseException) -> bytes:
-    own, sent = error.__traceback__, _sent(error)
+def _encode_error(error: BaseException) -> bytes:
+    own, sent = error.__traceback__, _find_requests(error)
     shown = "".join(traceback.format_exception(type(error), error, own and own.tb_next))
     with contextlib.suppress(Exception):
         error.add_note(f"in its own process:\n{shown.rstrip()}")
     try:
         answer = pickle.dumps((RAISED, sent, error))
         pickle.loads(answer)
-    except Exception:  # many classes cannot be made from their own `args`
-        return _rebuilt(error, sent, shown)
+    except Exception:  # many classes cannot be rebuilt from their `args`
+        return _encode_parts(error, sent, shown)
     return answer
 
 
-def _sent(error: BaseException) -> list[KnownRequest]:
-    """The requests behind an error that must not be repeated: its frames, which tell of them, stay in this process."""
+def _find_requests(error: BaseException) -> list[KnownRequest]:
+    """Return the requests behind an error that must not be retried; the frames that show them stay here."""
     with contextlib.suppress(Exception):
         from redrive.calls.effects.repeatable import effects_of
 
@@ -122,10 +122,10 @@ def _sent(error: BaseException) -> list[KnownRequest]:
     return []
 
 
-def _rebuilt(error: BaseException, sent: list[KnownRequest], shown: str) -> bytes:
-    """Take apart an error that cannot be unpickled: what of it can be sent is."""
+def _encode_parts(error: BaseException, sent: list[KnownRequest], shown: str) -> bytes:
+    """Encode an error that cannot be unpickled, with those parts that can be pickled."""
     state = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
-    args = tuple(one if _can_be_sent(one) else repr(one) for one in error.args)
+    args = tuple(arg if _can_be_sent(arg) else repr(arg) for arg in error.args)
     if _can_be_sent(type(error)):
         return pickle.dumps((REBUILT, sent, type(error), args, state))
     return pickle.dumps((RAISED, sent, RuntimeError(f"{shown.rstrip()}\n(an error whose class cannot be pickled)")))
@@ -139,8 +139,8 @@ def _can_be_sent(value: object) -> bool:
     return True
 
 
-def _tidy_up() -> None:
-    """Do what a program does at its end: the process is killed once it has answered."""
+def _clean_up() -> None:
+    """Run exit handlers and flush output, since the process is killed once it has answered."""
     import atexit
 
     atexit._run_exitfuncs()

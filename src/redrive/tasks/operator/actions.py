@@ -1,4 +1,7 @@
-"""What people do about tasks that went wrong: send them back, accept or skip them, or fail them."""
+"""Actions of an operator on failed tasks: retry, accept, skip or fail them, and cancel runs.
+
+Used by `Flow` methods and the command line. Each action is one transaction.
+"""
 
 from __future__ import annotations
 
@@ -27,31 +30,31 @@ from redrive.tasks.executor.decide import RECOVERS
 from redrive.tasks.graph import reach
 from redrive.tasks.operator.reset import NOT_YET, Reset, StillRunning, state_to_run
 from redrive.tasks.operator.transaction import change_run
-from redrive.tasks.state.letters import settle_named
+from redrive.tasks.state.letters import resolve_named
 from redrive.tasks.state.progression import Progress, Progression
 from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.state.states import checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
 CAN_RETRY = (*WRONG, State.RETRYING)
-"""The states of tasks that can be sent back; one that waits for its next attempt makes it now."""
+"""States of tasks that can be sent back; a task that waits for its next attempt is retried now."""
 CANCELLED = "cancelled"
-"""What the reason of a run that was cancelled begins with."""
+"""The first word of the reason of a cancelled run."""
 _SKIPPED = object()
-"""Instead of a result: the task is done without one, and not in the list of its siblings' results."""
-_SETTLES_LETTERS = {State.SUCCESS: Status.DISCARDED, State.FAILED: Status.DISCARDED}
+"""In place of a result: the task succeeds without one, and the list of its siblings' results leaves it out."""
+_LETTER_STATUS = {State.SUCCESS: Status.DISCARDED, State.FAILED: Status.DISCARDED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAction:
-    """What a decision changed."""
+    """What an operator action changed."""
 
     flow: str
     run_id: UUID
     tasks: tuple[str, ...]
-    """Those it was about."""
+    """The tasks that it was applied to."""
     freed: int
-    """Tasks further down that may run now, or will, once they are reached."""
+    """Downstream tasks that may run now or later."""
     upstream_failed: int
     """Tasks further down that will not run."""
 
@@ -59,7 +62,7 @@ class OperatorAction:
 def retry(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str | None = None
 ) -> OperatorAction:
-    """Send tasks back: they are tried again with all their attempts, and the graph goes on from there."""
+    """Send tasks back: they are retried with all their attempts, and the run continues from there."""
     note = checked_note(note or "sent back", "send back")
     return _decide(store, run, names, cause=cause, target=State.READY, note=note)
 
@@ -73,7 +76,7 @@ def accept(
     note: str,
     result: Any = None,
 ) -> OperatorAction:
-    """Take tasks as done, with the result given here: what comes after them runs."""
+    """Mark tasks as successful with this result, so that downstream tasks run."""
     note = checked_note(note, "accept")
     lost: list[str] = []
     encode(result, lost=lost)
@@ -85,7 +88,7 @@ def accept(
 def skip(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str
 ) -> OperatorAction:
-    """Leave children of a fan-out out: what comes after it runs, and is given the results of the others."""
+    """Skip children of a fan-out: downstream tasks run with the results of the other children."""
     note = checked_note(note, "skip")
     return _decide(store, run, names, cause=cause, target=State.SUCCESS, note=note, result=_SKIPPED)
 
@@ -93,45 +96,45 @@ def skip(
 def fail(
     store: Store, run: UUID | str, names: Sequence[str] = (), *, cause: str | None = None, note: str
 ) -> OperatorAction:
-    """Give tasks up: what comes after them does not run."""
+    """Fail tasks for good, so that downstream tasks do not run."""
     return _decide(store, run, names, cause=cause, target=State.FAILED, note=checked_note(note, "fail"))
 
 
 def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
-    """End a run for good: executors that are at work on it stop, and the next start begins a new run."""
-    why = f"{checked_note(note, 'cancel')} ({actor()})"
+    """End a run for good: its executors stop, and the next start makes a new run."""
+    reason = f"{checked_note(note, 'cancel')} ({actor()})"
 
-    def work(place: RunHandle, connection: Connection, now: datetime) -> UUID:
-        ours = task_runs.c.run_id == place.run_id
-        status = connection.execute(select(task_runs.c.status).where(ours).with_for_update()).scalar_one()
+    def cancel_run(handle: RunHandle, connection: Connection, now: datetime) -> UUID:
+        of_run = task_runs.c.run_id == handle.run_id
+        status = connection.execute(select(task_runs.c.status).where(of_run).with_for_update()).scalar_one()
         if status in (FlowStatus.COMPLETE, FlowStatus.ABANDONED):
-            raise FlowError(f"run {str(place.run_id)[:8]} is {status}: there is nothing to cancel")
+            raise FlowError(f"run {str(handle.run_id)[:8]} is {status}: there is nothing to cancel")
         ended = {"ended_at": now, "judged_at": now, "updated_at": now}
-        values = {"status": FlowStatus.ABANDONED, "reason": f"{CANCELLED}: {why}", **ended}
-        connection.execute(update(task_runs).where(ours).values(**values))
-        settle_within(connection, letters.c.run_id == place.run_id, target=Status.DISCARDED, note=why, now=now)
-        return place.run_id
+        values = {"status": FlowStatus.ABANDONED, "reason": f"{CANCELLED}: {reason}", **ended}
+        connection.execute(update(task_runs).where(of_run).values(**values))
+        settle_within(connection, letters.c.run_id == handle.run_id, target=Status.DISCARDED, note=reason, now=now)
+        return handle.run_id
 
-    return change_run(store, run, work)
+    return change_run(store, run, cancel_run)
 
 
-def retry_failed(place: RunHandle, connection: Connection, now: datetime) -> None:
-    """Send back what failed of something that passes by itself, in the transaction that resumes the run.
+def retry_failed(handle: RunHandle, connection: Connection, now: datetime) -> None:
+    """Send back tasks with transient failures, in the transaction that resumes the run.
 
-    What an operator has failed stays failed, and a dead letter waits for a decision.
+    Tasks that an operator has failed stay failed, and dead letters wait for an operator.
     """
     passing = tasks.c.kind.in_(list(RECOVERS)) & tasks.c.children.is_(None)
-    failed = select(tasks).where(tasks.c.run_id == place.run_id, tasks.c.state == State.FAILED, passing)
+    failed = select(tasks).where(tasks.c.run_id == handle.run_id, tasks.c.state == State.FAILED, passing)
     rows = connection.execute(failed.order_by(tasks.c.node, tasks.c.child).with_for_update()).all()
     if rows:
         decision = _ActionTransaction(
-            place, connection, State.READY, "tried again by the next start of the run", None, now
+            handle, connection, State.READY, "tried again by the next start of the run", None, now
         )
-        with suppress(StillRunning):  # of an executor whose end is not known yet: left to the next start
+        with suppress(StillRunning):  # the executor may be dead, but this is not known yet: left to the next start
             decision.apply(rows)
 
 
-def concerned(
+def count_concerned(
     store: Store,
     run: UUID | str,
     names: Sequence[str] = (),
@@ -139,21 +142,21 @@ def concerned(
     cause: str | None = None,
     states: Sequence[State] = WRONG,
 ) -> dict[State, int]:
-    """How many tasks in these states a decision would be about, by state; nothing is changed."""
-    must_say_which(names, cause)
+    """Count the tasks in these states that an action would apply to, by state; nothing is changed."""
+    require_selection(names, cause)
 
-    def work(connection: Connection) -> dict[State, int]:
-        place = RunHandle.of(store, connection, find_run(connection, run))
-        wanted = select(tasks.c.id, tasks.c.state, tasks.c.fingerprint)
-        found = Counter(row.state for row in _chosen(place, connection, wanted, names, cause, states))
-        return {state: found[state] for state in states if found[state]}
+    def count(connection: Connection) -> dict[State, int]:
+        handle = RunHandle.load(store, connection, find_run(connection, run))
+        columns = select(tasks.c.id, tasks.c.state, tasks.c.fingerprint)
+        counts = Counter(row.state for row in _select_tasks(handle, connection, columns, names, cause, states))
+        return {state: counts[state] for state in states if counts[state]}
 
     with corrupt_row_as_store_error("flows"):
-        return store.database.read(work)
+        return store.database.read(count)
 
 
-def must_say_which(names: Sequence[str], cause: str | None) -> None:
-    """FlowError where no task is meant, or none can be."""
+def require_selection(names: Sequence[str], cause: str | None) -> None:
+    """Raise FlowError if neither names nor a valid cause select tasks."""
     if not names and cause is None:
         raise FlowError("say which tasks: by their names, or by their cause")
     if cause is not None and not isinstance(cause, str):
@@ -161,10 +164,10 @@ def must_say_which(names: Sequence[str], cause: str | None) -> None:
 
 
 def checked_note(note: str, action: str) -> str:
-    """A note that says why; FlowError without one."""
+    """Return the note of an action; raises FlowError without one."""
     if not isinstance(note, str) or not note.strip():
-        what = "run" if action == "cancel" else "task"
-        raise FlowError(f"to {action} a {what} needs a note that says why; nothing was changed")
+        subject = "run" if action == "cancel" else "task"
+        raise FlowError(f"to {action} a {subject} needs a note that says why; nothing was changed")
     return as_note(note)
 
 
@@ -178,77 +181,80 @@ def _decide(
     note: str,
     result: Any = None,
 ) -> OperatorAction:
-    must_say_which(names, cause)
+    require_selection(names, cause)
 
-    def work(place: RunHandle, connection: Connection, now: datetime) -> OperatorAction:
-        return _ActionTransaction(place, connection, target, f"{note} ({actor()})", result, now).take(names, cause)
+    def apply(handle: RunHandle, connection: Connection, now: datetime) -> OperatorAction:
+        return _ActionTransaction(handle, connection, target, f"{note} ({actor()})", result, now).run(names, cause)
 
-    return change_run(store, run, work)
+    return change_run(store, run, apply)
 
 
 class _ActionTransaction:
-    """One decision of a person about tasks of one run, in one transaction."""
+    """One operator action on tasks of one run, in one transaction."""
 
-    def __init__(  # noqa: PLR0917 - all of it is what a decision is
-        self, place: RunHandle, connection: Connection, target: State, note: str, result: Any, now: datetime
+    def __init__(  # noqa: PLR0917 - an action has this many parts
+        self, handle: RunHandle, connection: Connection, target: State, note: str, result: Any, now: datetime
     ) -> None:
-        self._place = place
+        self._run = handle
         self._connection = connection
         self._target = target
         self._note = note
         self._result = result
         self._now = now
-        self._graph = Progression(place, None)
-        self._reset = Reset(place, connection, now, note)
-        self._without_dead: set[int] = set()  # fan-outs none of whose children is a dead letter any more
+        self._graph = Progression(handle, None)
+        self._reset = Reset(handle, connection, now, note)
+        self._without_dead: set[int] = set()  # fan-outs without dead children after the action
 
-    def take(self, names: Sequence[str], cause: str | None) -> OperatorAction:
-        """Make it so."""
-        self._place.lock_graph(self._connection)
+    def run(self, names: Sequence[str], cause: str | None) -> OperatorAction:
+        """Select the tasks and apply the action."""
+        self._run.lock_graph(self._connection)
         states = CAN_RETRY if self._target is State.READY else WRONG
-        found = _chosen(self._place, self._connection, select(tasks).with_for_update(), names, cause, states)
-        chosen = [row for row in found if row.state != self._target or self._is_tried_again(row)]
+        rows = _select_tasks(self._run, self._connection, select(tasks).with_for_update(), names, cause, states)
+        chosen = [row for row in rows if row.state != self._target or self._would_be_retried(row)]
         if not chosen:
-            shown = shown_name(found[0].name, found[0].child)
-            raise FlowError(f"task {shown!r} of run {str(self._place.run_id)[:8]} is {self._target} already")
-        self._refuse_what_makes_no_sense(chosen)
+            shown = shown_name(rows[0].name, rows[0].child)
+            raise FlowError(f"task {shown!r} of run {str(self._run.run_id)[:8]} is {self._target} already")
+        self._check_result(chosen)
         return self.apply(chosen)
 
     def apply(self, chosen: Sequence[Row[Any]]) -> OperatorAction:
-        """Make it so for these tasks, and for what depends on them."""
-        self._place.lock_graph(self._connection)
+        """Apply the action to these tasks and to what depends on them."""
+        self._run.lock_graph(self._connection)
         nodes = {row.node for row in chosen}
         if self._target is not State.FAILED:
             self._reset.check(nodes)
-        self._move(chosen)
-        settled = Progress()
-        closed = self._regroup(chosen)
+        self._write_states(chosen)
+        progress = Progress()
+        closed = self._recount_fan_outs(chosen)
         closed += [(row.node, self._target) for row in chosen if row.child < 0 and self._target is not State.READY]
-        # What ran because the tasks had failed runs again, unless they have failed for good.
-        freed = 0 if self._target is State.FAILED else self._reset.below(nodes)
+        # Tasks that ran because of the failures run again, unless the failure is final.
+        freed = 0 if self._target is State.FAILED else self._reset.reset_below(nodes)
         self._graph.advance(
-            self._connection, self._now, [one for one in closed if one[1] in (State.SUCCESS, State.FAILED)], settled
+            self._connection,
+            self._now,
+            [fan_out for fan_out in closed if fan_out[1] in (State.SUCCESS, State.FAILED)],
+            progress,
         )
-        if any(self._state_of(row) is State.PENDING for row in chosen):
+        if any(self._target_state(row) is State.PENDING for row in chosen):
             self._graph.decide_waiting(self._connection, self._now)
-        self._letters(chosen)
-        wake_run(self._place, self._connection, self._now)
+        self._close_letters(chosen)
+        wake_run(self._run, self._connection, self._now)
         return OperatorAction(
-            flow=self._place.flow,
-            run_id=self._place.run_id,
+            flow=self._run.flow,
+            run_id=self._run.run_id,
             tasks=tuple(shown_name(row.name, row.child) for row in chosen),
             freed=freed,
-            upstream_failed=sum(settled.upstream_failed.values()),
+            upstream_failed=sum(progress.upstream_failed.values()),
         )
 
-    def _is_tried_again(self, row: Row[Any]) -> bool:
-        """Whether a failed task would be tried again by the next start, unless an operator fails it for good."""
+    def _would_be_retried(self, row: Row[Any]) -> bool:
+        """Whether the next start would retry a failed task that the operator fails for good now."""
         return self._target is State.FAILED and row.kind in RECOVERS
 
-    def _refuse_what_makes_no_sense(self, chosen: Sequence[Row[Any]]) -> None:
-        places = self._place.shape.places
+    def _check_result(self, chosen: Sequence[Row[Any]]) -> None:
+        places = self._run.shape.places
         for row in chosen:
-            checked(State(row.state), self._state_of(row))
+            checked(State(row.state), self._target_state(row))
             if self._result is _SKIPPED and row.child < 0:
                 raise FlowError(
                     f"{row.name!r} is not a child of a fan-out, so there is no list to leave it out of: accept it with "
@@ -268,16 +274,16 @@ class _ActionTransaction:
                     "`--result '[…]'`"
                 )
 
-    def _state_of(self, row: Row[Any]) -> State:
-        return state_to_run(self._place, row) if self._target is State.READY else self._target
+    def _target_state(self, row: Row[Any]) -> State:
+        return state_to_run(self._run, row) if self._target is State.READY else self._target
 
-    def _move(self, chosen: Sequence[Row[Any]]) -> None:
+    def _write_states(self, chosen: Sequence[Row[Any]]) -> None:
         by_state: dict[State, list[Row[Any]]] = {}
         for row in chosen:
-            by_state.setdefault(self._state_of(row), []).append(row)
+            by_state.setdefault(self._target_state(row), []).append(row)
         for state, rows in by_state.items():
-            theirs = in_ids(tasks.c.id, [row.id for row in rows])
-            self._connection.execute(update(tasks).where(theirs).values(state=state, **self._values(state)))
+            of_state = in_ids(tasks.c.id, [row.id for row in rows])
+            self._connection.execute(update(tasks).where(of_state).values(state=state, **self._values(state)))
             common = {"at": self._now, "after": state, "cause": self._note}
             changes = [{"task_id": row.id, "before": row.state, **common} for row in rows]
             self._connection.execute(insert(task_changes), changes)
@@ -287,28 +293,28 @@ class _ActionTransaction:
         if self._target is State.READY:
             values |= {**NOT_YET, "due_at": None if state is State.PENDING else self._now}
         elif self._target is State.FAILED:
-            values["kind"] = Kind.PERMANENT  # so that no start of the run tries it again
+            values["kind"] = Kind.PERMANENT  # so that resuming the run does not retry it
         elif self._result is _SKIPPED:
             values |= {"result": None, "kind": Kind.DISCARD}
         elif self._target is State.SUCCESS:
             values["result"] = encode(self._result)
         return values
 
-    def _regroup(self, chosen: Sequence[Row[Any]]) -> list[tuple[int, State]]:
-        """Count the children of fan-outs anew; the fan-outs that are another state for it."""
+    def _recount_fan_outs(self, chosen: Sequence[Row[Any]]) -> list[tuple[int, State]]:
+        """Update the counts of fan-outs; return the fan-outs whose state changed, with the new states."""
         moved: Counter[tuple[int, str]] = Counter((row.node, row.state) for row in chosen if row.child >= 0)
         changed = []
         for node in sorted({node for node, _ in moved}):
             dead, failed = moved[node, State.DEAD_LETTER], moved[node, State.FAILED]
-            back = dead + failed if self._target is State.READY else 0
-            given_up = dead + failed if self._target is State.FAILED else 0
+            reopened = dead + failed if self._target is State.READY else 0
+            newly_failed = dead + failed if self._target is State.FAILED else 0
             row = self._connection.execute(
                 update(tasks)
-                .where(tasks.c.run_id == self._place.run_id, tasks.c.node == node, tasks.c.child == -1)
+                .where(tasks.c.run_id == self._run.run_id, tasks.c.node == node, tasks.c.child == -1)
                 .values(
-                    remaining=tasks.c.remaining + back,
+                    remaining=tasks.c.remaining + reopened,
                     dead=tasks.c.dead - dead,
-                    failed=tasks.c.failed - failed + given_up,
+                    failed=tasks.c.failed - failed + newly_failed,
                 )
                 .returning(tasks.c.id, tasks.c.state, tasks.c.remaining, tasks.c.dead, tasks.c.failed)
             ).one()
@@ -321,65 +327,65 @@ class _ActionTransaction:
             if not row.dead:
                 self._without_dead.add(node)
             if row.state != state:
-                self._graph.change(self._connection, self._now, row.id, (State(row.state), state), self._note)
+                self._graph.change_state(self._connection, self._now, row.id, (State(row.state), state), self._note)
                 changed.append((node, state))
         return changed
 
-    def _letters(self, chosen: Sequence[Row[Any]]) -> None:
-        status = _SETTLES_LETTERS.get(self._target)
+    def _close_letters(self, chosen: Sequence[Row[Any]]) -> None:
+        status = _LETTER_STATUS.get(self._target)
         if status is not None:
-            known = {shown_name(row.name, row.child) for row in chosen}
-            known |= {row.name for row in chosen if row.node in self._without_dead}
-            settle_named(self._connection, self._place.run_id, sorted(known), self._now, target=status, note=self._note)
+            names = {shown_name(row.name, row.child) for row in chosen}
+            names |= {row.name for row in chosen if row.node in self._without_dead}
+            resolve_named(self._connection, self._run.run_id, sorted(names), self._now, target=status, note=self._note)
 
 
-def wake_run(place: RunHandle, connection: Connection, now: datetime) -> None:
-    """Let the next run of the flow resume this one; an executor that is at work on it sees that it changed."""
-    ours = task_runs.c.run_id == place.run_id
-    run = connection.execute(update(task_runs).where(ours).values(updated_at=now).returning(task_runs.c.status)).one()
+def wake_run(handle: RunHandle, connection: Connection, now: datetime) -> None:
+    """Mark the run as changed: running executors notice it, and the next start resumes a run that had ended."""
+    of_run = task_runs.c.run_id == handle.run_id
+    run = connection.execute(update(task_runs).where(of_run).values(updated_at=now).returning(task_runs.c.status)).one()
     if run.status == FlowStatus.ABANDONED:
-        raise FlowError(f"run {str(place.run_id)[:8]} was given up; there is nothing to decide about any more")
+        raise FlowError(f"run {str(handle.run_id)[:8]} was given up; there is nothing to decide about any more")
     if run.status != FlowStatus.RUNNING:
         reason = "a person has decided about its tasks"
-        waits = {"status": FlowStatus.STOPPED, "reason": reason, "ended_at": None, "judged_at": None}
-        connection.execute(update(task_runs).where(ours).values(**waits))
+        values = {"status": FlowStatus.STOPPED, "reason": reason, "ended_at": None, "judged_at": None}
+        connection.execute(update(task_runs).where(of_run).values(**values))
 
 
-def _chosen(  # noqa: PLR0917 - what is looked for, and where
-    place: RunHandle,
+def _select_tasks(  # noqa: PLR0917 - the query and its filters
+    handle: RunHandle,
     connection: Connection,
-    wanted: Select[Any],
+    query: Select[Any],
     names: Sequence[str],
     cause: str | None,
     states: Sequence[State],
 ) -> list[Row[Any]]:
-    """The tasks that are meant, all of them in one of these states."""
+    """Return the selected tasks; raises FlowError if a named one is not in one of these states."""
     wrong = tasks.c.state.in_(states) & tasks.c.children.is_(None)
-    ours = wanted.where(tasks.c.run_id == place.run_id, wrong).order_by(tasks.c.node, tasks.c.child)
+    candidates = query.where(tasks.c.run_id == handle.run_id, wrong).order_by(tasks.c.node, tasks.c.child)
     if cause is not None:
-        cause = resolve_cause(connection, place.run_id, cause, states)
+        cause = resolve_cause(connection, handle.run_id, cause, states)
         if not names:
-            return list(connection.execute(ours.where(tasks.c.fingerprint == cause)))
-    found: dict[int, Row[Any]] = {}
+            return list(connection.execute(candidates.where(tasks.c.fingerprint == cause)))
+    rows_by_id: dict[int, Row[Any]] = {}
     for name in names:
-        rows = list(connection.execute(ours.where(named(name))))
+        rows = list(connection.execute(candidates.where(named(name))))
         if not rows:
-            raise _nothing_wrong_with(place, connection, name)
-        found |= {row.id: row for row in rows if cause is None or row.fingerprint == cause}
-    if not found:
+            raise _wrong_state_error(handle, connection, name)
+        rows_by_id |= {row.id: row for row in rows if cause is None or row.fingerprint == cause}
+    if not rows_by_id:
         raise FlowError(f"none of these tasks went wrong for the cause {cause!r}")
-    return list(found.values())
+    return list(rows_by_id.values())
 
 
-def _nothing_wrong_with(place: RunHandle, connection: Connection, name: str) -> FlowError:
-    own = select(tasks.c.node, tasks.c.state).where(tasks.c.run_id == place.run_id)
-    row = connection.execute(own.where(exactly(name))).first()
+def _wrong_state_error(handle: RunHandle, connection: Connection, name: str) -> FlowError:
+    query = select(tasks.c.node, tasks.c.state).where(tasks.c.run_id == handle.run_id)
+    row = connection.execute(query.where(exactly(name))).first()
     if row is None:
-        return unknown_task_error(connection, place.run_id, name)
+        return unknown_task_error(connection, handle.run_id, name)
     if row.state == State.UPSTREAM_FAILED:
-        failed = connection.execute(own.where(tasks.c.state == State.FAILED, tasks.c.child == -1)).all()
-        above = [place.shape.places[one.node].name for one in failed if row.node in reach([one.node], place.below)]
-        which = f"{above[0]!r}, which is above it," if above else "one above it"
-        return FlowError(f"task {name!r} did not run because {which} failed: decide about that one")
-    run = str(place.run_id)[:8]
+        failed = connection.execute(query.where(tasks.c.state == State.FAILED, tasks.c.child == -1)).all()
+        above = [handle.shape.places[task.node].name for task in failed if row.node in reach([task.node], handle.below)]
+        cause = f"{above[0]!r}, which is above it," if above else "one above it"
+        return FlowError(f"task {name!r} did not run because {cause} failed: decide about that one")
+    run = str(handle.run_id)[:8]
     return FlowError(f"task {name!r} of run {run} is {row.state}: nothing went wrong that could be decided about")

@@ -1,4 +1,4 @@
-"""Decisions: what an operator asks and decides about the runs of a flow, from a program."""
+"""Operator actions as methods of `Flow`, for programs and notebooks."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:  # a worker imports this module, and has no use for a database
 
 
 class Decisions:
-    """The part of a flow that is about runs that were: without `run=`, the one that this program has run last."""
+    """Results and operator actions of past runs; without `run=`, of the last run in this program."""
 
     files: Path | None
 
     def _run(self, run: UUID | str | None) -> tuple[Store, UUID | str]:
-        """Return the store and the run that is meant."""
+        """Return the store and the run to use."""
         raise NotImplementedError
 
     def result(self, task: Upstream, *, run: UUID | str | None = None) -> Any:
-        """What a task returned, `settle[17]` for a child; of a fan-out, the list of what its children did."""
-        from redrive.tasks.state.results import result_of
+        """Return the result of a task (`settle[17]` for a child); for a fan-out, the list of its children's results."""
+        from redrive.tasks.state.results import read_result
 
-        return result_of(*self._run(run), shown(task), self.files)
+        return read_result(*self._run(run), shown(task), self.files)
 
     def retry(
         self, *tasks: Upstream, cause: str | None = None, note: str | None = None, run: UUID | str | None = None
     ) -> OperatorAction:
-        """Send tasks back that went wrong, by name or by cause. The next `run()` tries them, and goes on from there.
+        """Send failed tasks back, by name or by cause. The next `run()` retries them and continues from there.
 
-        One that waits for its next attempt makes it now.
+        A task that waits for its next attempt is retried without waiting.
         """
         from redrive.tasks.operator import actions
 
@@ -49,9 +49,9 @@ class Decisions:
         cause: str | None = None,
         run: UUID | str | None = None,
     ) -> OperatorAction:
-        """Take tasks that went wrong as done, with this result. The next `run()` goes on with what comes after them.
+        """Mark failed tasks as successful with this result. The next `run()` continues with downstream tasks.
 
-        result  what the tasks after it are given
+        result  the result that downstream tasks receive
         """
         from redrive.tasks.operator import actions
 
@@ -61,25 +61,25 @@ class Decisions:
     def skip(
         self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None
     ) -> OperatorAction:
-        """Leave children of a fan-out that went wrong out. What comes after it is given the results of the others."""
+        """Skip failed children of a fan-out. Downstream tasks receive the results of the others."""
         from redrive.tasks.operator import actions
 
         return actions.skip(*self._run(run), [shown(task) for task in tasks], cause=cause, note=note)
 
     def reopen(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> OperatorAction:
-        """Take back what was decided about tasks, while nothing after them is done: they are dead letters again."""
+        """Undo actions on tasks, if no downstream task has run: the tasks become dead letters again."""
         from redrive.tasks.operator import reopen
 
         return reopen.reopen(*self._run(run), [shown(task) for task in tasks], note=note)
 
     def rerun(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> OperatorAction:
-        """Have tasks that succeeded run again, and everything that comes after them, by the next `run()`."""
+        """Let the next `run()` run tasks that succeeded again, and everything downstream of them."""
         from redrive.tasks.operator import rerun
 
         return rerun.rerun(*self._run(run), [shown(task) for task in tasks], note=note)
 
     def cancel_tasks(self, *tasks: Upstream, note: str, run: UUID | str | None = None) -> TasksCancelled:
-        """End tasks that run, and fail those that wait, for good. What comes after them follows its `run_when`."""
+        """Kill running tasks and fail waiting tasks, for good. Downstream tasks follow their `run_when`."""
         from redrive.tasks.operator import cancel
 
         return cancel.cancel_tasks(*self._run(run), [shown(task) for task in tasks], note=note)
@@ -87,13 +87,13 @@ class Decisions:
     def fail(
         self, *tasks: Upstream, note: str, cause: str | None = None, run: UUID | str | None = None
     ) -> OperatorAction:
-        """Give tasks up that went wrong. What comes after them will not run."""
+        """Fail tasks for good. Downstream tasks will not run."""
         from redrive.tasks.operator import actions
 
         return actions.fail(*self._run(run), [shown(task) for task in tasks], cause=cause, note=note)
 
     def cancel(self, *, note: str, run: UUID | str | None = None) -> UUID:
-        """End a run for good; executors that are at work on it stop. The next `run()` begins a new one."""
+        """End a run for good; its executors stop. The next `run()` starts a new run."""
         from redrive.tasks.operator import actions
 
         return actions.cancel(*self._run(run), note=note)

@@ -1,4 +1,4 @@
-"""Rerun: tasks that succeeded run once more, and everything that comes after them."""
+"""Rerun: tasks that succeeded run again, and everything downstream of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import tasks
 from redrive.store.store import Store
 from redrive.tasks.graph import reach
-from redrive.tasks.operator.actions import WRONG, OperatorAction, must_say_which, wake_run
+from redrive.tasks.operator.actions import WRONG, OperatorAction, require_selection, wake_run
 from redrive.tasks.operator.reset import NO_RESULT, NOT_YET, Reset, state_to_run
-from redrive.tasks.operator.transaction import change_run, rows_named
+from redrive.tasks.operator.transaction import change_run, lock_named
 from redrive.tasks.state.progression import Progression
 from redrive.tasks.state.run_handle import RunHandle
 
@@ -26,84 +26,84 @@ from redrive.tasks.state.run_handle import RunHandle
 def rerun(
     store: Store, run: UUID | str, names: Sequence[str], *, note: str | None = None, dry_run: bool = False
 ) -> OperatorAction:
-    """Have tasks that succeeded run again, and what comes after them; with `dry_run`, only say what that would be.
+    """Run tasks that succeeded again, and everything downstream; with `dry_run`, only return what would run.
 
-    Raises `FlowError` where something that comes after them is running.
+    Raises `FlowError` if a downstream task is running.
     """
-    must_say_which(names, None)
-    why = as_note(f"{note or 'rerun'} ({actor()})")
+    require_selection(names, None)
+    reason = as_note(f"{note or 'rerun'} ({actor()})")
 
-    def work(place: RunHandle, connection: Connection, now: datetime) -> OperatorAction:
-        rerunning = _Rerun(place, connection, now, why)
-        return rerunning.foresee(names) if dry_run else rerunning.take(names)
+    def apply(handle: RunHandle, connection: Connection, now: datetime) -> OperatorAction:
+        rerunning = _Rerun(handle, connection, now, reason)
+        return rerunning.preview(names) if dry_run else rerunning.apply(names)
 
-    return change_run(store, run, work)
+    return change_run(store, run, apply)
 
 
 class _Rerun:
     """One rerun, in one transaction."""
 
-    def __init__(self, place: RunHandle, connection: Connection, now: datetime, note: str) -> None:
-        self._place, self._connection, self._now, self._note = place, connection, now, note
-        self._ours = tasks.c.run_id == place.run_id
-        self._reset = Reset(place, connection, now, note)
+    def __init__(self, handle: RunHandle, connection: Connection, now: datetime, note: str) -> None:
+        self._run, self._connection, self._now, self._note = handle, connection, now, note
+        self._of_run = tasks.c.run_id == handle.run_id
+        self._reset = Reset(handle, connection, now, note)
 
-    def foresee(self, names: Sequence[str]) -> OperatorAction:
-        """What would run again."""
-        chosen = self._succeeded(names)
-        below = reach({row.node for row in chosen}, self._place.below)
-        states, _ = self._place.states(self._connection)
-        return self._decided(chosen, sum(states[node] is not State.PENDING for node in below))
+    def preview(self, names: Sequence[str]) -> OperatorAction:
+        """Return what would run again."""
+        chosen = self._find_succeeded(names)
+        below = reach({row.node for row in chosen}, self._run.below)
+        states, _ = self._run.read_states(self._connection)
+        return self._make_action(chosen, sum(states[node] is not State.PENDING for node in below))
 
-    def take(self, names: Sequence[str]) -> OperatorAction:
-        """Make it so."""
-        self._place.lock_graph(self._connection)
-        chosen = self._succeeded(names)
+    def apply(self, names: Sequence[str]) -> OperatorAction:
+        """Reset the named tasks and everything downstream."""
+        self._run.lock_graph(self._connection)
+        chosen = self._find_succeeded(names)
         nodes = sorted({row.node for row in chosen})
         self._reset.check(nodes)
         for row in chosen:
-            state = state_to_run(self._place, row)
+            state = state_to_run(self._run, row)
             due = None if state is State.PENDING else self._now
-            self._reset.change(row, state, **{**NOT_YET, **NO_RESULT, "due_at": due, "note": self._note})
+            self._reset.change_state(row, state, **{**NOT_YET, **NO_RESULT, "due_at": due, "note": self._note})
         for node in nodes:
             self._reopen(node, [row for row in chosen if row.node == node])
-        freed = self._reset.below(nodes)
-        if any(state_to_run(self._place, row) is State.PENDING for row in chosen):
-            Progression(self._place, None).decide_waiting(self._connection, self._now)
-        wake_run(self._place, self._connection, self._now)
-        return self._decided(chosen, freed)
+        freed = self._reset.reset_below(nodes)
+        if any(state_to_run(self._run, row) is State.PENDING for row in chosen):
+            Progression(self._run, None).decide_waiting(self._connection, self._now)
+        wake_run(self._run, self._connection, self._now)
+        return self._make_action(chosen, freed)
 
-    def _succeeded(self, names: Sequence[str]) -> list[Row[Any]]:
-        found: dict[int, Row[Any]] = {}
+    def _find_succeeded(self, names: Sequence[str]) -> list[Row[Any]]:
+        rows_by_id: dict[int, Row[Any]] = {}
         for name in names:
-            rows = rows_named(self._place, self._connection, name)
+            rows = lock_named(self._run, self._connection, name)
             done = [row for row in rows if row.state == State.SUCCESS]
             if not done:
-                state, run = rows[0].state, str(self._place.run_id)[:8]
-                then = f": `redrive tasks retry {name}`" if state in WRONG else ", and only what succeeded is run again"
-                raise FlowError(f"task {name!r} of run {run} is {state}{then}")
-            found |= {row.id: row for row in done}
-        return list(found.values())
+                state, run = rows[0].state, str(self._run.run_id)[:8]
+                hint = f": `redrive tasks retry {name}`" if state in WRONG else ", and only what succeeded is run again"
+                raise FlowError(f"task {name!r} of run {run} is {state}{hint}")
+            rows_by_id |= {row.id: row for row in done}
+        return list(rows_by_id.values())
 
     def _reopen(self, node: int, chosen: Sequence[Row[Any]]) -> None:
-        """Let those that were freed by a success wait again; of a fan-out, count its children again."""
+        """Undo the success of a task; for a fan-out, count the reset children as remaining."""
         if chosen[0].child < 0:
-            self._reset.take_back(chosen[0])
+            self._reset.undo_success(chosen[0])
             return
-        own = select(tasks).where(self._ours, tasks.c.node == node, tasks.c.child == -1).with_for_update()
-        row = self._connection.execute(own).one()
-        more = {"remaining": row.remaining + len(chosen)}
+        query = select(tasks).where(self._of_run, tasks.c.node == node, tasks.c.child == -1).with_for_update()
+        row = self._connection.execute(query).one()
+        counts = {"remaining": row.remaining + len(chosen)}
         if row.state == State.SUCCESS:
-            self._reset.take_back(row)
+            self._reset.undo_success(row)
         if row.state == State.RUNNING:
-            self._connection.execute(update(tasks).where(tasks.c.id == row.id).values(**more))
+            self._connection.execute(update(tasks).where(tasks.c.id == row.id).values(**counts))
         else:
-            self._reset.change(row, State.RUNNING, ended_at=None, **more)
+            self._reset.change_state(row, State.RUNNING, ended_at=None, **counts)
 
-    def _decided(self, chosen: Sequence[Row[Any]], freed: int) -> OperatorAction:
+    def _make_action(self, chosen: Sequence[Row[Any]], freed: int) -> OperatorAction:
         return OperatorAction(
-            flow=self._place.flow,
-            run_id=self._place.run_id,
+            flow=self._run.flow,
+            run_id=self._run.run_id,
             tasks=tuple(shown_name(row.name, row.child) for row in chosen),
             freed=freed,
             upstream_failed=0,

@@ -1,4 +1,4 @@
-"""Transactions of operators: one decision about tasks of one run, with what all such decisions begin with."""
+"""The transaction of an operator action on one run: find the run, then change it. Used by all actions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ T = TypeVar("T")
 
 
 def change_run(store: Store, run: UUID | str, work: Callable[[RunHandle, Connection, datetime], T]) -> T:
-    """Do something about a run in one transaction, given its place in the store and the time there."""
+    """Change a run in one transaction; `work` gets the run handle, the connection and the time of the store."""
 
-    def within(connection: Connection) -> T:
-        place = RunHandle.of(store, connection, find_run(connection, run))
-        return work(place, connection, place.database.dialect.begin_bounded(connection))
+    def work_on_run(connection: Connection) -> T:
+        handle = RunHandle.load(store, connection, find_run(connection, run))
+        return work(handle, connection, handle.database.dialect.begin_bounded(connection))
 
     with corrupt_row_as_store_error("flows"):
-        return store.database.write(within)
+        return store.database.write(work_on_run)
 
 
-def rows_named(place: RunHandle, connection: Connection, name: str) -> list[Row[Any]]:
-    """Lock and return the tasks of that name, of a fan-out its children; FlowError where there is none."""
-    theirs = select(tasks).where(tasks.c.run_id == place.run_id, named(name), tasks.c.children.is_(None))
-    rows = list(connection.execute(theirs.order_by(tasks.c.node, tasks.c.child).with_for_update()))
+def lock_named(handle: RunHandle, connection: Connection, name: str) -> list[Row[Any]]:
+    """Lock and return the tasks of a name; for a fan-out, its children. Raises FlowError if there are none."""
+    query = select(tasks).where(tasks.c.run_id == handle.run_id, named(name), tasks.c.children.is_(None))
+    rows = list(connection.execute(query.order_by(tasks.c.node, tasks.c.child).with_for_update()))
     if not rows:
-        raise unknown_task_error(connection, place.run_id, name)
+        raise unknown_task_error(connection, handle.run_id, name)
     return rows

@@ -1,4 +1,4 @@
-"""Settling: what became of attempts, and what follows from it for the rest of the graph, in one transaction."""
+"""Apply the results of attempts: store them and advance the graph, in one transaction. Used by the store cycle."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, tasks
 from redrive.tasks.executor.decide import Transition
 from redrive.tasks.state.claims import CHANGE, ClaimedTask
-from redrive.tasks.state.letters import put_letters, settle_as_done, settle_letters
+from redrive.tasks.state.letters import put_letters, reprocess_letters, reprocess_named
 from redrive.tasks.state.progression import OVER, Progress, Progression, change_row
 from redrive.tasks.state.results import Results
 from redrive.tasks.state.run_handle import RunHandle
 from redrive.tasks.workers.messages import TaskOutcome
 
-_HEALED = (State.SUCCESS, State.SKIPPED)
+_RECOVERED = (State.SUCCESS, State.SKIPPED)
 
 
 @dataclass(slots=True)
 class TaskResult:
-    """What is to be written of an attempt that has ended; of a task that was not tried, without an attempt."""
+    """The result of an attempt, to be stored; a task that was not tried has no outcome."""
 
     claim: ClaimedTask
     next: Transition
     outcome: TaskOutcome | None = None
     result_file: str | None = None
     begun: bool = True
-    """Whether somebody began it; otherwise it was no attempt, and is not counted as one."""
+    """Whether a worker started it; otherwise it does not count as an attempt."""
     owner: int | None = None
-    """Whose it was, where that is not the one who writes."""
+    """The executor that had the task; None for the one that writes."""
     ended_at: float = field(default_factory=time.time)
-    """By this machine's clock; the database writes down its own."""
+    """Time by the clock of this machine; the database stores its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiblingStop:
-    """A fan-out whose children die of one cause: those not tried yet share their fate."""
+    """A stop of a fan-out whose children die of one cause: untried children become dead letters, too."""
 
     node: int
     like: TaskResult
@@ -51,148 +51,175 @@ class SiblingStop:
 
 
 class ResultWriter:
-    """Writes settlements, and has the graph moved on."""
+    """Stores task results and advances the graph."""
 
-    def __init__(self, place: RunHandle, results: Results) -> None:
-        self._place = place
-        self.graph = Progression(place, results)
+    def __init__(self, run: RunHandle, results: Results) -> None:
+        self._run = run
+        self.graph = Progression(run, results)
 
-    def settle(
-        self, connection: Connection, now: datetime, settlements: Sequence[TaskResult], storms: Sequence[SiblingStop]
+    def apply(
+        self,
+        connection: Connection,
+        now: datetime,
+        task_results: Sequence[TaskResult],
+        sibling_stops: Sequence[SiblingStop],
     ) -> Progress:
-        """Write them all."""
-        settled = Progress()
-        if settlements:
-            self._write(connection, now, settlements)
-        over = [one for one in settlements if one.next.state in OVER]
-        for one in over:
-            if one.outcome is not None and one.outcome.branch is not None and one.claim.child < 0:
-                settled.branches[one.claim.node] = one.outcome.branch
-        done: list[tuple[int, State]] = [(one.claim.node, one.next.state) for one in over if one.claim.child < 0]
+        """Store all results and stops, and return what followed."""
+        progress = Progress()
+        if task_results:
+            self._write_attempts(connection, now, task_results)
+        ended = [task_result for task_result in task_results if task_result.next.state in OVER]
+        for task_result in ended:
+            if (
+                task_result.outcome is not None
+                and task_result.outcome.branch is not None
+                and task_result.claim.child < 0
+            ):
+                progress.branches[task_result.claim.node] = task_result.outcome.branch
+        done: list[tuple[int, State]] = [
+            (task_result.claim.node, task_result.next.state) for task_result in ended if task_result.claim.child < 0
+        ]
         children: dict[int, list[State]] = defaultdict(list)
-        for one in over:
-            if one.claim.child >= 0:
-                children[one.claim.node].append(one.next.state)
-        for storm in storms:
-            untried = self._strike(connection, now, storm)
-            settled.untried[storm.node] = settled.untried.get(storm.node, 0) + untried
-            children[storm.node] += [State.DEAD_LETTER] * untried
-        for node in sorted(children):  # one order for all executors, so that two of them do not lock each other out
-            done += self._count(connection, now, node, children[node])
-        self._letters(connection, now, over, storms, settled)
-        whole = [node for node, state in done if node in children and state is not State.DEAD_LETTER]
-        if whole:  # those that a storm once kept from being tried had one letter together
-            names = [self._place.shape.places[node].name for node in whole]
-            settle_as_done(self._place, connection, now, names)
-        self.graph.advance(connection, now, done, settled)
-        return settled
+        for task_result in ended:
+            if task_result.claim.child >= 0:
+                children[task_result.claim.node].append(task_result.next.state)
+        for stop in sibling_stops:
+            untried = self._stop_siblings(connection, now, stop)
+            progress.untried[stop.node] = progress.untried.get(stop.node, 0) + untried
+            children[stop.node] += [State.DEAD_LETTER] * untried
+        for node in sorted(children):  # one order for all executors, so that two of them cannot deadlock
+            done += self._count_children(connection, now, node, children[node])
+        self._write_letters(connection, now, ended, sibling_stops, progress)
+        closed_fan_outs = [node for node, state in done if node in children and state is not State.DEAD_LETTER]
+        if closed_fan_outs:  # untried children of a stopped fan-out share one letter
+            names = [self._run.shape.places[node].name for node in closed_fan_outs]
+            reprocess_named(self._run, connection, now, names)
+        self.graph.advance(connection, now, done, progress)
+        return progress
 
     # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, connection: Connection, now: datetime, settlements: Sequence[TaskResult]) -> None:
-        connection.execute(_SETTLE, [self._task_values(one, now) for one in settlements])
-        attempts = [_attempt_values(one, one.outcome, now) for one in settlements if one.outcome and one.begun]
+    def _write_attempts(self, connection: Connection, now: datetime, task_results: Sequence[TaskResult]) -> None:
+        connection.execute(_WRITE_TASK, [self._task_values(task_result, now) for task_result in task_results])
+        attempts = [
+            _attempt_values(task_result, task_result.outcome, now)
+            for task_result in task_results
+            if task_result.outcome and task_result.begun
+        ]
         if attempts:
             connection.execute(_END_ATTEMPT, attempts)
-        never_begun = [{"b_id": one.claim.id, "b_attempt": one.claim.attempt} for one in settlements if not one.begun]
+        never_begun = [
+            {"b_id": task_result.claim.id, "b_attempt": task_result.claim.attempt}
+            for task_result in task_results
+            if not task_result.begun
+        ]
         if never_begun:
             connection.execute(_FORGET_ATTEMPT, never_begun)
         changes = [
-            change_row(one.claim.id, now, before, one.next.state, one.next.cause)
-            for one in settlements
-            if (before := self._before(one)) != one.next.state
+            change_row(task_result.claim.id, now, before, task_result.next.state, task_result.next.cause)
+            for task_result in task_results
+            if (before := self._state_before(task_result)) != task_result.next.state
         ]
         if changes:
             connection.execute(CHANGE, changes)
 
-    def _before(self, one: TaskResult) -> State:
-        if self._place.shape.places[one.claim.node].kind == "sensor":
+    def _state_before(self, task_result: TaskResult) -> State:
+        if self._run.shape.places[task_result.claim.node].kind == "sensor":
             return State.SENSING
         return State.RUNNING
 
-    def _task_values(self, one: TaskResult, now: datetime) -> dict[str, Any]:
-        following, outcome = one.next, one.outcome
-        over = following.state in OVER
+    def _task_values(self, task_result: TaskResult, now: datetime) -> dict[str, Any]:
+        transition, outcome = task_result.next, task_result.outcome
+        is_over = transition.state in OVER
         return {
-            "b_id": one.claim.id,
-            "b_owner": self._place.executor if one.owner is None else one.owner,
-            "state": following.state,
-            "due_at": None if following.wait is None else now + timedelta(seconds=following.wait),
+            "b_id": task_result.claim.id,
+            "b_owner": self._run.executor if task_result.owner is None else task_result.owner,
+            "state": transition.state,
+            "due_at": None if transition.wait is None else now + timedelta(seconds=transition.wait),
             "owner": None,
-            "failures": following.failures,
-            "same": following.same,
-            "fingerprint": following.fingerprint,
-            "error": following.error,
-            "kind": following.kind,
-            "wait": following.wait,
-            "lost": following.lost,
-            "attempt": one.claim.attempt - (not one.begun),
-            "result": outcome.result if outcome is not None and following.state is State.SUCCESS else None,
-            "result_file": one.result_file if following.state is State.SUCCESS else None,
+            "failures": transition.failures,
+            "same": transition.same,
+            "fingerprint": transition.fingerprint,
+            "error": transition.error,
+            "kind": transition.kind,
+            "wait": transition.wait,
+            "lost": transition.lost,
+            "attempt": task_result.claim.attempt - (not task_result.begun),
+            "result": outcome.result if outcome is not None and transition.state is State.SUCCESS else None,
+            "result_file": task_result.result_file if transition.state is State.SUCCESS else None,
             "branch": None if outcome is None or outcome.branch is None else encode(list(outcome.branch)),
             "cancelled": None,
-            "ended_at": now if over else None,
+            "ended_at": now if is_over else None,
             "seconds": None if outcome is None else outcome.seconds,
         }
 
     # ── fan-outs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _count(self, connection: Connection, now: datetime, node: int, ended: list[State]) -> list[tuple[int, State]]:
-        """Take ended children off a fan-out's count; what it becomes, where they were the last."""
+    def _count_children(
+        self, connection: Connection, now: datetime, node: int, ended: list[State]
+    ) -> list[tuple[int, State]]:
+        """Count down the children of a fan-out; return its end state if they were the last."""
         dead, failed = ended.count(State.DEAD_LETTER), ended.count(State.FAILED)
-        counted = {"run": self._place.run_id, "of": node, "over": len(ended), "died": dead, "spent": failed}
-        row = connection.execute(_COUNT, counted).one()
+        values = {"run": self._run.run_id, "of": node, "over": len(ended), "died": dead, "spent": failed}
+        row = connection.execute(_COUNT_CHILDREN, values).one()
         if row.remaining:
             return []
         state = State.DEAD_LETTER if row.dead else State.FAILED if row.failed else State.SUCCESS
-        what = {State.DEAD_LETTER: f"{row.dead} of its children are dead letters", State.FAILED: "children failed"}
-        self.graph.change(connection, now, row.id, (State.RUNNING, state), what.get(state))
+        causes = {State.DEAD_LETTER: f"{row.dead} of its children are dead letters", State.FAILED: "children failed"}
+        self.graph.change_state(connection, now, row.id, (State.RUNNING, state), causes.get(state))
         return [(node, state)]
 
-    def _strike(self, connection: Connection, now: datetime, storm: SiblingStop) -> int:
-        """Make dead letters of the children that were not tried, and of those that failed of the same cause."""
-        following = storm.like.next
-        why = f"not tried: {storm.dead} of its siblings died of one cause: {following.error}"
-        theirs = (
-            (tasks.c.run_id == self._place.run_id)
-            & (tasks.c.node == storm.node)
+    def _stop_siblings(self, connection: Connection, now: datetime, stop: SiblingStop) -> int:
+        """Turn untried children and children that failed of the same cause into dead letters; return their number."""
+        transition = stop.like.next
+        error = f"not tried: {stop.dead} of its siblings died of one cause: {transition.error}"
+        siblings = (
+            (tasks.c.run_id == self._run.run_id)
+            & (tasks.c.node == stop.node)
             & (tasks.c.child >= 0)
             & tasks.c.owner.is_(None)
         )
-        fate = {
+        values = {
             "state": State.DEAD_LETTER,
             "due_at": None,
-            "fingerprint": following.fingerprint,
-            "error": why,
-            "kind": following.kind,
+            "fingerprint": transition.fingerprint,
+            "error": error,
+            "kind": transition.kind,
             "ended_at": now,
         }
-        struck = 0
-        for state, like in ((State.READY, true()), (State.RETRYING, tasks.c.fingerprint == following.fingerprint)):
-            chosen = update(tasks).where(theirs, tasks.c.state == state, like).values(**fate)
-            ids = connection.execute(chosen.returning(tasks.c.id)).scalars().all()
+        stopped = 0
+        for state, condition in (
+            (State.READY, true()),
+            (State.RETRYING, tasks.c.fingerprint == transition.fingerprint),
+        ):
+            stopping = update(tasks).where(siblings, tasks.c.state == state, condition).values(**values)
+            ids = connection.execute(stopping.returning(tasks.c.id)).scalars().all()
             if ids:
-                connection.execute(CHANGE, [change_row(one, now, state, State.DEAD_LETTER, why) for one in ids])
-            struck += len(ids)
-        return struck
+                connection.execute(
+                    CHANGE, [change_row(task_id, now, state, State.DEAD_LETTER, error) for task_id in ids]
+                )
+            stopped += len(ids)
+        return stopped
 
-    def _letters(
+    def _write_letters(
         self,
         connection: Connection,
         now: datetime,
-        over: Iterable[TaskResult],
-        storms: Sequence[SiblingStop],
-        settled: Progress,
+        ended: Iterable[TaskResult],
+        sibling_stops: Sequence[SiblingStop],
+        progress: Progress,
     ) -> None:
-        dead = [one for one in over if one.next.state is State.DEAD_LETTER]
-        if dead or storms:
-            put_letters(self._place, connection, dead, [(storm, settled.untried[storm.node]) for storm in storms])
-        if healed := [one for one in over if one.next.state in _HEALED and one.claim.revived]:
-            settle_letters(self._place, connection, now, healed)
+        dead = [task_result for task_result in ended if task_result.next.state is State.DEAD_LETTER]
+        if dead or sibling_stops:
+            put_letters(self._run, connection, dead, [(stop, progress.untried[stop.node]) for stop in sibling_stops])
+        if recovered := [
+            task_result for task_result in ended if task_result.next.state in _RECOVERED and task_result.claim.revived
+        ]:
+            reprocess_letters(self._run, connection, now, recovered)
 
 
 _OWN = (tasks.c.run_id == bindparam("run")) & (tasks.c.child == -1)
-_COUNT = (
+_COUNT_CHILDREN = (
     update(tasks)
     .where(_OWN, tasks.c.node == bindparam("of"))
     .values(
@@ -202,7 +229,7 @@ _COUNT = (
     )
     .returning(tasks.c.id, tasks.c.remaining, tasks.c.dead, tasks.c.failed)
 )
-_SETTLE = (
+_WRITE_TASK = (
     update(tasks)
     .where(tasks.c.id == bindparam("b_id"), tasks.c.owner == bindparam("b_owner"))
     .values(
@@ -241,10 +268,10 @@ _END_ATTEMPT = (
 )
 
 
-def _attempt_values(one: TaskResult, outcome: TaskOutcome, now: datetime) -> dict[str, Any]:
+def _attempt_values(task_result: TaskResult, outcome: TaskOutcome, now: datetime) -> dict[str, Any]:
     return {
-        "b_id": one.claim.id,
-        "b_attempt": one.claim.attempt,
+        "b_id": task_result.claim.id,
+        "b_attempt": task_result.claim.attempt,
         "ended_at": now,
         "ended": outcome.ended,
         "seconds": outcome.seconds,

@@ -1,4 +1,4 @@
-"""Claiming: tasks that are due become this executor's, each with its attempt counted before the work begins."""
+"""Claims: an executor takes due tasks; each claim counts an attempt before the work starts."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ from redrive.tasks.state.states import checked
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """Tasks that somebody has room for: of these nodes, so many."""
+    """A request for tasks of some nodes, up to a limit."""
 
     nodes: Sequence[int]
     limit: int
     in_thread: bool = False
     windowed: bool = False
-    """More are not wanted now, even if there are."""
+    """The limit comes from the siblings, not from free slots: more are not requested even if they are due."""
     only_retries: bool = False
-    """Only those that were tried before: their siblings wait for what becomes of them."""
+    """Claim only retries: untried siblings wait for their results."""
     service: str | None = None
     together: float = math.inf
-    """How many tasks of the service this executor may begin, of whichever node and kind,"""
+    """Maximum number of tasks of the service that this executor may start, over all nodes."""
     concurrency: int | None = None
-    """how many of them may run at once, whoever runs them,"""
+    """Maximum number of tasks of the service that may run at once, over all executors."""
     across_runs: bool = False
-    """in all runs and flows of the store, or in this run alone,"""
+    """Whether the concurrency counts over all runs and flows of the store, or in this run."""
     sharing: Collection[int] = ()
-    """and which nodes they belong to."""
+    """The nodes that belong to the service."""
 
 
 @dataclass(slots=True)
 class ClaimedTask:
-    """A task in this executor's hands."""
+    """A task that this executor has claimed."""
 
     id: int
     node: int
@@ -66,9 +66,9 @@ class ClaimedTask:
     past: AttemptHistory
     input: str | None
     revived: bool
-    """A person has sent it back."""
+    """Whether an operator has sent it back."""
     twin: int = 0
-    """Of the children before it, how many have the same input."""
+    """How many children before it have the same input."""
 
 
 _COLUMNS = (
@@ -89,12 +89,12 @@ _COLUMNS = (
 )
 
 
-# Statements that are made once: making one takes longer than most of them do.
+# Statements are built once: building one takes longer than most of them run.
 
 
-def _due_statement(*, one: bool, only_retries: bool) -> Select[Any]:
-    # Of one node the index knows the order, however many children are due; of several, all that are due are sorted.
-    node = tasks.c.node == bindparam("nodes") if one else in_ids(tasks.c.node, bindparam("nodes", type_=Text))
+def _due_statement(*, is_single: bool, only_retries: bool) -> Select[Any]:
+    # For one node the index gives the order, however many children are due; for several nodes all due rows are sorted.
+    node = tasks.c.node == bindparam("nodes") if is_single else in_ids(tasks.c.node, bindparam("nodes", type_=Text))
     due = (
         select(*_COLUMNS)
         .where(tasks.c.run_id == bindparam("run"), node, tasks.c.due_at <= bindparam("now"))
@@ -106,15 +106,15 @@ def _due_statement(*, one: bool, only_retries: bool) -> Select[Any]:
 
 
 _DUE = {
-    (one, only_retries): _due_statement(one=one, only_retries=only_retries)
-    for one in (True, False)
+    (is_single, only_retries): _due_statement(is_single=is_single, only_retries=only_retries)
+    for is_single in (True, False)
     for only_retries in (True, False)
 }
-_TAKE = (
+_CLAIM = (
     update(tasks)
     .where(in_ids(tasks.c.id, bindparam("ids", type_=Text)))
     .values(
-        # A sensor that is asked remains one that senses.
+        # A poll does not change the state of a sensor.
         state=case((tasks.c.state == State.SENSING, State.SENSING), else_=State.RUNNING),
         due_at=null(),
         owner=bindparam("by"),
@@ -128,38 +128,44 @@ _ATTEMPT = insert(task_attempts)
 CHANGE = insert(task_changes)
 
 
-def claim(ledger: ExecutorLease, connection: Connection, now: datetime, wanted: ClaimRequest) -> list[ClaimedTask]:
-    """Take tasks that are due, the longest due first."""
-    limit = wanted.limit
-    if wanted.concurrency is not None:
-        ledger.database.dialect.lock(connection, f"service {wanted.service}")
-        running = _in_pool(ledger, connection, wanted) if wanted.across_runs else _running(ledger, connection, wanted)
-        limit = min(limit, wanted.concurrency - running)
+def claim_tasks(
+    lease: ExecutorLease, connection: Connection, now: datetime, request: ClaimRequest
+) -> list[ClaimedTask]:
+    """Claim tasks that are due, the longest due first."""
+    limit = request.limit
+    if request.concurrency is not None:
+        lease.database.dialect.lock(connection, f"service {request.service}")
+        running = (
+            _count_running_across_runs(lease, connection, request)
+            if request.across_runs
+            else _count_running(lease, connection, request)
+        )
+        limit = min(limit, request.concurrency - running)
     if limit <= 0:
         return []
-    found = _due(ledger, connection, now, limit, wanted)
-    if not found:
+    rows = _select_due(lease, connection, now, limit, request)
+    if not rows:
         return []
-    _take(ledger, connection, now, found, wanted.service if wanted.across_runs else None)
-    return [_claimed(row, now) for row in found]
+    _mark_claimed(lease, connection, now, rows, request.service if request.across_runs else None)
+    return [_as_claimed_task(row, now) for row in rows]
 
 
-def _due(
-    ledger: ExecutorLease, connection: Connection, now: datetime, limit: int, wanted: ClaimRequest
+def _select_due(
+    lease: ExecutorLease, connection: Connection, now: datetime, limit: int, request: ClaimRequest
 ) -> list[Row[Any]]:
-    one = len(wanted.nodes) == 1
-    nodes = wanted.nodes[0] if one else as_list(wanted.nodes)
-    given = {"run": ledger.run_id, "nodes": nodes, "now": now, "most": limit}
-    return list(connection.execute(_DUE[one, wanted.only_retries], given))
+    is_single = len(request.nodes) == 1
+    nodes = request.nodes[0] if is_single else as_list(request.nodes)
+    values = {"run": lease.run_id, "nodes": nodes, "now": now, "most": limit}
+    return list(connection.execute(_DUE[is_single, request.only_retries], values))
 
 
-def _take(
-    ledger: ExecutorLease, connection: Connection, now: datetime, found: Sequence[Row[Any]], pool: str | None
+def _mark_claimed(
+    lease: ExecutorLease, connection: Connection, now: datetime, rows: Sequence[Row[Any]], pool: str | None
 ) -> None:
-    ids = as_list(row.id for row in found)
-    connection.execute(_TAKE, {"ids": ids, "by": ledger.executor, "now": now, "in_pool": pool})
+    ids = as_list(row.id for row in rows)
+    connection.execute(_CLAIM, {"ids": ids, "by": lease.executor, "now": now, "in_pool": pool})
     attempts = [
-        {"task_id": row.id, "attempt": row.attempt + 1, "executor": ledger.executor, "started_at": now} for row in found
+        {"task_id": row.id, "attempt": row.attempt + 1, "executor": lease.executor, "started_at": now} for row in rows
     ]
     connection.execute(_ATTEMPT, attempts)
     changes = [
@@ -170,14 +176,14 @@ def _take(
             "after": checked(State(row.state), State.RUNNING),
             "cause": f"attempt {row.attempt + 1}",
         }
-        for row in found
+        for row in rows
         if row.state != State.SENSING
     ]
     if changes:
         connection.execute(CHANGE, changes)
 
 
-def _claimed(row: Row[Any], now: datetime) -> ClaimedTask:
+def _as_claimed_task(row: Row[Any], now: datetime) -> ClaimedTask:
     elapsed = 0.0 if row.since is None else max(0.0, (now - row.since).total_seconds())
     return ClaimedTask(
         id=row.id,
@@ -191,62 +197,64 @@ def _claimed(row: Row[Any], now: datetime) -> ClaimedTask:
     )
 
 
-def _running(ledger: ExecutorLease, connection: Connection, wanted: ClaimRequest) -> int:
+def _count_running(lease: ExecutorLease, connection: Connection, request: ClaimRequest) -> int:
     count = select(func.count()).where(
-        tasks.c.run_id == ledger.run_id, tasks.c.owner.is_not(None), in_ids(tasks.c.node, wanted.sharing)
+        tasks.c.run_id == lease.run_id, tasks.c.owner.is_not(None), in_ids(tasks.c.node, request.sharing)
     )
     return connection.execute(count).scalar_one()
 
 
-def _in_pool(ledger: ExecutorLease, connection: Connection, wanted: ClaimRequest) -> int:
-    """How many tasks of the service run in all runs and flows.
+def _count_running_across_runs(lease: ExecutorLease, connection: Connection, request: ClaimRequest) -> int:
+    """Return how many tasks of the service run in all runs and flows.
 
-    What a killed executor had does not count: its workers died with it. That is known at once on its own machine, and
-    on others when its lease has expired, whether or not somebody resumes its run.
+    Tasks of a killed executor do not count, since its workers died with it. This is known at once on its own machine,
+    and on others when its lease has expired, even if its run is never resumed.
     """
-    of = task_executors.c
+    executors = task_executors.c
     running = (
-        select(of.id, of.owner, of.until, func.count().label("tasks"))
-        .join(tasks, tasks.c.owner == of.id)
-        .where(tasks.c.pool == wanted.service, tasks.c.owner.is_not(None), of.ended_at.is_(None))
-        .group_by(of.id, of.owner, of.until)
+        select(executors.id, executors.owner, executors.until, func.count().label("tasks"))
+        .join(tasks, tasks.c.owner == executors.id)
+        .where(tasks.c.pool == request.service, tasks.c.owner.is_not(None), executors.ended_at.is_(None))
+        .group_by(executors.id, executors.owner, executors.until)
     )
     rows = connection.execute(running).all()
-    now = ledger.database.dialect.now(connection) if rows else None
+    now = lease.database.dialect.now(connection) if rows else None
     return sum(
-        row.tasks for row in rows if row.id == ledger.executor or (row.until >= now and not is_owner_dead(row.owner))
+        row.tasks for row in rows if row.id == lease.executor or (row.until >= now and not is_owner_dead(row.owner))
     )
 
 
-def _of(nodes: Sequence[int]) -> ColumnElement[bool]:
+def _of_nodes(nodes: Sequence[int]) -> ColumnElement[bool]:
     return tasks.c.node == nodes[0] if len(nodes) == 1 else in_ids(tasks.c.node, nodes)
 
 
-def next_due(
-    ledger: ExecutorLease, connection: Connection, *, nodes: Sequence[int], retries_of: Sequence[int]
+def find_next_due(
+    lease: ExecutorLease, connection: Connection, *, nodes: Sequence[int], retries_of: Sequence[int]
 ) -> datetime | None:
-    """When the next task of these nodes is due; of some of them, only those that were tried before."""
+    """Return when the next task of `nodes` or the next retry of `retries_of` is due."""
     moments = []
-    for chosen, only_retries in ((nodes, False), (retries_of, True)):
-        if chosen:
-            first = select(func.min(tasks.c.due_at)).where(
-                tasks.c.run_id == ledger.run_id, _of(chosen), tasks.c.due_at.is_not(None)
+    for node_numbers, only_retries in ((nodes, False), (retries_of, True)):
+        if node_numbers:
+            soonest = select(func.min(tasks.c.due_at)).where(
+                tasks.c.run_id == lease.run_id, _of_nodes(node_numbers), tasks.c.due_at.is_not(None)
             )
             if only_retries:
-                first = first.where(tasks.c.state == State.RETRYING)
-            moments.append(connection.execute(first).scalar())
+                soonest = soonest.where(tasks.c.state == State.RETRYING)
+            moments.append(connection.execute(soonest).scalar())
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def active(ledger: ExecutorLease, connection: Connection) -> set[int]:
-    """The nodes that have tasks to claim, now or later."""
-    due = select(tasks.c.node).where(tasks.c.run_id == ledger.run_id, tasks.c.due_at.is_not(None)).distinct()
+def find_active_nodes(lease: ExecutorLease, connection: Connection) -> set[int]:
+    """Return the nodes that have tasks to claim, now or later."""
+    due = select(tasks.c.node).where(tasks.c.run_id == lease.run_id, tasks.c.due_at.is_not(None)).distinct()
     return set(connection.execute(due).scalars())
 
 
-def is_idle(ledger: ExecutorLease, connection: Connection) -> bool:
-    """Whether nothing of the run is claimed by anybody, or to be claimed."""
-    mine = select(tasks.c.id).where(tasks.c.run_id == ledger.run_id)
-    # In one statement: between two, a task may go from somebody's hands to those that are due.
-    held = mine.where(tasks.c.due_at.is_not(None)).exists() | mine.where(tasks.c.owner.is_not(None)).exists()
-    return not connection.execute(select(held)).scalar_one()
+def is_idle(lease: ExecutorLease, connection: Connection) -> bool:
+    """Whether no task of the run is claimed or can be claimed."""
+    of_run = select(tasks.c.id).where(tasks.c.run_id == lease.run_id)
+    # One statement: between two, a claimed task may become one that is due.
+    claimed_or_due = (
+        of_run.where(tasks.c.due_at.is_not(None)).exists() | of_run.where(tasks.c.owner.is_not(None)).exists()
+    )
+    return not connection.execute(select(claimed_or_due)).scalar_one()

@@ -1,4 +1,4 @@
-"""The database's time without its jumps: so that a clock that is set neither fires retries early nor starves them."""
+"""A clock of the database that ignores jumps, so that setting the clock neither fires nor delays retries."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ _JUMP = timedelta(seconds=1)
 
 
 class DatabaseClock:
-    """Goes with the wall clock while that goes as time does, and by the monotonic clock alone once it has jumped."""
+    """Follows the wall clock of the database, and the monotonic clock once the wall clock has jumped."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._wall: datetime | None = None
-        self._at = 0.0
-        self._told = False
+        self._wall_read_at = 0.0
+        self._jump_reported = False
 
-    def read(self, wall: Callable[[], datetime]) -> tuple[datetime, datetime]:
-        """The time by the wall clock, and the time that is to be gone by."""
+    def read(self, read_wall: Callable[[], datetime]) -> tuple[datetime, datetime]:
+        """Return the wall time, and the time to use for due times."""
         earliest = self._monotonic()
-        real = wall()
+        wall_time = read_wall()
         latest = self._monotonic()
-        if self._wall is not None and not self._expected(earliest) - _JUMP < real < self._expected(latest) + _JUMP:
-            steady = self._expected(latest)
-            self._tell(real - steady)
-            return real, steady
-        self._wall, self._at = real, latest
-        self._told = False
-        return real, real
+        if self._wall is not None and not self._expect(earliest) - _JUMP < wall_time < self._expect(latest) + _JUMP:
+            steady_time = self._expect(latest)
+            self._report_jump(wall_time - steady_time)
+            return wall_time, steady_time
+        self._wall, self._wall_read_at = wall_time, latest
+        self._jump_reported = False
+        return wall_time, wall_time
 
-    def _expected(self, moment: float) -> datetime:
+    def _expect(self, moment: float) -> datetime:
         assert self._wall is not None
-        return self._wall + timedelta(seconds=moment - self._at)
+        return self._wall + timedelta(seconds=moment - self._wall_read_at)
 
-    def _tell(self, jump: timedelta) -> None:
-        if not self._told:
-            self._told = True
+    def _report_jump(self, jump: timedelta) -> None:
+        if not self._jump_reported:
+            self._jump_reported = True
             _log.warning(
                 "the clock of the store has jumped by %+.0f s; tasks that wait are tried as if it had not",
                 jump.total_seconds(),

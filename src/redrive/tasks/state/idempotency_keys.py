@@ -1,4 +1,4 @@
-"""Idempotency keys: by which a service knows work that it has done already, whichever run asks for it again. Pure."""
+"""Idempotency keys, by which services recognize work that an earlier attempt or run has done. Pure."""
 
 from __future__ import annotations
 
@@ -20,31 +20,39 @@ class PreviousRun(NamedTuple):
     is_complete: bool
 
 
-def new_prefix(flow: str, params: str, run_id: UUID, before: PreviousRun | None, *, on_purpose: bool = False) -> str:
-    """Return what the keys of a new run begin with: the flow and its parameters.
+def new_prefix(flow: str, params: str, run_id: UUID, previous: PreviousRun | None, *, new_keys: bool = False) -> str:
+    """Return the prefix of the keys of a new run: the flow and its parameters.
 
-    Where an earlier run of the same work lacked some parameter, the new run keeps that one's keys.
+    If an earlier run of the same work lacked some parameter, the new run keeps the keys of that run.
 
-    Without parameters nothing tells a run from the next one of the same flow: its keys are its own. They are those of
-    the run before it where that one was not finished, since the new run then does the rest of its work.
+    Without parameters, nothing distinguishes one run of a flow from the next, so each run has keys of its own. If the
+    previous run did not finish, the new run uses its keys, since it does the rest of the work.
 
-    before      None where there is none
-    on_purpose  the new run is to be another one, whatever became of the one before
+    Args:
+        flow: Name of the flow.
+        params: Parameters as stored.
+        run_id: Id of the new run.
+        previous: The last run of the same work; None if there is none.
+        new_keys: Whether the new run is other work, however the previous run ended.
     """
-    does_the_rest = before is not None and not before.is_complete and not on_purpose
-    if before is not None and before.params == NO_PARAMS and does_the_rest:
-        return before.prefix or str(before.run_id)
+    finishes_previous = previous is not None and not previous.is_complete and not new_keys
+    if previous is not None and previous.params == NO_PARAMS and finishes_previous:
+        return previous.prefix or str(previous.run_id)
     if params == NO_PARAMS:
         return f"{flow}/{run_id}"
-    if before is not None and before.params != NO_PARAMS and before.prefix is not None:
-        return before.prefix
+    if previous is not None and previous.params != NO_PARAMS and previous.prefix is not None:
+        return previous.prefix
     return f"{flow}/{_digest(params)}"
 
 
-def key_of(prefix: str, task: str, item: str | None, twin: int) -> str:
-    """Return the key of a task; a child of a fan-out is known by its item, since another run may number it otherwise.
+def make_key(prefix: str, task: str, item: str | None, twin: int) -> str:
+    """Return the key of a task; for a child of a fan-out, by its item, since its number may differ between runs.
 
-    twin  how many children before this one have the same item
+    Args:
+        prefix: Prefix of the run's keys.
+        task: Name of the task.
+        item: Item of the child as JSON text; None for a task that is not a child.
+        twin: How many children before this one have the same item.
     """
     if item is None:
         return f"{prefix}/{task}"

@@ -1,4 +1,4 @@
-"""Dead tasks as letters: so that they stand among everything else that was quarantined."""
+"""Dead letters of tasks: insert them when tasks die, and close them when the tasks succeed."""
 
 from __future__ import annotations
 
@@ -19,70 +19,72 @@ from redrive.tasks.state.run_handle import RunHandle
 if TYPE_CHECKING:
     from redrive.tasks.state.apply_results import SiblingStop, TaskResult
 
-_AT_ONCE = 10_000  # names in one statement: a database takes no more than some ten thousand parameters
+_NAMES_PER_STATEMENT = 10_000  # names in one statement: a database takes no more than some ten thousand parameters
 
 
 def put_letters(
-    place: RunHandle, connection: Connection, dead: Iterable[TaskResult], storms: Sequence[tuple[SiblingStop, int]]
+    run: RunHandle, connection: Connection, dead: Iterable[TaskResult], sibling_stops: Sequence[tuple[SiblingStop, int]]
 ) -> None:
-    """A letter for each task that died, and one for all those that a storm kept from being tried."""
-    new = [_letter(place, one) for one in dead]
-    new += [_of_many(place, storm, untried) for storm, untried in storms if untried]
-    place.store.dlq.put_within(connection, new, pipeline=place.flow, run_id=place.run_id)
+    """Insert a letter for each task that died, and one for all untried children of each stopped fan-out."""
+    new = [_letter(run, task_result) for task_result in dead]
+    new += [_untried_letter(run, stop, untried) for stop, untried in sibling_stops if untried]
+    run.store.dlq.put_within(connection, new, pipeline=run.flow, run_id=run.run_id)
 
 
-def settle_letters(place: RunHandle, connection: Connection, now: datetime, healed: Iterable[TaskResult]) -> None:
-    """The letters of tasks that have succeeded after all."""
-    settle_as_done(place, connection, now, [_name(place, one) for one in healed])
+def reprocess_letters(run: RunHandle, connection: Connection, now: datetime, recovered: Iterable[TaskResult]) -> None:
+    """Mark the letters of tasks that have succeeded as reprocessed."""
+    reprocess_named(run, connection, now, [_task_name(run, task_result) for task_result in recovered])
 
 
-def settle_as_done(place: RunHandle, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
-    """The same, by the tasks' names."""
+def reprocess_named(run: RunHandle, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
+    """Mark the letters of tasks as reprocessed, by task name."""
     note = "the task succeeded when it was tried again"
-    settle_named(connection, place.run_id, keys, now, target=Status.REPROCESSED, note=note)
+    resolve_named(connection, run.run_id, keys, now, target=Status.REPROCESSED, note=note)
 
 
-def settle_named(
+def resolve_named(
     connection: Connection, run_id: UUID, names: Sequence[str], now: datetime, *, target: Status, note: str
 ) -> None:
-    """Settle the letters of tasks, by the tasks' names."""
-    for start in range(0, len(names), _AT_ONCE):
-        theirs = (letters.c.run_id == run_id) & letters.c.source_key.in_(names[start : start + _AT_ONCE])
-        settle_within(connection, theirs, target=target, note=note, now=now)
+    """Set the status of the letters of tasks, by task name."""
+    for start in range(0, len(names), _NAMES_PER_STATEMENT):
+        task_letters = (letters.c.run_id == run_id) & letters.c.source_key.in_(
+            names[start : start + _NAMES_PER_STATEMENT]
+        )
+        settle_within(connection, task_letters, target=target, note=note, now=now)
 
 
-def _letter(place: RunHandle, one: TaskResult) -> NewLetter:
-    claim = one.claim
+def _letter(run: RunHandle, task_result: TaskResult) -> NewLetter:
+    claim = task_result.claim
     return NewLetter(
         record={
-            "task": _name(place, one),
+            "task": _task_name(run, task_result),
             "input": None if claim.input is None else decode(claim.input),
-            "params": place.params_of(place.shape.places[claim.node].name),
+            "params": run.params_of(run.shape.places[claim.node].name),
         },
-        error=one.next.error or "",
-        key=_name(place, one),
-        source=_source(place),
+        error=task_result.next.error or "",
+        key=_task_name(run, task_result),
+        source=_source(run),
         error_type=ErrorType.TASK,
         attempts=claim.attempt,
     )
 
 
-def _of_many(place: RunHandle, storm: SiblingStop, untried: int) -> NewLetter:
-    name = place.shape.places[storm.node].name
+def _untried_letter(run: RunHandle, stop: SiblingStop, untried: int) -> NewLetter:
+    name = run.shape.places[stop.node].name
     return NewLetter(
-        record={"task": name, "untried": untried, "like": _name(place, storm.like), "params": place.params_of(name)},
-        error=storm.like.next.error or "",
+        record={"task": name, "untried": untried, "like": _task_name(run, stop.like), "params": run.params_of(name)},
+        error=stop.like.next.error or "",
         key=name,
-        source=_source(place),
+        source=_source(run),
         error_type=ErrorType.TASK,
         attempts=1,
     )
 
 
-def _source(place: RunHandle) -> str:
-    """Where it comes from: a task that died in two runs is two letters, which are decided about one by one."""
-    return f"run {place.run_id}"
+def _source(run: RunHandle) -> str:
+    """Return the source of a letter: a task that died in two runs has two letters, one for each run."""
+    return f"run {run.run_id}"
 
 
-def _name(place: RunHandle, one: TaskResult) -> str:
-    return shown_name(place.shape.places[one.claim.node].name, one.claim.child)
+def _task_name(run: RunHandle, task_result: TaskResult) -> str:
+    return shown_name(run.shape.places[task_result.claim.node].name, task_result.claim.child)

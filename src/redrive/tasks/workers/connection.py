@@ -1,4 +1,4 @@
-"""The executor's end of one worker: its socket, the pipe of what it writes, and the job it has."""
+"""The connection of the pool to one worker: its socket, the pipe of its output, and its current job."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CHUNK = 1 << 18
 
 
 class WorkerConnection:
-    """One worker, from the order to fork it until it is dead."""
+    """One worker, from the order to fork it until its death."""
 
     __slots__ = (
         "_frames",
-        "_hear",
+        "_on_message",
         "_selector",
         "_unsent",
         "connection",
@@ -40,31 +40,33 @@ class WorkerConnection:
         "since",
     )
 
-    def __init__(self, number: int, selector: selectors.BaseSelector, hear: Callable[[WorkerConnection], None]) -> None:
+    def __init__(
+        self, number: int, selector: selectors.BaseSelector, on_message: Callable[[WorkerConnection], None]
+    ) -> None:
         self.number = number
         self.pid: int | None = None
-        """Known from its first word on."""
+        """Known from its first message on."""
         self.job: TaskJob | None = None
         self.given = 0
-        """How many jobs it has had."""
+        """How many jobs it was given."""
         self.since = 0.0
         self.deadline = inf
-        """The moment at which something is to be done about it."""
+        """When the pool must act on it."""
         self.ending: AttemptEnd | None = None
-        """Why its job is being ended, once that is decided: whatever it still says is not heard any more."""
+        """Why its job is being ended; later answers are ignored."""
         self.doomed = False
-        """It gets no more jobs."""
+        """Whether it will end; it gets no more jobs."""
         self.is_lost = False
-        """It will never say anything again."""
+        """Whether its socket is closed or broken."""
         self.is_closed = False
         self.output: OutputCollector | None = OutputCollector()
         self._frames = FrameReader()
         self._unsent = b""
         self._selector = selector
-        self._hear = hear
+        self._on_message = on_message
 
     def open(self) -> tuple[int, int]:
-        """Make both its ends; those that the worker is to have are given away."""
+        """Open the socket and the pipe; return the descriptors for the worker."""
         self.connection, theirs = socket.socketpair()
         try:
             self.pipe, written = os.pipe()
@@ -74,12 +76,12 @@ class WorkerConnection:
             raise
         self.connection.setblocking(False)
         os.set_blocking(self.pipe, False)
-        self._selector.register(self.connection, selectors.EVENT_READ, self._turn)
+        self._selector.register(self.connection, selectors.EVENT_READ, self._handle_event)
         self._selector.register(self.pipe, selectors.EVENT_READ, self._read)
         return theirs.detach(), written
 
     def send(self, message: bytes) -> bool:
-        """Send a message, later what does not fit now; False where the worker is gone."""
+        """Send a message, the rest later if the buffer is full; return False if the worker is gone."""
         try:
             sent = self.connection.send(message)
         except BlockingIOError:
@@ -88,33 +90,33 @@ class WorkerConnection:
             return False
         if sent < len(message):
             self._unsent = message[sent:]
-            self._selector.modify(self.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, self._turn)
+            self._selector.modify(self.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, self._handle_event)
         return True
 
-    def _turn(self) -> None:
-        if self.is_closed:  # in the same turn of the loop
+    def _handle_event(self) -> None:
+        if self.is_closed:  # closed in the same step of the loop
             return
         if self._unsent:
             rest, self._unsent = self._unsent, b""
-            self._selector.modify(self.connection, selectors.EVENT_READ, self._turn)
+            self._selector.modify(self.connection, selectors.EVENT_READ, self._handle_event)
             self.send(rest)
-        self._hear(self)
+        self._on_message(self)
 
     def receive(self) -> list[Any]:
-        """What it says; when it can say nothing any more, it is lost."""
+        """Return new messages; mark the worker as lost if the socket has ended."""
         try:
             while data := self.connection.recv(_CHUNK):
-                if found := self._frames.feed(data):
-                    return found
+                if documents := self._frames.feed(data):
+                    return documents
         except BlockingIOError:
             return []
         except (OSError, ProtocolError):
             pass
-        self.lose()
+        self.mark_lost()
         return []
 
-    def lose(self) -> None:
-        """Listen to it no more."""
+    def mark_lost(self) -> None:
+        """Stop reading from the worker."""
         self.is_lost = True
         with contextlib.suppress(KeyError):
             self._selector.unregister(self.connection)
@@ -123,8 +125,8 @@ class WorkerConnection:
         if not self.is_closed and not drain(self.pipe, self.output):
             self._selector.unregister(self.pipe)
 
-    def last_output(self) -> str:
-        """What the attempt has written, all of it that is there."""
+    def take_output(self) -> str:
+        """Return the whole output of the attempt, once."""
         output = self.output
         if output is None:
             return ""
@@ -133,12 +135,12 @@ class WorkerConnection:
         return output.text()
 
     def dismiss(self) -> None:
-        """Tell it that there will be nothing more to do."""
+        """Close the sending side, so that the worker ends."""
         with contextlib.suppress(OSError):  # it is gone already
             self.connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the socket and the pipe."""
         self.is_closed = True
         for end in (self.connection, self.pipe):
             with contextlib.suppress(KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""What became of an attempt whose process is dead: by whose hand, in words, and what that means."""
+"""The outcome of an attempt whose process has died: how it died, in words, and the verdict. Used by the pool."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _WORDS: dict[int, str] = {
     signal.SIGXFSZ: "wrote a larger file than it is allowed to (SIGXFSZ)",
     signal.SIGTERM: "ended from outside (SIGTERM)",
 }
-# Somebody's wish, not the work of the task.
+# Signals sent from outside, not caused by the task.
 _FROM_OUTSIDE: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
 
 _STOPPED = (AttemptEnd.STOPPED, Kind.TRANSIENT, "ended with its executor", "stopped")
 
 
 def how(status: int) -> str:
-    """How a process ended, by what `waitpid` says."""
+    """Return how a process ended, by its wait status."""
     return how_process(os.waitstatus_to_exitcode(status))
 
 
 def how_process(code: int | None) -> str:
-    """The same by an exit code, negative for a signal."""
+    """Return how a process ended, by its exit code; negative for a signal."""
     if code is None:
         return "it is gone"
     if code >= 0:
@@ -45,7 +45,7 @@ def how_process(code: int | None) -> str:
 
 
 def is_from_outside(code: int | None) -> bool:
-    """Whether a process was ended from outside, by an exit code: by an operator, or for want of memory."""
+    """Whether an exit code means an end from outside: by an operator, or out of memory."""
     return code is not None and -code in _FROM_OUTSIDE | {signal.SIGKILL}
 
 
@@ -57,8 +57,8 @@ def _name(number: int) -> str:
 
 
 def outcome(link: WorkerConnection, status: int | None, seconds: float) -> TaskOutcome:
-    """Of the attempt that the dead worker was making; without a status, it died with the fork server."""
-    job, output = link.job, tidy(link.last_output())
+    """Return the outcome of the attempt of a dead worker; without a status, it died with the fork server."""
+    job, output = link.job, tidy(link.take_output())
     assert job is not None
     ended = partial(_outcome, job, seconds, output)
     if link.ending is AttemptEnd.STOPPED:
@@ -68,9 +68,11 @@ def outcome(link: WorkerConnection, status: int | None, seconds: float) -> TaskO
         return ended(AttemptEnd.TIMED_OUT, Kind.TRANSIENT, error, "timeout")
     if status is None:
         error = "the process that workers are forked from died, and its workers with it"
-        return ended(AttemptEnd.LOST, Kind.TRANSIENT, error, LOST)  # as if its executor had: not the task's doing
+        return ended(
+            AttemptEnd.LOST, Kind.TRANSIENT, error, LOST
+        )  # as if its executor had died: not a failure of the task
     code = os.waitstatus_to_exitcode(status)
-    if link.ending is AttemptEnd.DIED and code == -signal.SIGKILL:  # by us, since nothing more could be heard of it
+    if link.ending is AttemptEnd.DIED and code == -signal.SIGKILL:  # killed by the pool, since its connection was lost
         error = "it closed the connection to its executor, or wrote into it: let tasks close only what they opened"
         return ended(AttemptEnd.DIED, Kind.AMBIGUOUS, error, "connection")
     cause = f"exit:{code}" if code >= 0 else f"signal:{_name(-code)}"
@@ -79,7 +81,7 @@ def outcome(link: WorkerConnection, status: int | None, seconds: float) -> TaskO
 
 
 def never_begun(job: TaskJob) -> TaskOutcome:
-    """Of a job that no worker had when its executor was to end."""
+    """Return the outcome of a job that no worker had started when its executor stopped."""
     return replace(_outcome(job, 0.0, "", *_STOPPED), never_begun=True)
 
 

@@ -1,4 +1,4 @@
-"""What an error of a task is known by: its cause, one line of text, and its traceback, bounded and without secrets."""
+"""The fingerprint, the one-line text and the traceback of a task's error, bounded and masked. Used by workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIBRARIES = (
     f"{Path(redrive.__file__).parent}{os.sep}",
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")),
 )
-_LOOK_AT = 10 * ERROR_LENGTH  # masking sees more than is shown, so that a secret at the cut is not missed
+_LOOK_AT = 10 * ERROR_LENGTH  # masking reads more than is shown, so that a secret at the cut is masked, too
 
 
 def fingerprint(error: BaseException, *, skip: str | None = None, home: str | None = None) -> str:
@@ -95,7 +95,7 @@ def one_line(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException, *, skip: str | None = None) -> str:
-    """The traceback as Python prints it; the innermost frames where there are too many."""
+    """Return the traceback as Python prints it; if it is too long, only the innermost frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == skip and trace.tb_next is not None:
         trace = trace.tb_next
@@ -108,12 +108,12 @@ def trace_of(error: BaseException, *, skip: str | None = None) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """No more than so many characters of it."""
+    """Cut text to a maximum number of characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def storable(text: str) -> str:
-    """Without what JSON and databases cannot hold: NUL, and halves of characters."""
+    """Remove what JSON and databases cannot store: NUL and lone surrogates."""
     if "\0" in text:
         text = text.replace("\0", "\\x00")
     if text.isascii():

@@ -1,7 +1,7 @@
-"""The process that workers are forked from: it has imported the flow once, runs nothing, and knows who is alive.
+"""The fork server: a process that imports the flow once, forks workers from it, and reports their deaths.
 
-It alone signals workers, since only a parent knows that a process is still the one it means. It adopts the orphans of
-workers that end and kills them, too; and when its executor is gone, everybody.
+Only the fork server signals workers, since only a parent knows that a process id still belongs to its child. It adopts
+and kills the orphans of workers that end. When its executor is gone, it kills all workers.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from redrive.tasks.workers.protocol import BROKEN, DEAD, END, FORK, ORDER, READY
 if TYPE_CHECKING:
     from redrive.tasks.flow import Flow
 
-_FOR_ORPHANS = 1.0  # seconds that the report of a death waits for orphans, which may be beyond the reach of a SIGKILL
-_FOR_LAST_WORDS = 8.0
-_FOR_ALL = 5.0
+_ORPHANS_END_WITHIN = 1.0  # seconds that the report of a death waits for orphans, which SIGKILL may not end at once
+_DISMISSED_END_WITHIN = 8.0
+_ALL_END_WITHIN = 5.0
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 def main(descriptor: int) -> None:
-    """Import the flow, tell the executor, serve it until it is gone."""
-    # What belongs to flows is imported here: a single call that can be killed is served without it.
+    """Import the flow, report to the executor, and serve it until it is gone."""
+    # Modules for flows are imported here, since a killable call is served without them.
     from redrive.tasks.workers import import_flow
     from redrive.tasks.workers.fingerprint import storable
     from redrive.tasks.workers.worker import work
@@ -48,17 +48,17 @@ def main(descriptor: int) -> None:
     control, launch = open_control(descriptor)
     executor: int = launch["executor"]
     for stream in (sys.stdout, sys.stderr):
-        # Those of the workers are these, on other descriptors: handlers of logs may have taken hold of them by then.
+        # Workers use the same stream objects on other descriptors, since log handlers may keep references to them.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    processes.die_with_parent(executor)  # while the import goes on, nothing is listened to
+    processes.die_with_parent(executor)  # orders are not read during the import
     import_flow.becomes("import")
     try:
         flow = import_flow.FlowLocation(**launch["home"]).visit()
     except FlowError as error:
-        _tell(control, BROKEN, storable(str(error)))
+        _send_report(control, BROKEN, storable(str(error)))
         os._exit(0)
     _warm(flow)
-    _tell(control, READY, None if flow is None else list(flow.graph.nodes), processes.threads())
+    _send_report(control, READY, None if flow is None else list(flow.graph.nodes), processes.threads())
     processes.outlive_parent()
     if flow is None:
         os._exit(0)
@@ -67,25 +67,25 @@ def main(descriptor: int) -> None:
 
 
 def open_control(descriptor: int) -> tuple[socket.socket, Any]:
-    """Take over the socket of orders; what is to be known for the launch is the first line that comes by it."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the executor does not want to hear
+    """Take over the socket for orders; its first line holds the launch parameters."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # do not inherit the blocked signals of the executor
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
     launch = _read_launch(control)
     sys.argv = launch["argv"]
-    testmode.activate(testmode.TestMode(**launch["testing"]))  # a test means the services of its tasks, too
+    testmode.activate(testmode.TestMode(**launch["testing"]))  # test mode applies to the services of tasks, too
     return control, launch
 
 
-def _tell(control: socket.socket, *report: Any) -> None:
+def _send_report(control: socket.socket, *report: Any) -> None:
     try:
         control.sendall(frame(report))
-    except OSError:  # the executor is gone, or the user's module has closed what is not its own
+    except OSError:  # the executor is gone, or the user's module has closed the socket
         os._exit(1)
 
 
 def serve(server: ForkServer) -> NoReturn:
-    """Serve, and end by the shortest way: what the user's module has started must not keep the process."""
+    """Serve, then exit directly: threads of the user's module must not keep the process alive."""
     status = 1
     try:
         server.serve()
@@ -109,7 +109,7 @@ def _read_launch(control: socket.socket) -> Any:
 
 
 def _warm(flow: Flow | None) -> None:
-    """Load what every worker would need to load for itself, and keep the collector from touching what they share."""
+    """Import what every worker needs, and freeze the garbage collector so that memory stays shared."""
     from redrive.classify.classifier import Classifier
 
     Classifier().classify(ValueError(), "task")
@@ -117,42 +117,42 @@ def _warm(flow: Flow | None) -> None:
         import asyncio  # noqa: F401
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
-            stream.flush()  # or each worker would write it again
-    # The executor says which threads they are, once; Python would at every fork.
+            stream.flush()  # or each worker would write the buffered text, too
+    # The executor warns once about the threads; Python would warn at every fork.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     gc.collect()
     gc.freeze()
 
 
 class ForkServer:
-    """Forks, signals, reaps and reports."""
+    """Forks and signals workers, reaps them and reports their deaths."""
 
     def __init__(self, control: socket.socket, executor: int, work: Callable[..., int], *, takes: int = 2) -> None:
-        """Obey `control`. A worker calls `work` with its descriptors, `takes` of them, and exits with its result."""
+        """Read orders from `control`. A worker calls `work` with its `takes` descriptors, and exits with its result."""
         self._control = control
         self._executor = executor
         self._work = work
         self._takes = takes
-        self._pids: dict[int, int] = {}  # of living workers, by number
-        self._numbers: dict[int, int] = {}  # and the other way round
-        self._dead: list[tuple[int, int, float]] = []  # number, status, until when its orphans are waited for
+        self._pids: dict[int, int] = {}  # of live workers, by number
+        self._numbers: dict[int, int] = {}  # of live workers, by process id
+        self._dead: list[tuple[int, int, float]] = []  # number, status, time limit for its orphans
         self._unreported = bytearray()
         self._ended = False
         self.is_orderly = False
-        """Whether it ended because the executor said so."""
+        """Whether it ended by an order of the executor."""
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._pidfd: int | None = None
         self._adopts = processes.adopt_orphans()
-        self._own = set(processes.children())  # of the user's module: somebody's server, a resource tracker
+        self._own = set(processes.children())  # children that the user's module has started, such as a resource tracker
 
     def serve(self) -> None:
-        """Go on until the executor says so or is gone; then nobody is left."""
+        """Serve until the executor orders the end or is gone; then kill all processes."""
         try:
             self._listen()
             self._loop()
         finally:
-            self._end_all()
+            self._kill_all()
 
     def _loop(self) -> None:
         while not self._ended:
@@ -164,15 +164,15 @@ class ForkServer:
 
     def _listen(self) -> None:
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(ignored, signal.SIG_IGN)  # the executor decides, and its end is the end
+            signal.signal(ignored, signal.SIG_IGN)  # only the executor ends this process
         for end in (self._woken, self._waker):
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        self._selector.register(self._control, selectors.EVENT_READ, self._obey)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._wake)
+        self._selector.register(self._control, selectors.EVENT_READ, self._read_order)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._handle_child)
         if hasattr(os, "pidfd_open"):
-            # A process that the executor forked may hold its end of the control socket open beyond its death.
+            # A process forked by the executor may keep the control socket open after the executor died.
             with contextlib.suppress(OSError):
                 self._pidfd = os.pidfd_open(self._executor)
                 self._selector.register(self._pidfd, selectors.EVENT_READ, self._executor_died)
@@ -185,7 +185,7 @@ class ForkServer:
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _obey(self, mask: int) -> None:
+    def _read_order(self, mask: int) -> None:
         if not mask & selectors.EVENT_READ:
             return
         try:
@@ -207,13 +207,13 @@ class ForkServer:
             self._ended = self.is_orderly = True
 
     def fork(self, number: int, descriptors: list[int]) -> None:
-        """Fork a worker, which takes these descriptors over."""
+        """Fork a worker, which takes over these descriptors."""
         try:
             if len(descriptors) != self._takes:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = os.fork()
         except OSError as error:
-            self._say(UNFORKED, number, f"no process can be made for them ({error.strerror})")
+            self._queue_report(UNFORKED, number, f"no process can be made for them ({error.strerror})")
         else:
             if pid == 0:
                 self._become_worker(descriptors)
@@ -242,41 +242,41 @@ class ForkServer:
 
     # ── deaths ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _wake(self, _: int) -> None:
+    def _handle_child(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError):
             while self._woken.recv(4_096):
                 pass
         self._reap()
 
     def _reap(self) -> None:
-        """Bury the dead. A worker's group is killed while the worker still has its number, so that it is its own."""
+        """Reap dead children. A group is killed before its worker is reaped, while the process id is still taken."""
         while buried := processes.bury(self._kill_group):
             pid, status = buried
             self._own.discard(pid)
             number = self._numbers.pop(pid, None)
             if number is not None:
                 del self._pids[number]
-                self._dead.append((number, status, time.monotonic() + _FOR_ORPHANS))
+                self._dead.append((number, status, time.monotonic() + _ORPHANS_END_WITHIN))
 
     def _kill_group(self, pid: int) -> None:
         if pid in self._numbers:
             processes.kill_group(pid, signal.SIGKILL)
 
     def _report_deaths(self) -> None:
-        """A death is told when nobody is left of the worker: what is tried again must not meet its own past."""
+        """Report deaths when all orphans have ended: a retry must not run beside its earlier attempt."""
         if not self._dead:
             return
         now = time.monotonic()
-        alone = not self._kill_orphans()
-        while self._dead and (alone or self._dead[0][2] <= now):
+        no_orphans = not self._kill_orphans()
+        while self._dead and (no_orphans or self._dead[0][2] <= now):
             number, status, _ = self._dead.pop(0)
-            self._say(DEAD, number, status)
+            self._queue_report(DEAD, number, status)
 
     def _kill_orphans(self) -> bool:
-        """Kill those who came to us when their worker died; whether there are any.
+        """Kill orphans of dead workers; return whether there are any.
 
-        A worker adopts the orphans below itself, so that they come to us only by its death. Those below an orphan come
-        when it dies in turn, and its death wakes us.
+        A worker adopts the orphans below itself, so this process adopts them only when the worker dies. Children of an
+        orphan follow when the orphan dies, and that death wakes this process.
         """
         if not self._adopts:
             return False
@@ -286,17 +286,17 @@ class ForkServer:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-            except PermissionError:  # it has become somebody else's
+            except PermissionError:  # the process has changed its user
                 self._own.add(pid)
         return bool(orphans)
 
-    def _end_all(self) -> None:
-        """See everybody dead: those who were dismissed have a moment to end by themselves, the others are killed."""
+    def _kill_all(self) -> None:
+        """End all workers: dismissed workers have some seconds to end by themselves, the others are killed."""
         if self.is_orderly:
-            self._await_the_dismissed()
+            self._wait_for_dismissed()
         for pid in self._numbers:
             self._kill_group(pid)
-        self._woken.settimeout(_FOR_ALL)
+        self._woken.settimeout(_ALL_END_WITHIN)
         self._reap()
         with contextlib.suppress(OSError):
             while self._numbers or self._kill_orphans():
@@ -306,8 +306,8 @@ class ForkServer:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
 
-    def _await_the_dismissed(self) -> None:
-        until = time.monotonic() + _FOR_LAST_WORDS
+    def _wait_for_dismissed(self) -> None:
+        until = time.monotonic() + _DISMISSED_END_WITHIN
         self._reap()
         with contextlib.suppress(OSError):
             while self._numbers and (left := until - time.monotonic()) > 0:
@@ -317,11 +317,11 @@ class ForkServer:
 
     # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _say(self, *report: Any) -> None:
+    def _queue_report(self, *report: Any) -> None:
         self._unreported += frame(report)
 
     def _send(self) -> None:
-        """Send what there is to report, without ever waiting for a busy executor."""
+        """Send queued reports without waiting for a busy executor."""
         if self._unreported:
             try:
                 sent = self._control.send(self._unreported, socket.MSG_DONTWAIT)
@@ -333,4 +333,4 @@ class ForkServer:
                 return
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unreported else 0)
             if self._selector.get_key(self._control).events != wanted:
-                self._selector.modify(self._control, wanted, self._obey)
+                self._selector.modify(self._control, wanted, self._read_order)

@@ -1,4 +1,4 @@
-"""The executor's end of its fork server: started as a fresh interpreter, ordered about over one socket."""
+"""The client of a fork server: the executor starts it and sends orders over one socket. Used by the pool."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ahead = _StartedAhead()
 
 @contextmanager
 def launched(flow: Flow) -> Iterator[None]:
-    """Start a flow's fork server ahead of the run of this thread: it imports the flow while the store is opened."""
+    """Start the fork server before the run of this thread: it imports the flow while the store is opened."""
     refuse_within_import()
     flow.graph.check()
     if flow in _ahead.supervisors or all(node.in_thread for node in flow.graph.nodes.values()):
@@ -56,12 +56,12 @@ def _supervisor_of(flow: Flow) -> Supervisor:
 
 
 class ForkServerClient:
-    """A fork server, from its start to its end."""
+    """One fork server, from its start to its end."""
 
-    def __init__(self, flow: Flow, selector: selectors.BaseSelector, heard: Callable[[], None]) -> None:
+    def __init__(self, flow: Flow, selector: selectors.BaseSelector, on_report: Callable[[], None]) -> None:
         self.home = FlowLocation.of(flow)
         self._selector = selector
-        self._heard = heard
+        self._on_report = on_report
         self._frames = FrameReader()
         self._unsent: deque[tuple[bytes, Sequence[int]]] = deque()
         ahead = _ahead.supervisors.pop(flow, None)
@@ -70,16 +70,16 @@ class ForkServerClient:
         self.has_imported = False
         self._is_gone = False
         self._control.setblocking(False)
-        selector.register(self._control, selectors.EVENT_READ, self._turn)
+        selector.register(self._control, selectors.EVENT_READ, self._handle_event)
 
     def fileno(self) -> int:
-        """The socket's, for who wants to wait for it."""
+        """Return the descriptor of the socket, for polling."""
         return self._control.fileno()
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def fork(self, number: int, connection: int, output: int) -> None:
-        """Have a worker forked; it takes these two descriptors over, once they have been sent."""
+        """Order a worker; it takes over the two descriptors once they are sent."""
         self._put(ORDER.pack(FORK, number, 0), (connection, output))
 
     def signal(self, number: int, which: signal.Signals) -> None:
@@ -91,7 +91,7 @@ class ForkServerClient:
         self._send()
 
     def _send(self) -> None:
-        """Send what there is to send; what does not fit now, when there is room."""
+        """Send queued orders; the rest is sent when the socket has room."""
         while self._unsent:
             order, descriptors = self._unsent[0]
             try:
@@ -101,7 +101,7 @@ class ForkServerClient:
                     sent = self._control.send(order)
             except BlockingIOError:
                 break
-            except OSError:  # it is dead; that is read from the socket
+            except OSError:  # the server is dead; reading the socket shows it
                 sent = len(order)
             self._unsent.popleft()
             for descriptor in descriptors:
@@ -110,19 +110,19 @@ class ForkServerClient:
                 self._unsent.appendleft((order[sent:], ()))
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         if self._selector.get_key(self._control).events != wanted:
-            self._selector.modify(self._control, wanted, self._turn)
+            self._selector.modify(self._control, wanted, self._handle_event)
 
-    def _turn(self) -> None:
-        if self._control.fileno() < 0:  # closed in the same turn of the loop
+    def _handle_event(self) -> None:
+        if self._control.fileno() < 0:  # closed in the same step of the loop
             return
         if self._unsent:
             self._send()
-        self._heard()
+        self._on_report()
 
     # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def reports(self) -> list[Any] | None:
-        """What it has reported; None when it is gone."""
+    def read_reports(self) -> list[Any] | None:
+        """Return new reports; None if the server is gone."""
         try:
             data = self._control.recv(_CHUNK)
         except BlockingIOError:
@@ -133,7 +133,7 @@ class ForkServerClient:
         return self._frames.feed(data) if data else None
 
     def end(self) -> int:
-        """Have it kill all workers and end; the status it ended with. Nothing is left of it after this."""
+        """End the server and all workers; return its exit status. No process is left."""
         with contextlib.suppress(OSError):
             self._control.send(ORDER.pack(END, 0, 0))
         for _, descriptors in self._unsent:

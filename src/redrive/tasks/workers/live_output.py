@@ -17,17 +17,17 @@ from redrive._internal.private_files import make_directory
 from redrive.tasks.workers.fingerprint import storable
 
 LONGEST = 8 << 20
-"""Bytes of a file, beyond which nothing more is written."""
+"""Maximum bytes of a file."""
 _FULL = "… more than this is not written while the task runs …\n"
 
 
 def live_file(directory: Path, run_id: UUID, task_id: int, attempt: int) -> Path:
-    """Return where the output of an attempt is while it runs."""
+    """Return the path of the output of a running attempt."""
     return directory / str(run_id) / f"{task_id}-{attempt}.log"
 
 
 class LiveOutput:
-    """Writes what comes out of a pipe to a file, which is made with the first byte."""
+    """Writes output to a file, which is created with the first byte."""
 
     __slots__ = ("_decoder", "_file", "_masked", "_path", "_written")
 
@@ -39,7 +39,7 @@ class LiveOutput:
         self._written = 0
 
     def add(self, data: bytes) -> None:
-        """Write the lines that are whole now; a file that cannot be written costs the task nothing."""
+        """Write complete lines; a failed write does not affect the task."""
         if not self._path or self._written > LONGEST:
             return
         if text := self._masked.add(storable(self._decoder.decode(data))):
@@ -57,7 +57,7 @@ class LiveOutput:
             self.close()
 
     def close(self) -> None:
-        """The attempt has ended: its output is kept elsewhere."""
+        """Remove the file after the attempt, when the output is stored elsewhere."""
         if self._file is not None:
             os.close(self._file)
             with contextlib.suppress(OSError):
@@ -66,7 +66,7 @@ class LiveOutput:
 
 
 def read_live(path: Path) -> str | None:
-    """Return what is there of an attempt's output; None where there is no file."""
+    """Return the output of an attempt so far; None if there is no file."""
     try:
         return mask(path.read_text(errors="backslashreplace"))
     except OSError:

@@ -1,4 +1,4 @@
-"""What travels between an executor and its workers: a job down, an outcome up."""
+"""Messages between an executor and its workers: jobs to them, outcomes back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from redrive.model.calls import Verdict
 
 LARGEST = 64 << 10
-"""Bytes: what is larger goes by way of a file, so that a message always fits into a socket's buffer."""
+"""Maximum bytes of a value in a message; larger values are files, so that a message fits into a socket's buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,23 +17,23 @@ class TaskJob:
     """One attempt of one task."""
 
     ticket: int
-    """Of this attempt and of no other one this executor ever makes."""
+    """Number of this attempt, unique in its executor."""
     task: str
     """The task's name in its flow; for a child of a fan-out, the fan-out's."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """By the parameter's name: the value as JSON text (`redrive.store.encoding`)."""
+    """Values as JSON text (`redrive.store.encoding`), by parameter name."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """By the parameter's name: a file that holds the JSON text."""
+    """Files that hold the JSON text, by parameter name."""
     identity: str = ""
-    """The same for all attempts of a task and for nothing else: the default idempotency key."""
+    """The default idempotency key: the same for all attempts of a task, and unique to it."""
     timeout: float | None = None
     """Seconds after which the attempt is killed."""
     grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL."""
     result_file: str = ""
-    """Where a result goes that is larger than LARGEST."""
+    """File for a result larger than LARGEST."""
     output_file: str = ""
-    """Where its output goes while it runs."""
+    """File for its output while it runs."""
 
 
 class AttemptEnd(StrEnum):
@@ -45,36 +45,36 @@ class AttemptEnd(StrEnum):
     """The worker's process ended: by a signal, or by itself."""
     TIMED_OUT = "timed_out"
     STOPPED = "stopped"
-    """The executor itself is to end and could wait no longer: not the task's fault."""
+    """The executor stopped and could not wait longer: not a failure of the task."""
     LOST = "lost"
-    """The executor was killed, or lost its claim."""
+    """The executor was killed or lost its lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """What became of a job."""
+    """The outcome of a job."""
 
     ticket: int
     ended: AttemptEnd
     seconds: float
     result: str | None = None
-    """What was returned, as JSON text; None where it is in the job's `result_file`, or where nothing was returned."""
+    """The result as JSON text; None if it is in the job's `result_file`, or if there is none."""
     in_file: bool = False
     branch: tuple[str, ...] | None = None
-    """The followers that it chose, where it chose."""
+    """The followers that the task chose; None if it chose none."""
     truth: bool = False
-    """Whether what was returned is true, as Python has it: what a sensor is asked for."""
+    """The truth value of the result, as a sensor needs it."""
     verdict: Verdict | None = None
-    """What kind of failure it is; None where it returned."""
+    """The verdict on the failure; None if the task returned."""
     error: str | None = None
     """`ValueError: could not convert …`, on one line."""
     fingerprint: str | None = None
-    """Two failures with the same one have the same cause: the type and the innermost frame, or the signal."""
+    """Identifies the cause of a failure: the type and the innermost frame, or the signal."""
     trace: str | None = None
     """The traceback, bounded."""
     output: str = ""
-    """What it wrote to stdout and stderr, bounded."""
+    """The output on stdout and stderr, bounded."""
     hint: str = ""
-    """What may be behind it, where that is known."""
+    """A possible cause to show with the error."""
     never_begun: bool = False
-    """No worker had it."""
+    """Whether no worker had started it."""

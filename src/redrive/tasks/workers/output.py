@@ -1,4 +1,4 @@
-"""What an attempt wrote: its beginning and its end, however much there was in between."""
+"""The output of an attempt: its beginning and its end, whatever its length. Used by the pool."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from redrive.tasks.workers.fingerprint import storable
 from redrive.tasks.workers.live_output import LiveOutput
 
 KEPT = 16 << 10
-"""Bytes of the beginning, and as many of the end."""
+"""Bytes to keep of the beginning, and of the end."""
 _SEEN = KEPT + MARGIN  # a secret may lie across the cut
 _LONGEST_LINE = 4 << 10
 _CHUNK = 1 << 16
-_AT_ONCE = 1 << 18  # bytes read before it is somebody else's turn
+_AT_ONCE = 1 << 18  # bytes read at once, so that other workers are served, too
 
 
 class OutputCollector:
-    """Collects what comes out of a pipe."""
+    """Collects the output that arrives by a pipe."""
 
     __slots__ = ("_head", "_live", "_tail", "_total")
 
     def __init__(self, live: str = "") -> None:
-        """live  the file to write it to, too, until it is asked for"""
+        """live  the file that shows the output while the attempt runs"""
         self._live = LiveOutput(live)
         self._head = bytearray()
         self._tail = bytearray()
         self._total = 0
 
     def add(self, data: bytes) -> None:
-        """Some more of it."""
+        """Add received output."""
         self._live.add(data)
         self._total += len(data)
         room = _SEEN - len(self._head)
@@ -44,7 +44,7 @@ class OutputCollector:
                 del self._tail[:-_SEEN]
 
     def text(self) -> str:
-        """What is kept of it, without secrets; there is no more to come."""
+        """Return the kept output, masked; no more can be added."""
         self._live.close()
         if not self._total:
             return ""
@@ -67,7 +67,7 @@ def _readable(data: bytearray) -> str:
 
 
 def read_left_behind(path: Path) -> str:
-    """Return what is kept of the output of an attempt whose executor was killed."""
+    """Return the kept output of an attempt whose executor was killed."""
     output = OutputCollector()
     with contextlib.suppress(OSError), path.open("rb") as file:
         while data := file.read(_CHUNK):
@@ -76,7 +76,7 @@ def read_left_behind(path: Path) -> str:
 
 
 def drain(pipe: int, output: OutputCollector | None) -> bool:
-    """Read what is there, up to a limit; whether there may be more to come."""
+    """Read available output, up to a limit; return whether more may follow."""
     read = 0
     while read < _AT_ONCE:
         try:

@@ -1,4 +1,4 @@
-"""What a process shares between the tasks it runs, and how a worker puts it back after each of them."""
+"""The process state that tasks share, which a worker restores after each task."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-# What the module `signal` makes of these functions wraps every answer in an enumeration, which takes ten times as long.
+# The functions of the module `signal` wrap every value in an enumeration, which takes ten times as long.
 _getsignal, _pthread_sigmask = _signal.getsignal, _signal.pthread_sigmask
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-# Those that make tasks fail; to look at all of them takes longer than all the rest.
+# Signals that make tasks fail; checking all signals takes longer than the rest of the work.
 _LIMITS = tuple(
     getattr(resource, f"RLIMIT_{name}")
     for name in ("AS", "CPU", "FSIZE", "NOFILE")
@@ -47,7 +47,7 @@ class ProcessState:
 
     @staticmethod
     def _variables() -> dict[Any, Any]:
-        return dict(os.environ._data)  # type: ignore[attr-defined] # as bytes: to decode all of them takes longer
+        return dict(os.environ._data)  # type: ignore[attr-defined] # as bytes: decoding takes longer
 
     def _identities(self) -> list[tuple[int, int]]:
         """Return which files the standard streams and the worker's own descriptors are, and how they are open."""
@@ -63,7 +63,7 @@ class ProcessState:
             return False
 
     def restore(self) -> bool:
-        """Put everything back; False where something cannot be, so that the process must run no other task."""
+        """Restore everything; return False if that fails, so that the process must not run another task."""
         if not self._has_descriptors():
             return False
         for timer in _TIMERS:
@@ -77,13 +77,13 @@ class ProcessState:
             self._restore_environ()
         os.umask(self._umask)
         socket.setdefaulttimeout(self._socket_timeout)
-        # Rights that were given up do not come back.
+        # Dropped privileges cannot be restored.
         return _limits() == self._limits and os.getpriority(os.PRIO_PROCESS, 0) == self._priority
 
     def _restore_handlers(self) -> bool:
         for number, handler in zip(_SETTABLE, self._handlers, strict=True):
             if _getsignal(number) != handler:
-                if handler is None:  # of a library in C, which Python cannot set again
+                if handler is None:  # the handler of a C library, which Python cannot set
                     return False
                 signal.signal(number, handler)
         return True

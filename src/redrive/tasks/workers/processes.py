@@ -16,8 +16,12 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_ROUNDS = 10  # some may be starting others while we look
-_HARMLESS_THREADS = ("redrive", "jemalloc_bg_thd", "polars-ooc")  # they are made again, or only tidy up
+_ROUNDS = 10  # processes may start others during a round
+_HARMLESS_THREADS = (
+    "redrive",
+    "jemalloc_bg_thd",
+    "polars-ooc",
+)  # these are started again after a fork, or only clean up
 _LINUX = sys.platform.startswith("linux")
 
 
@@ -31,23 +35,23 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent ends, whatever is being done then; end at once if it already has."""
+    """Let the system kill this process when its parent ends; exit if the parent has ended already."""
     if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os._exit(1)
 
 
 def outlive_parent() -> None:
-    """Take it back: there is something to put in order before the end."""
+    """Undo `die_with_parent`, since this process must clean up before its end."""
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of descendants whose parents end, so that none of them gets away."""
+    """Become the parent of orphaned descendants, so that all of them can be killed."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children() -> list[int]:
-    """The processes whose parent is this one, as far as the system tells."""
+    """Return the child processes of this process, as far as the system lists them."""
     try:
         threads = os.listdir("/proc/self/task")
         listed = [Path(f"/proc/self/task/{thread}/children").read_text() for thread in threads]
@@ -88,7 +92,7 @@ def bury(prepare: Callable[[int], None]) -> tuple[int, int] | None:
 
 
 def has_zombie() -> bool:
-    """Whether some child has ended, and nobody has waited for it."""
+    """Whether a child has ended that was not waited for."""
     try:
         return hasattr(os, "waitid") and os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -115,7 +119,7 @@ def threads() -> list[str]:
 
 
 def kill_group(leader: int, number: int) -> None:
-    """Send a signal to a process group and to the process that leads it, which may not have made it yet."""
+    """Send a signal to a process group and to its leader, which may not have created the group yet."""
     for send in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             send(leader, number)
@@ -124,7 +128,7 @@ def kill_group(leader: int, number: int) -> None:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all processes that were started with this in their environment, wherever they have gone."""
+    """Kill all processes that were started with this entry in their environment."""
     wanted = mark.encode()
     for _ in range(_ROUNDS):
         found = False
@@ -138,7 +142,7 @@ def kill_marked(mark: str) -> None:
 
 
 def resident_bytes(statm: int | None) -> int:
-    """The memory this process holds; `statm` is its open /proc/self/statm, where there is one."""
+    """Return the resident memory of this process; `statm` is its open /proc/self/statm, if it exists."""
     if statm is not None:
         return int(os.pread(statm, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
     import resource

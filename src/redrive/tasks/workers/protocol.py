@@ -1,4 +1,4 @@
-"""How an executor, its fork server and its workers speak: frames of JSON, and orders of a fixed size."""
+"""The protocol between an executor, its fork server and its workers: JSON frames, and orders of fixed size."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ ORDER = struct.Struct("!BQi")
 FORK, SIGNAL, END = 1, 2, 3
 
 READY, BROKEN, UNFORKED, DEAD = "ready", "broken", "unforked", "dead"
-"""What a fork server reports: that it has the flow, that it could not import it, what became of its workers."""
+"""Reports of a fork server: flow imported, import failed, worker not forked, worker dead."""
 
 _LENGTH = struct.Struct("!I")
-_LONGEST = 256 << 20  # what claims to be longer is no frame
+_LONGEST = 256 << 20  # a longer length is not a valid frame
 
 
 class ProtocolError(Exception):
-    """What arrived is not of this language."""
+    """The received data does not follow the protocol."""
 
 
 def frame(document: Any) -> bytes:
-    """A JSON document behind its length."""
+    """Return a JSON document with its length in front."""
     body = orjson.dumps(document)
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameReader:
-    """Puts frames together from what arrives, in whatever pieces."""
+    """Assembles frames from received pieces."""
 
     __slots__ = ("_rest",)
 
@@ -40,14 +40,14 @@ class FrameReader:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """The documents that are complete now."""
+        """Add received data; return the documents that are complete."""
         rest = self._rest
-        if not rest and len(data) >= _LENGTH.size:  # nearly always: one whole frame
+        if not rest and len(data) >= _LENGTH.size:  # fast path: nearly always one whole frame
             (length,) = _LENGTH.unpack_from(data)
             if length == len(data) - _LENGTH.size:
                 return [_read(memoryview(data)[_LENGTH.size :])]
         rest += data
-        found, start = [], 0
+        documents, start = [], 0
         while len(rest) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(rest, start)
             if length > _LONGEST:
@@ -55,10 +55,10 @@ class FrameReader:
             end = start + _LENGTH.size + length
             if end > len(rest):
                 break
-            found.append(_read(bytes(rest[start + _LENGTH.size : end])))
+            documents.append(_read(bytes(rest[start + _LENGTH.size : end])))
             start = end
         del rest[:start]
-        return found
+        return documents
 
 
 def _read(body: bytes | memoryview) -> Any:
@@ -69,12 +69,12 @@ def _read(body: bytes | memoryview) -> Any:
 
 
 def job_frame(job: TaskJob) -> bytes:
-    """A job on its way to a worker, which need not know about its time."""
+    """Encode a job for a worker; the timeout stays with the executor."""
     return frame((job.ticket, job.task, dict(job.arguments), dict(job.files), job.identity, job.result_file))
 
 
 def read_job(document: Any) -> TaskJob:
-    """The job that arrived."""
+    """Decode a job."""
     ticket, task, arguments, files, identity, result_file = document
     return TaskJob(
         ticket=ticket, task=task, arguments=arguments, files=files, identity=identity, result_file=result_file
@@ -82,20 +82,20 @@ def read_job(document: Any) -> TaskJob:
 
 
 class WorkerAnswer(NamedTuple):
-    """What a worker says of an attempt."""
+    """The answer of a worker about an attempt."""
 
     ticket: int
     seconds: float
     retire: bool
-    """It has grown too large, or its task has left it in no state to go on."""
+    """Whether the worker must be replaced: it uses too much memory, or its task left it in a bad state."""
     returned: tuple[str | None, bool, bool, list[str] | None] | None
-    """The result, whether it is in a file, whether it is true, and the followers that were chosen."""
+    """The result, whether it is in a file, its truth value, and the chosen followers."""
     raised: tuple[Any, str, str, str | None] | None
     """The verdict, the error, its fingerprint and its traceback."""
 
 
 def answer_frame(outcome: TaskOutcome, *, retire: bool) -> bytes:
-    """What became of a job, on its way to the executor."""
+    """Encode the outcome of a job for the executor."""
     if outcome.verdict is None:
         returned, raised = (outcome.result, outcome.in_file, outcome.truth, outcome.branch), None
     else:
@@ -106,7 +106,7 @@ def answer_frame(outcome: TaskOutcome, *, retire: bool) -> bytes:
 
 
 def read_answer(document: Any) -> WorkerAnswer:
-    """The answer that arrived."""
+    """Decode an answer."""
     try:
         return WorkerAnswer(*document)
     except TypeError as error:
@@ -114,7 +114,7 @@ def read_answer(document: Any) -> WorkerAnswer:
 
 
 def outcome_of(answer: WorkerAnswer, output: str) -> TaskOutcome:
-    """What became of a job, as its executor has it."""
+    """Return the outcome of a job from an answer and the output."""
     if answer.returned is not None:
         result, in_file, truth, branch = answer.returned
         return TaskOutcome(

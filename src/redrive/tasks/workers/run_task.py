@@ -1,4 +1,4 @@
-"""One attempt of a task, here and now: its arguments, the call, what it returned or raised."""
+"""One attempt of a task in this process: load arguments, call, encode the result. Used by workers and threads."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _LISTED = (tuple, Set, range, deque, Iterator, KeysView, ValuesView, ItemsView)
 
 
 class ResultRejected(Exception):
-    """What a task returned cannot be its result."""
+    """The returned value cannot be stored as a result."""
 
 
 class InputUnreadable(Exception):
-    """What a task is to be given is not there any more, or is broken."""
+    """An argument of a task is missing or corrupt."""
 
 
 class TerminationFlag:
-    """Whether this process was told to end: then a `TaskTimeout` is no error of the task's own."""
+    """Whether this process received SIGTERM: then a `TaskTimeout` is not an error of the task."""
 
     is_told = False
 
@@ -106,7 +106,7 @@ def _arguments(node: Node, job: TaskJob) -> dict[str, Any]:
 
 def _call(node: Node, arguments: dict[str, Any]) -> Any:
     value = node.function(**arguments)
-    # By what it returns: a coroutine function hides well behind a partial or a `__call__`.
+    # Checked by the returned value: a partial or a `__call__` can hide a coroutine function.
     if type(value) in _SIMPLE:
         return value
     if inspect.isawaitable(value):
@@ -172,7 +172,7 @@ def _named(value: object) -> str:
 
 
 def _put_into(path: str, text: str) -> bool:
-    """Write a result that is too large for a message, so that the file is there whole or not at all."""
+    """Write a result that is too large for a message, atomically."""
     data = text.encode()
     if len(data) <= LARGEST or not path:
         return False
@@ -199,7 +199,7 @@ def _put_into(path: str, text: str) -> bool:
 def _failed(node: Node, job: TaskJob, error: BaseException, seconds: float) -> TaskOutcome:
     try:
         return _described(node, job, error, seconds)
-    except BaseException as raised:  # no memory even for this, or an error that cannot be looked at
+    except BaseException as raised:  # no memory even for this, or an error that cannot be inspected
         if ENDING.is_told and isinstance(raised, TaskTimeout):
             raise
         with contextlib.suppress(Exception):
@@ -214,7 +214,7 @@ def _failed(node: Node, job: TaskJob, error: BaseException, seconds: float) -> T
 def _described(node: Node, job: TaskJob, error: BaseException, seconds: float) -> TaskOutcome:
     cause = fingerprint(error, skip=_HERE, home=getattr(node.function, "__module__", None))
     if isinstance(error, MemoryError):
-        traceback.clear_frames(error.__traceback__)  # what filled the memory hangs there
+        traceback.clear_frames(error.__traceback__)  # the frames may hold what filled the memory
     trace: str | None = None
     if isinstance(error, ResultRejected):
         said, cause = str(error), f"result@{node.name}"

@@ -1,4 +1,7 @@
-"""Processes that are watched over: what they start is killed with them, and they end with whoever started them."""
+"""The supervisor process, which forks workers, kills them with all their children, and ends with its parent.
+
+Used for the fork server of an executor and for killable calls.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from typing import Any
 from redrive.calls import testmode
 from redrive.tasks.workers import processes
 
-# The path of the executor comes last until our own modules are there: a user's json.py is not for us.
+# The executor's path comes last until redrive's modules are imported: a user's json.py must not replace them.
 _PROGRAM = """
 import sys
 path = {path!r}
@@ -26,22 +29,22 @@ from {module} import main
 sys.path[:] = path
 main({descriptor})
 """
-_MARK = "REDRIVE_FORK_SERVER"  # in the environment of everything that comes of it
+_MARK = "REDRIVE_FORK_SERVER"  # in the environment of all descendants
 _TO_END = 20.0  # seconds
 
 
 class Supervisor:
-    """A process that forks others, kills them with all that came of them, and ends with the one that started it."""
+    """A process that forks others, kills them with their descendants, and ends with its parent."""
 
     def __init__(
         self, module: str, title: str, launch: Mapping[str, Any], *, takes: Sequence[int] = (), is_quiet: bool = False
     ) -> None:
         """Start a fresh interpreter that runs `main` of this module.
 
-        title     for those who look at the list of processes
-        launch    what it is to know beforehand
-        takes     descriptors that it is given, under their numbers
-        is_quiet  nothing is written to the standard output of this process
+        title     title in the list of processes
+        launch    launch parameters
+        takes     descriptors that it inherits, with the same numbers
+        is_quiet  discard its standard output
         """
         self._mark = token_hex(8)
         self.control, theirs = socket.socketpair()
@@ -53,7 +56,7 @@ class Supervisor:
         finally:
             theirs.close()
         given = {"executor": os.getpid(), "argv": sys.argv, "testing": asdict(testmode.active()), **launch}
-        with contextlib.suppress(ConnectionError):  # a start that failed is noticed by who waits for it
+        with contextlib.suppress(ConnectionError):  # the caller notices a failed start when it waits
             self.control.sendall(json.dumps(given).encode() + b"\n")
 
     def _start(
@@ -72,11 +75,11 @@ class Supervisor:
             stdout=subprocess.DEVNULL if is_quiet else None,
             env={**os.environ, _MARK: self._mark},
             pass_fds=(descriptor, *takes),
-            start_new_session=True,  # a Ctrl-C is the business of the process that started it
+            start_new_session=True,  # only the parent handles a Ctrl-C
         )
 
     def _wait(self) -> None:
-        """Wait for its end; `subprocess` would look only from time to time, and up to 50 ms too late."""
+        """Wait for its end with a pidfd; `subprocess` polls, and notices the end up to 50 ms late."""
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 descriptor = os.pidfd_open(self.process.pid)
@@ -89,9 +92,9 @@ class Supervisor:
         self.process.wait(_TO_END)
 
     def end(self, *, at_once: bool = False) -> int:
-        """Let it kill all that came of it and end; return its exit status. It is asked by the end of its orders.
+        """Close the socket of orders, so that it kills its descendants and ends; return its exit status.
 
-        at_once  it listens to nobody yet, and has no workers
+        at_once  kill it: it does not read orders yet, and has no workers
         """
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)
@@ -106,6 +109,6 @@ class Supervisor:
                 raise
         finally:
             self.control.close()
-            if self.process.returncode != 0:  # it could not see to its workers and what they have started
+            if self.process.returncode != 0:  # it may have left workers and their children
                 processes.kill_marked(f"{_MARK}={self._mark}")
         return self.process.returncode

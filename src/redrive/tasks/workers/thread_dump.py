@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-# As faulthandler writes it: the innermost call comes first.
+# faulthandler writes the innermost call first.
 _BLOCK = re.compile(
     r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}+.{0,200}\(most recent call first\):\n(?:  .*\n?)+\n?", re.MULTILINE
 )
@@ -15,7 +15,7 @@ _RUNS_A_TASK = re.compile(
 
 
 def tidy(output: str) -> str:
-    """Return the output with dumps that end at the task's own function, each of them once."""
+    """Return the output with dumps cut at the task's function, without duplicates."""
     seen: set[str] = set()
 
     def shorter(found: re.Match[str]) -> str:
@@ -31,6 +31,6 @@ def tidy(output: str) -> str:
 
 
 def split(output: str) -> tuple[str, str]:
-    """Return what a task wrote itself, and the dumps behind that."""
+    """Return the task's own output and the dumps after it."""
     found = _BLOCK.search(output)
     return (output, "") if found is None else (output[: found.start()], output[found.start() :])

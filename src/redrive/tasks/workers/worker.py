@@ -1,4 +1,4 @@
-"""A worker: takes a job from its socket, attempts it, answers; over and over, until the socket is closed."""
+"""The worker process: reads jobs from its socket, runs them and answers, until the socket is closed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from redrive.tasks.workers.protocol import FrameReader, answer_frame, frame, rea
 from redrive.tasks.workers.run_task import ENDING, perform
 
 _CHUNK = 1 << 18
-_ZOMBIES = 200  # attempts before it is seen whether there are dead children, adopted ones perhaps, nobody waits for
+_ZOMBIES = 200  # attempts between checks for dead children, own or adopted, that no code waits for
 
 
 def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int | None) -> int:
-    """Be a worker for as long as one is wanted; the status to exit with."""
+    """Run as a worker until the socket is closed; return the exit status."""
     os.setsid()  # so that it can be killed with all its children
     processes.die_with_parent(parent)
     processes.adopt_orphans()
@@ -38,7 +38,7 @@ def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int 
     except ConnectionError:
         pass  # the executor is gone
     if timed_out:
-        publisher.flush()  # this is no end that `atexit` knows of
+        publisher.flush()  # `atexit` does not run at this exit
         _end_by(signal.SIGTERM)
     if os.getpid() == worker.pid:
         run_exit_functions()
@@ -47,7 +47,7 @@ def work(flow: Flow, connection: int, output: int, *, parent: int, max_rss: int 
 
 
 def _end_by(number: signal.Signals) -> NoReturn:
-    """End as if the signal had not been caught, so that whoever looks at the status sees why."""
+    """End as if the signal had not been caught, so that the exit status shows the signal."""
     _flush()
     faulthandler.unregister(number)
     signal.signal(number, signal.SIG_DFL)
@@ -57,7 +57,7 @@ def _end_by(number: signal.Signals) -> NoReturn:
 
 
 class Worker:
-    """The tasks of one flow, one attempt at a time."""
+    """Runs the tasks of one flow, one attempt at a time."""
 
     def __init__(self, flow: Flow, connection: socket.socket, output: int, max_rss: int | None) -> None:
         self.pid = os.getpid()
@@ -79,10 +79,10 @@ class Worker:
         self._surroundings = ProcessState(self._output)
         numpy: Any = sys.modules.get("numpy.random")
         if numpy is not None:
-            numpy.seed()  # or all workers would draw the same numbers; Python's own see to that themselves
+            numpy.seed()  # or all workers would draw the same numbers; Python reseeds its own after a fork
 
     def serve(self) -> None:
-        """Attempt what is sent, until nothing more is."""
+        """Run jobs until the socket is closed."""
         frames = FrameReader()
         self._connection.sendall(frame(os.getpid()))
         while data := self._connection.recv(_CHUNK):
@@ -96,7 +96,7 @@ class Worker:
                 self._connection.sendall(answer_frame(outcome, retire=not self._restored()))
 
     def _redirect(self, output: int) -> int:
-        """Everything that is written, by whomever in this process, goes into the pipe; a copy is faulthandler's."""
+        """Send all output of this process to the pipe; faulthandler gets a copy of the descriptor."""
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, output), (2, output)):
             os.dup2(source, target)
@@ -110,13 +110,13 @@ class Worker:
         return output
 
     def _take_signals(self) -> None:
-        """Told to end, show where it stands, also from within a call into C; then let what is `finally` be done."""
+        """On SIGTERM, dump the threads, even from within a C call; then let `finally` blocks run."""
         faulthandler.unregister(signal.SIGTERM)
         signal.signal(signal.SIGTERM, _end)
         faulthandler.register(signal.SIGTERM, self._output, all_threads=True, chain=True)
 
     def _restored(self) -> bool:
-        """Put back what a task may have changed for the next one; whether this worker is fit for another."""
+        """Restore what a task may have changed; return whether this worker can run another task."""
         if signal.getsignal(signal.SIGTERM) is not _end:
             self._take_signals()
         sys.stdout, sys.stderr = self._streams
@@ -159,7 +159,7 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except Exception:  # whatever a task has put there; a context manager would cost more than all the rest
+        except Exception:  # a task may have put anything there; `suppress` would cost more than the rest of the loop
             continue
 
 
