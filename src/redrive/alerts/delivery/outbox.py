@@ -25,7 +25,7 @@ from redrive.alerts.delivery.batching import KEEPS_STATE, MessageBatch, groups, 
 from redrive.alerts.delivery.safe_text import safe_line
 from redrive.alerts.lifecycle.rows import alert_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced, read_silenced
-from redrive.alerts.lifecycle.state_machine import SILENCED
+from redrive.alerts.lifecycle.state_machine import SUPPRESSED
 from redrive.clock import Random
 from redrive.model.alerts import Alert, Send, SendStatus, Severity, What
 from redrive.policy import backoff
@@ -164,7 +164,7 @@ class Outbox:
             for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject, alert.condition)):
                 yield name, alert.urgency
             return
-        for name in dict.fromkeys(row.channel for row in rows if row.what in SILENCED):
+        for name in dict.fromkeys(row.channel for row in rows if row.what in SUPPRESSED):
             told = [row for row in rows if row.channel == name]
             if what is What.REPEATED:
                 # A message that still waits will be sent; one that could not be delivered is tried once more.
@@ -371,7 +371,7 @@ def _held(send: Send, affected: Mapping[int, Alert], silenced: Silenced) -> Send
     An alert that is settled is not held back: its messages are dropped when they are claimed.
     """
     alert = affected.get(send.alert_id)
-    if alert is None or send.what not in SILENCED or silenced.is_settled(alert):
+    if alert is None or send.what not in SUPPRESSED or silenced.is_settled(alert):
         return send
     return replace(send, due_at=max(send.due_at, silenced.until(alert) or send.due_at))
 
@@ -397,7 +397,7 @@ def _unwanted(
     return {
         row.id
         for row in waiting
-        if row.alert_id in settled and row.id not in taken and (row.alert_id not in known or row.what in SILENCED)
+        if row.alert_id in settled and row.id not in taken and (row.alert_id not in known or row.what in SUPPRESSED)
     }
 
 

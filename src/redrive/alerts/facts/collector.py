@@ -26,7 +26,7 @@ from redrive.alerts.facts.probes import ProbeRunner, Unanswered, read_bounded, w
 from redrive.alerts.facts.runs import under_way
 from redrive.alerts.facts.services import services
 from redrive.alerts.facts.sla import SlaMonitor
-from redrive.alerts.facts.snapshot import Lag, LevelPicture, PendingLetters, Slot, TableRows
+from redrive.alerts.facts.snapshot import Lag, LevelSnapshot, PendingLetters, Slot, TableRows
 from redrive.alerts.facts.table_counts import TableCounts
 from redrive.alerts.facts.table_freshness import TableFreshness
 from redrive.classify.signals import is_interrupt
@@ -70,7 +70,7 @@ class LevelCollector:
         self._servers = self._slot_servers()
         self._errands = ProbeRunner()
 
-    def picture(self, now: datetime | None = None) -> LevelPicture:
+    def collect(self, now: datetime | None = None) -> LevelSnapshot:
         """Everything, as it is now; by the database's clock, where no moment is given."""
         now = self._database.read(self._database.dialect.now) if now is None else now
         unknown: dict[str, str] = {}
@@ -78,7 +78,7 @@ class LevelCollector:
         asking = {**counting, **self._ages.to_ask(now), **self._conditions.to_ask(now)}
         self._errands.send({**self._servers, **self._probes, **asking})
         until, read = time.monotonic() + self._patience, partial(read_bounded, self._database)
-        due, given_up = self._measured("due", lambda: self._promises.due(now), unknown) or ([], [])
+        due, inactive = self._measured("due", lambda: self._promises.due(now), unknown) or ([], [])
         unknown |= self._promises.unknown
         fresh = self._measured("fresh", lambda: read_freshness(self._database, self._settings, now), unknown)
         running = self._measured("running", lambda: read(partial(under_way, now=now)), unknown)
@@ -88,10 +88,10 @@ class LevelCollector:
         answers = self._errands.back(until=until)
         tables = self._measured("tables", lambda: self._counted(answers, now, unknown), unknown)
         figures = self._measured("conditions", lambda: self._conditions.figures(answers, now, unknown), unknown)
-        return LevelPicture(
+        return LevelSnapshot(
             now=now,
             due=tuple(due),
-            given_up=tuple(given_up),
+            inactive=tuple(inactive),
             fresh=tuple(fresh or ()),
             table_ages=tuple(self._ages.ages(answers, now, unknown)),
             running=tuple(running or ()),

@@ -21,7 +21,7 @@ from sqlalchemy import (
     select,
 )
 
-from redrive.alerts.facts.snapshot import Minute, ServicePicture, Window
+from redrive.alerts.facts.snapshot import Minute, ServiceSnapshot, Window
 from redrive.alerts.lifecycle.state_machine import NO_LONGER
 from redrive.calls.metrics.window import MINUTES_KEPT, QUARTER
 from redrive.store.schema import alerts, breakers, runs, service_minutes, service_rollups
@@ -48,7 +48,7 @@ Quarters = Iterable[tuple[datetime, Window]]
 Span = tuple[datetime, datetime]
 
 
-def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
+def services(connection: Connection, *, now: datetime) -> list[ServiceSnapshot]:
     """Return every service that did anything within a day: its last hour, what is usual, its last minutes."""
     names = _names(connection)
     if not names:
@@ -89,7 +89,7 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
         if quarters and quarters[-1][0] >= hour and sum(one.successes for one in usual) < FEW:
             usual = usual_windows(_all_hours(connection, name, hour), hour, troubles.get(name, ()))
         found.append(
-            ServicePicture(
+            ServiceSnapshot(
                 name=name,
                 minutes=minutes.get(name, ()),
                 used_by=suffering.get(name, ()),

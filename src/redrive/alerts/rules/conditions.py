@@ -5,16 +5,16 @@ from __future__ import annotations
 from redrive.alerts.config.settings import AlertSettings, ConditionSettings
 from redrive.alerts.delivery.format import TITLE_LENGTH, command
 from redrive.alerts.delivery.safe_text import safe_line
-from redrive.alerts.facts.snapshot import Figure, Judgement, LevelPicture
+from redrive.alerts.facts.snapshot import Figure, Judgement, LevelSnapshot
 from redrive.model.alerts import Facts, Finding, Subject
 
 
-def defined_conditions(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def defined_conditions(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return the conditions of the settings that hold; where there is nothing to measure, none does."""
     defined = settings.defined
-    known = [one for one in picture.figures if one.name in defined and picture.knows("conditions", one.name)]
+    known = [one for one in snapshot.figures if one.name in defined and snapshot.knows("conditions", one.name)]
     findings = [finding for one in known if (finding := _held(one, defined[one.name], settings)) is not None]
-    judged = picture.judged("conditions", "level:condition:", (one.name for one in picture.figures))
+    judged = snapshot.judged("conditions", "level:condition:", (one.name for one in snapshot.figures))
     return Judgement(findings=tuple(findings)) + judged
 
 

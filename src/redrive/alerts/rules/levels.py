@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import (
     command,
@@ -24,7 +24,7 @@ from redrive.alerts.facts.snapshot import (
     DueRun,
     Judgement,
     Lag,
-    LevelPicture,
+    LevelSnapshot,
     PendingLetters,
     RunSnapshot,
     Slot,
@@ -43,40 +43,40 @@ _SLOTS = (
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def deadlines(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def deadlines(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Deadlines that have passed without a complete run; what came late is late no more when it is there.
 
     Only what is due today, and what nobody waits for any more, is looked at: Friday's run that never came is not there
     on Saturday either, although nothing is due on that day. Within the grace period nothing is certain: what was missed
     the day before is still missed.
     """
-    if "due" in picture.unknown:
+    if "due" in snapshot.unknown:
         return Judgement()
-    due = [one for one in picture.due if picture.knows("due", one.subject.ident)]
+    due = [one for one in snapshot.due if snapshot.knows("due", one.subject.ident)]
     grace = timedelta(seconds=settings.thresholds.sla_grace)
     is_there = {
         one.subject.ident
         for one in due
         if one.done_at is not None or (one.last_complete is not None and one.last_complete > one.sla)
     }
-    missed = [one for one in due if picture.now > one.sla + grace and one.subject.ident not in is_there]
+    missed = [one for one in due if snapshot.now > one.sla + grace and one.subject.ident not in is_there]
     # A flow without a time of day may have runs with SLAs of their own: see `sla_rules.under_way`.
-    given_up = {ident for ident in picture.given_up if picture.knows("running", ident)}
-    names = is_there | {one.subject.ident for one in missed} | given_up
+    inactive = {ident for ident in snapshot.inactive if snapshot.knows("running", ident)}
+    names = is_there | {one.subject.ident for one in missed} | inactive
     return Judgement(
-        findings=tuple(_missed(one, picture, settings) for one in missed),
-        judged=frozenset({f"sla:{name}" for name in names} | {f"sla_risk:{name}" for name in given_up}),
+        findings=tuple(_missed(one, snapshot, settings) for one in missed),
+        judged=frozenset({f"sla:{name}" for name in names} | {f"sla_risk:{name}" for name in inactive}),
     )
 
 
-def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Finding:
-    name, zone, now = short(due.subject.name), zone_of(due, settings), picture.now
-    run = next((one for one in picture.running if one.run_id == due.run_id), None)
+def _missed(due: DueRun, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
+    name, zone, now = short(due.subject.name), zone_of(due, settings), snapshot.now
+    run = next((one for one in snapshot.running if one.run_id == due.run_id), None)
     ago = (now - due.sla).total_seconds()
     at = wall(due.sla, zone, now)
     measured = {"late by": ago, "threshold": settings.thresholds.sla_grace}
     if run is not None:
-        title, facts = _under_way(run, at, settings, picture)
+        title, facts = _under_way(run, at, settings, snapshot)
         facts = replace(facts, measured={**facts.measured, **measured})
     else:
         kind = "--flow" if due.subject.kind == "flow" else "--pipeline"
@@ -98,7 +98,7 @@ def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Find
             ),
         )
     facts = replace(facts, impact=stale(due, due.sla, zone, now), sla=due.sla)
-    return found(
+    return make_finding(
         "sla_missed",
         due.subject,
         title,
@@ -109,7 +109,7 @@ def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Find
     )
 
 
-def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, picture: LevelPicture) -> tuple[str, Facts]:
+def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, snapshot: LevelSnapshot) -> tuple[str, Facts]:
     name = short(run.subject.name)
     if run.status == "running" and not run.lost:
         title, step = f"{name} still runs, and it was due at {at}", "it goes on until it is complete"
@@ -119,14 +119,14 @@ def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, picture: Leve
             f"{name} {how}, and it was due at {at}",
             f"nothing but your scheduler starts it again: {goes_on(run)}",
         )
-    return title, facts_of(run, settings, picture.now, next_step=step)
+    return title, facts_of(run, settings, snapshot.now, next_step=step)
 
 
-def lost(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def lost(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Runs that say they run, and that no process is behind, or one that will die as those before it did."""
-    runs = _running(picture)
-    findings = [_lost(run, picture, settings) for run in runs if run.lost or _is_looping(run)]
-    return Judgement(findings=tuple(findings)) + picture.judged("running", "level:lost:", (run.ident for run in runs))
+    runs = _running(snapshot)
+    findings = [_lost(run, snapshot, settings) for run in runs if run.lost or _is_looping(run)]
+    return Judgement(findings=tuple(findings)) + snapshot.judged("running", "level:lost:", (run.ident for run in runs))
 
 
 def _is_looping(run: RunSnapshot) -> bool:
@@ -134,7 +134,7 @@ def _is_looping(run: RunSnapshot) -> bool:
     return run.status == "running" and run.failures >= _OFTEN
 
 
-def _lost(run: RunSnapshot, picture: LevelPicture, settings: AlertSettings) -> Finding:
+def _lost(run: RunSnapshot, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
     name = short(run.subject.name)
     done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
     done = done or f"{counted(run.written, 'row')} written"
@@ -144,37 +144,37 @@ def _lost(run: RunSnapshot, picture: LevelPicture, settings: AlertSettings) -> F
     else:
         title = f"{name} has failed or died {run.failures:,} times, and runs once more ({done})"
         step = "it goes on until it is complete, or ends as it did before: see what kills it, memory first"
-    return found(
+    return make_finding(
         "retries_exhausted",
         run.subject,
         title,
-        facts_of(run, settings, picture.now, next_step=step, measured={"failures": run.failures}),
+        facts_of(run, settings, snapshot.now, next_step=step, measured={"failures": run.failures}),
         key=f"run:{run.ident}",
         evidence=f"level:lost:{run.ident}",
         persist=settings.recovery,
     )
 
 
-def durations(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def durations(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Runs that take longer than is usual, while they run."""
-    runs = _running(picture)
+    runs = _running(snapshot)
     findings = [
-        duration(run, settings, picture.now, evidence=f"level:duration:{run.subject.ident}", persist=settings.persist)
+        duration(run, settings, snapshot.now, evidence=f"level:duration:{run.subject.ident}", persist=settings.persist)
         for run in runs
         if run.status == "running" and not run.lost
     ]
-    judged = picture.judged("running", "level:duration:", (run.subject.ident for run in runs))
+    judged = snapshot.judged("running", "level:duration:", (run.subject.ident for run in runs))
     return Judgement(findings=tuple(one for one in findings if one is not None)) + judged
 
 
-def dead_tasks(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def dead_tasks(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Tasks that wait for a person, in all flows that are not over."""
-    of_runs = sum((dead(run, settings, picture.now) for run in _running(picture)), Judgement())
-    return of_runs + picture.judged("running", "dead:", ())
+    of_runs = sum((dead(run, settings, snapshot.now) for run in _running(snapshot)), Judgement())
+    return of_runs + snapshot.judged("running", "dead:", ())
 
 
-def _running(picture: LevelPicture) -> list[RunSnapshot]:
-    return [run for run in picture.running if picture.knows("running", run.subject.ident)]
+def _running(snapshot: LevelSnapshot) -> list[RunSnapshot]:
+    return [run for run in snapshot.running if snapshot.knows("running", run.subject.ident)]
 
 
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -182,22 +182,22 @@ def _running(picture: LevelPicture) -> list[RunSnapshot]:
 _KEPT = "they are kept until somebody decides: replay them when the cause is mended, or discard them with a note"
 
 
-def pending(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def pending(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Pipelines with many open letters that were rejected within a day."""
     limit = settings.thresholds.pending_day
     findings = [
-        _pending(one, picture, settings)
-        for one in picture.letters
-        if one.new_today >= max(1, limit) and picture.knows("letters", one.pipeline)
+        _pending(one, snapshot, settings)
+        for one in snapshot.letters
+        if one.new_today >= max(1, limit) and snapshot.knows("letters", one.pipeline)
     ]
-    judged = picture.judged("letters", "level:pending:", (one.pipeline for one in picture.letters))
+    judged = snapshot.judged("letters", "level:pending:", (one.pipeline for one in snapshot.letters))
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings) -> Finding:
+def _pending(one: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
     name = one.pipeline
     cause = f": {one.cause}" if one.cause else ""
-    since = picture.now - _DAY
+    since = snapshot.now - _DAY
     facts = Facts(
         letters=one.pending,
         cause=one.cause,
@@ -210,7 +210,7 @@ def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings
         sql=letters_sql(f"pipeline_name = {text(name)} AND rejected_at >= {text(since.isoformat())}"),
         next_step=_KEPT,
     )
-    return found(
+    return make_finding(
         "pending_day",
         Subject(kind="pipeline", name=name),
         f"{short(name)}: {counted(one.new_today, 'open letter')} of the last day, {one.pending:,} in all{cause}",
@@ -221,17 +221,17 @@ def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings
     )
 
 
-def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def pending_in_all(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Open letters over all pipelines."""
-    if "letters" in picture.unknown:
+    if "letters" in snapshot.unknown:
         return Judgement()
     evidence, limit = "level:pending_total", settings.thresholds.pending_total
-    if picture.pending_total < max(1, limit):
+    if snapshot.pending_total < max(1, limit):
         return Judgement(judged=frozenset({evidence}))
-    most = sorted(picture.letters, key=lambda one: -one.pending)[:5]
+    most = sorted(snapshot.letters, key=lambda one: -one.pending)[:5]
     facts = Facts(
-        letters=picture.pending_total,
-        measured={"open letters": picture.pending_total, "threshold": limit},
+        letters=snapshot.pending_total,
+        measured={"open letters": snapshot.pending_total, "threshold": limit},
         affected=tuple(one.pipeline for one in most),
         commands=(command("dlq", "causes"),),
         sql=(
@@ -241,10 +241,10 @@ def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
         next_step=_KEPT,
     )
     first = f", {most[0].pending:,} of them of {short(most[0].pipeline)}" if most else ""
-    finding = found(
+    finding = make_finding(
         "pending_total",
         Subject(kind="store", name="letters"),
-        f"{counted(picture.pending_total, 'open letter')} in all ({limit:,} are too many){first}",
+        f"{counted(snapshot.pending_total, 'open letter')} in all ({limit:,} are too many){first}",
         facts,
         key="letters:*",
         evidence=evidence,
@@ -256,12 +256,12 @@ def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
 # ── beside the store ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def row_counts(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def row_counts(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Tables with fewer rows than at this hour a week ago; where that is not known, nothing is concluded."""
-    tables = [one for one in picture.tables if picture.knows("tables", one.name)]
+    tables = [one for one in snapshot.tables if snapshot.knows("tables", one.name)]
     unknown = {one.name for one in tables} - {one.name for one in tables if one.week_ago is not None}
     findings = [finding for one in tables if (finding := _shrunk(one, settings)) is not None]
-    judged = picture.judged("tables", "level:rows:", (one.name for one in picture.tables), leaving=unknown)
+    judged = snapshot.judged("tables", "level:rows:", (one.name for one in snapshot.tables), leaving=unknown)
     return Judgement(findings=tuple(findings)) + judged
 
 
@@ -283,7 +283,7 @@ def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
         sql=f"SELECT count(*) FROM {table.name}",
         next_step="nothing brings them back by itself: see whether rows were deleted, or a load did not bring them",
     )
-    return found(
+    return make_finding(
         "row_count",
         Subject(kind="table", name=table.name),
         f"{short(table.name)} has {counted(table.rows, 'row')}, {percent(float(drop))} fewer than the "
@@ -295,13 +295,13 @@ def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
     )
 
 
-def slots(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def slots(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Replication slots that lag."""
     limit = settings.thresholds.slot_bytes
     findings = [
-        _lagging(one, settings) for one in picture.slots if one.lag_bytes > limit and picture.knows("slots", one.name)
+        _lagging(one, settings) for one in snapshot.slots if one.lag_bytes > limit and snapshot.knows("slots", one.name)
     ]
-    judged = picture.judged("slots", "level:slot:", (one.name for one in picture.slots))
+    judged = snapshot.judged("slots", "level:slot:", (one.name for one in snapshot.slots))
     return Judgement(findings=tuple(findings)) + judged
 
 
@@ -314,7 +314,7 @@ def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
         sql=_SLOTS,
         next_step="nothing frees it but its consumer: start that again, or drop the slot if nobody needs it",
     )
-    return found(
+    return make_finding(
         "slot_lag",
         Subject(kind="slot", name=slot.name),
         f"replication slot {short(slot.name)} is {gigabytes(slot.lag_bytes)} behind ({gigabytes(limit)} is the limit), "
@@ -326,13 +326,13 @@ def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
     )
 
 
-def consumers(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def consumers(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Consumers that are behind."""
-    lags = [one for one in picture.lags if picture.knows("lags", one.consumer)]
+    lags = [one for one in snapshot.lags if snapshot.knows("lags", one.consumer)]
     said = {one.consumer for one in lags if one.messages is not None or one.seconds is not None}
     unknown = {one.consumer for one in lags} - said
     findings = [finding for one in lags if (finding := _behind(one, settings)) is not None]
-    judged = picture.judged("lags", "level:lag:", (one.consumer for one in picture.lags), leaving=unknown)
+    judged = snapshot.judged("lags", "level:lag:", (one.consumer for one in snapshot.lags), leaving=unknown)
     return Judgement(findings=tuple(findings)) + judged
 
 
@@ -353,7 +353,7 @@ def _behind(lag: Lag, settings: AlertSettings) -> Finding | None:
         commands=() if lag.look is None else (lag.look,),
         next_step="it goes on to read; if it does not catch up, see whether it runs, and whether it is fast enough",
     )
-    return found(
+    return make_finding(
         "consumer_lag",
         Subject(kind="consumer", name=lag.consumer),
         f"consumer {short(lag.consumer)} is behind {' and '.join(said)}",

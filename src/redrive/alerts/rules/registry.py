@@ -12,7 +12,7 @@ from datetime import datetime
 
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.facts.snapshot import Judgement, LevelPicture, RunSnapshot
+from redrive.alerts.facts.snapshot import Judgement, LevelSnapshot, RunSnapshot
 from redrive.alerts.rules import conditions as condition_rules
 from redrive.alerts.rules import growth as growth_rules
 from redrive.alerts.rules import levels as level_rules
@@ -25,7 +25,7 @@ from redrive.alerts.rules.sla import at_risk, late_tasks
 __all__ = ["CONDITIONS", "LEVEL_RULES", "RUN_RULES", "Condition", "of_levels", "of_run"]
 
 RunRule = Callable[[RunSnapshot, AlertSettings, datetime], Judgement]
-LevelRule = Callable[[LevelPicture, AlertSettings], Judgement]
+LevelRule = Callable[[LevelSnapshot, AlertSettings], Judgement]
 
 RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
     "complete": (errors, late, at_risk, late_tasks, rejects, few_rows, growing, took, dead, recovered),
@@ -73,6 +73,6 @@ def of_run(run: RunSnapshot, settings: AlertSettings, *, now: datetime) -> Judge
     return sum((rule(run, settings, now) for rule in rules), Judgement())
 
 
-def of_levels(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def of_levels(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """What is to be said of everything that is a level."""
-    return sum((rule(picture, settings) for rule in LEVEL_RULES), Judgement())
+    return sum((rule(snapshot, settings) for rule in LEVEL_RULES), Judgement())

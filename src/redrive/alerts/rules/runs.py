@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import clock, command, counted, letters_sql, percent, short, span, text, wall
 from redrive.alerts.facts.run_history import (
@@ -65,7 +65,7 @@ def _broken(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding
         next_step=f"nothing is repeated: this does not heal by itself. Once it is mended, {goes_on(run)}",
         commands=() if service is None else (command("services", "show", service),),
     )
-    return found(
+    return make_finding(
         "permanent_error",
         Subject(kind="service", name=service) if refused and service is not None else run.subject,
         title,
@@ -108,7 +108,7 @@ def _spent(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
     title = f"{name} has failed, and its retries are spent: {_why(run)}"
     if run.status != "failed":
         title = f"{name}: tasks have failed, and their retries are spent: {_why(run)}"
-    return found(
+    return make_finding(
         "retries_exhausted",
         run.subject if service is None else Subject(kind="service", name=service),
         title,
@@ -163,7 +163,7 @@ def late(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     else:
         title = f"{name} is {'lost' if run.lost else run.status}, and was due at {due}, {missed} ago"
     measured = {"late by": (done - sla).total_seconds(), "threshold": settings.thresholds.sla_grace}
-    finding = found(
+    finding = make_finding(
         "sla_missed",
         run.subject,
         title,
@@ -218,7 +218,7 @@ def rejects(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
         measured={"rejected": run.rejected, "read": run.read},
     )
     short_rows = run.pending or run.rejected
-    finding = found(
+    finding = make_finding(
         condition,
         run.subject,
         title,
@@ -247,7 +247,7 @@ def few_rows(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgem
     past = [one.read for one in run.history if one.status == "complete"][:_COMPARED]
     if not past or len(past) < limits.history_least or run.read >= limits.few_rows * min(past):
         return _judged(evidence)
-    finding = found(
+    finding = make_finding(
         "few_rows",
         run.subject,
         f"{short(run.subject.name)} read {counted(run.read, 'row')}; its last {len(past)} runs read "
@@ -278,7 +278,7 @@ def growing(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
     rises = len(counts) == runs and all(before < after for before, after in pairwise(counts))
     if not rises or run.rejected < limits.growing_least or run.rejected < limits.growing_rise * counts[0]:
         return _judged(evidence)
-    finding = found(
+    finding = make_finding(
         "letters_growing",
         run.subject,
         f"{short(run.subject.name)} rejects more rows with every run: "
@@ -326,7 +326,7 @@ def duration(
     runs = run.status == "running"
     name, so_long = short(run.subject.name), span(run.seconds)
     title = f"{name} has run for {so_long}, and is not done" if runs else f"{name} took {so_long}"
-    return found(
+    return make_finding(
         condition,
         run.subject,
         f"{title}: {past} or less",
@@ -375,7 +375,7 @@ def _dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Iterator[
             ),
             sql=letters_sql(f"run_id = {text(run.run_id)} AND error_type = 'task'"),
         )
-        yield found(
+        yield make_finding(
             "dead_task",
             run.subject,
             f"{short(run.subject.name)}: {short(tasks)}{many} waits for a person: {all_of_it[0].reason}",
@@ -394,7 +394,7 @@ def recovered(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judge
         return Judgement()
     evidence = f"recovered:{run.subject.ident}"
     often = {1: "once", 2: "twice"}.get(run.failures, f"{run.failures:,} times")
-    finding = found(
+    finding = make_finding(
         "recovered",
         run.subject,
         f"{short(run.subject.name)} is complete after it had failed {often}",

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import sqrt
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings, Thresholds
 from redrive.alerts.delivery.format import clock, command, counted, percent, short, span
-from redrive.alerts.facts.snapshot import Judgement, LevelPicture, Minute, ServicePicture, Window
+from redrive.alerts.facts.snapshot import Judgement, LevelSnapshot, Minute, ServiceSnapshot, Window
 from redrive.calls.metrics.window import MINUTES_KEPT
 from redrive.model.alerts import Facts, Finding, Subject
 
@@ -166,16 +166,16 @@ def _flaps(chain: Sequence[FailurePeriod], minutes: Iterable[Minute], limits: Th
     return False
 
 
-def _probes(service: ServicePicture, now: datetime) -> str:
+def _probes(service: ServiceSnapshot, now: datetime) -> str:
     when = "" if service.next_probe is None else f", the next at {clock(service.next_probe, now)}"
     return f"its circuit breaker holds calls back and sends probes until it answers{when}; {_WAITING}"
 
 
-def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def down(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Services that have failed for minutes, or again and again, and have not been well for long since."""
-    now = picture.now
+    now = snapshot.now
     findings, left = [], set()
-    for service in _services(picture):
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         last = outage(service.minutes, now, limits)
         if last is None:
@@ -187,17 +187,17 @@ def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
             _found(
                 "service_down",
                 service,
-                picture,
+                snapshot,
                 last.title(short(service.name), now),
                 next_step=_probes(service, now),
                 measured={"failing for": longest, "threshold": limits.down_seconds, "times": len(last.stretches)},
                 since=last.begins,
             )
         )
-    return _judgement(picture, "down", findings, leaving=left)
+    return _judgement(snapshot, "down", findings, leaving=left)
 
 
-def _may_fail_again(service: ServicePicture, now: datetime, limits: Thresholds) -> bool:
+def _may_fail_again(service: ServiceSnapshot, now: datetime, limits: Thresholds) -> bool:
     """Whether it has failed on and off, and few calls were made since: an open alert stays open.
 
     A service that is up and down every 11 minutes shows to a pipeline that runs every 10 for an hour, and then not for
@@ -210,15 +210,15 @@ def _may_fail_again(service: ServicePicture, now: datetime, limits: Thresholds) 
     return sum(last.ends <= one.at <= now and one.attempts > 0 for one in service.minutes) < _SEEN_WELL
 
 
-def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def refused(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Services that refused a credential for good, and that have answered nothing well since.
 
     A refusal counts for a quarter of an hour at least, whatever succeeds: a page too many is better than a credential
     that only some processes have.
     """
-    now = picture.now
+    now = snapshot.now
     findings = []
-    for service in _services(picture):
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         at = service.last_auth_failure or (now if service.failed_auth else None)
         healed = at is not None and service.last_success is not None and service.last_success >= at
@@ -229,29 +229,29 @@ def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
             _found(
                 "auth_refused",
                 service,
-                picture,
+                snapshot,
                 f"{short(service.name)} refused its credential{often}, last at {clock(min(at, now), now)}",
                 next_step=_RENEW,
                 measured={"refused within the hour": service.failed_auth},
             )
         )
-    return _judgement(picture, "auth", findings)
+    return _judgement(snapshot, "auth", findings)
 
 
-def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def client_errors(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Calls that a service has answered with a 4xx: a request that has to change.
 
     That a resource is not there (404, 410) is routine, unless nothing else is there either.
     """
     refused_calls = {
         service: service.failed_4xx + (0 if service.hour.successes else service.failed_404)
-        for service in _services(picture)
+        for service in _services(snapshot)
     }
     findings = [
         _found(
             "client_errors",
             service,
-            picture,
+            snapshot,
             f"{short(service.name)} answered {counted(count, 'call')} with a 4xx within the hour",
             next_step="these calls are not repeated: the request, or what it asks for, has to change",
             measured={"calls within the hour": count, "threshold": settings.limits_of(service.name).client_errors},
@@ -259,13 +259,13 @@ def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
         for service, count in refused_calls.items()
         if count >= max(1, settings.limits_of(service.name).client_errors)
     ]
-    return _judgement(picture, "4xx", findings)
+    return _judgement(snapshot, "4xx", findings)
 
 
-def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def server_errors(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Services of which three calls in a row ended in an answer 5xx; an outage is reported as that."""
-    findings, explained = [], _explained(picture, settings)
-    for service in _services(picture):
+    findings, explained = [], _explained(snapshot, settings)
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         if service.name not in explained and service.streaks_5xx >= max(1, limits.server_errors):
             often = "" if service.streaks_5xx == 1 else f", {counted(service.streaks_5xx, 'time')} within the hour"
@@ -273,19 +273,19 @@ def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
                 _found(
                     "server_errors",
                     service,
-                    picture,
+                    snapshot,
                     f"{short(service.name)} answered three calls in a row with a 5xx{often}",
                     next_step="their retries are exhausted: run again what has failed, or replay its dead letters",
                     measured={"times within the hour": service.streaks_5xx, "threshold": limits.server_errors},
                 )
             )
-    return _judgement(picture, "5xx", findings, leaving=explained)
+    return _judgement(snapshot, "5xx", findings, leaving=explained)
 
 
-def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def calls_failing(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Services of which more calls fail than is usual, retries and all; an outage is reported as that."""
-    findings, left = [], _explained(picture, settings)
-    for service in _services(picture):
+    findings, left = [], _explained(snapshot, settings)
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         calls, failed = service.hour.calls, service.hour.failed
         if service.name in left or failed <= 0 or failed < limits.calls_failed * calls:
@@ -302,7 +302,7 @@ def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
             _found(
                 "calls_failing",
                 service,
-                picture,
+                snapshot,
                 f"{short(service.name)} fails {percent(share)} of calls: {failed:,} of {counted(calls, 'call')} within "
                 "the hour",
                 next_step=(
@@ -313,18 +313,18 @@ def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
                 persist=settings.persist,
             )
         )
-    return _judgement(picture, "calls", findings, leaving=left)
+    return _judgement(snapshot, "calls", findings, leaving=left)
 
 
-def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def retries(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Services that need more retries for a success than is usual at this hour, before calls begin to fail.
 
     Retries of an outage are reported as that. Where many are needed, and there are too few calls to judge or nothing to
     compare them with, nothing is concluded: an alert that is open stays open. So it does while there are fewer than it
     takes to open it, but clearly more than usual: figures near the limit are now above it, now below.
     """
-    findings, left = [], _explained(picture, settings)
-    for service in _services(picture):
+    findings, left = [], _explained(snapshot, settings)
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         now, usual = service.hour, sum(service.usual, Window())
         least = max(1, limits.retries_calls)
@@ -346,14 +346,14 @@ def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
             _found(
                 "retries_rising",
                 service,
-                picture,
+                snapshot,
                 f"{short(service.name)} takes {mean:.2f} retries for a success; {before:.2f} is usual at this hour",
                 next_step="retries suffice so far; calls fail once they need more than the retry budget allows",
                 measured={"retries per success": mean, "usual": before, "threshold": limit},
                 persist=settings.persist,
             )
         )
-    return _judgement(picture, "retries", findings, leaving=left)
+    return _judgement(snapshot, "retries", findings, leaving=left)
 
 
 def _chance(past: Sequence[tuple[int, int]], total: int, spreads: float) -> float:
@@ -381,10 +381,10 @@ def _lasts(quarters: Sequence[Window], limit: float) -> bool:
     return sum(one.retries > limit * one.successes for one in called) >= min(_LASTING, len(called))
 
 
-def _explained(picture: LevelPicture, settings: AlertSettings) -> set[str]:
+def _explained(snapshot: LevelSnapshot, settings: AlertSettings) -> set[str]:
     """Services whose figures of the last hour are those of an outage, which is reported as that."""
-    now, found = picture.now, set()
-    for service in _services(picture):
+    now, found = snapshot.now, set()
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         last = outage(service.minutes, now, replace(limits, flap_seconds=max(limits.flap_seconds, _FIGURES)))
         if last is not None and (now - last.ends).total_seconds() < _FIGURES:
@@ -392,8 +392,8 @@ def _explained(picture: LevelPicture, settings: AlertSettings) -> set[str]:
     return found
 
 
-def _services(picture: LevelPicture) -> list[ServicePicture]:
-    return [one for one in picture.services if picture.knows("services", one.name)]
+def _services(snapshot: LevelSnapshot) -> list[ServiceSnapshot]:
+    return [one for one in snapshot.services if snapshot.knows("services", one.name)]
 
 
 # What an alert of each condition is about; in the key, all that is the service's failing is one cause.
@@ -409,8 +409,8 @@ _ABOUT = {
 
 def _found(
     condition: str,
-    service: ServicePicture,
-    picture: LevelPicture,
+    service: ServiceSnapshot,
+    snapshot: LevelSnapshot,
     title: str,
     *,
     next_step: str,
@@ -418,7 +418,7 @@ def _found(
     persist: float = 0.0,
     since: datetime | None = None,
 ) -> Finding:
-    suffering = {run.subject.name for run in picture.running if run.error_service == service.name}
+    suffering = {run.subject.name for run in snapshot.running if run.error_service == service.name}
     facts = Facts(
         measured=measured,
         affected=tuple(sorted(suffering | set(service.used_by))),
@@ -427,7 +427,7 @@ def _found(
     )
     what = _ABOUT[condition]
     cause = what if what in ("auth", "4xx") else "down"
-    return found(
+    return make_finding(
         condition,
         Subject(kind="service", name=service.name),
         title,
@@ -440,8 +440,8 @@ def _found(
 
 
 def _judgement(
-    picture: LevelPicture, what: str, findings: list[Finding], *, leaving: set[str] | None = None
+    snapshot: LevelSnapshot, what: str, findings: list[Finding], *, leaving: set[str] | None = None
 ) -> Judgement:
-    names = [service.name for service in picture.services]
-    judged = picture.judged("services", f"level:{what}:", names, leaving=leaving or ())
+    names = [service.name for service in snapshot.services]
+    judged = snapshot.judged("services", f"level:{what}:", names, leaving=leaving or ())
     return Judgement(findings=tuple(findings)) + judged

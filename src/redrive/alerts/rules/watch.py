@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import command, short, span, whole
-from redrive.alerts.facts.snapshot import Freshness, Judgement, LevelPicture, TableAge
+from redrive.alerts.facts.snapshot import Freshness, Judgement, LevelSnapshot, TableAge
 from redrive.model.alerts import Facts, Finding, Subject
 
 _MEASURED = {
@@ -23,10 +23,10 @@ _MEASURED = {
 }
 
 
-def freshness(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def freshness(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return pipelines and flows whose last complete run is older than their `fresh_within`."""
-    findings = tuple(_stale(one, settings) for one in picture.fresh if one.age > one.within)
-    return Judgement(findings=findings) + picture.judged("fresh", "level:stale:", ())
+    findings = tuple(_stale(one, settings) for one in snapshot.fresh if one.age > one.within)
+    return Judgement(findings=findings) + snapshot.judged("fresh", "level:stale:", ())
 
 
 def _stale(one: Freshness, settings: AlertSettings) -> Finding:
@@ -42,7 +42,7 @@ def _stale(one: Freshness, settings: AlertSettings) -> Finding:
         commands=(command("runs", "ls", kind, name),),
         next_step=f"{newest}; check the scheduler that starts it, and run it",
     )
-    return found(
+    return make_finding(
         "stale",
         one.subject,
         f"{short(name)} {since}; it must be complete every {span(one.within)}",
@@ -52,10 +52,10 @@ def _stale(one: Freshness, settings: AlertSettings) -> Finding:
     )
 
 
-def table_freshness(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def table_freshness(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return watched tables whose newest row is older than their `fresh_within`, or that have none."""
-    old = [one for one in picture.table_ages if one.age is None or one.age > one.within]
-    judged = picture.judged("newest", "level:stale_table:", (one.name for one in picture.table_ages))
+    old = [one for one in snapshot.table_ages if one.age is None or one.age > one.within]
+    judged = snapshot.judged("newest", "level:stale_table:", (one.name for one in snapshot.table_ages))
     return Judgement(findings=tuple(_stale_table(one, settings) for one in old)) + judged
 
 
@@ -71,7 +71,7 @@ def _stale_table(one: TableAge, settings: AlertSettings) -> Finding:
         sql=f"SELECT max({one.column}) FROM {one.name}",
         next_step="check what writes to this table",
     )
-    return found(
+    return make_finding(
         "stale",
         Subject(kind="table", name=one.name),
         f"{short(one.name)} {since}; its newest {short(one.column)} may be {span(one.within)} old",
@@ -81,16 +81,16 @@ def _stale_table(one: TableAge, settings: AlertSettings) -> Finding:
     )
 
 
-def monitors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def monitors(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return the measurements that fail: what is not measured cannot raise its own alert."""
-    findings = tuple(_failed(name, reason, settings) for name, reason in sorted(picture.unknown.items()))
+    findings = tuple(_failed(name, reason, settings) for name, reason in sorted(snapshot.unknown.items()))
     return Judgement(findings=findings, judged_under=frozenset({"level:monitor:"}))
 
 
 def _failed(name: str, reason: str, settings: AlertSettings) -> Finding:
     group, _, member = name.partition(":")
     what = _MEASURED.get(group, group) + (f" of {short(member)}" if member else "")
-    return found(
+    return make_finding(
         "monitor_failed",
         Subject(kind="monitor", name=name),
         f"cannot measure {what}",
