@@ -1,4 +1,4 @@
-"""Rules on what grows while nobody looks: letters that are open for long, and the size of the store."""
+"""Rules on growth: letters that stay open for too long, and the size of the store; used by the registry."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ _PURGE = "dlq purge and store purge remove what is finished; [retention] in redr
 
 def old_letters(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return pipelines whose oldest open letter has waited for too long."""
-    known = [one for one in snapshot.letters if snapshot.knows("letters", one.pipeline)]
-    findings = [finding for one in known if (finding := _old(one, snapshot, settings)) is not None]
-    judged = snapshot.judged("letters", "level:old_letters:", (one.pipeline for one in snapshot.letters))
+    known = [letters for letters in snapshot.letters if snapshot.knows("letters", letters.pipeline)]
+    findings = [
+        finding for letters in known if (finding := _old_letters_finding(letters, snapshot, settings)) is not None
+    ]
+    judged = snapshot.judged("letters", "level:old_letters:", (letters.pipeline for letters in snapshot.letters))
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _old(one: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding | None:
+def _old_letters_finding(letters: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding | None:
     limit = settings.thresholds.letter_age
-    age = 0.0 if one.oldest is None else (snapshot.now - one.oldest).total_seconds()
-    if one.oldest is None or age <= limit:
+    age = 0.0 if letters.oldest is None else (snapshot.now - letters.oldest).total_seconds()
+    if letters.oldest is None or age <= limit:
         return None
-    name = one.pipeline
+    name = letters.pipeline
     facts = Facts(
-        letters=one.pending,
-        cause=one.cause,
-        impact=f"{short(name)} lacks these records since {whole(one.oldest)}",
+        letters=letters.pending,
+        cause=letters.cause,
+        impact=f"{short(name)} lacks these records since {whole(letters.oldest)}",
         measured={"age": age, "threshold": limit},
         affected=(name,),
         commands=(
@@ -42,7 +44,7 @@ def _old(one: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) 
     return make_finding(
         "old_letters",
         Subject(kind="pipeline", name=name),
-        f"{short(name)}: the oldest of {counted(one.pending, 'open letter')} has waited for {span(age)}",
+        f"{short(name)}: the oldest of {counted(letters.pending, 'open letter')} has waited for {span(age)}",
         facts,
         key=f"old_letters:{name}",
         evidence=f"level:old_letters:{name}",
@@ -51,7 +53,7 @@ def _old(one: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) 
 
 
 def sizes(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Return what is too large: the store, and the table of letters where its size is known."""
+    """Return findings if the store or its table of letters is too large."""
     limits = settings.thresholds
     return _size("store_size", "the store", snapshot.store_bytes, limits.store_bytes, settings) + _size(
         "letters_size", "the table of letters", snapshot.letters_bytes, limits.letters_bytes, settings

@@ -1,4 +1,7 @@
-"""What can be said of everything that is a level, but for the services: see `service_rules`."""
+"""Rules on levels: deadlines, lost runs, durations, open letters, row counts, replication slots and consumer lag.
+
+Used by the registry. Rules on services are in `redrive.alerts.rules.services`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from redrive.alerts.rules.runs import dead, duration
 from redrive.model.alerts import Facts, Finding, Subject
 
 _DAY = timedelta(days=1)
-_OFTEN = 3  # times that a run failed or died and was gone on with
+_LOOP_FAILURES = 3  # failures after which a resumed run counts as looping
 _SLOTS = (
     "SELECT slot_name, active, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) AS behind "
     "FROM pg_replication_slots ORDER BY restart_lsn"
@@ -44,34 +47,35 @@ _SLOTS = (
 
 
 def deadlines(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Deadlines that have passed without a complete run; what came late is late no more when it is there.
+    """Return deadlines that have passed without a complete run. A late run ends the miss when it completes.
 
-    Only what is due today, and what nobody waits for any more, is looked at: Friday's run that never came is not there
-    on Saturday either, although nothing is due on that day. Within the grace period nothing is certain: what was missed
-    the day before is still missed.
+    A missed deadline stays missed on a following day without a deadline: Friday's missing run is still missing on
+    Saturday. Within the grace period a new deadline is not judged, and an earlier miss stays as it is.
     """
     if "due" in snapshot.unknown:
         return Judgement()
-    due = [one for one in snapshot.due if snapshot.knows("due", one.subject.ident)]
+    due = [due_run for due_run in snapshot.due if snapshot.knows("due", due_run.subject.ident)]
     grace = timedelta(seconds=settings.thresholds.sla_grace)
     is_there = {
-        one.subject.ident
-        for one in due
-        if one.done_at is not None or (one.last_complete is not None and one.last_complete > one.sla)
+        due_run.subject.ident
+        for due_run in due
+        if due_run.done_at is not None or (due_run.last_complete is not None and due_run.last_complete > due_run.sla)
     }
-    missed = [one for one in due if snapshot.now > one.sla + grace and one.subject.ident not in is_there]
+    missed = [
+        due_run for due_run in due if snapshot.now > due_run.sla + grace and due_run.subject.ident not in is_there
+    ]
     # A flow without a time of day may have runs with SLAs of their own: see `sla_rules.under_way`.
     inactive = {ident for ident in snapshot.inactive if snapshot.knows("running", ident)}
-    names = is_there | {one.subject.ident for one in missed} | inactive
+    names = is_there | {due_run.subject.ident for due_run in missed} | inactive
     return Judgement(
-        findings=tuple(_missed(one, snapshot, settings) for one in missed),
+        findings=tuple(_missed_finding(due_run, snapshot, settings) for due_run in missed),
         judged=frozenset({f"sla:{name}" for name in names} | {f"sla_risk:{name}" for name in inactive}),
     )
 
 
-def _missed(due: DueRun, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
+def _missed_finding(due: DueRun, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
     name, zone, now = short(due.subject.name), zone_of(due, settings), snapshot.now
-    run = next((one for one in snapshot.running if one.run_id == due.run_id), None)
+    run = next((running for running in snapshot.running if running.run_id == due.run_id), None)
     ago = (now - due.sla).total_seconds()
     at = wall(due.sla, zone, now)
     measured = {"late by": ago, "threshold": settings.thresholds.sla_grace}
@@ -123,18 +127,18 @@ def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, snapshot: Lev
 
 
 def lost(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Runs that say they run, and that no process is behind, or one that will die as those before it did."""
-    runs = _running(snapshot)
-    findings = [_lost(run, snapshot, settings) for run in runs if run.lost or _is_looping(run)]
+    """Return runs that are running by their status but have no live executor, or one that is failing repeatedly."""
+    runs = _known_running(snapshot)
+    findings = [_lost_finding(run, snapshot, settings) for run in runs if run.lost or _is_looping(run)]
     return Judgement(findings=tuple(findings)) + snapshot.judged("running", "level:lost:", (run.ident for run in runs))
 
 
 def _is_looping(run: RunSnapshot) -> bool:
-    """Whether it runs only until it ends in the middle once more: it does not recover by being gone on with."""
-    return run.status == "running" and run.failures >= _OFTEN
+    """Return whether a run fails each time it is resumed."""
+    return run.status == "running" and run.failures >= _LOOP_FAILURES
 
 
-def _lost(run: RunSnapshot, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
+def _lost_finding(run: RunSnapshot, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
     name = short(run.subject.name)
     done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
     done = done or f"{counted(run.written, 'row')} written"
@@ -156,24 +160,24 @@ def _lost(run: RunSnapshot, snapshot: LevelSnapshot, settings: AlertSettings) ->
 
 
 def durations(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Runs that take longer than is usual, while they run."""
-    runs = _running(snapshot)
+    """Return running runs that take longer than usual."""
+    runs = _known_running(snapshot)
     findings = [
         duration(run, settings, snapshot.now, evidence=f"level:duration:{run.subject.ident}", persist=settings.persist)
         for run in runs
         if run.status == "running" and not run.lost
     ]
     judged = snapshot.judged("running", "level:duration:", (run.subject.ident for run in runs))
-    return Judgement(findings=tuple(one for one in findings if one is not None)) + judged
+    return Judgement(findings=tuple(finding for finding in findings if finding is not None)) + judged
 
 
 def dead_tasks(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Tasks that wait for a person, in all flows that are not over."""
-    of_runs = sum((dead(run, settings, snapshot.now) for run in _running(snapshot)), Judgement())
+    """Return dead tasks that wait for an operator, in all flows that are not over."""
+    of_runs = sum((dead(run, settings, snapshot.now) for run in _known_running(snapshot)), Judgement())
     return of_runs + snapshot.judged("running", "dead:", ())
 
 
-def _running(snapshot: LevelSnapshot) -> list[RunSnapshot]:
+def _known_running(snapshot: LevelSnapshot) -> list[RunSnapshot]:
     return [run for run in snapshot.running if snapshot.knows("running", run.subject.ident)]
 
 
@@ -183,25 +187,25 @@ _KEPT = "they are kept until somebody decides: replay them when the cause is men
 
 
 def pending(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Pipelines with many open letters that were rejected within a day."""
+    """Return pipelines with many open letters that were rejected within a day."""
     limit = settings.thresholds.pending_day
     findings = [
-        _pending(one, snapshot, settings)
-        for one in snapshot.letters
-        if one.new_today >= max(1, limit) and snapshot.knows("letters", one.pipeline)
+        _pending_finding(letters, snapshot, settings)
+        for letters in snapshot.letters
+        if letters.new_today >= max(1, limit) and snapshot.knows("letters", letters.pipeline)
     ]
-    judged = snapshot.judged("letters", "level:pending:", (one.pipeline for one in snapshot.letters))
+    judged = snapshot.judged("letters", "level:pending:", (letters.pipeline for letters in snapshot.letters))
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _pending(one: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
-    name = one.pipeline
-    cause = f": {one.cause}" if one.cause else ""
+def _pending_finding(letters: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
+    name = letters.pipeline
+    cause = f": {letters.cause}" if letters.cause else ""
     since = snapshot.now - _DAY
     facts = Facts(
-        letters=one.pending,
-        cause=one.cause,
-        measured={"open letters of the last day": one.new_today, "threshold": settings.thresholds.pending_day},
+        letters=letters.pending,
+        cause=letters.cause,
+        measured={"open letters of the last day": letters.new_today, "threshold": settings.thresholds.pending_day},
         affected=(name,),
         commands=(
             command("dlq", "causes", "--pipeline", name, "--since", "1d"),
@@ -213,7 +217,8 @@ def _pending(one: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettin
     return make_finding(
         "pending_day",
         Subject(kind="pipeline", name=name),
-        f"{short(name)}: {counted(one.new_today, 'open letter')} of the last day, {one.pending:,} in all{cause}",
+        f"{short(name)}: {counted(letters.new_today, 'open letter')} of the last day, "
+        f"{letters.pending:,} in all{cause}",
         facts,
         key=f"letters:{name}",
         evidence=f"level:pending:{name}",
@@ -222,17 +227,17 @@ def _pending(one: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettin
 
 
 def pending_in_all(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Open letters over all pipelines."""
+    """Return a finding if all pipelines together have too many open letters."""
     if "letters" in snapshot.unknown:
         return Judgement()
     evidence, limit = "level:pending_total", settings.thresholds.pending_total
     if snapshot.pending_total < max(1, limit):
         return Judgement(judged=frozenset({evidence}))
-    most = sorted(snapshot.letters, key=lambda one: -one.pending)[:5]
+    largest = sorted(snapshot.letters, key=lambda letters: -letters.pending)[:5]
     facts = Facts(
         letters=snapshot.pending_total,
         measured={"open letters": snapshot.pending_total, "threshold": limit},
-        affected=tuple(one.pipeline for one in most),
+        affected=tuple(letters.pipeline for letters in largest),
         commands=(command("dlq", "causes"),),
         sql=(
             "SELECT pipeline_name, error_type, count(*) AS letters FROM pipeline.dead_letter_queue "
@@ -240,7 +245,7 @@ def pending_in_all(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgemen
         ),
         next_step=_KEPT,
     )
-    first = f", {most[0].pending:,} of them of {short(most[0].pipeline)}" if most else ""
+    first = f", {largest[0].pending:,} of them of {short(largest[0].pipeline)}" if largest else ""
     finding = make_finding(
         "pending_total",
         Subject(kind="store", name="letters"),
@@ -257,15 +262,15 @@ def pending_in_all(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgemen
 
 
 def row_counts(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Tables with fewer rows than at this hour a week ago; where that is not known, nothing is concluded."""
-    tables = [one for one in snapshot.tables if snapshot.knows("tables", one.name)]
-    unknown = {one.name for one in tables} - {one.name for one in tables if one.week_ago is not None}
-    findings = [finding for one in tables if (finding := _shrunk(one, settings)) is not None]
-    judged = snapshot.judged("tables", "level:rows:", (one.name for one in snapshot.tables), leaving=unknown)
+    """Return tables with fewer rows than a week ago. Tables without a count of last week are not judged."""
+    tables = [table for table in snapshot.tables if snapshot.knows("tables", table.name)]
+    unknown = {table.name for table in tables} - {table.name for table in tables if table.week_ago is not None}
+    findings = [finding for table in tables if (finding := _row_count_finding(table, settings)) is not None]
+    judged = snapshot.judged("tables", "level:rows:", (table.name for table in snapshot.tables), leaving=unknown)
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
+def _row_count_finding(table: TableRows, settings: AlertSettings) -> Finding | None:
     limit = settings.thresholds.row_drop
     if not table.week_ago:
         return None
@@ -296,16 +301,18 @@ def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
 
 
 def slots(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Replication slots that lag."""
+    """Return replication slots that lag."""
     limit = settings.thresholds.slot_bytes
     findings = [
-        _lagging(one, settings) for one in snapshot.slots if one.lag_bytes > limit and snapshot.knows("slots", one.name)
+        _slot_finding(slot, settings)
+        for slot in snapshot.slots
+        if slot.lag_bytes > limit and snapshot.knows("slots", slot.name)
     ]
-    judged = snapshot.judged("slots", "level:slot:", (one.name for one in snapshot.slots))
+    judged = snapshot.judged("slots", "level:slot:", (slot.name for slot in snapshot.slots))
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
+def _slot_finding(slot: Slot, settings: AlertSettings) -> Finding:
     limit = settings.thresholds.slot_bytes
     reads = "its consumer is too slow" if slot.active else "nobody reads from it"
     facts = Facts(
@@ -327,16 +334,16 @@ def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
 
 
 def consumers(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Consumers that are behind."""
-    lags = [one for one in snapshot.lags if snapshot.knows("lags", one.consumer)]
-    said = {one.consumer for one in lags if one.messages is not None or one.seconds is not None}
-    unknown = {one.consumer for one in lags} - said
-    findings = [finding for one in lags if (finding := _behind(one, settings)) is not None]
-    judged = snapshot.judged("lags", "level:lag:", (one.consumer for one in snapshot.lags), leaving=unknown)
+    """Return consumers that are behind."""
+    lags = [lag for lag in snapshot.lags if snapshot.knows("lags", lag.consumer)]
+    measured = {lag.consumer for lag in lags if lag.messages is not None or lag.seconds is not None}
+    unknown = {lag.consumer for lag in lags} - measured
+    findings = [finding for lag in lags if (finding := _lag_finding(lag, settings)) is not None]
+    judged = snapshot.judged("lags", "level:lag:", (lag.consumer for lag in snapshot.lags), leaving=unknown)
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _behind(lag: Lag, settings: AlertSettings) -> Finding | None:
+def _lag_finding(lag: Lag, settings: AlertSettings) -> Finding | None:
     limits = settings.thresholds
     said: list[str] = []
     measured: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What can be said of SLAs while there is time left, and of those of tasks."""
+"""Rules on SLAs that are at risk, and on the SLAs of tasks; used by the registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATES = {
 
 
 def at_risk(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """A run that is not done although most of its time is over. Its miss is the same alert, more urgent."""
+    """Return a run that is not done although most of its time has passed. If it misses, the alert escalates."""
     evidence = f"sla_risk:{run.subject.ident}"
     if run.status in _OVER:
         return Judgement(judged=frozenset({evidence}))
@@ -49,7 +49,7 @@ def at_risk(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
 
 
 def _is_on_time(run: RunSnapshot, settings: AlertSettings, due: datetime) -> bool:
-    """Return whether a pipeline that runs will be done in time if it takes no longer than 95 % of its runs took."""
+    """Return whether a running pipeline will meet its SLA if it takes no longer than 95 % of its runs took."""
     known = usual(run.history, settings.thresholds.history_least)
     if known is None or run.status != "running" or run.lost:
         return False
@@ -57,13 +57,14 @@ def _is_on_time(run: RunSnapshot, settings: AlertSettings, due: datetime) -> boo
 
 
 def late_tasks(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """Tasks of a flow that have missed their SLA, or are about to."""
+    """Return tasks of a flow that have missed their SLA, or are about to."""
     if run.subject.kind != "flow":
         return Judgement()
     due = () if run.status in _OVER else run.due_tasks
     findings = (_late_task(run, task, settings, now) for task in due)
     return Judgement(
-        findings=tuple(one for one in findings if one is not None), judged_under=frozenset({f"task_sla:{run.run_id}:"})
+        findings=tuple(finding for finding in findings if finding is not None),
+        judged_under=frozenset({f"task_sla:{run.run_id}:"}),
     )
 
 
@@ -103,14 +104,14 @@ def _next_step(run: RunSnapshot, now: datetime) -> str:
 
 
 def under_way(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """The same of every run that is not over, and that it has missed its own SLA: its executor may be dead."""
+    """Return runs that are at risk or have missed their own SLA; their executors may be dead."""
     runs = [run for run in snapshot.running if snapshot.knows("running", run.subject.ident)]
     of_runs = sum((rule(run, settings, snapshot.now) for run in runs for rule in (at_risk, late_tasks)), Judgement())
     return of_runs + _missed(runs, snapshot, settings)
 
 
 def _missed(runs: Sequence[RunSnapshot], snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Runs that missed an SLA in seconds from their start; a time of day is for `level_rules.deadlines`.
+    """Return runs that missed an SLA in seconds from their start; `deadlines` judges times of day.
 
     Runs share one alert, which shows the run that was due first.
     """
@@ -121,5 +122,5 @@ def _missed(runs: Sequence[RunSnapshot], snapshot: LevelSnapshot, settings: Aler
             continue
         for finding in late(run, settings, snapshot.now).findings:
             known = first.setdefault(finding.evidence, finding)
-            first[finding.evidence] = min(known, finding, key=lambda one: one.since or snapshot.now)
+            first[finding.evidence] = min(known, finding, key=lambda finding: finding.since or snapshot.now)
     return Judgement(findings=tuple(first.values()), judged=frozenset(first))
