@@ -236,8 +236,8 @@ def test_a_probe_that_hangs_is_not_waited_for_nor_asked_again_and_is_heard_when_
 def test_who_was_waited_for_in_vain_is_not_waited_for_again():
     errands, answers = ProbeRunner(), threading.Event()
     errands.send({"slow": answers.wait})
-    assert errands.back(until=time.monotonic())["slow"].still_out
-    assert errands.back(until=time.monotonic() + 3_600)["slow"].still_out  # or this test takes an hour
+    assert errands.collect(until=time.monotonic())["slow"].still_out
+    assert errands.collect(until=time.monotonic() + 3_600)["slow"].still_out  # or this test takes an hour
     answers.set()
 
 
