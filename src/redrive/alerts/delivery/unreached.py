@@ -42,11 +42,11 @@ def unreached_channels(connection: Connection, settings: AlertSettings, silenced
     about = in_ids(_sends.alert_id, [record.alert.id for record in records])
     sent = select(_sends.alert_id, _sends.channel).where(about, _sends.what.in_([what.value for what in SUPPRESSED]))
     known = {(row.alert_id, row.channel) for row in connection.execute(sent)}
-    found = [
+    pairs = [
         Unreached(record.alert, [name for name in _routed(record, settings) if (record.alert.id, name) not in known])
         for record in records
     ]
-    return [one for one in found if one.channels]
+    return [one for one in pairs if one.channels]
 
 
 def unconfigured_messages(connection: Connection, settings: AlertSettings) -> list[Send]:
