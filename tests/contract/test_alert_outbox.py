@@ -81,7 +81,7 @@ def only(ledger, alert_id=1):
 def test_what_is_claimed_is_nobody_elses_until_it_was_sent(ledger, outbox, store):
     ledger.apply(judgement(finding()), now=NOON)
     claim = outbox.claim("slack", now=NOON)
-    assert [(what, alert.key) for what, alert in claim.told] == [(What.OPENED, "run:vendor")]
+    assert [(what, alert.key) for what, alert in claim.messages] == [(What.OPENED, "run:vendor")]
     assert Outbox(store.database, SLACK).claim("slack", now=after(30)) is None
     outbox.sent(claim, now=after(31))
     assert outbox.claim("slack", now=after(9_999)) is None
@@ -112,7 +112,7 @@ from redrive.alerts.config.settings import AlertSettings, Channel
 store = redrive.connect(sys.argv[1])
 channels = {"slack": Channel(name="slack", kind="slack", target="https://hooks.example/x", timeout=0.2)}
 claim = Outbox(store.database, AlertSettings(channels=channels)).claim("slack", now=datetime.fromisoformat(sys.argv[2]))
-print(len(claim.told), flush=True)
+print(len(claim.messages), flush=True)
 os.kill(os.getpid(), 9)
 """
 

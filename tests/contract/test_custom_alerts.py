@@ -201,7 +201,7 @@ class TestResolve:
     def test_watch_leaves_it_open(self, desk):
         alert = desk.open(**EXPORT)
         desk.pass_time()
-        desk.look_at_letters()
+        desk.resolve_handled_letters()
         assert desk.get(alert.id).status is AlertStatus.OPEN
 
 

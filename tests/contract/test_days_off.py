@@ -23,7 +23,7 @@ def due(store):
     """The deadline of "vendor" that is looked at then."""
 
     def due(now, **settings):
-        found = {one.subject.name: one for one in levels_of(store, **settings).picture(now).due}
+        found = {one.subject.name: one for one in levels_of(store, **settings).collect(now).due}
         return found["vendor"].sla if "vendor" in found else None
 
     return due
@@ -92,7 +92,7 @@ class TestFreshness:
 
     @staticmethod
     def age(store, pipelines, now, **settings):
-        return levels_of(store, pipelines=pipelines, **settings).picture(now).fresh[0].age
+        return levels_of(store, pipelines=pipelines, **settings).collect(now).fresh[0].age
 
 
 class TestCalendars:

@@ -54,7 +54,7 @@ def watch(store):
 
         def look():
             clock.at += MINUTE
-            desk.look(levels.picture(clock.at))
+            desk.apply_levels(levels.collect(clock.at))
             desk.pass_time()
             found = [one for one in desk.find() if one.status is AlertStatus.OPEN]
             return {(one.condition, str(one.urgency), one.title) for one in found}

@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 import redrive
 from redrive.alerts.config.settings import AlertSettings, Channel
 from redrive.alerts.facts.collector import LevelCollector
-from redrive.alerts.facts.runs import RunName, picture_of
+from redrive.alerts.facts.runs import RunName, read_snapshot
 from redrive.alerts.service import Alerts
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, SendStatus, Severity
@@ -108,7 +108,7 @@ class TestRejectedRowsThatAreStillQuarantined:
     def test_good_run_of_other_rows_does_not_close_the_alert(self, store, vendor):
         vendor(rows(bad=14)).run()
         vendor(self.others()).run()
-        store.alerts.look_at_letters()
+        store.alerts.resolve_handled_letters()
         assert alerts(store) == [("P1", "rejected", "open")]
         store.dlq.discard(pipeline="vendor", note="the vendor knows")
         assert alerts(store) == [("P1", "rejected", "resolved")]
@@ -140,7 +140,7 @@ class TestRunThatTheGateAborted:
             store.dlq.discard(pipeline="vendor", note="known")
         else:
             store.dlq.replay(lambda records: ["bad"] * len(records), pipeline="vendor", dry_run=False, canary=0)
-        store.alerts.look_at_letters()
+        store.alerts.resolve_handled_letters()
         assert alerts(store) == [("P1", "gate_abort", "open")]
 
     def test_alert_closes_when_a_new_run_is_complete(self, store, vendor):
@@ -187,14 +187,14 @@ def test_what_was_told_of_letters_is_over_when_none_of_them_waits(store, vendor,
             connection.exec_driver_sql(f"UPDATE {table} SET status = 'discarded', resolution_note = 'by hand'")
 
         store.database.write(settle)
-        store.alerts.look_at_letters()
+        store.alerts.resolve_handled_letters()
     assert alerts(store) == [("P3", "new_letters", "resolved")]
 
 
 def test_alert_stays_open_while_letters_are_escalated(store, vendor):
     vendor(rows(bad=6)).run()
     store.dlq.replay(lambda records: ["still bad"] * len(records), pipeline="vendor", dry_run=False)
-    store.alerts.look_at_letters()
+    store.alerts.resolve_handled_letters()
     assert alerts(store, status="open") == [("P3", "new_letters", "open")]
     store.dlq.discard(pipeline="vendor", note="the vendor knows")
     assert alerts(store) == [("P3", "new_letters", "resolved")]
@@ -313,7 +313,7 @@ def test_a_run_that_was_told_to_stop_is_no_news(store, vendor):
 
 def test_a_run_whose_process_died_before_it_could_tell_is_judged_by_the_next_who_looks(store, vendor, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(Alerts, "hear", lambda self, event: None)  # killed between its end and its alert
+        patched.setattr(Alerts, "handle_event", lambda self, event: None)  # killed between its end and its alert
         vendor(rows(bad=14)).run()
     assert alerts(store) == []
     assert [one.condition for one in store.alerts.judge_ended()] == ["rejected"]
@@ -323,7 +323,7 @@ def test_a_run_whose_process_died_before_it_could_tell_is_judged_by_the_next_who
 
 def test_two_who_judge_the_same_run_tell_it_once(store, store_url, vendor, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(Alerts, "hear", lambda self, event: None)
+        patched.setattr(Alerts, "handle_event", lambda self, event: None)
         vendor(rows(bad=14)).run()
     with redrive.connect(store_url) as other:
         told = []
@@ -492,7 +492,7 @@ def test_slas_are_watched_while_a_run_is_held(store):
     for ago, found in ((0, []), (100, ["sla_at_risk"] * 2), (119, ["sla_at_risk", "task_sla_missed"])):
         began = run.started_at - timedelta(minutes=ago)
         set_back(store, began, sla=began + timedelta(minutes=120), task_sla=began + timedelta(minutes=110))
-        store.alerts.look(LevelCollector(store.database, store.alerts.settings).picture())
+        store.alerts.apply_levels(LevelCollector(store.database, store.alerts.settings).collect())
         assert sorted(one for _, one, _ in alerts(store) if one != "dead_task") == found
 
     mended = True
@@ -585,7 +585,7 @@ def unheard(monkeypatch):
 
     def run(pipeline):
         with monkeypatch.context() as patched:
-            patched.setattr(Alerts, "hear", lambda self, event: None)
+            patched.setattr(Alerts, "handle_event", lambda self, event: None)
             with suppress(RunStopped):
                 pipeline.run()
 
@@ -664,7 +664,7 @@ def test_rows_that_are_rejected_again_keep_their_alert_open_while_the_next_run_i
 
     def again():
         yield from rows(300, bad=18)[:250]  # the first hundred are written by now
-        store.alerts.look_at_letters()
+        store.alerts.resolve_handled_letters()
         seen.extend(alerts(store))
         yield from rows(300)[250:]
 
@@ -695,7 +695,7 @@ def test_what_is_stopped_with_a_dead_task_stays_told(store, settlement):
         settlement.run()
     run = stopped.value.report.run_id
     settlement.retry("first", run=run)  # the run waits to be gone on with, and `second` for a person
-    store.alerts.look(LevelCollector(store.database, store.alerts.settings).picture())
+    store.alerts.apply_levels(LevelCollector(store.database, store.alerts.settings).collect())
     assert ("P1", "dead_task", "open") in alerts(store)
     (still,) = [one for one in store.alerts.find(status="open") if one.condition == "dead_task"]
     assert "second" in still.title
@@ -720,21 +720,21 @@ class TestLookThatTakesTime:
     def test_does_not_reopen_an_alert_that_is_over(self, store, flow, fixed):
         with pytest.raises(FlowStopped):
             flow.run()
-        read = LevelCollector(store.database, store.alerts.settings).picture()
+        read = LevelCollector(store.database, store.alerts.settings).collect()
         fixed.append(True)
         flow.retry("settle")
         flow.run()
         assert alerts(store) == [("P1", "dead_task", "resolved")]
-        store.alerts.look(read)
+        store.alerts.apply_levels(read)
         assert alerts(store) == [("P1", "dead_task", "resolved")]
 
     def test_does_not_resolve_an_alert_that_is_newer(self, store, flow):
-        read = LevelCollector(store.database, store.alerts.settings).picture()
+        read = LevelCollector(store.database, store.alerts.settings).collect()
         with pytest.raises(FlowStopped):
             flow.run()
-        store.alerts.look(read)
+        store.alerts.apply_levels(read)
         assert alerts(store) == [("P1", "dead_task", "open")]
-        store.alerts.look(LevelCollector(store.database, store.alerts.settings).picture())
+        store.alerts.apply_levels(LevelCollector(store.database, store.alerts.settings).collect())
         assert alerts(store) == [("P1", "dead_task", "open")]
 
 
@@ -764,10 +764,10 @@ def test_a_flow_that_waited_for_a_person_has_not_worked_all_that_time(store, set
     mended = True
     settlement.retry("settle", run=run)
     settlement.run()
-    picture = store.database.read(
-        lambda connection: picture_of(connection, RunName("flow", run), store.database.dialect.now(connection))
+    snapshot = store.database.read(
+        lambda connection: read_snapshot(connection, RunName("flow", run), store.database.dialect.now(connection))
     )
-    assert picture.seconds < 3_600
+    assert snapshot.seconds < 3_600
 
 
 def test_a_thousand_tasks_that_fail_one_by_one_are_not_judged_one_by_one(store, settlement, monkeypatch):

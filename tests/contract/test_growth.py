@@ -28,8 +28,8 @@ class TestOldLetters:
         put(2)
         put(1, pipeline="orders")
         store.dlq.escalate(pipeline="orders", note="ask the vendor")
-        picture = levels_of(store).picture(now + 31 * DAY)
-        found = old_letters(picture, settings()).findings
+        snapshot = levels_of(store).collect(now + 31 * DAY)
+        found = old_letters(snapshot, settings()).findings
         assert {(one.condition, one.subject.name) for one in found} == {
             ("old_letters", "vendor"),
             ("old_letters", "orders"),
@@ -38,30 +38,30 @@ class TestOldLetters:
 
     def test_age_limit_is_a_setting(self, store, put, now):
         put(1)
-        picture = levels_of(store).picture(now + 3 * DAY)
-        assert old_letters(picture, settings()).findings == ()
-        assert len(old_letters(picture, settings(letter_age=2 * 86_400.0)).findings) == 1
+        snapshot = levels_of(store).collect(now + 3 * DAY)
+        assert old_letters(snapshot, settings()).findings == ()
+        assert len(old_letters(snapshot, settings(letter_age=2 * 86_400.0)).findings) == 1
 
     def test_decided_letters_are_not_old(self, store, put, now):
         put(1)
         store.dlq.discard(pipeline="vendor", note="known")
-        judgement = old_letters(levels_of(store).picture(now + 99 * DAY), settings())
+        judgement = old_letters(levels_of(store).collect(now + 99 * DAY), settings())
         assert judgement.findings == ()
-        assert judgement.weighed("level:old_letters:vendor")
+        assert judgement.covers("level:old_letters:vendor")
 
 
 class TestSize:
     def test_size_is_measured_and_compared(self, store, put):
         put(100)
-        picture = levels_of(store).picture()
-        assert picture.store_bytes > 10_000
-        found = sizes(picture, settings(store_bytes=10_000.0, letters_bytes=1_000.0)).findings
-        on_postgres = picture.letters_bytes is not None
+        snapshot = levels_of(store).collect()
+        assert snapshot.store_bytes > 10_000
+        found = sizes(snapshot, settings(store_bytes=10_000.0, letters_bytes=1_000.0)).findings
+        on_postgres = snapshot.letters_bytes is not None
         assert on_postgres is store.database.dialect.is_remote
         expected = ["store_size", "letters_size"] if on_postgres else ["store_size"]
         assert [one.condition for one in found] == expected
-        assert sizes(picture, settings()).findings == ()
-        assert sizes(picture, settings()).weighed("level:store_size")
+        assert sizes(snapshot, settings()).findings == ()
+        assert sizes(snapshot, settings()).covers("level:store_size")
 
     def test_metrics_have_the_size(self, store, put):
         put(100)

@@ -37,7 +37,7 @@ def levels(store):
 
 def due(levels, now, **settings):
     """What is due then, by name."""
-    return {one.subject.name: one for one in levels(**settings).picture(now).due}
+    return {one.subject.name: one for one in levels(**settings).collect(now).due}
 
 
 def test_a_run_that_never_began_is_missed_at_its_deadline(books, levels):
@@ -155,15 +155,15 @@ def test_one_that_runs_every_few_minutes_is_missed_as_well(books, levels):
 def test_who_has_not_run_for_weeks_is_not_waited_for_any_more(books, levels):
     books.known()
     books.ran_every_day()
-    picture = levels().picture(MONDAY + 20 * DAY)
-    assert (picture.due, picture.given_up) == ((), ("vendor",))
+    snapshot = levels().collect(MONDAY + 20 * DAY)
+    assert (snapshot.due, snapshot.inactive) == ((), ("vendor",))
 
 
 def test_who_promises_nothing_is_not_waited_for(books, levels):
     books.known(sla=None)
     books.ran_every_day()
-    picture = levels().picture(MONDAY)
-    assert (picture.due, picture.given_up) == ((), ("vendor",))
+    snapshot = levels().collect(MONDAY)
+    assert (snapshot.due, snapshot.inactive) == ((), ("vendor",))
 
 
 def test_a_flow_has_deadlines_as_a_pipeline_has(books, levels):
@@ -185,31 +185,31 @@ def test_a_flow_and_a_pipeline_of_one_name_promise_for_themselves(store, store_u
         return redrive.Pipeline("orders", source=redrive.rows.records([{"id": 1}]), sink=sink, store=store).run().read
 
     report = flow.run()
-    picture = levels().picture(soon)
-    (found,) = picture.due
+    snapshot = levels().collect(soon)
+    (found,) = snapshot.due
     assert (found.subject.ident, found.run_id, found.done_at) == ("flow/orders", report.run_id, report.ended_at)
-    assert picture.given_up == ("orders",)
+    assert snapshot.inactive == ("orders",)
 
 
 def test_what_is_set_for_a_flow_that_has_not_run_yet_is_the_flows_when_it_has(books, levels):
     new = {"audit": PipelineSettings(sla=SLA, days=frozenset(range(7)))}
-    levels(pipelines=new).picture(MONDAY - DAY - HOUR)
-    (missed,) = levels(pipelines=new).picture(MONDAY).due
+    levels(pipelines=new).collect(MONDAY - DAY - HOUR)
+    (missed,) = levels(pipelines=new).collect(MONDAY).due
     assert (missed.subject.ident, missed.done_at) == ("audit", None)
     books.known("audit", kind="flow", sla=None, last=MONDAY + HOUR)
     books.flowed(MONDAY + HOUR, MONDAY + 2 * HOUR, name="audit")
-    picture = levels(pipelines=new).picture(MONDAY + 3 * HOUR)
-    assert picture.given_up == ("audit",)
-    assert [(one.subject.ident, one.done_at) for one in picture.due] == [("flow/audit", MONDAY + 2 * HOUR)]
+    snapshot = levels(pipelines=new).collect(MONDAY + 3 * HOUR)
+    assert snapshot.inactive == ("audit",)
+    assert [(one.subject.ident, one.done_at) for one in snapshot.due] == [("flow/audit", MONDAY + 2 * HOUR)]
 
 
 def test_a_time_zone_that_is_not_known_here_hides_its_own_promise_alone(store, books, levels):
     books.known()
     books.ran_every_day()
     books.known("other", sla="06:30 Europe/Kyjiw")
-    picture = levels().picture(MONDAY)
-    assert [one.subject.name for one in picture.due] == ["vendor"]
-    assert picture.given_up == ()
+    snapshot = levels().collect(MONDAY)
+    assert [one.subject.name for one in snapshot.due] == ["vendor"]
+    assert snapshot.inactive == ()
     promises = SlaMonitor(store.database, AlertSettings())
     promises.due(MONDAY)
     assert list(promises.unknown) == ["due:other"]
@@ -255,9 +255,9 @@ def test_a_quiet_look_asks_few_questions_however_much_there_is_and_reads_no_lett
         books.ran_every_day(name=f"p{number}", days=3, back=0)
     put(50)
     watched = levels()
-    assert len(watched.picture(MONDAY + HOUR).due) == 40
+    assert len(watched.collect(MONDAY + HOUR).due) == 40
     with statements() as heard:
-        assert len(watched.picture(MONDAY + HOUR + MINUTE).due) == 40
+        assert len(watched.collect(MONDAY + HOUR + MINUTE).due) == 40
     assert len(heard) < 25
     reading = [one for one in heard if "dead_letter_queue" in one and "pg_total_relation_size" not in one]
     assert reading == []
@@ -269,8 +269,8 @@ def test_a_quiet_look_asks_few_questions_however_much_there_is_and_reads_no_lett
 def fresh(levels, now, **own):
     """Return the freshness of "vendor" then, and the conditions that are found."""
     settings = {"pipelines": {"vendor": PipelineSettings(fresh_within=5_400.0, **own)}}
-    picture = levels(**settings).picture(now)
-    return picture.fresh[0], [one.condition for one in freshness(picture, AlertSettings(**settings)).findings]
+    snapshot = levels(**settings).collect(now)
+    return snapshot.fresh[0], [one.condition for one in freshness(snapshot, AlertSettings(**settings)).findings]
 
 
 class TestFreshness:
@@ -312,7 +312,7 @@ class TestFreshness:
 
 def test_a_run_that_nobody_is_behind_is_lost(books, levels):
     run_id = books.ran(MONDAY - HOUR)
-    (found,) = levels().picture(MONDAY).running
+    (found,) = levels().collect(MONDAY).running
     assert (found.run_id, found.lost) == (run_id, True)
 
 
@@ -343,7 +343,7 @@ def test_a_service_is_its_last_hour_by_quarters(books, levels):
         rollup(quarter, successes=0, retries=4, failed_4xx=2),
         {**rollup(quarter, successes=1), "service": "bank"},
     )
-    bank, found = levels().picture(now).services
+    bank, found = levels().collect(now).services
     assert (bank.name, bank.hour.successes, bank.minutes) == ("bank", 1, ())
     assert found.quarters == (Window(calls=40, failed=5, successes=30, retries=3), Window(retries=4))
     assert (found.failed_4xx, found.failed_auth) == (2, 0)
@@ -357,7 +357,7 @@ def test_last_refusal_and_success_are_known_to_the_second(books, levels):
     times = {"last_failed_auth": quarter + second, "last_success": quarter + 2 * second}
     books.put(service_rollups, rollup(quarter - HOUR, failed_auth=1, successes=1))
     books.put(service_rollups, rollup(quarter, failed_auth=1, successes=1, **times))
-    (found,) = levels().picture(now).services
+    (found,) = levels().collect(now).services
     assert (found.last_auth_failure, found.last_success) == (quarter + second, quarter + 2 * second)
 
 
@@ -379,7 +379,7 @@ class TestWhatIsUsual:
         )
 
     def usual(self, levels):
-        (found,) = levels().picture(self.NOW).services
+        (found,) = levels().collect(self.NOW).services
         return [(one.successes, one.retries) for one in found.usual]
 
     def alert(self, store, since, until, *, by=None, key="service:shipfast:down"):
@@ -425,7 +425,7 @@ def test_the_minutes_of_a_service_are_those_of_three_hours_the_oldest_first(book
     books.put(service_rollups, rollup(MONDAY - HOUR, successes=1, retries=0, failed_4xx=0, failed_auth=0))
     minutes = [MONDAY - 181 * MINUTE, MONDAY - MINUTE, MONDAY - 179 * MINUTE]
     books.put(service_minutes, *({"service": "shipfast", "at": at, "attempts": 3, "faults": 2} for at in minutes))
-    (found,) = levels().picture(MONDAY).services
+    (found,) = levels().collect(MONDAY).services
     assert [one.at for one in found.minutes] == [MONDAY - 179 * MINUTE, MONDAY - MINUTE]
     assert {(one.attempts, one.faults) for one in found.minutes} == {(3, 2)}
 
@@ -433,7 +433,7 @@ def test_the_minutes_of_a_service_are_those_of_three_hours_the_oldest_first(book
 def test_a_service_is_known_to_be_used_by_the_pipelines_it_has_ended(books, levels):
     books.put(service_rollups, rollup(MONDAY - HOUR, successes=1, retries=0, failed_4xx=0, failed_auth=0))
     books.ran(MONDAY - HOUR, MONDAY - HOUR / 2, status="failed", error_service="shipfast")
-    (found,) = levels().picture(MONDAY).services
+    (found,) = levels().collect(MONDAY).services
     assert found.used_by == ("vendor",)
 
 
@@ -443,26 +443,26 @@ def test_pending_letters_are_counted_by_pipeline_with_what_most_of_them_are_abou
     put(3, pipeline="orders", error="id: missing")
     dlq.discard(ids=[1], note="not ours")
     now = datetime.now(UTC)
-    picture = levels().picture(now)
-    orders, vendor = picture.letters
+    snapshot = levels().collect(now)
+    orders, vendor = snapshot.letters
     assert (vendor.pipeline, vendor.pending, vendor.new_today) == ("vendor", 6, 6)
     assert vendor.cause == "fee: not a number"
-    assert (orders.pipeline, orders.pending, picture.pending_total) == ("orders", 3, 9)
-    (_, later) = levels().picture(now + 26 * HOUR).letters
+    assert (orders.pipeline, orders.pending, snapshot.pending_total) == ("orders", 3, 9)
+    (_, later) = levels().collect(now + 26 * HOUR).letters
     assert (later.pending, later.new_today) == (6, 0)
     dlq.discard(pipeline=["vendor", "orders"], note="enough")
-    assert levels().picture(now).letters == ()
+    assert levels().collect(now).letters == ()
 
 
 def test_a_secret_in_a_cause_is_not_in_the_picture(put, levels):
     put(1, error="refused: password='hunter2 three'")
-    (found,) = levels().picture(datetime.now(UTC)).letters
+    (found,) = levels().collect(datetime.now(UTC)).letters
     assert "hunter2" not in str(found)
 
 
 def test_what_the_store_cannot_say_is_unknown_and_the_rest_is_said(store, put, levels):
     put(3)
     store.database.write(lambda connection: connection.execute(DropTable(service_rollups)))
-    picture = levels().picture(datetime.now(UTC))
-    assert picture.unknown["services"]
-    assert picture.pending_total == 3
+    snapshot = levels().collect(datetime.now(UTC))
+    assert snapshot.unknown["services"]
+    assert snapshot.pending_total == 3

@@ -59,12 +59,12 @@ def counted(store):
 
 def test_a_table_is_counted_once_an_hour_by_whichever_process(store, levels, orders, watched):
     orders(4)
-    (found,) = levels(tables=(watched,)).picture(MONDAY).tables
+    (found,) = levels(tables=(watched,)).collect(MONDAY).tables
     assert (found.name, found.rows, found.week_ago, found.pipeline) == ("Orders", 4, None, "orders")
     orders(9)
-    (found,) = levels(tables=(watched,)).picture(MONDAY + HOUR - MINUTE).tables
+    (found,) = levels(tables=(watched,)).collect(MONDAY + HOUR - MINUTE).tables
     assert found.rows == 4
-    (found,) = levels(tables=(watched,)).picture(MONDAY + HOUR).tables
+    (found,) = levels(tables=(watched,)).collect(MONDAY + HOUR).tables
     assert found.rows == 9
     assert counted(store) == [(MONDAY, 4.0), (MONDAY + HOUR, 9.0)]
 
@@ -79,7 +79,7 @@ def test_a_table_is_compared_with_the_count_nearest_to_this_hour_last_week(
     then = MONDAY - 7 * DAY
     samples = [(then + hours * HOUR, 100.0 + place) for place, hours in enumerate(hours_off)]
     books.put(gauges, *({"name": "rows:Orders", "at": at, "value": value} for at, value in samples))
-    (found,) = levels(tables=(watched,)).picture(MONDAY).tables
+    (found,) = levels(tables=(watched,)).collect(MONDAY).tables
     assert (found.rows, found.week_ago) == (2, week_ago)
 
 
@@ -87,7 +87,7 @@ def test_counts_are_kept_for_fifteen_days(store, books, levels, orders, watched)
     orders(2)
     for days in (14.9, 15.1):
         books.put(gauges, {"name": "rows:Orders", "at": MONDAY - days * DAY, "value": 1.0})
-    levels(tables=(watched,)).picture(MONDAY)
+    levels(tables=(watched,)).collect(MONDAY)
     assert [at for at, _ in counted(store)] == [MONDAY - 14.9 * DAY, MONDAY]
 
 
@@ -97,26 +97,26 @@ def test_a_table_that_cannot_be_counted_is_unknown_and_tried_again_after_five_mi
     missing = WatchedTable(name="nowhere", url=store_url)
     orders(3)
     looking = levels(tables=(missing, watched))
-    picture = looking.picture(MONDAY)
-    assert "nowhere" in picture.unknown["tables:nowhere"]
-    assert [one.name for one in picture.tables] == ["Orders"]
+    snapshot = looking.collect(MONDAY)
+    assert "nowhere" in snapshot.unknown["tables:nowhere"]
+    assert [one.name for one in snapshot.tables] == ["Orders"]
     with statements() as heard:
-        assert "tables:nowhere" in looking.picture(MONDAY + 4 * MINUTE).unknown
+        assert "tables:nowhere" in looking.collect(MONDAY + 4 * MINUTE).unknown
     assert [one for one in heard if "nowhere" in one] == []
     with statements() as heard:
-        looking.picture(MONDAY + 5 * MINUTE)
+        looking.collect(MONDAY + 5 * MINUTE)
     assert len([one for one in heard if "nowhere" in one]) == 1
 
 
 def test_a_table_of_a_server_that_is_not_there_is_unknown_without_its_password(levels):
     gone = WatchedTable(name="orders", url="postgresql://me:hunter2@127.0.0.1:1/prod")
-    picture = levels(tables=(gone,)).picture(MONDAY)
-    assert "hunter2" not in picture.unknown["tables:orders"]
+    snapshot = levels(tables=(gone,)).collect(MONDAY)
+    assert "hunter2" not in snapshot.unknown["tables:orders"]
 
 
 def test_a_file_that_is_not_there_is_not_made(levels, tmp_path):
     gone = WatchedTable(name="orders", url=f"sqlite:///{tmp_path}/typo.db")
-    assert "tables:orders" in levels(tables=(gone,)).picture(MONDAY).unknown
+    assert "tables:orders" in levels(tables=(gone,)).collect(MONDAY).unknown
     assert not (tmp_path / "typo.db").exists()
 
 
@@ -127,7 +127,7 @@ def test_a_table_of_duckdb_is_counted(levels, tmp_path):
         connection.execute('CREATE SCHEMA silver; CREATE TABLE silver."Orders" AS SELECT 1 AS id')
     (found,) = (
         levels(tables=(WatchedTable(name="silver.Orders", url=f"duckdb:///{tmp_path}/w.duckdb"),))
-        .picture(MONDAY)
+        .collect(MONDAY)
         .tables
     )
     assert found.rows == 1
@@ -145,7 +145,7 @@ def slot(postgres_url):
 
 
 def test_the_replication_slots_of_the_stores_own_server_are_watched(store, levels, slot):
-    found = levels().picture(MONDAY).slots
+    found = levels().collect(MONDAY).slots
     if not store.database.dialect.is_remote:
         assert found == ()
         return
@@ -157,10 +157,10 @@ def test_the_replication_slots_of_the_stores_own_server_are_watched(store, level
 def test_slots_of_several_servers_are_told_apart_and_one_that_is_down_hides_no_other(store, levels, slot, postgres_url):
     port = psycopg.conninfo.conninfo_to_dict(postgres_url)["port"]
     by_name = postgres_url.replace("127.0.0.1", "localhost")
-    picture = levels(slots=(postgres_url, by_name, "postgresql://me:hunter2@127.0.0.1:1/x")).picture(MONDAY)
-    assert {one.name for one in picture.slots} == {f"warehouse on 127.0.0.1:{port}", f"warehouse on localhost:{port}"}
-    assert list(picture.unknown) == ["slots:127.0.0.1:1"]
-    assert "hunter2" not in picture.unknown["slots:127.0.0.1:1"]
+    snapshot = levels(slots=(postgres_url, by_name, "postgresql://me:hunter2@127.0.0.1:1/x")).collect(MONDAY)
+    assert {one.name for one in snapshot.slots} == {f"warehouse on 127.0.0.1:{port}", f"warehouse on localhost:{port}"}
+    assert list(snapshot.unknown) == ["slots:127.0.0.1:1"]
+    assert "hunter2" not in snapshot.unknown["slots:127.0.0.1:1"]
 
 
 # ── lags ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,8 +177,8 @@ class Broker:
 
 def test_a_probe_is_a_function_or_an_object_and_answers_one_lag_or_several(levels):
     found = {"one": lambda: Lag(consumer="mail", messages=0), "several": Broker()}
-    picture = levels(probes=probes(found, found.get)).picture(MONDAY)
-    assert [one.consumer for one in picture.lags] == ["mail", "billing", "audit"]
+    snapshot = levels(probes=probes(found, found.get)).collect(MONDAY)
+    assert [one.consumer for one in snapshot.lags] == ["mail", "billing", "audit"]
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_a_probe_is_a_function_or_an_object_and_answers_one_lag_or_several(level
 )
 def test_a_probe_that_fails_is_unknown_and_hides_no_other(levels, probe, reason):
     found = {"one": probe, "other": lambda: Lag(consumer="mail", messages=1)}
-    picture = levels(probes=probes(found, found.get)).picture(MONDAY)
-    assert picture.unknown == {"lags:one": reason}
-    assert [one.consumer for one in picture.lags] == ["mail"]
+    snapshot = levels(probes=probes(found, found.get)).collect(MONDAY)
+    assert snapshot.unknown == {"lags:one": reason}
+    assert [one.consumer for one in snapshot.lags] == ["mail"]
 
 
 @pytest.mark.parametrize("found", [Broker, 12, None])
@@ -224,20 +224,20 @@ def test_a_probe_that_hangs_is_not_waited_for_nor_asked_again_and_is_heard_when_
         return Lag(consumer="slow", messages=1)
 
     looking = levels(probes=probes(["p"], lambda name: hangs), patience=0.05)
-    assert list(looking.picture(MONDAY).unknown) == ["lags:p"]
-    assert list(looking.picture(MONDAY + MINUTE).unknown) == ["lags:p"]
+    assert list(looking.collect(MONDAY).unknown) == ["lags:p"]
+    assert list(looking.collect(MONDAY + MINUTE).unknown) == ["lags:p"]
     answers.set()
     answered.wait(QUICK)
-    while not (picture := looking.picture(MONDAY + 2 * MINUTE)).lags:
+    while not (snapshot := looking.collect(MONDAY + 2 * MINUTE)).lags:
         assert asked == [None]
-    assert picture.unknown == {}
+    assert snapshot.unknown == {}
 
 
 def test_who_was_waited_for_in_vain_is_not_waited_for_again():
     errands, answers = ProbeRunner(), threading.Event()
     errands.send({"slow": answers.wait})
-    assert errands.back(until=time.monotonic())["slow"].still_out
-    assert errands.back(until=time.monotonic() + 3_600)["slow"].still_out  # or this test takes an hour
+    assert errands.collect(until=time.monotonic())["slow"].still_out
+    assert errands.collect(until=time.monotonic() + 3_600)["slow"].still_out  # or this test takes an hour
     answers.set()
 
 
@@ -264,7 +264,7 @@ class TestFreshTable:
 
         def look(now):
             clock.advance((now - clock.now()).total_seconds())
-            desk.look(levels.picture(now))
+            desk.apply_levels(levels.collect(now))
             found = desk.find(status="open", condition="stale")
             return [one.title for one in found if one.gone_since is None]
 
@@ -283,7 +283,7 @@ class TestFreshTable:
     def test_column_that_is_not_there_is_a_failed_monitor_and_no_all_clear(self, store, store_url, look, loads):
         assert len(look(MONDAY)) == 1
         table = WatchedTable(name="Loads", url=store_url, time_column="nope", fresh_within=3_600.0)
-        picture = levels_of(store, tables=(table,)).picture(MONDAY)
-        assert "nope" in picture.unknown["newest:Loads"]
-        store.alerts.look(picture)
+        snapshot = levels_of(store, tables=(table,)).collect(MONDAY)
+        assert "nope" in snapshot.unknown["newest:Loads"]
+        store.alerts.apply_levels(snapshot)
         assert [one.gone_since for one in store.alerts.find(condition="stale")] == [None]

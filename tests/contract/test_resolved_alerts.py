@@ -85,7 +85,7 @@ class Pipeline(Books):
             run_id = told_of[-1 if newest else 0]
             self.store.dlq.discard(run_id=run_id, note="known")
             self.model.settled(run_id)
-            self.desk.look_at_letters()
+            self.desk.resolve_handled_letters()
 
     def acknowledge(self):
         for alert in self.desk.find(status=AlertStatus.OPEN):
@@ -130,7 +130,7 @@ class Pipeline(Books):
         is_open = self.model.runs[run_id].letters if not is_new else False
         self.model.ended(run_id, values["status"], ended, rejected=bool(rejected) or is_open)
         if judged and outcome != "running":
-            self.desk.hear(RunEnded(report=SimpleNamespace(run_id=run_id)))
+            self.desk.handle_event(RunEnded(report=SimpleNamespace(run_id=run_id)))
 
     def _change(self, run_id, values):
         changed = update(runs).where(runs.c.run_id == run_id).values(values)

@@ -513,6 +513,6 @@ def test_rubbish_is_refused_and_nothing_is_removed(store, few, older_than, says)
 
 
 def test_as_much_is_kept_as_the_rules_look_at():
-    assert finished.NEWEST >= judging._REMEMBERED
+    assert finished.NEWEST >= judging._HISTORY_RUNS
     assert sla_calendar.KNOWN + timedelta(days=sla_calendar.BACK) <= finished.LEARNED
     assert finished.UNTOLD >= open_alerts._REMEMBERED

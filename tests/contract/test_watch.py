@@ -366,16 +366,16 @@ def test_who_stood_still_and_was_followed_by_another_tells_nothing_of_what_it_sa
         at = post.clock.now() - minute * MINUTE
         post.put(service_minutes, {"service": "api", "at": at, "attempts": 20, "faults": 20})
     frozen, other = post.watch(), post.watch()
-    measured = frozen._levels.picture
+    measured = frozen._levels.collect
 
     def stood_still(now=None):
-        picture = measured(now)
+        snapshot = measured(now)
         post.clock.advance(2 * LEASE.total_seconds())
         post.store.database.write(lambda connection: connection.execute(delete(service_minutes)))
         assert other.look()
-        return picture
+        return snapshot
 
-    frozen._levels.picture = stood_still
+    frozen._levels.collect = stood_still
     frozen.look()
     assert post.desk().find() == []
 

@@ -65,7 +65,7 @@ class TestHealth:
         def broken(*args, **options):
             raise StoreError("the schema is gone")
 
-        monkeypatch.setattr(LevelCollector, "picture", broken)
+        monkeypatch.setattr(LevelCollector, "collect", broken)
         watch.look()
         assert watch.health() == (False, "the watch leads, and has not completed a look yet")
 
@@ -112,7 +112,7 @@ class TestHeartbeat:
             raise StoreError("the schema is gone")
 
         with monkeypatch.context() as patched:
-            patched.setattr(LevelCollector, "picture", broken)
+            patched.setattr(LevelCollector, "collect", broken)
             watch.look()
         assert server.requests == []
         watch.look()

@@ -11,11 +11,11 @@ import redrive
 from redrive.alerts.config.settings import AlertSettings, Thresholds
 from redrive.alerts.facts.snapshot import (
     Judgement,
-    LevelPicture,
+    LevelSnapshot,
     Minute,
     PastRun,
     RunSnapshot,
-    ServicePicture,
+    ServiceSnapshot,
     Window,
 )
 from redrive.alerts.rules.registry import of_levels, of_run
@@ -78,7 +78,7 @@ def read_before(*counts: int, status: str = "complete") -> tuple[PastRun, ...]:
     return tuple(replace(past(600.0, status=status)[0], read=count) for count in counts)
 
 
-def a_service(**told: Any) -> ServicePicture:
+def a_service(**told: Any) -> ServiceSnapshot:
     """A service that did nothing, but for what is told: sums of its last hour, and with `_before` of an earlier day."""
     names = ("calls", "failed", "successes", "retries")
     now = {name: told.pop(name) for name in names if name in told}
@@ -87,7 +87,7 @@ def a_service(**told: Any) -> ServicePicture:
         told["quarters"] = (Window(**now),)
     if before:
         told["usual"] = (Window(**before),)
-    return ServicePicture(**{"name": "shipfast", **told})
+    return ServiceSnapshot(**{"name": "shipfast", **told})
 
 
 def minutes(*told: tuple[int, int, int]) -> tuple[Minute, ...]:
@@ -95,9 +95,9 @@ def minutes(*told: tuple[int, int, int]) -> tuple[Minute, ...]:
     return tuple(Minute(at=NOW - ago * MINUTE, attempts=attempts, faults=faults) for ago, attempts, faults in told)
 
 
-def levels(**told: Any) -> LevelPicture:
+def levels(**told: Any) -> LevelSnapshot:
     """Everything that is a level, and nothing of it worth a word."""
-    return LevelPicture(now=told.pop("now", NOW), **told)
+    return LevelSnapshot(now=told.pop("now", NOW), **told)
 
 
 def judged(run: RunSnapshot, settings: AlertSettings | None = None, now: datetime = NOW) -> Judgement:
@@ -105,9 +105,9 @@ def judged(run: RunSnapshot, settings: AlertSettings | None = None, now: datetim
     return of_run(run, settings or AlertSettings(), now=now)
 
 
-def looked(picture: LevelPicture, settings: AlertSettings | None = None) -> Judgement:
+def looked(snapshot: LevelSnapshot, settings: AlertSettings | None = None) -> Judgement:
     """What the rules say of the levels."""
-    return of_levels(picture, settings or AlertSettings())
+    return of_levels(snapshot, settings or AlertSettings())
 
 
 def conditions(judgement: Judgement) -> list[str]:

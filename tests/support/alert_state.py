@@ -36,7 +36,7 @@ class Books:
         judged = frozenset({*judged, *(one.evidence for one in findings)})
         judgement = Judgement(findings=findings, judged=judged, judged_under=frozenset(under))
         now = after(at)
-        changes = state_machine.judged(
+        changes = state_machine.apply_judgement(
             self.cases,
             judgement,
             now,
@@ -49,7 +49,7 @@ class Books:
     def pass_time(self, at):
         now = after(at)
         return self._take(
-            {key: state_machine.passed(case, now, self.settings) for key, case in self.cases.items()}, now
+            {key: state_machine.pass_time(case, now, self.settings) for key, case in self.cases.items()}, now
         )
 
     def decide(self, key, step, at, **options):
@@ -79,11 +79,11 @@ class Books:
     def _take(self, changes, now):
         told = []
         for key, change in changes.items():
-            case = change.case
+            case = change.record
             self.cases.pop(key, None)
             if case is None:
                 continue
-            if case.alert.id == state_machine.UNTOLD:
+            if case.alert.id == state_machine.UNSAVED:
                 self._serial += 1
                 case = replace(case, alert=replace(case.alert, id=self._serial))
             if case.alert.is_over:
@@ -91,7 +91,7 @@ class Books:
                 self._returns[case.alert.id] = case.returns
             else:
                 self.cases[key] = case
-            told += [(case.alert.id, what, now) for what in change.told]
+            told += [(case.alert.id, what, now) for what in change.messages]
         self.told += told
         return [what for _, what, _ in told]
 

@@ -125,8 +125,8 @@ class World:
 
     def _judge_run(self, status, run_id, failures, **error):
         now = self.clock.now()
-        picture = a_run(status, run_id=run_id, failures=failures, started_at=now, ended_at=now, **error)
-        self._take(judged(picture, SETTINGS, now))
+        snapshot = a_run(status, run_id=run_id, failures=failures, started_at=now, ended_at=now, **error)
+        self._take(judged(snapshot, SETTINGS, now))
 
     # ── the watch ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,9 +140,7 @@ class World:
         for key, case in list(self.books.cases.items()):
             alert = case.alert
             if alert.status is AlertStatus.OPEN and now - alert.opened_at >= 20 * MINUTE:
-                self.books.decide(
-                    key, state_machine.acknowledged, self.elapsed.total_seconds(), by="on-call", note=None
-                )
+                self.books.decide(key, state_machine.acknowledge, self.elapsed.total_seconds(), by="on-call", note=None)
 
     def _take(self, judgement):
         under = judgement.judged_under

@@ -1,1 +1,1 @@
-"""Whom to tell, when, and in which words."""
+"""Alerts: conditions and rules, the life of an alert, and the delivery of messages to channels."""

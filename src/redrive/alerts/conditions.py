@@ -1,4 +1,7 @@
-"""Every condition there is, in one table: how soon a person is needed, and where it begins."""
+"""The table of conditions with their severities and thresholds, and the function that makes findings of them.
+
+Used by the rules, by the settings, and by `redrive alerts rules`.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ _ERROR_LENGTH = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One thing that people are told about."""
+    """A condition that opens an alert when it holds."""
 
     name: str
     urgency: Severity
     words: str
-    """What it means, for people."""
+    """A description for operators."""
     thresholds: tuple[str, ...] = ()
-    """The names of what is set in `[alerts.thresholds]`; the first one is where it begins."""
+    """The names of its settings in `[alerts.thresholds]`; the first is its limit."""
     elsewhere: str | None = None
-    """What else it depends on, and where that is set."""
+    """Other settings that it depends on."""
 
 
 _P1, _P2, _P3 = Severity.P1, Severity.P2, Severity.P3
@@ -119,10 +122,10 @@ CONDITIONS: Mapping[str, Condition] = dict(
         ),
     )
 )
-"""By name, the most urgent first."""
+"""The conditions by name, the highest severity first."""
 
 
-def found(
+def make_finding(
     condition: str,
     subject: Subject,
     title: str,
@@ -136,7 +139,7 @@ def found(
     group: str | None = None,
     group_title: str | None = None,
 ) -> Finding:
-    """A finding of a condition of the table; its texts are lines without secrets, whatever they were made of."""
+    """Return a finding of a condition of the table, with its texts masked and on a single line."""
     return Finding(
         key=key,
         condition=condition,
@@ -145,11 +148,11 @@ def found(
         title=safe_line(title, TITLE_LENGTH),
         facts=replace(
             facts,
-            error=_said(facts.error),
-            cause=_said(facts.cause),
-            impact=_said(facts.impact),
-            next_step=_said(facts.next_step),
-            checkpoint=_said(facts.checkpoint),
+            error=_safe_text(facts.error),
+            cause=_safe_text(facts.cause),
+            impact=_safe_text(facts.impact),
+            next_step=_safe_text(facts.next_step),
+            checkpoint=_safe_text(facts.checkpoint),
             detail=None if facts.detail is None else safe(facts.detail),
         ),
         evidence=evidence,
@@ -161,5 +164,5 @@ def found(
     )
 
 
-def _said(text: str | None) -> str | None:
+def _safe_text(text: str | None) -> str | None:
     return None if text is None else safe_line(text, _ERROR_LENGTH)

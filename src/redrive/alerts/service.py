@@ -1,4 +1,7 @@
-"""`store.alerts`: hears of runs, judges them, and keeps what people are to be told until they were."""
+"""The service behind `store.alerts`: it judges runs, opens and resolves alerts, and sends the messages about them.
+
+Used by stores, which pass it every event; by `redrive watch`, which passes it snapshots of the levels; and by users.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,16 @@ from redrive._internal.masking import mask
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.custom import Fact, custom_finding, own_key
 from redrive.alerts.delivery.sender import Sender
-from redrive.alerts.facts.runs import RunName, gate_of, mark_judged, picture_of, still_runs, unjudged, waits
-from redrive.alerts.facts.snapshot import Judgement, LevelPicture
+from redrive.alerts.facts.runs import (
+    RunName,
+    gate_of,
+    has_open_letters,
+    mark_judged,
+    read_snapshot,
+    still_runs,
+    unjudged,
+)
+from redrive.alerts.facts.snapshot import Judgement, LevelSnapshot
 from redrive.alerts.lifecycle.debounce import Debouncer
 from redrive.alerts.lifecycle.repository import OPEN, AlertRepository
 from redrive.alerts.lifecycle.retired import is_about, withdraw
@@ -45,18 +56,18 @@ from redrive.store.schema import SCHEMA
 
 LOG = logging.getLogger("redrive.alerts")
 
-_MOST = 1_000  # alerts about letters that are looked at
-_OF_ITS_TASKS = ("dead:", "task_sla:")
-"""How evidence begins that is about tasks of one run, whatever other runs do."""
-_OF_ITS_ROWS = ":gate"
-"""How evidence ends that is about rejected rows: they stay quarantined, whatever other runs do."""
-_OTHERS = 5  # runs of others that are judged with one of our own
+_MAX_ALERTS = 1_000  # open alerts that are read for one decision
+_TASK_EVIDENCE = ("dead:", "task_sla:")
+"""Prefixes of evidence about the tasks of a single run, which later runs do not change."""
+_ROW_EVIDENCE = ":gate"
+"""Suffix of evidence about rejected rows, which stay quarantined whatever later runs do."""
+_MAX_OTHER_RUNS = 5  # runs of other processes that are judged after one of this process
 
 
 class Alerts:
-    """Where failures become alerts, of all runs of one store.
+    """Turn failures of the runs of one store into alerts, and manage these alerts.
 
-    Whatever it does, it never fails the run that it hears of: what it could not do, `redrive watch` does later.
+    An error of the store never fails the run that is judged: `redrive watch` judges the run later.
     """
 
     def __init__(self, database: Database, settings: AlertSettings, *, clock: Clock | None = None) -> None:
@@ -64,117 +75,131 @@ class Alerts:
         self.ledger = AlertRepository(database, settings)
         self.sender = Sender(database, settings)
         self._silences = SilenceLog(database)
-        self._pace = Debouncer(self.judge)
+        self._debouncer = Debouncer(self.judge)
         self._database = database
         self._clock = clock
 
     def __repr__(self) -> str:
         return f"<Desk of {self._database.name}>"
 
-    # ── what happens ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── events and judgements ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def hear(self, event: Event) -> None:
-        """Judge the run that an event tells of, and see that people are told."""
+    def handle_event(self, event: Event) -> None:
+        """Judge the run that an event is about, and send the alerts that follow from it."""
         if not self.settings.enabled:
             return
         try:
             if isinstance(event, LettersReplayed | LettersChanged | LettersPurged):
-                self.look_at_letters()
+                self.resolve_handled_letters()
             elif (run := _run_of(event)) is not None:
                 if isinstance(event, TasksDead | TaskFailed | SlaAtRisk):
-                    self._pace.ask(run)
+                    self._debouncer.ask(run)
                 else:
-                    self._pace.end(run)
+                    self._debouncer.end(run)
                     self.judge(run)
-                    self.judge_ended(limit=_OTHERS)  # what their own processes could not judge
-                    self.look_at_letters()  # a run may have made good what another was told of
+                    self.judge_ended(limit=_MAX_OTHER_RUNS)  # runs whose own processes could not judge them
+                    self.resolve_handled_letters()  # a run may have repaired rows that an alert is about
         except StoreError as error:
             LOG.warning("what happened could not be judged now, and will be by `redrive watch`: %s", mask(str(error)))
 
     def judge(self, run: RunName) -> list[Alert]:
-        """Judge one run as it stands: for good where it has ended, and so far where it goes on."""
+        """Judge one run by its current state; the judgement of an ended run is final."""
         now = self._now()
-        picture, at = self._database.read(lambda connection: self._seen(connection, run, now))
-        if picture is None:
+        snapshot, at = self._database.read(lambda connection: self._read_run(connection, run, now))
+        if snapshot is None:
             return []
-        judgement = registry.of_run(picture, self.settings, now=at)
-        if picture.is_history:
-            judgement = _of_its_own(judgement)
+        judgement = registry.of_run(snapshot, self.settings, now=at)
+        if snapshot.is_history:
+            judgement = _keep_run_evidence(judgement)
 
-        def is_as_seen(connection: Connection) -> bool:
-            """Another process may have judged it meanwhile, or have gone on with it: its end is then judged anew."""
-            if picture.ended_at is None:
+        def is_unchanged(connection: Connection) -> bool:
+            """Return whether no other process has judged or resumed the run meanwhile."""
+            if snapshot.ended_at is None:
                 return still_runs(connection, run)
-            return mark_judged(connection, run, ended_at=picture.ended_at, now=at)
+            return mark_judged(connection, run, ended_at=snapshot.ended_at, now=at)
 
-        return self._applied(judgement, only_if=is_as_seen)
+        return self._apply(judgement, only_if=is_unchanged)
 
     def judge_ended(self, *, limit: int = 100) -> list[Alert]:
-        """Judge runs that ended and that nobody has judged: their process was killed, or had no store."""
+        """Judge ended runs that were not judged because their process was killed or could not reach the store."""
         waiting = self._database.read(lambda connection: unjudged(connection, limit=limit))
         return [alert for run in waiting for alert in self.judge(run)]
 
-    def look(self, picture: LevelPicture, *, only_if: Callable[[Connection], bool] | None = None) -> list[Alert]:
-        """Judge what is a level, provided that whoever looked may still say so when it is stored."""
-        changed = self._applied(registry.of_levels(picture, self.settings), as_of=picture.now, only_if=only_if)
-        return self.look_at_letters() + changed
+    def apply_levels(
+        self, snapshot: LevelSnapshot, *, only_if: Callable[[Connection], bool] | None = None
+    ) -> list[Alert]:
+        """Judge a snapshot of the levels.
+
+        Args:
+            snapshot: What was measured.
+            only_if: Called in the transaction of the judgement; if it returns false, nothing is changed.
+
+        Returns:
+            The alerts that were opened, escalated or resolved.
+        """
+        changed = self._apply(registry.of_levels(snapshot, self.settings), as_of=snapshot.now, only_if=only_if)
+        return self.resolve_handled_letters() + changed
 
     def apply(self, judgement: Judgement) -> list[Alert]:
-        """Take in what the watch finds of itself."""
-        return self._applied(judgement)
+        """Apply a judgement of the watch about itself."""
+        return self._apply(judgement)
 
-    def look_at_letters(self) -> list[Alert]:
-        """Close what was told of rejected rows, where none of them waits for an operator, and no run is aborted."""
-        told = [one for one in self.find(status=OPEN, limit=_MOST) if gate_of(one) in one.evidence]
-        if not told:
+    def resolve_handled_letters(self) -> list[Alert]:
+        """Resolve alerts about rejected rows whose letters are all reprocessed or discarded."""
+        alerts = [alert for alert in self.find(status=OPEN, limit=_MAX_ALERTS) if gate_of(alert) in alert.evidence]
+        if not alerts:
             return []
-        settled = self._database.read(lambda connection: [one for one in told if not waits(connection, one)])
-        return self._applied(Judgement(judged=frozenset(gate_of(one) for one in settled))) if settled else []
+        handled = self._database.read(
+            lambda connection: [alert for alert in alerts if not has_open_letters(connection, alert)]
+        )
+        return self._apply(Judgement(judged=frozenset(gate_of(alert) for alert in handled))) if handled else []
 
     def pass_time(self) -> list[Alert]:
-        """Tell of what has held for long enough, repeat what is still open, and close what is over."""
+        """Open alerts whose condition has held for long enough, repeat open alerts, and resolve those that cleared."""
         changed = self.ledger.pass_time(now=self._now())
         self.sender.ring()
         return changed
 
     def send_due(self) -> int:
-        """Send what is due, now; how many messages went out."""
+        """Send the messages that are due now; return how many were sent."""
         return self.sender.send_due(now=self._now())
 
-    def _seen(self, connection: Connection, run: RunName, now: datetime | None) -> tuple[Any, datetime]:
+    def _read_run(self, connection: Connection, run: RunName, now: datetime | None) -> tuple[Any, datetime]:
         at = self._database.dialect.now(connection) if now is None else now
-        return picture_of(connection, run, at), at
+        return read_snapshot(connection, run, at), at
 
-    def _applied(
+    def _apply(
         self,
         judgement: Judgement,
         *,
         as_of: datetime | None = None,
         only_if: Callable[[Connection], bool] | None = None,
     ) -> list[Alert]:
-        changed = self.ledger.apply(self._as_asked_here(judgement), now=self._now(), as_of=as_of, only_if=only_if)
+        changed = self.ledger.apply(self._adapt_sql(judgement), now=self._now(), as_of=as_of, only_if=only_if)
         if changed:
             self.sender.ring()
         else:  # a snooze that ended, or what others have left: a silence or quiet hours may be over
             self.sender.ring_if_due(now=self._now())
         return changed
 
-    def _as_asked_here(self, judgement: Judgement) -> Judgement:
-        """With SQL as this database understands it: a file knows no schemas."""
+    def _adapt_sql(self, judgement: Judgement) -> Judgement:
+        """Return the judgement with its SQL in the form of this database: SQLite has no schemas."""
         if self._database.dialect.is_remote:
             return judgement
-        asked = (
-            replace(one.facts, sql=(one.facts.sql or "").replace(f"FROM {SCHEMA}.", "FROM ") or None)
-            for one in judgement.findings
+        adapted = (
+            replace(finding.facts, sql=(finding.facts.sql or "").replace(f"FROM {SCHEMA}.", "FROM ") or None)
+            for finding in judgement.findings
         )
-        findings = tuple(replace(one, facts=facts) for one, facts in zip(judgement.findings, asked, strict=True))
+        findings = tuple(
+            replace(finding, facts=facts) for finding, facts in zip(judgement.findings, adapted, strict=True)
+        )
         return replace(judgement, findings=findings)
 
     def _now(self) -> datetime | None:
-        """The clock that was given; None for the database's own."""
+        """Return the time of the configured clock; None to use the clock of the database."""
         return None if self._clock is None else self._clock.now()
 
-    # ── what a program says itself ────────────────────────────────────────────────────────────────────────────────────
+    # ── alerts that programs open ─────────────────────────────────────────────────────────────────────────────────────
 
     def open(
         self,
@@ -187,21 +212,21 @@ class Alerts:
     ) -> Alert | None:
         """Open an alert of your own. It takes the routes of its severity, and stays open until `resolve(key)`.
 
-        Opening a key again while its alert is open counts, replaces title and facts, and notifies nobody; a more urgent
-        severity does.
+        If the alert of this key is already open, its count, title and facts are updated and no notification is sent,
+        unless the severity is higher than before.
 
         Args:
             key: What the alert is about, such as "nightly-export"; one alert per key is open at a time.
             severity: "P1", "P2" or "P3".
             title: One line that says what is wrong.
             facts: Names and values to show in the message, or `redrive.types.Facts`.
-            pipeline: The pipeline or flow that it is about, for that one's routes, runbook and links.
+            pipeline: The pipeline or flow that it is about, whose routes, runbook and links it uses.
 
         Returns:
-            The alert; None where alerts are switched off here.
+            The alert; None if alerts are disabled in the settings.
 
         Raises:
-            ValueError: An argument cannot be used; nothing was stored.
+            ValueError: An argument is not valid; nothing was stored.
             StoreError: The store cannot be written.
         """
         finding = custom_finding(key, severity=severity, title=title, facts=facts, pipeline=pipeline)
@@ -211,7 +236,7 @@ class Alerts:
         self.sender.ring()
         return alert
 
-    # ── what people ask and decide ────────────────────────────────────────────────────────────────────────────────────
+    # ── queries and decisions of operators ────────────────────────────────────────────────────────────────────────────
 
     def find(
         self,
@@ -223,25 +248,25 @@ class Alerts:
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[Alert]:
-        """Alerts, the newest first; with the status "open", all that are not over."""
+        """Return the alerts that match, the newest first; the status "open" matches all that are not resolved."""
         return self.ledger.find(
             status=status, urgency=urgency, subject=subject, condition=condition, since=since, limit=limit
         )
 
     def get(self, alert_id: int) -> Alert:
-        """One alert."""
+        """Return the alert with this id."""
         return self.ledger.get(alert_id)
 
     def sends(self, alert_id: int) -> list[Send]:
-        """The messages about an alert, the oldest first."""
+        """Return the messages about an alert, the oldest first."""
         return self.ledger.sends(alert_id)
 
     def unsent(self) -> list[Send]:
-        """Messages that wait to be delivered, or could not be."""
+        """Return the messages that are waiting for delivery or that failed."""
         return self.ledger.unsent()
 
     def unconfigured(self) -> list[Send]:
-        """Messages that wait for channels which the settings of this process do not have."""
+        """Return the messages that wait for channels which the settings of this process do not have."""
         return self.ledger.unconfigured()
 
     @overload
@@ -253,17 +278,17 @@ class Alerts:
     def acknowledge(
         self, alert_id: int | None = None, *, key: str | None = None, by: str, note: str | None = None
     ) -> Alert | None:
-        """Acknowledge an alert: it is not repeated any more, unless it becomes more urgent.
+        """Acknowledge an alert. It is not repeated any more, unless it escalates.
 
         Args:
-            alert_id: Its number.
-            key: Instead of the number, the key that channels were given with its messages: for acknowledgements that
-                come back from PagerDuty, Slack or another system.
-            by: Who acknowledges it.
-            note: What they say about it.
+            alert_id: The number of the alert.
+            key: The key of the alert instead of its number, as channels receive it; for acknowledgements from
+                PagerDuty, Slack or another system.
+            by: The name of the operator.
+            note: A note to store with the alert.
 
         Returns:
-            The alert. With a key, None where no alert of this key is open: a late acknowledgement does no harm.
+            The alert. With a key, None if no alert of this key is open, so a late acknowledgement does no harm.
         """
         if (alert_id is None) is (key is None):
             raise TypeError("acknowledge needs the number of an alert, or key=")
@@ -287,22 +312,22 @@ class Alerts:
 
         Args:
             alert_id: The number of any alert, or the key that was given to `open`.
-            by: Who resolves it; required with a number.
-            note: Why it is over; required with a number.
+            by: The name of the operator; required with a number.
+            note: Why it is resolved; required with a number.
 
         Returns:
-            The resolved alert. With a key, None where no alert of this key is open: resolving twice does no harm.
+            The resolved alert. With a key, None if no alert of this key is open, so resolving twice does no harm.
         """
         if isinstance(alert_id, str):
             if not self.settings.enabled:
                 return None
-            done = self.ledger.close_key(own_key(alert_id), by=by, note=note, now=self._now())
+            resolved = self.ledger.close_key(own_key(alert_id), by=by, note=note, now=self._now())
         elif by is None or note is None:
             raise TypeError("resolve(number) needs by= and note=; an alert of your own is resolved by its key, a text")
         else:
-            done = self.ledger.close(alert_id, by=by, note=note, now=self._now())
+            resolved = self.ledger.close(alert_id, by=by, note=note, now=self._now())
         self.sender.ring()
-        return done
+        return resolved
 
     def silence(
         self,
@@ -314,18 +339,18 @@ class Alerts:
         pipeline: str | None = None,
         by: str | None = None,
     ) -> Silence:
-        """Send nothing about some alerts for a while. They are recorded, and sent if they still hold when it ends.
+        """Silence matching alerts. They are stored, and sent if they are still open when the silence ends.
 
         Args:
-            seconds: How long it lasts.
-            reason: Why, for those who wonder.
-            subject: The name that alerts are about: of a pipeline, flow, service, table …
-            condition: The condition, such as "slow".
-            pipeline: The pipeline or flow that they are about, or that they concern alone.
-            by: Who says so; the user of the process by default.
+            seconds: How long the silence lasts.
+            reason: Why the alerts are silenced.
+            subject: The name of the pipeline, flow, service or table that the alerts are about.
+            condition: The condition of the alerts, such as "slow".
+            pipeline: The pipeline or flow that the alerts are about, or that is their only member.
+            by: The name of the operator; the user of the process by default.
 
         Raises:
-            AlertError: The silence cannot be used; nothing was stored.
+            AlertError: The silence is not valid; nothing was stored.
         """
         if subject is not None:
             subject = self.ledger.stored_subject(subject)
@@ -335,25 +360,25 @@ class Alerts:
         return self._silences.add(only, length=length, reason=reason, by=by or actor(), now=self._now())
 
     def snooze(self, alert_id: int, *, seconds: float, reason: str = "snoozed", by: str | None = None) -> Silence:
-        """Silence one alert, also an acknowledged one; it is sent again if it still holds when that ends."""
+        """Silence one alert. If it is still open when the snooze ends, it is sent, even if it was acknowledged."""
         length = _length(seconds)
         check_silence(AlertFilter(keys=(str(alert_id),)), length, reason)
         return self.ledger.snooze(alert_id, length=length, reason=reason, by=by or actor(), now=self._now())
 
     def end_silence(self, silence_id: int, *, by: str | None = None) -> Silence:
-        """End a silence early: what still holds is sent at the next look of the watch; without one, by the next run."""
+        """End a silence early. Alerts that are still open are sent at the next check of the watch or by the next run."""
         return self._silences.end(silence_id, by=by or actor(), now=self._now())
 
     def silences(self, *, ended: bool = False, limit: int = 100) -> list[Silence]:
-        """Silences, the newest first; with `ended`, those that are over, too."""
+        """Return the silences, the newest first; with `ended`, also those that are over."""
         return self._silences.find(ended=ended, now=self._now(), limit=limit)
 
     def silenced_until(self, alerts: Collection[Alert]) -> dict[int, datetime]:
-        """Until when alerts are silenced, by silences and maintenance windows; without those that are not."""
+        """Return until when each of these alerts is silenced, by id; alerts that are not silenced are left out."""
         return self.ledger.silenced_until(alerts, now=self._now())
 
     def test(self, urgency: Severity | str, *, pipeline: str | None = None) -> Sequence[Send]:
-        """Send a sample over the routes that are set for this urgency, now; what became of each message."""
+        """Send a test message over the routes of a severity; return the state of each message."""
         alert = self.ledger.put_test(Severity(urgency), pipeline=pipeline)
         self.sender.send_due(now=self._now(), alert_id=alert.id)
         return self.ledger.sends(alert.id)
@@ -367,59 +392,61 @@ class Alerts:
         run_ids: Sequence[UUID] = (),
         params: Sequence[str] = (),
     ) -> int:
-        """Close the alerts of a pipeline, flow or service that is forgotten; return how many.
+        """Resolve the alerts of a pipeline, flow or service that an operator forgets; return how many.
 
         Args:
-            name: Its name.
+            name: The name of the pipeline, flow or service.
             kinds: "pipeline", "flow" or "service".
-            by: Who forgets it.
+            by: The name of the operator.
             run_ids: The runs of a flow.
             params: The parameters of a flow's runs.
         """
-        own = [one for one in self.find(status=OPEN, limit=_MOST) if is_about(one, name, kinds)]
+        own = [alert for alert in self.find(status=OPEN, limit=_MAX_ALERTS) if is_about(alert, name, kinds)]
         for alert in own:
             self.resolve(alert.id, by=by, note=f"{alert.subject} was forgotten")
-        for kind in (one for one in kinds if one != "service"):
-            self._applied(withdraw(Subject(kind=kind, name=name), run_ids, params))
+        for kind in (kind for kind in kinds if kind != "service"):
+            self._apply(withdraw(Subject(kind=kind, name=name), run_ids, params))
         return len(own)
 
     def close_unconfigured(self) -> list[Alert]:
-        """Close alerts about conditions and tables that the settings name no more: nothing measures them."""
+        """Resolve alerts about conditions and tables that were removed from the settings: nothing measures them."""
         is_configured = {
             "level:condition:": self.settings.defined.__contains__,
-            "level:rows:": {one.name for one in self.settings.tables}.__contains__,
-            "level:stale_table:": {one.name for one in self.settings.tables if one.time_column}.__contains__,
+            "level:rows:": {table.name for table in self.settings.tables}.__contains__,
+            "level:stale_table:": {table.name for table in self.settings.tables if table.time_column}.__contains__,
         }
 
         def is_unconfigured(evidence: str) -> bool:
-            prefix = next((one for one in is_configured if evidence.startswith(one)), None)
+            prefix = next((prefix for prefix in is_configured if evidence.startswith(prefix)), None)
             return prefix is not None and not is_configured[prefix](evidence.removeprefix(prefix))
 
-        gone = [
-            one
-            for one in self.find(status=OPEN, limit=_MOST)
-            if one.evidence and all(map(is_unconfigured, one.evidence))
+        unconfigured = [
+            alert
+            for alert in self.find(status=OPEN, limit=_MAX_ALERTS)
+            if alert.evidence and all(map(is_unconfigured, alert.evidence))
         ]
-        return [self.resolve(one.id, by="redrive watch", note="no longer configured") for one in gone]
+        return [self.resolve(alert.id, by="redrive watch", note="no longer configured") for alert in unconfigured]
 
-    def close_unwatched(self, picture: LevelPicture) -> list[Alert]:
-        """Close missed deadlines of pipelines that only the settings named, and that they name no more."""
-        if any(one == "due" or one.startswith("due:") for one in picture.unknown):
+    def close_unwatched(self, snapshot: LevelSnapshot) -> list[Alert]:
+        """Resolve missed deadlines of pipelines whose deadline was removed from the settings."""
+        if any(name == "due" or name.startswith("due:") for name in snapshot.unknown):
             return []
-        watched = {*picture.given_up, *(one.subject.ident for one in picture.due)}
-        missed = self.find(status=OPEN, condition="sla_missed", limit=_MOST)
+        watched = {*snapshot.inactive, *(due.subject.ident for due in snapshot.due)}
+        missed = self.find(status=OPEN, condition="sla_missed", limit=_MAX_ALERTS)
         unwatched = [
-            one for one in missed if one.evidence == {f"sla:{one.subject.ident}"} and one.subject.ident not in watched
+            alert
+            for alert in missed
+            if alert.evidence == {f"sla:{alert.subject.ident}"} and alert.subject.ident not in watched
         ]
-        return [self.resolve(one.id, by="redrive watch", note="no longer configured") for one in unwatched]
+        return [self.resolve(alert.id, by="redrive watch", note="no longer configured") for alert in unwatched]
 
     def purge(self) -> int:
-        """Forget alerts that have been over for longer than they are kept."""
+        """Delete alerts that were resolved longer ago than the settings keep them; return how many."""
         return self.ledger.purge(older_than=timedelta(days=self.settings.keep_days), now=self._now())
 
     def close(self) -> None:
-        """Send what is due, for a moment, and let the rest be sent by others."""
-        self._pace.close()
+        """Send due messages for a moment; other processes send the rest."""
+        self._debouncer.close()
         self.sender.close()
 
 
@@ -434,16 +461,16 @@ def _length(seconds: float) -> timedelta:
         raise AlertError("a silence must last for more than 0 seconds, and a year at most") from None
 
 
-def _of_its_own(judgement: Judgement) -> Judgement:
-    """What is said of a run after which others have ended: only what is about this one alone."""
+def _keep_run_evidence(judgement: Judgement) -> Judgement:
+    """Return the part of a judgement that is about one run alone, for a run after which others have ended."""
 
     def is_own(evidence: str) -> bool:
-        return evidence.startswith(_OF_ITS_TASKS) or evidence.endswith(_OF_ITS_ROWS)
+        return evidence.startswith(_TASK_EVIDENCE) or evidence.endswith(_ROW_EVIDENCE)
 
     return Judgement(
-        findings=tuple(one for one in judgement.findings if is_own(one.evidence)),
-        judged=frozenset(one for one in judgement.judged if is_own(one)),
-        judged_under=frozenset(one for one in judgement.judged_under if one.startswith(_OF_ITS_TASKS)),
+        findings=tuple(finding for finding in judgement.findings if is_own(finding.evidence)),
+        judged=frozenset(evidence for evidence in judgement.judged if is_own(evidence)),
+        judged_under=frozenset(prefix for prefix in judgement.judged_under if prefix.startswith(_TASK_EVIDENCE)),
     )
 
 

@@ -102,7 +102,7 @@ class Store:
 
     def _pass_to_alerts(self, event: Event) -> None:
         if isinstance(event, _FOR_ALERTS):  # all other events are only logged
-            self.alerts.hear(event)
+            self.alerts.handle_event(event)
 
     def info(self) -> StoreInfo:
         """Return where the store is, which schema it has, and how much it holds."""

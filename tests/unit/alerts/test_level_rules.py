@@ -46,7 +46,7 @@ def due(ago=1.0, **told):
 def test_a_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
     judgement = looked(due(past_it + grace), with_thresholds(sla_grace=grace))
     assert conditions(judgement) == (["sla_missed"] if found else [])
-    assert judgement.weighed("sla:flow/settlement") is found  # before, the miss of another day still stands
+    assert judgement.covers("sla:flow/settlement") is found  # before, the miss of another day still stands
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("sla:flow/settlement", "sla:flow/settlement")
         assert (finding.urgency, finding.persist) == (Severity.P1, 0.0)
@@ -70,9 +70,9 @@ def test_a_deadline_is_kept_or_made_good_by_a_complete_run(told, found):
 
 def test_grace_period_does_not_close_the_miss_of_the_day_before():
     judgement = looked(due(60, last_complete=NOW - 3 * DAY), with_thresholds(sla_grace=300))
-    assert not judgement.weighed("sla:flow/settlement")
+    assert not judgement.covers("sla:flow/settlement")
     there = looked(due(60, done_at=NOW - 2 * HOUR), with_thresholds(sla_grace=300))
-    assert there.weighed("sla:flow/settlement")
+    assert there.covers("sla:flow/settlement")
 
 
 def test_a_run_that_never_began_is_told_with_when_it_was_due_on_its_own_wall():
@@ -94,24 +94,24 @@ def test_a_run_that_never_began_is_told_with_when_it_was_due_on_its_own_wall():
     ],
 )
 def test_of_a_run_that_has_begun_it_is_told_how_it_stands(run, said):
-    picture = due(3_600, started=True, run_id=RUN)
-    picture = levels(due=picture.due, running=() if run is None else (run,))
-    findings = [one for one in looked(picture).findings if one.condition == "sla_missed"]
+    snapshot = due(3_600, started=True, run_id=RUN)
+    snapshot = levels(due=snapshot.due, running=() if run is None else (run,))
+    findings = [one for one in looked(snapshot).findings if one.condition == "sla_missed"]
     assert [one.title for one in findings] == [said]
 
 
 def test_only_what_is_due_and_what_nobody_waits_for_any_more_is_weighed():
-    judgement = looked(levels(due=due(3_600).due, given_up=("retired",)))
-    assert judgement.weighed("sla:flow/settlement")
-    assert judgement.weighed("sla:retired")
-    assert not judgement.weighed("sla:weekly")
+    judgement = looked(levels(due=due(3_600).due, inactive=("retired",)))
+    assert judgement.covers("sla:flow/settlement")
+    assert judgement.covers("sla:retired")
+    assert not judgement.covers("sla:weekly")
 
 
 def test_the_deadline_of_a_flow_is_not_that_of_a_pipeline_of_its_name():
     flow, pipeline = due().due[0], due(subject=Subject(kind="pipeline", name="settlement"), done_at=NOW).due[0]
     judgement = looked(levels(due=(flow, pipeline)))
     assert the_one(judgement).key == "sla:flow/settlement"
-    assert judgement.weighed("sla:settlement")
+    assert judgement.covers("sla:settlement")
 
 
 # ── runs under way ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +121,7 @@ def test_the_deadline_of_a_flow_is_not_that_of_a_pipeline_of_its_name():
 def test_a_run_that_nobody_is_behind_has_time_to_be_taken_up(lost, found):
     judgement = looked(levels(running=(a_run("running", lost=lost, written=12_000),)), AlertSettings(recovery=77.0))
     assert conditions(judgement) == found
-    assert judgement.weighed("level:lost:vendor")
+    assert judgement.covers("level:lost:vendor")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("run:vendor", "level:lost:vendor")
         assert (finding.urgency, finding.persist) == (Severity.P2, 77.0)
@@ -135,7 +135,7 @@ def test_a_run_that_nobody_is_behind_has_time_to_be_taken_up(lost, found):
 def test_a_run_that_dies_again_and_again_is_as_good_as_lost_while_it_runs_once_more(failures, found):
     judgement = looked(levels(running=(a_run("running", failures=failures, written=12_000),)))
     assert conditions(judgement) == found
-    assert judgement.weighed("level:lost:vendor")
+    assert judgement.covers("level:lost:vendor")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("run:vendor", "level:lost:vendor")
         assert (finding.urgency, finding.persist) == (Severity.P2, 600.0)
@@ -150,7 +150,7 @@ def test_a_crash_loop_is_one_finding_whether_it_runs_or_lies_dead_and_is_over_wh
     one, other = (the_one(looked(levels(running=(run,)))) for run in (alive, dead))
     assert (one.key, one.evidence) == (other.key, other.evidence)
     complete = judged(a_run("complete", failures=3))
-    assert complete.weighed(one.evidence)
+    assert complete.covers(one.evidence)
     assert conditions(complete) == ["recovered"]
 
 
@@ -167,7 +167,7 @@ def test_a_run_is_too_long_while_it_still_runs(seconds, condition):
     run = a_run("running", seconds=seconds, history=past(*[100.0] * 9))
     judgement = looked(levels(running=(run,)))
     assert conditions(judgement) == ([] if condition is None else [condition])
-    assert judgement.weighed("level:duration:vendor")
+    assert judgement.covers("level:duration:vendor")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("duration:vendor", "level:duration:vendor")
         assert finding.persist == AlertSettings().persist
@@ -186,7 +186,7 @@ def test_dead_tasks_of_all_flows_are_told_and_those_that_are_not_there_are_withd
     assert finding.key == "task:flow/settlement:ValueError@jobs:42"
     assert finding.evidence == f"dead:{RUN}:ValueError@jobs:42"
     assert finding.urgency is Severity.P1
-    assert judgement.weighed(f"dead:{UUID(int=9)}:KeyError@jobs:1")
+    assert judgement.covers(f"dead:{UUID(int=9)}:KeyError@jobs:1")
 
 
 def test_a_task_that_is_dead_stays_so_while_its_flow_is_stopped():
@@ -217,7 +217,7 @@ def test_a_hundred_letters_of_a_pipeline_within_a_day_are_worth_a_word(new, limi
     letters = PendingLetters(pipeline="vendor", pending=5_400, new_today=new, cause="fee is N/A")
     judgement = looked(levels(letters=(letters,)), with_thresholds(pending_day=limit))
     assert conditions(judgement) == (["pending_day"] if found else [])
-    assert judgement.weighed("level:pending:vendor")
+    assert judgement.covers("level:pending:vendor")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("letters:vendor", "level:pending:vendor")
         assert (finding.urgency, finding.persist) == (Severity.P3, 300.0)
@@ -242,7 +242,7 @@ def test_a_hundred_thousand_letters_in_all_are_a_p2(total, limit, found):
     letters = (PendingLetters(pipeline="vendor", pending=99_000, new_today=0),)
     judgement = looked(levels(letters=letters, pending_total=total), with_thresholds(pending_total=limit))
     assert conditions(judgement) == (["pending_total"] if found else [])
-    assert judgement.weighed("level:pending_total")
+    assert judgement.covers("level:pending_total")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("letters:*", "level:pending_total")
         assert (finding.urgency, finding.persist) == (Severity.P2, 300.0)
@@ -272,7 +272,7 @@ def test_a_table_is_down_by_more_than_a_fifth_against_last_week(rows, week_ago, 
     table = TableRows(name="silver.orders", rows=rows, week_ago=week_ago, pipeline="orders")
     judgement = looked(levels(tables=(table,)), with_thresholds(row_drop=drop))
     assert conditions(judgement) == (["row_count"] if found else [])
-    assert judgement.weighed("level:rows:silver.orders")
+    assert judgement.covers("level:rows:silver.orders")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("rows:silver.orders", "level:rows:silver.orders")
         assert (finding.urgency, finding.persist) == (Severity.P1, 300.0)
@@ -291,8 +291,8 @@ def test_of_a_table_without_a_last_week_nothing_is_concluded():
     new = TableRows(name="new", rows=1, week_ago=None)
     judgement = looked(levels(tables=(new, TableRows(name="old", rows=1, week_ago=1))))
     assert judgement.findings == ()
-    assert not judgement.weighed("level:rows:new")
-    assert judgement.weighed("level:rows:old")
+    assert not judgement.covers("level:rows:new")
+    assert judgement.covers("level:rows:old")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_of_a_table_without_a_last_week_nothing_is_concluded():
 def test_a_slot_lags_by_more_than_ten_gigabytes(lag, limit, found):
     judgement = looked(levels(slots=(Slot(name="cdc", lag_bytes=lag),)), with_thresholds(slot_bytes=limit))
     assert conditions(judgement) == (["slot_lag"] if found else [])
-    assert judgement.weighed("level:slot:cdc")
+    assert judgement.covers("level:slot:cdc")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("slot:cdc", "level:slot:cdc")
         assert (finding.urgency, finding.persist) == (Severity.P1, 300.0)
@@ -337,7 +337,7 @@ def test_a_slot_is_told_with_how_far_it_is_behind_and_whether_anybody_reads(acti
 def test_a_consumer_is_behind_by_messages_or_by_time(messages, seconds, said):
     judgement = looked(levels(lags=(Lag(consumer="billing", messages=messages, seconds=seconds),)))
     assert [one.title for one in judgement.findings] == ([] if said is None else [f"consumer billing is behind {said}"])
-    assert judgement.weighed("level:lag:billing")
+    assert judgement.covers("level:lag:billing")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("lag:billing", "level:lag:billing")
         assert (finding.urgency, finding.persist) == (Severity.P2, 300.0)
@@ -364,8 +364,8 @@ def test_a_probe_may_say_how_to_look_at_its_consumer():
 
 def test_of_a_consumer_that_says_nothing_nothing_is_concluded():
     judgement = looked(levels(lags=(Lag(consumer="billing"), Lag(consumer="orders", messages=1))))
-    assert not judgement.weighed("level:lag:billing")
-    assert judgement.weighed("level:lag:orders")
+    assert not judgement.covers("level:lag:billing")
+    assert judgement.covers("level:lag:orders")
 
 
 # ── what could not be measured ────────────────────────────────────────────────────────────────────────────────────────
@@ -382,45 +382,45 @@ ALL = {
 
 def test_what_is_not_there_any_more_is_withdrawn():
     judgement = looked(levels())
-    assert [one for names in ALL.values() for one in names if not judgement.weighed(one)] == []
+    assert [one for names in ALL.values() for one in names if not judgement.covers(one)] == []
 
 
 @pytest.mark.parametrize("what", ALL)
 def test_what_could_not_be_measured_is_not_judged_and_the_rest_is(what):
     judgement = looked(levels(unknown={what: "no connection"}))
     for name, evidence in ALL.items():
-        assert {one for one in evidence if judgement.weighed(one)} == (set() if name == what else evidence)
+        assert {one for one in evidence if judgement.covers(one)} == (set() if name == what else evidence)
 
 
 def test_deadlines_that_could_not_be_read_are_not_judged():
-    picture = levels(due=due().due, given_up=("retired",), unknown={"due": "no answer in time"})
-    judgement = looked(picture)
+    snapshot = levels(due=due().due, inactive=("retired",), unknown={"due": "no answer in time"})
+    judgement = looked(snapshot)
     assert conditions(judgement) == ["monitor_failed"]
-    assert not judgement.weighed("sla:flow/settlement")
-    assert not judgement.weighed("sla:retired")
+    assert not judgement.covers("sla:flow/settlement")
+    assert not judgement.covers("sla:retired")
 
 
 def test_one_thing_that_could_not_be_measured_leaves_the_others_judged():
     shrunk = [TableRows(name=name, rows=1, week_ago=1_000) for name in ("orders", "refunds")]
     judgement = looked(levels(tables=tuple(shrunk), unknown={"tables:orders": "permission denied"}))
     assert [one.key for one in judgement.findings] == ["rows:refunds", "monitor:tables:orders"]
-    assert judgement.weighed("level:rows:refunds")
-    assert not judgement.weighed("level:rows:orders")
-    assert not judgement.weighed("level:rows:gone")
-    assert judgement.weighed("level:slot:cdc")
+    assert judgement.covers("level:rows:refunds")
+    assert not judgement.covers("level:rows:orders")
+    assert not judgement.covers("level:rows:gone")
+    assert judgement.covers("level:slot:cdc")
 
 
 @pytest.mark.parametrize("name", ["*", "or*", "orders*"])
 def test_a_name_is_never_read_as_a_pattern(name):
     tables = (TableRows(name=name, rows=9, week_ago=9), TableRows(name="refunds", rows=9, week_ago=9))
     judgement = looked(levels(tables=tables, unknown={"tables:orders": "permission denied"}))
-    assert judgement.weighed(f"level:rows:{name}")
-    assert not judgement.weighed("level:rows:orders")
-    assert not judgement.weighed("level:rows:orders_old")
+    assert judgement.covers(f"level:rows:{name}")
+    assert not judgement.covers("level:rows:orders")
+    assert not judgement.covers("level:rows:orders_old")
 
 
 def test_the_statements_for_letters_are_such_as_the_table_of_the_letters_answers():
-    picture = levels(
+    snapshot = levels(
         letters=(PendingLetters(pipeline="o'brien", pending=100_000, new_today=100_000),), pending_total=100_000
     )
     core = (
@@ -434,6 +434,6 @@ def test_the_statements_for_letters_are_such_as_the_table_of_the_letters_answers
             "INSERT INTO pipeline.dead_letter_queue (id, pipeline_name, status, rejected_at) "
             "VALUES (1, 'o''brien', 'pending', '2026-11-15T11:00:00+00:00')"
         )
-        for finding in looked(picture).findings:
+        for finding in looked(snapshot).findings:
             assert len(database.execute(finding.facts.sql).fetchall()) == 1
     database.close()

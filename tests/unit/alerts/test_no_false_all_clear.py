@@ -38,7 +38,7 @@ def test_missed_deadline_is_one_incident_until_the_run_has_come(grace, looks, co
         judgement = looked(levels(due=(due,), now=after(at)), settings)
         books.judge(*judgement.findings, judged=judgement.judged, at=at)
         if number == acknowledged_after and KEY in books.cases and books.alert(KEY).status == "open":
-            books.decide(KEY, state_machine.acknowledged, at, by="op", note=None)
+            books.decide(KEY, state_machine.acknowledge, at, by="op", note=None)
     before = [(what, moment) for _, what, moment in books.told if moment < after(comes)]
     assert [what for what, _ in before if what is What.OPENED] in ([], [What.OPENED])
     assert [what for what, _ in before if what is What.RESOLVED] == []

@@ -20,12 +20,12 @@ from redrive.alerts.facts.snapshot import (
     Freshness,
     Judgement,
     Lag,
-    LevelPicture,
+    LevelSnapshot,
     Minute,
     PastRun,
     PendingLetters,
     RunSnapshot,
-    ServicePicture,
+    ServiceSnapshot,
     Slot,
     TableRows,
     Window,
@@ -288,7 +288,7 @@ WINDOWS = st.lists(st.builds(Window, calls=COUNTS, failed=COUNTS, successes=COUN
     tuple
 )
 SERVICES = st.builds(
-    ServicePicture,
+    ServiceSnapshot,
     name=NAMES,
     minutes=st.lists(st.builds(Minute, at=MOMENTS, attempts=FEW, faults=FEW), max_size=8).map(tuple),
     quarters=WINDOWS,
@@ -307,7 +307,7 @@ def many(strategy):
 
 
 PICTURES = st.builds(
-    LevelPicture,
+    LevelSnapshot,
     now=MOMENTS,
     due=many(
         st.builds(
@@ -322,7 +322,7 @@ PICTURES = st.builds(
             daily=MAYBE | DAILIES,
         )
     ),
-    given_up=many(NAMES),
+    inactive=many(NAMES),
     fresh=many(
         st.builds(
             Freshness,
@@ -402,7 +402,7 @@ def check(finding, judgement):
     assert finding.facts.next_step
     assert finding.facts.commands or finding.facts.sql or finding.condition in NO_COMMAND
     # What is momentary closes its alert itself; everything else can be withdrawn by the one who has said it.
-    assert judgement.weighed(finding.evidence) is not finding.momentary or finding.evidence.endswith("*")
+    assert judgement.covers(finding.evidence) is not finding.momentary or finding.evidence.endswith("*")
     assert finding.momentary is (finding.condition == "recovered") or finding.condition == "sla_missed"
     lasts = 300.0 if finding.evidence.startswith("level:duration:") else PERSISTS.get(finding.condition, 0.0)
     assert finding.persist == lasts
@@ -431,12 +431,12 @@ def test_any_run_can_be_judged_and_whatever_is_said_of_it_is_fit_to_be_told(run,
 def test_no_run_speaks_of_another_pipeline_or_flow_whatever_their_names_are(one, other, settings, now):
     assume(one.subject.ident != other.subject.ident and one.run_id != other.run_id)
     judgement = of_run(one, settings, now=now)
-    assert not any(judgement.weighed(finding.evidence) for finding in of_run(other, settings, now=now).findings)
+    assert not any(judgement.covers(finding.evidence) for finding in of_run(other, settings, now=now).findings)
 
 
 @given(PICTURES, SETTINGS)
-def test_any_picture_of_the_levels_can_be_judged_and_whatever_is_said_is_fit_to_be_told(picture, settings):
-    judgement = of_levels(picture, settings)
+def test_any_picture_of_the_levels_can_be_judged_and_whatever_is_said_is_fit_to_be_told(snapshot, settings):
+    judgement = of_levels(snapshot, settings)
     for finding in judgement.findings:
         check(finding, judgement)
 
@@ -459,13 +459,13 @@ def test_a_run_that_takes_longer_is_never_a_milder_finding(one, other):
 def test_a_service_that_goes_on_to_fail_does_not_become_well_by_that(told, seconds):
     """One more minute in which everything failed never withdraws an outage."""
     before = minutes(*told)
-    picture = levels(services=(a_service(minutes=before),))
+    snapshot = levels(services=(a_service(minutes=before),))
     now = NOW + timedelta(seconds=seconds)
     more = Minute(at=now.replace(second=0), attempts=50, faults=50)
     after = levels(now=now, services=(a_service(minutes=(*before, more)),))
-    down = [finding.condition == "service_down" for one in (picture, after) for finding in looked(one).findings]
+    down = [finding.condition == "service_down" for one in (snapshot, after) for finding in looked(one).findings]
     assert down in ([], [True], [True, True])
-    if looked(picture).findings:
+    if looked(snapshot).findings:
         assert looked(after).findings
 
 

@@ -44,7 +44,7 @@ def test_rejected_rows_are_judged_as_the_gate_says(rejected, condition, urgency)
     judgement = judged(rejecting(rejected))
     assert conditions(judgement) == ([] if condition is None else [condition])
     # A run with few rejected rows says nothing of those of earlier runs: their alert stays until they are settled.
-    assert judgement.weighed("run:vendor:gate") == (condition is not None)
+    assert judgement.covers("run:vendor:gate") == (condition is not None)
     for finding in judgement.findings:
         assert (finding.urgency, finding.key, finding.evidence) == (urgency, "letters:vendor", "run:vendor:gate")
         assert finding.persist == 0
@@ -101,7 +101,7 @@ def test_a_run_that_its_gate_stopped_stays_where_it_is():
 @pytest.mark.parametrize("status", ["failed", "stopped", "running"])
 def test_rows_of_a_run_that_goes_on_are_judged_when_it_is_complete(status):
     judgement = judged(rejecting(9_001, status=status, error_kind="transient"))
-    assert not judgement.weighed("run:vendor:gate")
+    assert not judgement.covers("run:vendor:gate")
     assert "rejected" not in conditions(judgement)
 
 
@@ -126,7 +126,7 @@ def test_a_run_that_has_read_nothing_tells_of_no_letters():
 def test_run_that_reads_far_fewer_rows_than_before_is_found(before, now, found):
     judgement = judged(a_run(read=now, written=now, history=read_before(*before)))
     assert (conditions(judgement) == ["few_rows"]) is found
-    assert judgement.weighed("run:vendor:few_rows")
+    assert judgement.covers("run:vendor:few_rows")
 
 
 def test_few_rows_are_compared_with_complete_runs_only():
@@ -161,7 +161,7 @@ def test_few_rows_are_compared_with_complete_runs_only():
 def test_rejected_rows_grow_over_three_runs_in_a_row(before, now, found):
     judgement = judged(a_run(rejected=now, history=rejected_before(*before)))
     assert (conditions(judgement) == ["letters_growing"]) is found
-    assert judgement.weighed("run:vendor:growing")
+    assert judgement.covers("run:vendor:growing")
 
 
 def test_a_growth_is_told_with_its_figures():
@@ -214,7 +214,7 @@ USUAL = past(*[100.0] * 10, *[120.0] * 10)  # the median is 110, the 95th percen
 def test_a_run_is_slow_beside_the_median_and_too_long_beside_the_95th_percentile(seconds, condition):
     judgement = judged(a_run(seconds=seconds, history=USUAL))
     assert conditions(judgement) == ([] if condition is None else [condition])
-    assert judgement.weighed("run:vendor:duration")
+    assert judgement.covers("run:vendor:duration")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence, finding.persist) == ("duration:vendor", "run:vendor:duration", 0.0)
         assert finding.urgency is (Severity.P2 if condition == "too_long" else Severity.P3)

@@ -164,7 +164,7 @@ def test_a_run_that_was_told_to_stop_or_was_given_up_is_no_alert(status):
     judgement = judged(run)
     assert judgement.findings == ()
     for evidence in ("run:vendor:failed", "run:vendor:gate", "run:vendor:growing", "run:vendor:duration", "sla:vendor"):
-        assert not judgement.weighed(evidence)
+        assert not judgement.covers(evidence)
 
 
 # ── trap 41 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +179,7 @@ def test_41_a_run_whose_attempts_failed_and_were_retried_is_no_alert():
 def test_41_a_run_that_had_failed_and_is_complete_is_one_p3_and_withdraws_what_it_had_opened():
     failed = judged(a_run("failed", error_kind="transient"))
     recovered = judged(a_run("complete", failures=1))
-    assert recovered.weighed(the_one(failed).evidence)
+    assert recovered.covers(the_one(failed).evidence)
     finding = the_one(recovered)
     assert (finding.condition, finding.urgency) == ("recovered", Severity.P3)
     assert finding.key == finding.evidence == "recovered:vendor"
@@ -220,15 +220,15 @@ OF_VENDOR = {
 )
 def test_a_run_withdraws_what_it_can_tell_and_leaves_the_rest(status, weighed):
     judgement = judged(a_run(status))
-    assert {evidence for evidence in OF_VENDOR if judgement.weighed(evidence)} == weighed
-    assert not judgement.weighed("run:orders:failed")
+    assert {evidence for evidence in OF_VENDOR if judgement.covers(evidence)} == weighed
+    assert not judgement.covers("run:orders:failed")
 
 
 @pytest.mark.parametrize("status", ["complete", "failed", "held", "stopped", "running", "abandoned"])
 def test_every_look_at_a_flow_says_which_of_its_tasks_are_dead(status):
     judgement = judged(a_flow(status))
-    assert judgement.weighed(f"dead:{RUN}:ValueError@jobs:42")
-    assert not judgement.weighed(f"dead:{UUID(int=1)}:ValueError@jobs:42")
+    assert judgement.covers(f"dead:{RUN}:ValueError@jobs:42")
+    assert not judgement.covers(f"dead:{UUID(int=1)}:ValueError@jobs:42")
 
 
 def test_a_flow_and_a_pipeline_of_one_name_neither_speak_for_nor_against_each_other():
@@ -242,9 +242,9 @@ def test_a_flow_and_a_pipeline_of_one_name_neither_speak_for_nor_against_each_ot
     ]
     assert len(of_flow) == len(of_pipeline) == 3
     assert not {one.key for one in of_flow} & {one.key for one in of_pipeline}
-    assert not any(judged(a_run(subject=pipeline)).weighed(one.evidence) for one in of_flow)
-    assert not any(judged(a_flow()).weighed(one.evidence) for one in of_pipeline)
-    assert all(judged(a_flow()).weighed(one.evidence) for one in of_flow)
+    assert not any(judged(a_run(subject=pipeline)).covers(one.evidence) for one in of_flow)
+    assert not any(judged(a_flow()).covers(one.evidence) for one in of_pipeline)
+    assert all(judged(a_flow()).covers(one.evidence) for one in of_flow)
 
 
 def test_a_flow_that_is_complete_with_other_parameters_has_mended_nothing():
@@ -254,23 +254,23 @@ def test_a_flow_that_is_complete_with_other_parameters_has_mended_nothing():
     assert finding.title.startswith("settlement has failed")
     for variant, mended in (("5e1f0a2b", True), ("00c0ffee", False), ("", False)):
         complete = judged(a_flow(variant=variant))
-        assert complete.weighed(finding.evidence) is mended
-        assert complete.weighed("level:lost:flow/settlement#5e1f0a2b") is mended
+        assert complete.covers(finding.evidence) is mended
+        assert complete.covers("level:lost:flow/settlement#5e1f0a2b") is mended
 
 
 def test_the_deadline_and_the_pace_of_a_flow_are_those_of_all_its_parameters():
     complete = judged(a_flow(variant="5e1f0a2b"))
     for evidence in ("sla:flow/settlement", "run:flow/settlement:duration", "level:duration:flow/settlement"):
-        assert complete.weighed(evidence)
+        assert complete.covers(evidence)
 
 
 @pytest.mark.parametrize("name", ["*", "vendor*", "ven*"])
 def test_a_name_that_looks_like_a_pattern_is_a_name(name):
     subject = Subject(kind="pipeline", name=name)
     complete = judged(a_run(subject=subject))
-    assert complete.weighed(f"run:{name}:failed")
-    assert {evidence for evidence in OF_VENDOR if complete.weighed(evidence)} == set()
-    assert not complete.weighed("level:lost:vendor_b")
+    assert complete.covers(f"run:{name}:failed")
+    assert {evidence for evidence in OF_VENDOR if complete.covers(evidence)} == set()
+    assert not complete.covers("level:lost:vendor_b")
 
 
 # ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -284,7 +284,7 @@ def test_a_deadline_is_missed_when_it_has_passed_and_the_run_is_not_complete(sta
     judgement = judged(run, with_thresholds(sla_grace=grace))
     missed = [one for one in judgement.findings if one.condition == "sla_missed"]
     assert bool(missed) is found
-    assert judgement.weighed("sla:vendor") is found
+    assert judgement.covers("sla:vendor") is found
     for finding in missed:
         assert (finding.key, finding.evidence, finding.urgency) == ("sla:vendor", "sla:vendor", Severity.P1)
         assert not finding.momentary
@@ -297,7 +297,7 @@ def test_a_run_that_is_complete_too_late_is_told_once_and_is_over(late, found):
     judgement = judged(a_run(sla=NOW - timedelta(seconds=late)))
     assert conditions(judgement) == (["sla_missed"] if found else [])
     # One on time withdraws the alert; one that is late closes it by what it tells.
-    assert judgement.weighed("sla:vendor") is not found
+    assert judgement.covers("sla:vendor") is not found
     assert all(finding.momentary for finding in judgement.findings)
 
 
@@ -319,7 +319,7 @@ def test_a_run_that_was_in_time_is_so_however_late_it_is_judged():
 
 
 def test_a_run_without_a_deadline_that_is_complete_has_missed_none():
-    assert judged(a_run(sla=None)).weighed("sla:vendor")
+    assert judged(a_run(sla=None)).covers("sla:vendor")
 
 
 def test_an_old_run_that_was_gone_on_with_is_not_late_where_another_was_complete_since():
@@ -327,7 +327,7 @@ def test_an_old_run_that_was_gone_on_with_is_not_late_where_another_was_complete
     assert conditions(judged(a_run(**held_for_days))) == ["sla_missed"]
     assert conditions(judged(a_run(**held_for_days, last_complete=NOW - 3 * DAY))) == ["sla_missed"]
     assert judged(a_run(**held_for_days, last_complete=NOW - 2 * DAY)).findings == ()
-    assert judged(a_run(**held_for_days, last_complete=NOW - 2 * DAY)).weighed("sla:vendor")
+    assert judged(a_run(**held_for_days, last_complete=NOW - 2 * DAY)).covers("sla:vendor")
 
 
 def test_a_flow_of_an_older_day_is_not_late_where_that_of_a_later_day_was_complete_since():

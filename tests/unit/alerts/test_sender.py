@@ -343,7 +343,7 @@ def test_a_message_that_cannot_be_marked_holds_up_no_other(sending, monkeypatch,
     really, recorder = getattr(Outbox, mark), Recorder()
 
     def refuses_one(outbox, claim, *arguments, **options):
-        if claim.told[0][1].key == "slot:0":
+        if claim.messages[0][1].key == "slot:0":
             raise OverflowError("a bug")
         really(outbox, claim, *arguments, **options)
 

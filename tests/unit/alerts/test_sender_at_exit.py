@@ -110,7 +110,7 @@ def deliver(channel, message):
     os.read(go[0], 1)
     os.write(log, (message.key + chr(10)).encode())
 sender._deliver = deliver
-sender._begin_anew()
+sender._reset()
 sender.ring()
 assert begun.wait(60)
 child = os.fork()

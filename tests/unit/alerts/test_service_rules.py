@@ -49,7 +49,7 @@ def failing(first, last=1, *, attempts=20):
 def test_a_service_is_down_when_it_has_failed_for_more_than_five_minutes(bad, now, found):
     judgement = of_service(minutes=bad, now=now)
     assert conditions(judgement) == (["service_down"] if found else [])
-    assert judgement.weighed("level:down:shipfast")
+    assert judgement.covers("level:down:shipfast")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("service:shipfast:down", "level:down:shipfast")
         assert (finding.urgency, finding.persist) == (Severity.P2, 0.0)  # the five minutes are in the rule
@@ -161,7 +161,7 @@ def test_minutes_without_attempts_neither_break_it_nor_prove_it():
 def test_after_an_hour_of_silence_nothing_is_known_of_it_any_more(since, found):
     judgement = of_service(minutes=failing(10), now=NOW + since)
     assert bool(judgement.findings) is found
-    assert judgement.weighed("level:down:shipfast")
+    assert judgement.covers("level:down:shipfast")
 
 
 @pytest.mark.parametrize(("gap", "found"), [(60, True), (61, False)])
@@ -173,8 +173,8 @@ def test_an_hour_of_silence_within_it_makes_two_of_it(gap, found):
 def test_an_outage_is_told_with_its_figures_and_whom_it_harms():
     told = (*failing(7, 2, attempts=35), *minutes((1, 4, 2)))
     suffering = a_run("running", error_service="shipfast")
-    picture = levels(services=(a_service(minutes=told, used_by=("orders",)),), running=(suffering,))
-    finding = the_one(looked(picture))
+    snapshot = levels(services=(a_service(minutes=told, used_by=("orders",)),), running=(suffering,))
+    finding = the_one(looked(snapshot))
     assert finding.title == "shipfast has failed for 7 min: 212 of 214 attempts since 11:53 UTC"
     assert finding.subject == Subject(kind="service", name="shipfast")
     assert finding.facts.affected == ("orders", "vendor")
@@ -210,7 +210,7 @@ def test_41_a_service_whose_failures_a_retry_healed_is_no_alert():
 def test_a_refused_credential_is_a_p1_until_something_succeeds_or_a_day_has_passed(refused, success, found):
     judgement = of_service(last_auth_failure=refused, last_success=success)
     assert conditions(judgement) == (["auth_refused"] if found else [])
-    assert judgement.weighed("level:auth:shipfast")
+    assert judgement.covers("level:auth:shipfast")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("service:shipfast:auth", "level:auth:shipfast")
         assert (finding.urgency, finding.persist) == (Severity.P1, 0.0)
@@ -243,7 +243,7 @@ def test_a_refusal_is_told_with_how_often_and_when():
 def test_any_call_that_ended_in_a_4xx_is_a_p3(calls, limit, found):
     judgement = of_service(with_thresholds(client_errors=limit), failed_4xx=calls)
     assert conditions(judgement) == (["client_errors"] if found else [])
-    assert judgement.weighed("level:4xx:shipfast")
+    assert judgement.covers("level:4xx:shipfast")
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("service:shipfast:4xx", "level:4xx:shipfast")
         assert (finding.urgency, finding.persist) == (Severity.P3, 0.0)
@@ -258,7 +258,7 @@ def test_missing_resources_are_routine_where_others_are_there():
 def test_three_calls_in_a_row_with_a_5xx_are_a_p3():
     judgement = of_service(streaks_5xx=1)
     assert conditions(judgement) == ["server_errors"]
-    assert judgement.weighed("level:5xx:shipfast")
+    assert judgement.covers("level:5xx:shipfast")
     assert conditions(of_service(with_thresholds(server_errors=2), streaks_5xx=1)) == []
 
 
@@ -339,7 +339,7 @@ class TestUsualRetries:
     def test_what_cannot_be_judged_leaves_the_alert_as_it_is(self, quarters, usual, weighed):
         judgement = of_service(quarters=quarters, usual=usual)
         assert judgement.findings == ()
-        assert judgement.weighed("level:retries:shipfast") is weighed
+        assert judgement.covers("level:retries:shipfast") is weighed
 
 
 class TestFailingCalls:
@@ -370,8 +370,8 @@ class TestFailingCalls:
         assert finding.title == "shipfast fails 7.2 % of calls: 65 of 900 calls within the hour"
 
     def test_too_few_to_judge_leaves_the_alert_as_it_is(self):
-        assert not of_service(calls=20, failed=9).weighed("level:calls:shipfast")
-        assert of_service(calls=1_000, failed=9).weighed("level:calls:shipfast")
+        assert not of_service(calls=20, failed=9).covers("level:calls:shipfast")
+        assert of_service(calls=1_000, failed=9).covers("level:calls:shipfast")
 
 
 RISEN = {"successes": 1_000, "retries": 900, "successes_before": 20_000, "retries_before": 4_000}
@@ -383,7 +383,7 @@ def test_retries_of_an_outage_are_told_as_that_and_nothing_else(since, found):
     told = (*failing(since + 10, since + 1), *minutes((since, 20, 0)))
     judgement = of_service(minutes=told, **RISEN)
     assert conditions(judgement) == found
-    assert judgement.weighed("level:retries:shipfast") is ("retries_rising" in found)
+    assert judgement.covers("level:retries:shipfast") is ("retries_rising" in found)
 
 
 def test_while_a_service_is_down_that_is_all_that_is_said_of_it():
@@ -392,6 +392,6 @@ def test_while_a_service_is_down_that_is_all_that_is_said_of_it():
 
 def test_service_with_thresholds_of_its_own_is_judged_by_these():
     bad = minutes(*((ago, 10, 10) for ago in range(1, 11)))
-    picture = levels(services=(a_service(name="bank", minutes=bad), a_service(name="post", minutes=bad)))
+    snapshot = levels(services=(a_service(name="bank", minutes=bad), a_service(name="post", minutes=bad)))
     own = AlertSettings(services={"bank": Thresholds(down_seconds=900.0)})
-    assert [one.subject.name for one in looked(picture, own).findings] == ["post"]
+    assert [one.subject.name for one in looked(snapshot, own).findings] == ["post"]

@@ -45,14 +45,14 @@ class TestRun:
 
     @pytest.mark.parametrize("status", ["complete", "abandoned"])
     def test_run_that_is_over_is_not_at_risk(self, status):
-        assert judged(a_flow(status, sla=NOW + MINUTE)).weighed("sla_risk:flow/settlement")
+        assert judged(a_flow(status, sla=NOW + MINUTE)).covers("sla_risk:flow/settlement")
 
     def test_other_run_that_has_time_left_withdraws_nothing(self):
-        assert not judged(a_flow("running", sla=NOW + HOUR)).weighed("sla_risk:flow/settlement")
+        assert not judged(a_flow("running", sla=NOW + HOUR)).covers("sla_risk:flow/settlement")
 
     def test_watch_finds_the_run_that_was_due_first(self):
         early, late = (a_flow("failed", sla=NOW - ago) for ago in (2 * MINUTE, MINUTE))
-        finding = the_one(looked(levels(running=(late, early), given_up=("flow/settlement",))))
+        finding = the_one(looked(levels(running=(late, early), inactive=("flow/settlement",))))
         assert (finding.condition, finding.facts.sla) == ("sla_missed", NOW - 2 * MINUTE)
 
     def test_time_of_day_is_left_to_the_deadlines(self):
@@ -62,10 +62,10 @@ class TestRun:
     @pytest.mark.parametrize("unknown", ["running", "due:flow/settlement"])
     def test_watch_concludes_nothing_of_runs_it_could_not_read(self, unknown):
         late = a_flow("failed", sla=NOW - MINUTE)
-        running, given_up = ((), ("flow/settlement",)) if unknown == "running" else ((late,), ())
-        judgement = looked(levels(running=running, given_up=given_up, unknown={unknown: "no answer"}))
+        running, inactive = ((), ("flow/settlement",)) if unknown == "running" else ((late,), ())
+        judgement = looked(levels(running=running, inactive=inactive, unknown={unknown: "no answer"}))
         assert conditions(judgement) == ["monitor_failed"]
-        assert not judgement.weighed("sla:flow/settlement")
+        assert not judgement.covers("sla:flow/settlement")
 
     def test_pipeline_that_runs_is_at_risk(self):
         finding = the_one(looked(levels(running=(a_run("running", sla=NOW + MINUTE),))))
@@ -98,7 +98,7 @@ class TestTask:
     def test_task_with_time_left_is_no_news(self):
         judgement = judged(a_flow("running", due_tasks=(replace(TASK, due=NOW + HOUR),)))
         assert conditions(judgement) == []
-        assert judgement.weighed(f"task_sla:{RUN}:load")
+        assert judgement.covers(f"task_sla:{RUN}:load")
 
     @pytest.mark.parametrize(
         ("state", "words"),
@@ -121,11 +121,11 @@ class TestTask:
     def test_run_that_is_over_has_no_late_task(self, status):
         judgement = judged(a_flow(status, due_tasks=(TASK,)))
         assert conditions(judgement) == []
-        assert judgement.weighed(f"task_sla:{RUN}:load")
+        assert judgement.covers(f"task_sla:{RUN}:load")
 
     @pytest.mark.parametrize("status", ["failed", "stopped"])
     def test_alert_stays_while_the_run_waits_to_be_resumed(self, status):
-        assert not judged(a_flow(status, due_tasks=(TASK,))).weighed(f"task_sla:{RUN}:load")
+        assert not judged(a_flow(status, due_tasks=(TASK,))).covers(f"task_sla:{RUN}:load")
 
     def test_watch_sees_a_task_whose_executor_died(self):
         late = a_flow("running", lost=True, due_tasks=(replace(TASK, due=NOW - MINUTE),))
@@ -135,4 +135,4 @@ class TestTask:
         late = a_flow("running", due_tasks=(replace(TASK, due=NOW - MINUTE),))
         judgement = looked(levels(running=(late,), unknown={"running": "no answer"}))
         assert conditions(judgement) == ["monitor_failed"]
-        assert not judgement.weighed(f"task_sla:{RUN}:load")
+        assert not judgement.covers(f"task_sla:{RUN}:load")

@@ -68,7 +68,7 @@ def test_a_new_witness_that_need_not_wait_opens_what_waits(books):
 
 def test_what_becomes_more_urgent_is_told_at_once_even_where_somebody_is_at_it(books):
     books.judge(finding(urgency=P3))
-    books.decide("run:vendor", state_machine.acknowledged, 10, by="ann", note=None)
+    books.decide("run:vendor", state_machine.acknowledge, 10, by="ann", note=None)
     assert books.judge(finding(urgency=P1), at=20) == [What.ESCALATED]
     assert (books.alert().status, books.alert().urgency) == (AlertStatus.OPEN, P1)
     assert books.alert().acknowledged_by is None
@@ -202,7 +202,7 @@ class TestFlapping:
 
     def test_what_an_operator_has_closed_did_not_flap(self, books):
         books.judge(finding())
-        books.decide("run:vendor", state_machine.closed, 5, by="ann", note="fixed")
+        books.decide("run:vendor", state_machine.close, 5, by="ann", note="fixed")
         books.judge(finding(), at=10)
         assert books.judge(judged=["run:vendor:failed"], at=20) == [What.RESOLVED]
 
@@ -245,10 +245,10 @@ def test_what_is_found_again_after_it_was_over_is_a_new_alert(books):
 
 def test_a_person_may_close_it_and_what_nobody_was_told_of_is_closed_without_a_word(books):
     books.judge(finding())
-    assert books.decide("run:vendor", state_machine.closed, 5, by="ann", note="mended") == [What.RESOLVED]
+    assert books.decide("run:vendor", state_machine.close, 5, by="ann", note="mended") == [What.RESOLVED]
     assert books.over[0].resolution == "closed by ann: mended"
     books.judge(finding(persist=60), at=10)
-    assert books.decide("run:vendor", state_machine.closed, 15, by="ann", note="known") == []
+    assert books.decide("run:vendor", state_machine.close, 15, by="ann", note="known") == []
 
 
 # ── a witness that blames now this, now that ──────────────────────────────────────────────────────────────────────────
@@ -294,7 +294,7 @@ def test_a_waiting_failure_that_is_blamed_on_what_people_know_of_joins_that_aler
 
 def test_what_a_person_has_closed_does_not_draw_the_next_failure_to_it(books):
     books.judge(finding(key="run:vendor"))
-    books.decide("run:vendor", state_machine.closed, 5, by="ann", note="mended")
+    books.decide("run:vendor", state_machine.close, 5, by="ann", note="mended")
     assert books.judge(finding(key="service:bank:down"), at=9) == [What.OPENED]
     assert set(books.cases) == {"service:bank:down"}
 
@@ -308,11 +308,11 @@ def test_what_stays_open_is_repeated_as_its_urgency_demands_until_somebody_is_at
     assert books.pass_time(every - 1) == []
     assert books.pass_time(every) == [What.REPEATED]
     assert books.pass_time(2 * every - 1) == []
-    assert books.decide("run:vendor", state_machine.acknowledged, 2 * every, by="ann", note="on it") == [
+    assert books.decide("run:vendor", state_machine.acknowledge, 2 * every, by="ann", note="on it") == [
         What.ACKNOWLEDGED
     ]
     assert books.pass_time(5 * every) == []
-    assert books.decide("run:vendor", state_machine.acknowledged, 5 * every, by="bob", note=None) == []
+    assert books.decide("run:vendor", state_machine.acknowledge, 5 * every, by="bob", note=None) == []
     assert (books.alert().acknowledged_by, books.alert().note) == ("bob", "on it")
 
 

@@ -45,7 +45,7 @@ class Life(RuleBasedStateMachine):
                 del self.holds[evidence]
         for evidence, one in found.items():
             self.holds[evidence] = min(self.holds.get(evidence, after(self.now)), one.since or after(self.now))
-        known = {key: case.alert.evidence for key, case in self.books.cases.items() if case.is_told}
+        known = {key: case.alert.evidence for key, case in self.books.cases.items() if case.is_notified}
         told = self.books.judge(*found.values(), judged=judged, under=under, at=self.now)
         for key, evidence in known.items():
             if not evidence.isdisjoint(self.holds):
@@ -77,7 +77,7 @@ class Life(RuleBasedStateMachine):
             self.books.pass_time(self.now)
         speaks_for = [case for case in self.books.cases.values() if evidence in case.alert.evidence]
         assert len(speaks_for) == 1
-        assert speaks_for[0].is_told or after(self.now - every) - self.holds[evidence] < timedelta(seconds=persist)
+        assert speaks_for[0].is_notified or after(self.now - every) - self.holds[evidence] < timedelta(seconds=persist)
 
     @rule(seconds=st.sampled_from([1, 59, 60, 301, 3_600, 50_000]))
     def wait(self, seconds):
@@ -88,13 +88,13 @@ class Life(RuleBasedStateMachine):
         assert self.books.cases == before
         for case in self.books.cases.values():
             if case.alert.status is AlertStatus.WAITING:
-                assert not any(one.has_held(after(self.now)) for one in case.witnesses)
+                assert not any(one.has_held(after(self.now)) for one in case.evidence)
 
     @rule(key=st.sampled_from(KEYS), closes=st.booleans())
     def person(self, key, closes):
         case = self.books.cases.get(key)
-        if case is not None and (closes or case.is_told):
-            step = state_machine.closed if closes else state_machine.acknowledged
+        if case is not None and (closes or case.is_notified):
+            step = state_machine.close if closes else state_machine.acknowledge
             if closes:
                 self.holds = {one: since for one, since in self.holds.items() if one not in case.alert.evidence}
             self.books.decide(key, step, self.now, by="ann", note="x")
@@ -122,7 +122,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def nobody_speaks_for_two_alerts(self):
-        said = [one.evidence for case in self.books.cases.values() for one in case.witnesses]
+        said = [one.name for case in self.books.cases.values() for one in case.evidence]
         assert sorted(said) == sorted(self.holds)
 
     @invariant()
@@ -132,11 +132,11 @@ class Life(RuleBasedStateMachine):
             alert = case.alert
             assert (alert.key, alert.is_over) == (key, False)
             assert (alert.id in told) is (alert.status is not AlertStatus.WAITING)
-            assert alert.evidence == {one.evidence for one in case.witnesses}
-            assert bool(case.witnesses) is (alert.gone_since is None)
-            for one in case.witnesses:
-                assert one.since == self.holds[one.evidence], "how long it has held is the witness's own"
-            held = [one for one in case.witnesses if one.has_held(after(self.now))] or case.witnesses
+            assert alert.evidence == {one.name for one in case.evidence}
+            assert bool(case.evidence) is (alert.gone_since is None)
+            for one in case.evidence:
+                assert one.since == self.holds[one.name], "how long it has held is the witness's own"
+            held = [one for one in case.evidence if one.has_held(after(self.now))] or case.evidence
             if held:
                 assert alert.urgency is min(one.finding.urgency for one in held)
 

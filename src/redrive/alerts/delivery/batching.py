@@ -1,4 +1,4 @@
-"""What is said in one message: a storm is summed up, what waited for the morning is one digest.
+"""Batching of messages: a storm of alerts becomes a summary, and messages from quiet hours become a digest.
 
 Pure. Of what is due to one channel, up to `storm` messages within `storm_window` go out one by one, the most urgent
 first; whatever comes beyond is one summary, and what comes after that waits until the window has moved on. So a channel
@@ -21,14 +21,14 @@ from redrive.model.alerts import Send, What
 
 GroupKind = Literal["one", "digest", "summary"]
 KEEPS_STATE: frozenset[ChannelKind] = frozenset({"pagerduty"})
-"""Channels that know an alert by its key, and have to be told of each."""
+"""Channels that track alerts by key, so that each alert needs a message of its own."""
 _OWN: Mapping[int, str] = {}
 """Every alert has a key of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
-    """What makes one message."""
+    """Messages that are sent together."""
 
     kind: GroupKind
     sends: tuple[Send, ...]
@@ -85,7 +85,7 @@ def groups(
     kind: ChannelKind,
     keys: Mapping[int, str] = _OWN,
 ) -> list[MessageBatch]:
-    """The messages to one channel, in the order in which they are to go out.
+    """Return the messages to one channel, in the order in which they are sent.
 
     due   what may be sent now
     sent  the messages that went out, or are on their way, within the last `storm_window`
@@ -100,13 +100,13 @@ def groups(
     digest = [send for send in ordered if _key(send, keys) in waited]
     rest = [send for send in ordered if _key(send, keys) not in waited and send.what is not What.TEST]
     alone = max(0, settings.storm - sent)
-    found = [MessageBatch("one", (send,)) for send in (*tests, *rest[:alone])]
+    batches = [MessageBatch("one", (send,)) for send in (*tests, *rest[:alone])]
     beyond = rest[alone:]
     if beyond and sent <= settings.storm:
-        found.append(_together("summary", beyond))
+        batches.append(_together("summary", beyond))
     if digest:
-        found.append(_together("digest", digest))
-    return found
+        batches.append(_together("digest", digest))
+    return batches
 
 
 def _together(kind: GroupKind, sends: Sequence[Send]) -> MessageBatch:

@@ -33,17 +33,17 @@ LOG = logging.getLogger("redrive.alerts.sending")
 Deliver = Callable[[Channel, "Message"], None]
 
 BEYOND = 1.0
-"""Seconds by which a delivery may exceed its channel's own time before it is left behind."""
+"""Seconds by which a delivery may exceed the timeout of its channel before it is abandoned."""
 MOST_LEFT_BEHIND = 3
-"""Deliveries to one channel that hang, after which none is begun until one has come back."""
+"""Maximum number of hanging deliveries to a channel; no further delivery starts until one of them ends."""
 HELD = 5.0
-"""Seconds after which is looked again for what is due and may not be sent yet: a storm, or another one is sending."""
+"""Seconds until the next check for due messages that cannot be sent yet, during a storm or a claim elsewhere."""
 REST, LONGEST_REST = 2.0, 60.0
 """Seconds for which a channel that failed is left alone, whatever else is due to it; the ramp and its end."""
 
 
 class DeliveryEnded:
-    """A delivery is over: what a hand puts into the bell."""
+    """The end of a delivery, as a worker reports it to the dispatcher."""
 
     def __init__(self, claim: ClaimedMessage, error: BaseException | None) -> None:
         self.claim, self.error = claim, error
@@ -63,15 +63,15 @@ class ChannelWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still delivers, or waits for something to deliver."""
+        """Return whether the thread delivers or waits for a message."""
         return self._thread.is_alive()
 
     def take(self, claim: ClaimedMessage) -> None:
-        """Have this delivered."""
+        """Deliver a claimed message in the thread."""
         self._claims.put(claim)
 
-    def let_go(self) -> None:
-        """End when what it has in hand is done."""
+    def stop(self) -> None:
+        """Stop the thread after its current delivery."""
         self._claims.put(None)
 
     def _run(self) -> None:
@@ -80,7 +80,7 @@ class ChannelWorker:
 
 
 def delivered(claim: ClaimedMessage, deliver: Callable[[ClaimedMessage], None]) -> DeliveryEnded:
-    """Deliver, and say how that ended."""
+    """Deliver a message, and return how that ended."""
     try:
         deliver(claim)
     except BaseException as error:  # a channel may do anything, and this thread is its own
@@ -91,7 +91,7 @@ def delivered(claim: ClaimedMessage, deliver: Callable[[ClaimedMessage], None]) 
 @dataclass(slots=True)
 class _InFlight:
     claim: ClaimedMessage
-    hand: ChannelWorker | None
+    worker: ChannelWorker | None
     until: float
 
 
@@ -113,26 +113,26 @@ class Dispatcher:
     def __init__(self, outbox: Outbox, settings: AlertSettings, deliver: Deliver | None) -> None:
         self.bell: Bell = SimpleQueue()
         self._outbox, self._settings, self._deliver = outbox, settings, deliver
-        self._hands: dict[str, ChannelWorker] = {}
+        self._workers: dict[str, ChannelWorker] = {}
         self._under_way: dict[str, _InFlight] = {}
-        self._left_behind: defaultdict[str, list[ChannelWorker]] = defaultdict(list)
+        self._abandoned: defaultdict[str, list[ChannelWorker]] = defaultdict(list)
         self._troubled: dict[str, _FailingChannel] = {}
         self._unmarked: list[Callable[[], None]] = []
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is on its way."""
+        """Return whether a delivery is in progress."""
         return bool(self._under_way)
 
-    def open_hands(self) -> None:
-        """Have a thread for every channel: one that ends its work while the program ends can start none."""
+    def start_workers(self) -> None:
+        """Start a thread for every channel, because no thread can be started while the program exits."""
         for name in self._outbox.channels:
-            self._hand(name)
+            self._worker(name)
 
-    def let_go(self) -> None:
-        """End the threads that have nothing to do."""
-        for name in [name for name in self._hands if name not in self._under_way]:
-            self._hands.pop(name).let_go()
+    def stop(self) -> None:
+        """Stop the threads that are idle."""
+        for name in [name for name in self._workers if name not in self._under_way]:
+            self._workers.pop(name).stop()
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,75 +140,74 @@ class Dispatcher:
         """Claim what is due to channels that are free, and hand it over; the seconds after which to look again, None
         where nothing waits."""
         while self._unmarked:
-            _write_down(self._unmarked[0])
+            _store_result(self._unmarked[0])
             del self._unmarked[0]
         due = self._outbox.due(now=now, alert_id=alert_id)
         for name, at in due.channels.items():
-            # What a person waits for is sent to a channel that rests, too.
-            if at <= due.now and self._is_free(name) and (alert_id is not None or self._rest(name, now) <= 0):
+            # A message that an operator waits for is sent even while the channel is paused.
+            if at <= due.now and self._is_free(name) and (alert_id is not None or self._pause(name, now) <= 0):
                 claim = self._outbox.claim(name, now=now, alert_id=alert_id)
                 if claim is not None:
                     self._hand_over(claim)
-        return self._next_look(due, now)
+        return self._next_check(due, now)
 
-    def _rest(self, name: str, now: datetime | None) -> float:
-        """Seconds for which a channel is still left alone."""
+    def _pause(self, name: str, now: datetime | None) -> float:
+        """Return for how many seconds a channel is still paused after a failure."""
         return self._troubled[name].until - _moment(now) if name in self._troubled else 0.0
 
     def _is_free(self, name: str) -> bool:
         if name in self._under_way:
             return False
-        hanging = self._left_behind[name] = [hand for hand in self._left_behind[name] if hand.is_alive]
+        hanging = self._abandoned[name] = [worker for worker in self._abandoned[name] if worker.is_alive]
         return len(hanging) < MOST_LEFT_BEHIND
 
     def _hand_over(self, claim: ClaimedMessage) -> None:
         channel = claim.channel
-        hand = self._hand(channel.name)
-        self._under_way[channel.name] = _InFlight(claim, hand, time.monotonic() + channel.timeout + BEYOND)
-        if hand is not None:
-            hand.take(claim)
+        worker = self._worker(channel.name)
+        self._under_way[channel.name] = _InFlight(claim, worker, time.monotonic() + channel.timeout + BEYOND)
+        if worker is not None:
+            worker.take(claim)
         else:  # the program ends, and no thread can be begun
-            self.bell.put(delivered(claim, self._say))
+            self.bell.put(delivered(claim, self._deliver_message))
 
-    def _hand(self, name: str) -> ChannelWorker | None:
-        if name not in self._hands:
+    def _worker(self, name: str) -> ChannelWorker | None:
+        if name not in self._workers:
             try:
-                self._hands[name] = ChannelWorker(self._outbox.channels[name], self._say, self.bell)
+                self._workers[name] = ChannelWorker(self._outbox.channels[name], self._deliver_message, self.bell)
             except RuntimeError:
                 return None
-        return self._hands[name]
+        return self._workers[name]
 
-    def _say(self, claim: ClaimedMessage) -> None:
+    def _deliver_message(self, claim: ClaimedMessage) -> None:
         from redrive.alerts.delivery import channels
 
         (self._deliver or channels.deliver)(claim.channel, self._message(claim))
 
     def _message(self, claim: ClaimedMessage) -> Message:
-        """Return what is told. What cannot be shown is not the channel's failure, and would never get there: it is
-        told of in plain words."""
+        """Return the message. If it cannot be formatted, which is not a failure of the channel, it is plain text."""
         from redrive.alerts.delivery.message import compose, compose_many, compose_plain
 
         kind = claim.group.kind
         try:
             if kind == "one":
-                message = compose(*claim.told[0], self._settings)
+                message = compose(*claim.messages[0], self._settings)
             else:
-                message = compose_many(kind, claim.told, self._settings)
+                message = compose_many(kind, claim.messages, self._settings)
             json.dumps([message.document(), message.slack()], ensure_ascii=False).encode()
             message.markdown(), message.plain()
         except Exception as error:
             if is_interrupt(error):
                 raise
-            number, reason = claim.told[0][1].id, safe_line(f"{type(error).__name__}: {error}", 300)
+            number, reason = claim.messages[0][1].id, safe_line(f"{type(error).__name__}: {error}", 300)
             LOG.error("alert %s cannot be shown in full: %s", number, reason)
-            return compose_plain(kind, claim.told)
+            return compose_plain(kind, claim.messages)
         return message
 
-    def _next_look(self, due: DueMessages, now: datetime | None = None) -> float | None:
+    def _next_check(self, due: DueMessages, now: datetime | None = None) -> float | None:
         waits: list[float] = []
         for name, at in due.channels.items():
             if name not in self._under_way:  # it is looked at again when that has ended
-                wait = max((at - due.now).total_seconds(), self._rest(name, now))
+                wait = max((at - due.now).total_seconds(), self._pause(name, now))
                 waits.append(wait if wait > 0 else HELD)
         return min(waits, default=None)
 
@@ -217,7 +216,7 @@ class Dispatcher:
     def wait(self, seconds: float | None, *, now: datetime | None = None) -> int:
         """Wait until something has ended, the bell is rung, or so many seconds have passed; how many messages got
         there meanwhile."""
-        ends = [one.until for one in self._under_way.values()]
+        ends = [delivery.until for delivery in self._under_way.values()]
         if seconds is not None:
             ends.append(time.monotonic() + seconds)
         arrived = 0
@@ -228,9 +227,9 @@ class Dispatcher:
                 arrived += self._end(self.bell.get_nowait(), now)
         except Empty:
             pass
-        for name, one in list(self._under_way.items()):
-            if one.until <= time.monotonic():
-                self._leave_behind(name, one, now)
+        for name, delivery in list(self._under_way.items()):
+            if delivery.until <= time.monotonic():
+                self._abandon(name, delivery, now)
         return arrived
 
     def _end(self, rung: DeliveryEnded | None, now: datetime | None) -> int:
@@ -248,13 +247,15 @@ class Dispatcher:
         self._mark(lambda: self._outbox.sent(rung.claim, now=now))
         return 1
 
-    def _leave_behind(self, name: str, one: _InFlight, now: datetime | None) -> None:
+    def _abandon(self, name: str, delivery: _InFlight, now: datetime | None) -> None:
         del self._under_way[name]
-        self._hands.pop(name, None)
-        if one.hand is not None:
-            one.hand.let_go()
-            self._left_behind[name].append(one.hand)
-        self._failed(one.claim, TimeoutError(f"no answer within {one.claim.channel.timeout + BEYOND:g} s"), now)
+        self._workers.pop(name, None)
+        if delivery.worker is not None:
+            delivery.worker.stop()
+            self._abandoned[name].append(delivery.worker)
+        self._failed(
+            delivery.claim, TimeoutError(f"no answer within {delivery.claim.channel.timeout + BEYOND:g} s"), now
+        )
 
     def _failed(self, claim: ClaimedMessage, error: BaseException, now: datetime | None) -> None:
         from redrive.alerts.delivery.channels import DeliveryFailed
@@ -276,15 +277,15 @@ class Dispatcher:
         self._troubled[name] = _FailingChannel(failures, _moment(now) + random.uniform(0, longest))
 
     def _mark(self, mark: Callable[[], None]) -> None:
-        """Write down what became of a message; while the store cannot be reached, before anything else is sent."""
+        """Store the result of a delivery; while the store is unreachable, nothing else is sent before that."""
         try:
-            _write_down(mark)
+            _store_result(mark)
         except StoreError as error:
             LOG.warning("what became of a message could not be stored yet: %s", error)
             self._unmarked.append(mark)
 
 
-def _write_down(mark: Callable[[], None]) -> None:
+def _store_result(mark: Callable[[], None]) -> None:
     """Mark a message. What goes wrong there, but for the store, would go wrong each time, and holds up nobody: the
     message is free again when its claim ends."""
     try:

@@ -1,4 +1,4 @@
-"""Messages that are to be delivered: stored with the alert, kept until a channel has taken them.
+"""The outbox of messages: they are stored with their alert, and kept until a channel accepts them.
 
 A message is claimed before it is delivered and marked when it was. Several processes may do so at once: a claim is a
 lease of whoever made it, is fenced by a name of its own, and is free again when its holder died. Who is killed between
@@ -25,7 +25,7 @@ from redrive.alerts.delivery.batching import KEEPS_STATE, MessageBatch, groups, 
 from redrive.alerts.delivery.safe_text import safe_line
 from redrive.alerts.lifecycle.rows import alert_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced, read_silenced
-from redrive.alerts.lifecycle.state_machine import SILENCED
+from redrive.alerts.lifecycle.state_machine import SUPPRESSED
 from redrive.clock import Random
 from redrive.model.alerts import Alert, Send, SendStatus, Severity, What
 from redrive.policy import backoff
@@ -35,17 +35,17 @@ from redrive.store.schema import alert_sends, alerts
 from redrive.store.sql import in_ids
 
 BASE, CAP = 15.0, 900.0
-"""Seconds: the ramp of the waits between tries, with full jitter."""
+"""The first and the longest backoff between attempts, in seconds, with full jitter."""
 PATIENCE = {
     Severity.P1: timedelta(days=1),
     Severity.P2: timedelta(hours=12),
     Severity.P3: timedelta(hours=6),
 }
-"""How long a message is tried, from when it could first be sent; there is one last try at the end."""
+"""How long delivery is attempted, from when the message could first be sent; there is a last attempt at the end."""
 GRACE = 60.0
-"""Seconds by which a claim outlasts the longest delivery: to mark it, a store that restarts is waited for."""
+"""Seconds by which a claim outlasts the longest delivery, so that it can be marked after a restart of the store."""
 TEST_LASTS = timedelta(seconds=60)
-"""How long a test stays open where it opens an incident: long enough to ring."""
+"""How long a test stays open in a channel that opens incidents: long enough to notify."""
 
 CLAIMING = "alert sends"
 _REASON = 500
@@ -55,21 +55,21 @@ _sends = alert_sends.c
 
 @dataclass(frozen=True, slots=True)
 class ClaimedMessage:
-    """A message that is ours to deliver."""
+    """A message that this process has claimed for delivery."""
 
     owner: str
     channel: Channel
     group: MessageBatch
-    told: tuple[tuple[What, Alert], ...]
-    """What is said of which alert, in the order of `group.sends`."""
+    messages: tuple[tuple[What, Alert], ...]
+    """The kind of message and the alert, in the order of `group.sends`."""
 
 
 class DueMessages(NamedTuple):
-    """What waits."""
+    """When waiting messages can be sent."""
 
     now: datetime
     channels: dict[str, datetime]
-    """From when on something may be sent, by the names of channels."""
+    """The earliest time to send, by the name of the channel."""
 
 
 def known(settings: AlertSettings) -> dict[str, Channel]:
@@ -95,27 +95,27 @@ class Outbox:
     # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def put(self, connection: Connection, alert: Alert, what: What, now: datetime) -> None:
-        """Note whom to tell. It is called in the transaction that stores the alert: no alert without its messages."""
-        self._database.dialect.lock(connection, CLAIMING)  # what is replaced must not be on its way
+        """Store the messages about an alert, in the transaction that stores the alert."""
+        self._database.dialect.lock(connection, CLAIMING)  # a message that is replaced must not be in delivery
         rows = connection.execute(select(alert_sends).where(_sends.alert_id == alert.id).order_by(_sends.id)).all()
         for channel, urgency in self._receivers(alert, what, rows):
             if what is What.REPEATED and self._was_sent_after_silence(connection, alert, channel, rows, now):
                 continue
             unheard = [row for row in rows if row.channel == channel and row.status == SendStatus.WAITING]
-            if self._said_already(connection, unheard, what, now):
+            if self._drop_outdated(connection, unheard, what, now):
                 continue
-            # What is over when it is told of would stay open for ever where it is known by its key.
-            messages = [self._when(what, urgency, now)]
+            # An alert that is over when it is sent would stay open forever in a channel that tracks alerts by key.
+            messages = [self._schedule(what, urgency, now)]
             if alert.is_over and self._keeps_state(channel):
                 if what is What.OPENED:
-                    messages.append(self._when(What.RESOLVED, urgency, now))
+                    messages.append(self._schedule(What.RESOLVED, urgency, now))
                 elif what is What.TEST:
                     messages.append({**messages[0], "what": What.RESOLVED.value, "due_at": now + TEST_LASTS})
             addressed = {"alert_id": alert.id, "channel": channel, "urgency": urgency.value}
             for message in messages:
                 connection.execute(insert(alert_sends).values(**addressed, **message))
 
-    def _when(self, what: What, urgency: Severity, now: datetime) -> dict[str, Any]:
+    def _schedule(self, what: What, urgency: Severity, now: datetime) -> dict[str, Any]:
         quiet = None
         if self._settings.quiet is not None and urgency is Severity.P3 and what is not What.TEST:
             quiet = self._settings.quiet.until(now)
@@ -142,17 +142,17 @@ class Outbox:
         # Half of it: the next repeat is due by when the alert was stored, which is a little before it was sent.
         return every is None or now - max(sent) < timedelta(seconds=every) / 2
 
-    def _said_already(self, connection: Connection, unheard: Sequence[Row[Any]], what: What, now: datetime) -> bool:
-        """Take out what need not be said any more; whether what is left says it all.
+    def _drop_outdated(self, connection: Connection, unsent: Sequence[Row[Any]], what: What, now: datetime) -> bool:
+        """Delete waiting messages that are outdated; return whether the new message is not needed either.
 
         Who is told now that it is urgent need not be told before that it was less so. Who is to hear in the morning
         that something opened, and that it is over, hears the second.
         """
-        idle = [row.id for row in unheard if not _is_taken(row, now)]
+        idle = [row.id for row in unsent if not _is_taken(row, now)]
         if what is What.ESCALATED:
             connection.execute(delete(alert_sends).where(in_ids(_sends.id, idle)))
         elif what is What.RESOLVED:
-            for row in unheard:
+            for row in unsent:
                 if row.digest and row.id in idle:
                     connection.execute(update(alert_sends).where(_sends.id == row.id).values(what=what.value))
                     return True
@@ -164,17 +164,17 @@ class Outbox:
             for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject, alert.condition)):
                 yield name, alert.urgency
             return
-        for name in dict.fromkeys(row.channel for row in rows if row.what in SILENCED):
-            told = [row for row in rows if row.channel == name]
+        for name in dict.fromkeys(row.channel for row in rows if row.what in SUPPRESSED):
+            sent = [row for row in rows if row.channel == name]
             if what is What.REPEATED:
                 # A message that still waits will be sent; one that could not be delivered is tried once more.
-                is_waiting = any(row.status == SendStatus.WAITING for row in told)
+                is_waiting = any(row.status == SendStatus.WAITING for row in sent)
                 if not is_waiting and self._is_repeated_to(name, alert):
                     yield name, alert.urgency
-            elif all(row.status == SendStatus.FAILED for row in told):
+            elif all(row.status == SendStatus.FAILED for row in sent):
                 continue  # it never got there: nobody there would know what is over
             elif what is What.RESOLVED or self._keeps_state(name):
-                yield name, Severity(min(row.urgency for row in told))
+                yield name, Severity(min(row.urgency for row in sent))
 
     def _is_repeated_to(self, name: str, alert: Alert) -> bool:
         """Return whether the routes in force lead to a channel that was sent the alert, at whatever severity.
@@ -183,12 +183,14 @@ class Outbox:
         """
         if not self._settings.has_channel(name):
             return True
-        return any(name in self._settings.channels_for(one, alert.subject, alert.condition) for one in Severity)
+        return any(
+            name in self._settings.channels_for(severity, alert.subject, alert.condition) for severity in Severity
+        )
 
     def put_first(self, connection: Connection, alert: Alert, channels: Iterable[str], now: datetime) -> None:
         """Store the first message about an open alert for channels that have none yet."""
         for name in channels:
-            message = self._when(What.OPENED, alert.urgency, now)
+            message = self._schedule(What.OPENED, alert.urgency, now)
             values = {"alert_id": alert.id, "channel": name, "urgency": alert.urgency.value, **message}
             connection.execute(insert(alert_sends).values(values))
 
@@ -199,7 +201,7 @@ class Outbox:
     # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def claim(self, name: str, *, now: datetime | None = None, alert_id: int | None = None) -> ClaimedMessage | None:
-        """Take what is to be delivered next to a channel, so that nobody else does; None where nothing is due."""
+        """Claim the next message for a channel, so that no other process sends it; None if nothing is due."""
         channel, owner = self.channels[name], new_owner()
         begin_work(owner)
 
@@ -211,7 +213,7 @@ class Outbox:
             until = moment + timedelta(seconds=channel.timeout + 1 + GRACE)
             ids = [send.id for send in group.sends]
             connection.execute(update(alert_sends).where(in_ids(_sends.id, ids)).values(owner=owner, owner_until=until))
-            return ClaimedMessage(owner, channel, group, tuple(_told(connection, group.sends)))
+            return ClaimedMessage(owner, channel, group, tuple(_read_messages(connection, group.sends)))
 
         def is_ours(connection: Connection, claim: ClaimedMessage | None) -> bool:
             ours = select(func.count()).where(_sends.owner == owner)
@@ -226,7 +228,7 @@ class Outbox:
                 end_work(owner)
 
     def _begin(self, connection: Connection, now: datetime | None) -> datetime:
-        """One at a time: who claims must not take for dead whose claim is being marked."""
+        """Lock the outbox, so that a claim that is being marked is not taken for abandoned; return the time."""
         self._database.dialect.lock(connection, CLAIMING)
         return self._database.dialect.now(connection) if now is None else now
 
@@ -241,8 +243,10 @@ class Outbox:
         silenced = self._silenced(connection, now)
         affected = _alerts_of(connection, waiting) if silenced else {}
         settled = {alert.id for alert in affected.values() if silenced.is_settled(alert)}
-        unwanted = _unwanted(connection, channel, waiting, taken, settled)
-        sends = [_held(send_of(row), affected, silenced) for row in waiting if row.id not in unwanted]
+        unwanted = _unnecessary(connection, channel, waiting, taken, settled)
+        sends = [
+            _delay_until_silence_ends(send_of(row), affected, silenced) for row in waiting if row.id not in unwanted
+        ]
         unwanted |= overtaken(sends, now, taken=taken, keys=keys)
         if unwanted:
             connection.execute(delete(alert_sends).where(in_ids(_sends.id, unwanted)))
@@ -252,14 +256,14 @@ class Outbox:
         if not free:
             return None
         since = now - timedelta(seconds=self._settings.storm_window)
-        # Each message has an owner of its own, however many alerts it tells of.
+        # Each message has its own owner, however many alerts it contains.
         sent = select(_sends.owner).where(_sends.channel == channel.name, _sends.sent_at > since).distinct()
         messages = {*connection.execute(sent).scalars(), *(row.owner for row in waiting if row.id in taken)}
         found = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind, keys=keys)
         return found[0] if found else None
 
     def due(self, *, now: datetime | None = None, alert_id: int | None = None) -> DueMessages:
-        """When there is something to deliver, to which of the channels that are known here."""
+        """Return when messages can be sent, for the channels of these settings."""
 
         def work(connection: Connection) -> DueMessages:
             moment = self._database.dialect.now(connection) if now is None else now
@@ -273,7 +277,7 @@ class Outbox:
             affected = _alerts_of(connection, rows) if silenced else {}
             found: dict[str, datetime] = {}
             for row in rows:
-                due_at = _held(send_of(row), affected, silenced).due_at
+                due_at = _delay_until_silence_ends(send_of(row), affected, silenced).due_at
                 at = max(due_at, row.owner_until) if _is_taken(row, moment) else due_at
                 found[row.channel] = min(at, found.get(row.channel, at))
             return DueMessages(moment, found)
@@ -286,13 +290,13 @@ class Outbox:
     # ── marking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def sent(self, claim: ClaimedMessage, *, now: datetime | None = None) -> None:
-        """It was delivered."""
+        """Mark a claimed message as delivered."""
 
         def work(connection: Connection) -> None:
             moment = self._begin(connection, now)
-            # The owner stays: by it the messages of a window are counted.
+            # The owner is kept, because the messages of a window are counted by it.
             connection.execute(
-                _ours(claim).values(
+                _is_claimed_by(claim).values(
                     status=SendStatus.SENT.value,
                     sent_at=moment,
                     attempts=_sends.attempts + 1,
@@ -318,25 +322,25 @@ class Outbox:
         retry_after: float | None = None,
         now: datetime | None = None,
     ) -> None:
-        """It could not be delivered: it is due again, or is given up."""
-        said = safe_line(reason, _REASON) or "it failed without a word"
+        """Mark an attempt as failed: schedule the next attempt, or stop after a permanent error or the deadline."""
+        error = safe_line(reason, _REASON) or "it failed without a word"
 
         def work(connection: Connection) -> None:
             moment = self._begin(connection, now)
             wait = self._wait(max(send.attempts for send in claim.group.sends) + 1, retry_after)
             silenced = self._silenced(connection, moment)
-            for send, (_, alert) in zip(claim.group.sends, claim.told, strict=True):
+            for send, (_, alert) in zip(claim.group.sends, claim.messages, strict=True):
                 ends = self._ends(send, silenced.ended_at(alert))
-                given_up = permanent or send.what is What.TEST or moment >= ends
+                is_final = permanent or send.what is What.TEST or moment >= ends
                 values = {
-                    "status": (SendStatus.FAILED if given_up else SendStatus.WAITING).value,
-                    "due_at": send.due_at if given_up else min(moment + wait, ends),
+                    "status": (SendStatus.FAILED if is_final else SendStatus.WAITING).value,
+                    "due_at": send.due_at if is_final else min(moment + wait, ends),
                     "attempts": _sends.attempts + 1,
-                    "error": said,
+                    "error": error,
                     "owner": None,
                     "owner_until": None,
                 }
-                connection.execute(_ours(claim).where(_sends.id == send.id).values(values))
+                connection.execute(_is_claimed_by(claim).where(_sends.id == send.id).values(values))
 
         self._database.write(work)
         end_work(claim.owner)
@@ -355,28 +359,28 @@ class Outbox:
 
 
 def _is_taken(row: Row[Any], now: datetime) -> bool:
-    """Whether somebody who lives has it in hand."""
+    """Return whether a live process has claimed the message."""
     return (
         row.owner is not None and row.owner_until is not None and row.owner_until > now and not is_owner_dead(row.owner)
     )
 
 
-def _ours(claim: ClaimedMessage) -> Any:
+def _is_claimed_by(claim: ClaimedMessage) -> Any:
     return update(alert_sends).where(_sends.owner == claim.owner, _sends.status == SendStatus.WAITING.value)
 
 
-def _held(send: Send, affected: Mapping[int, Alert], silenced: Silenced) -> Send:
+def _delay_until_silence_ends(send: Send, affected: Mapping[int, Alert], silenced: Silenced) -> Send:
     """Return the message, due when the silence of its alert ends.
 
     An alert that is settled is not held back: its messages are dropped when they are claimed.
     """
     alert = affected.get(send.alert_id)
-    if alert is None or send.what not in SILENCED or silenced.is_settled(alert):
+    if alert is None or send.what not in SUPPRESSED or silenced.is_settled(alert):
         return send
     return replace(send, due_at=max(send.due_at, silenced.until(alert) or send.due_at))
 
 
-def _unwanted(
+def _unnecessary(
     connection: Connection,
     channel: Channel,
     waiting: Sequence[Row[Any]],
@@ -397,7 +401,7 @@ def _unwanted(
     return {
         row.id
         for row in waiting
-        if row.alert_id in settled and row.id not in taken and (row.alert_id not in known or row.what in SILENCED)
+        if row.alert_id in settled and row.id not in taken and (row.alert_id not in known or row.what in SUPPRESSED)
     }
 
 
@@ -406,8 +410,8 @@ def _alerts_of(connection: Connection, sends: Iterable[Send | Row[Any]]) -> dict
     return {row.id: alert_of(row) for row in connection.execute(select(alerts).where(in_ids(alerts.c.id, ids)))}
 
 
-def _told(connection: Connection, sends: Collection[Send]) -> Iterator[tuple[What, Alert]]:
+def _read_messages(connection: Connection, sends: Collection[Send]) -> Iterator[tuple[What, Alert]]:
     found = _alerts_of(connection, sends)
     for send in sends:
-        # As urgent as it was when there was something to tell: it may have become less so without a word.
+        # The severity at the time of the message is sent, because it may have dropped since without a message.
         yield send.what, replace(found[send.alert_id], urgency=send.urgency)

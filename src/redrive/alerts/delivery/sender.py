@@ -1,4 +1,7 @@
-"""Sends what is in the outbox, beside whatever the program does: a run neither waits for a channel nor fails by one."""
+"""The sender: it delivers the messages of the outbox in a background thread, so that no run waits for a channel.
+
+Used by `redrive.alerts.service`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from redrive.policy import backoff
 from redrive.store.database import Database
 
 LONGEST_PAUSE = 60.0
-"""Seconds between two tries to reach a store that is lost."""
+"""Seconds between two attempts to reach an unreachable store."""
 
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()
 """All that somebody has, or whose thread still runs. Who forgets a store without closing it has it no more."""
@@ -41,11 +44,11 @@ class Sender:
     def __init__(self, database: Database, settings: AlertSettings, *, deliver: Deliver | None = None) -> None:
         self._outbox = Outbox(database, settings)
         self._settings, self._deliver = settings, deliver
-        self._begin_anew()
+        self._reset()
         _senders.add(self)
 
-    def _begin_anew(self) -> None:
-        """Nothing is on its way, and no thread is there: at first, and in a forked child, whose parent goes on."""
+    def _reset(self) -> None:
+        """Start without deliveries and threads: in a new sender, and in a forked child."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._background = Dispatcher(self._outbox, self._settings, self._deliver)
@@ -54,12 +57,12 @@ class Sender:
         self._ends_at: float | None = None
 
     def ring(self) -> None:
-        """There may be something to send. Takes no time, and never fails."""
+        """Wake the sender, because messages may be due. Returns at once and never raises."""
         try:
             with self._lock:
                 self._ends_at = None
                 if self._thread is None or not self._thread.is_alive():
-                    self._background.open_hands()
+                    self._background.start_workers()
                     self._thread = threading.Thread(target=self._run, name="redrive-alerts", daemon=True)
                     self._thread.start()
                 self._background.bell.put(None)
@@ -75,7 +78,7 @@ class Sender:
             self.ring()
 
     def send_due(self, *, now: datetime | None = None, alert_id: int | None = None) -> int:
-        """Send what is due, of one alert where one is named, and wait for that; how many messages got there.
+        """Send the due messages, of all alerts or of one, and wait for it; return how many were delivered.
 
         Each channel is given its time, all at once. One that fails is left alone for a while, and so is what else is
         due to it.
@@ -92,15 +95,15 @@ class Sender:
                     dispatch.wait(None, now=now)
                 raise
             finally:
-                dispatch.let_go()
+                dispatch.stop()
         return arrived
 
     def close(self) -> None:
-        """Wait for what is due now, `exit_wait` seconds at most, and end."""
-        self._wind_up()()
+        """Send what is due now, for `exit_wait` seconds at most, and stop."""
+        self._start_closing()()
 
-    def _wind_up(self) -> Callable[[], None]:
-        """Begin to end; how to wait for that."""
+    def _start_closing(self) -> Callable[[], None]:
+        """Start to close; return a function that waits for the end."""
         with self._lock:
             thread = self._thread
             ends_at = self._ends_at = time.monotonic() + self._settings.exit_wait
@@ -130,18 +133,18 @@ class Sender:
                 again = random.uniform(0, backoff.ceiling(failures, base=1, multiplier=2, cap=LONGEST_PAUSE))
 
     def _is_late(self) -> bool:
-        """Whether the program has waited for long enough: what is on its way may arrive, nothing more is begun."""
+        """Return whether the exit wait is over, so that no further delivery starts."""
         with self._lock:
             return self._ends_at is not None and time.monotonic() >= self._ends_at
 
     def _is_done(self, again: float | None) -> bool:
-        """Whether nothing is to be waited for: then the thread ends, and the next ring begins another one."""
+        """Return whether nothing is pending; then the thread ends, and the next `ring` starts a new one."""
         with self._lock:
             if self._background.is_busy or not self._background.bell.empty():
                 return False
             if again is not None and self._ends_at is None:
                 return False
-            self._background.let_go()
+            self._background.stop()
             self._thread = None
             return True
 
@@ -158,13 +161,13 @@ def _close_at_exit() -> None:
 
 
 def _close_all() -> None:
-    for wait in [sender._wind_up() for sender in list(_senders)]:  # all at once: their channels may all hang
+    for wait in [sender._start_closing() for sender in list(_senders)]:  # all at once: their channels may all hang
         wait()
 
 
 def _after_fork() -> None:
     for sender in list(_senders):
-        sender._begin_anew()
+        sender._reset()
 
 
 os.register_at_fork(after_in_child=_after_fork)

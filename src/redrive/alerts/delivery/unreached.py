@@ -11,9 +11,9 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from redrive.alerts.config.settings import LOG_CHANNEL, AlertSettings
-from redrive.alerts.lifecycle.rows import case_of, send_of
+from redrive.alerts.lifecycle.rows import record_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced
-from redrive.alerts.lifecycle.state_machine import SILENCED, AlertRecord
+from redrive.alerts.lifecycle.state_machine import SUPPRESSED, AlertRecord
 from redrive.alerts.watch.watchers import CONDITION as SETTINGS_DIFFER
 from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus
 from redrive.store.schema import alert_sends, alerts
@@ -36,17 +36,17 @@ def unreached_channels(connection: Connection, settings: AlertSettings, silenced
     dropped while the alert was acknowledged.
     """
     rows = connection.execute(select(alerts).where(alerts.c.status == AlertStatus.OPEN.value).order_by(alerts.c.id))
-    cases = [case for case in map(case_of, rows) if _is_sent_on(case, silenced)]
-    if not cases:
+    records = [record for record in map(record_of, rows) if _is_sent_on(record, silenced)]
+    if not records:
         return []
-    about = in_ids(_sends.alert_id, [case.alert.id for case in cases])
-    sent = select(_sends.alert_id, _sends.channel).where(about, _sends.what.in_([what.value for what in SILENCED]))
+    about = in_ids(_sends.alert_id, [record.alert.id for record in records])
+    sent = select(_sends.alert_id, _sends.channel).where(about, _sends.what.in_([what.value for what in SUPPRESSED]))
     known = {(row.alert_id, row.channel) for row in connection.execute(sent)}
-    found = [
-        Unreached(case.alert, [name for name in _routed(case, settings) if (case.alert.id, name) not in known])
-        for case in cases
+    pairs = [
+        Unreached(record.alert, [name for name in _routed(record, settings) if (record.alert.id, name) not in known])
+        for record in records
     ]
-    return [one for one in found if one.channels]
+    return [one for one in pairs if one.channels]
 
 
 def unconfigured_messages(connection: Connection, settings: AlertSettings) -> list[Send]:
@@ -56,18 +56,20 @@ def unconfigured_messages(connection: Connection, settings: AlertSettings) -> li
     return [send_of(row) for row in connection.execute(wanted.order_by(_sends.id))]
 
 
-def _is_sent_on(case: AlertRecord, silenced: Silenced) -> bool:
+def _is_sent_on(record: AlertRecord, silenced: Silenced) -> bool:
     """Return whether further channels get the alert: it was sent, still holds, and is not silenced.
 
     That settings differ is for the channels of the watch that stands by.
     """
-    alert = case.alert
+    alert = record.alert
     if alert.condition == SETTINGS_DIFFER:
         return False
-    return case.is_told and alert.told_at is not None and alert.gone_since is None and silenced.until(alert) is None
+    return (
+        record.is_notified and alert.told_at is not None and alert.gone_since is None and silenced.until(alert) is None
+    )
 
 
-def _routed(case: AlertRecord, settings: AlertSettings) -> dict[str, None]:
+def _routed(record: AlertRecord, settings: AlertSettings) -> dict[str, None]:
     """Return the channels of the highest severity that was sent: one that has gone down since is no news."""
-    alert = case.alert
-    return dict.fromkeys(settings.channels_for(case.peak or alert.urgency, alert.subject, alert.condition))
+    alert = record.alert
+    return dict.fromkeys(settings.channels_for(record.peak or alert.urgency, alert.subject, alert.condition))

@@ -1,1 +1,1 @@
-"""Facts that rules look at: snapshots of runs, services, tables, deadlines and letters."""
+"""Facts that the rules evaluate: snapshots of runs, services, tables, deadlines and letters."""

@@ -1,7 +1,7 @@
-"""What is a level, gathered at one moment: what is due, what runs, services, letters, tables, slots, lags.
+"""The collector of levels: deadlines, running runs, services, letters, tables, slots and lags at one moment.
 
-The store is asked few questions, which its indexes and sums answer however much it holds. Others are asked beside that,
-and waited for only so long. What cannot be measured is said to be unknown, and nothing is concluded from it.
+Used by `redrive watch`. The store answers a few queries from indexes and sums, whatever its size. Other databases and
+probes are queried in parallel, with a timeout. What cannot be measured is reported as unknown and is not judged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from redrive.alerts.facts.probes import ProbeRunner, Unanswered, read_bounded, w
 from redrive.alerts.facts.runs import under_way
 from redrive.alerts.facts.services import services
 from redrive.alerts.facts.sla import SlaMonitor
-from redrive.alerts.facts.snapshot import Lag, LevelPicture, PendingLetters, Slot, TableRows
+from redrive.alerts.facts.snapshot import Lag, LevelSnapshot, PendingLetters, Slot, TableRows
 from redrive.alerts.facts.table_counts import TableCounts
 from redrive.alerts.facts.table_freshness import TableFreshness
 from redrive.classify.signals import is_interrupt
@@ -38,17 +38,20 @@ from redrive.store.schema import cause_hours, causes
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds for which others are waited for in one look; who answers later is heard at the next."""
+"""Seconds to wait for other databases and probes; a later answer is used in the next snapshot."""
 _DAY = timedelta(days=1)
 _DOWN = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
 
 
 class LevelCollector:
-    """The levels of one store, and of what its settings name beside it.
+    """Collect the levels of a store, and of the databases and probes that its settings name.
 
-    probes         for the lag of consumers, by name; see `redrive.alerts.facts.lag`
-    figure_probes  for conditions of the settings that name one, by `FILE_OR_MODULE:NAME`
-    patience       seconds for which others are waited for
+    Args:
+        database: The store.
+        settings: The alert settings.
+        probes: Probes for consumer lag by name; see `redrive.alerts.facts.lag`.
+        figure_probes: Probes of defined conditions by `FILE_OR_MODULE:NAME`.
+        patience: Seconds to wait for other databases and probes.
     """
 
     def __init__(
@@ -63,35 +66,35 @@ class LevelCollector:
         self._database, self._settings = database, settings
         self._patience = patience
         self._probes = {f"lags:{name}": probe for name, probe in (probes or {}).items()}
-        self._promises = SlaMonitor(database, settings)
+        self._slas = SlaMonitor(database, settings)
         self._tables = TableCounts(database, settings.tables)
         self._ages = TableFreshness(settings.tables)
         self._conditions = ConditionFigures(database, settings.defined, figure_probes or {})
         self._servers = self._slot_servers()
-        self._errands = ProbeRunner()
+        self._runner = ProbeRunner()
 
-    def picture(self, now: datetime | None = None) -> LevelPicture:
-        """Everything, as it is now; by the database's clock, where no moment is given."""
+    def collect(self, now: datetime | None = None) -> LevelSnapshot:
+        """Return a snapshot of all levels; `now` is the clock of the database by default."""
         now = self._database.read(self._database.dialect.now) if now is None else now
         unknown: dict[str, str] = {}
-        counting = self._measured("tables", lambda: self._tables.to_count(now), unknown) or {}
+        counting = self._measure("tables", lambda: self._tables.to_count(now), unknown) or {}
         asking = {**counting, **self._ages.to_ask(now), **self._conditions.to_ask(now)}
-        self._errands.send({**self._servers, **self._probes, **asking})
+        self._runner.send({**self._servers, **self._probes, **asking})
         until, read = time.monotonic() + self._patience, partial(read_bounded, self._database)
-        due, given_up = self._measured("due", lambda: self._promises.due(now), unknown) or ([], [])
-        unknown |= self._promises.unknown
-        fresh = self._measured("fresh", lambda: read_freshness(self._database, self._settings, now), unknown)
-        running = self._measured("running", lambda: read(partial(under_way, now=now)), unknown)
-        called = self._measured("services", lambda: read(partial(services, now=now)), unknown)
-        letters = self._measured("letters", lambda: read(partial(pending, now=now)), unknown) or []
-        sizes = self._measured("size", lambda: read(self._sizes), unknown) or (None, None)
-        answers = self._errands.back(until=until)
-        tables = self._measured("tables", lambda: self._counted(answers, now, unknown), unknown)
-        figures = self._measured("conditions", lambda: self._conditions.figures(answers, now, unknown), unknown)
-        return LevelPicture(
+        due, inactive = self._measure("due", lambda: self._slas.due(now), unknown) or ([], [])
+        unknown |= self._slas.unknown
+        fresh = self._measure("fresh", lambda: read_freshness(self._database, self._settings, now), unknown)
+        running = self._measure("running", lambda: read(partial(under_way, now=now)), unknown)
+        called = self._measure("services", lambda: read(partial(services, now=now)), unknown)
+        letters = self._measure("letters", lambda: read(partial(pending, now=now)), unknown) or []
+        sizes = self._measure("size", lambda: read(self._sizes), unknown) or (None, None)
+        answers = self._runner.collect(until=until)
+        tables = self._measure("tables", lambda: self._counted(answers, now, unknown), unknown)
+        figures = self._measure("conditions", lambda: self._conditions.figures(answers, now, unknown), unknown)
+        return LevelSnapshot(
             now=now,
             due=tuple(due),
-            given_up=tuple(given_up),
+            inactive=tuple(inactive),
             fresh=tuple(fresh or ()),
             table_ages=tuple(self._ages.ages(answers, now, unknown)),
             running=tuple(running or ()),
@@ -109,8 +112,8 @@ class LevelCollector:
 
     # ── the store ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _measured(self, name: str, measure: Callable[[], T], unknown: dict[str, str]) -> T | None:
-        """What was measured. What cannot be keeps nothing else from being so, unless the store says nothing at all."""
+    def _measure(self, name: str, measure: Callable[[], T], unknown: dict[str, str]) -> T | None:
+        """Return a measurement; None if it fails. Only an unreachable store prevents the other measurements."""
         try:
             return measure()
         except Exception as error:
@@ -126,52 +129,52 @@ class LevelCollector:
     def _counted(self, answers: Mapping[str, Any], now: datetime, unknown: dict[str, str]) -> list[TableRows]:
         own = {name: answer for name, answer in answers.items() if name.startswith("tables:")}
         self._tables.keep(own, now)
-        found, not_counted = self._tables.compared(now, own)
+        tables, not_counted = self._tables.compared(now, own)
         unknown.update(not_counted)
-        return found
+        return tables
 
-    # ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── other databases and probes ────────────────────────────────────────────────────────────────────────────────────
 
     def _slot_servers(self) -> dict[str, Callable[[], list[Slot]]]:
-        """Whom to ask for replication slots: each server once, whichever of its databases is named."""
-        found: dict[str, Callable[[], list[Slot]]] = {}
+        """Return the queries for replication slots, one for each server."""
+        queries: dict[str, Callable[[], list[Slot]]] = {}
         if self._database.dialect.is_remote:
-            found[f"slots:{server_of(self._database.name)}"] = partial(read_bounded, self._database, read_slots)
+            queries[f"slots:{server_of(self._database.name)}"] = partial(read_bounded, self._database, read_slots)
         for url in self._settings.slots:
-            found.setdefault(f"slots:{server_of(url)}", partial(slots_of, url))
-        return found
+            queries.setdefault(f"slots:{server_of(url)}", partial(slots_of, url))
+        return queries
 
     def _slots(self, answers: Mapping[str, Any], unknown: dict[str, str]) -> list[Slot]:
-        """The slots of all servers, by a name that tells the servers apart where there are several."""
-        found = []
+        """Return the slots of all servers; with several servers, the names include the server."""
+        slots = []
         for name in self._servers:
             server, answer = name.removeprefix("slots:"), answers[name]
             if isinstance(answer, Unanswered):
                 unknown[name] = answer.reason
             elif len(self._servers) == 1:
-                found += answer
+                slots += answer
             else:
-                found += [replace(slot, name=f"{slot.name} on {server}") for slot in answer]
-        return found
+                slots += [replace(slot, name=f"{slot.name} on {server}") for slot in answer]
+        return slots
 
     def _lags(self, answers: Mapping[str, Any], unknown: dict[str, str]) -> list[Lag]:
-        found: list[Lag] = []
+        lags: list[Lag] = []
         for name in self._probes:
             if isinstance(answers[name], Unanswered):
                 unknown[name] = answers[name].reason
             else:
-                found += answers[name]
-        return found
+                lags += answers[name]
+        return lags
 
 
 def pending(connection: Connection, *, now: datetime) -> list[PendingLetters]:
-    """Open letters by pipeline, from the sums by cause and hour; and what most of them are about.
+    """Return the open letters of each pipeline with their most frequent cause, from the sums by cause and hour.
 
-    An escalated letter counts like a pending one: a replay that failed has solved nothing.
+    Escalated letters count like pending letters, because a failed replay has solved nothing.
     """
     column = cause_hours.c
     is_open = column.pending + column.escalated
-    # The hour that the day before cuts is counted whole.
+    # The hour in which the last 24 hours start is counted completely.
     today = (now - _DAY).replace(minute=0, second=0, microsecond=0)
     summed = (
         select(

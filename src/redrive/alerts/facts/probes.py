@@ -1,4 +1,7 @@
-"""Questions to others who may never answer: each in a thread of its own, and waited for only so long."""
+"""Probes and queries that may hang: each runs in its own thread and is waited for with a timeout.
+
+Used by the collector of levels.
+"""
 
 from __future__ import annotations
 
@@ -27,59 +30,59 @@ class Unanswered:
 
     reason: str
     still_out: bool = False
-    """It may come yet."""
+    """Whether the probe still runs, so that its answer may come later."""
 
 
 class ProbeRunner:
-    """Asks. Who has not answered yet is not asked again: what hangs costs one thread, not one more every time."""
+    """Run probes. A probe that still runs is not started a second time, so that a hanging probe costs one thread."""
 
     def __init__(self) -> None:
-        self._out: dict[str, _RunningProbe] = {}
+        self._running: dict[str, _RunningProbe] = {}
 
     def send(self, questions: Mapping[str, Callable[[], Any]]) -> None:
-        """Begin to ask, by name; an answer that came late to the last question is kept as the answer to this one."""
+        """Start probes by name. If the last run of a probe has not been collected yet, its answer is used instead."""
         for name, question in questions.items():
-            if name not in self._out:
-                self._out[name] = _RunningProbe(name, question)
+            if name not in self._running:
+                self._running[name] = _RunningProbe(name, question)
 
-    def back(self, *, until: float) -> dict[str, Any]:
-        """The answers by name, each of them a value or `Unanswered`; not waited for beyond this monotonic moment.
+    def collect(self, *, until: float) -> dict[str, Any]:
+        """Return the answers by name, each a value or `Unanswered`; wait until this monotonic time at most.
 
-        Who was waited for in vain is not waited for again: its answer is taken when it is there.
+        A probe that timed out before is not waited for; its answer is collected when it is there.
         """
-        found: dict[str, Any] = {}
-        for name, errand in list(self._out.items()):
-            if errand.done.wait(0.0 if errand.late else max(0.0, until - time.monotonic())):
-                found[name] = errand.answer
-                del self._out[name]
+        answers: dict[str, Any] = {}
+        for name, probe in list(self._running.items()):
+            if probe.done.wait(0.0 if probe.late else max(0.0, until - time.monotonic())):
+                answers[name] = probe.answer
+                del self._running[name]
             else:
-                errand.late = True
-                waited = time.monotonic() - errand.began
-                found[name] = Unanswered(f"no answer for {waited:.0f} s, and none yet", still_out=True)
-        return found
+                probe.late = True
+                waited = time.monotonic() - probe.started_at
+                answers[name] = Unanswered(f"no answer for {waited:.0f} s, and none yet", still_out=True)
+        return answers
 
 
 class _RunningProbe:
     def __init__(self, name: str, question: Callable[[], Any]) -> None:
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         self.done = threading.Event()
         self.late = False
         self.answer: Any = None
         self._question = question
-        # A daemon: who never answers does not keep the program from ending.
+        # A daemon thread, because a hanging probe must not keep the program from exiting.
         threading.Thread(target=self._ask, name=f"redrive-{name}", daemon=True).start()
 
     def _ask(self) -> None:
         try:
             self.answer = self._question()
-        except BaseException as error:  # a probe of the user's may do anything, and this thread is its own
+        except BaseException as error:  # a user's probe may raise anything, and this thread belongs to it
             self.answer = Unanswered(why(error))
         finally:
             self.done.set()
 
 
 def read_bounded(database: Database, work: Callable[[Connection], T]) -> T:
-    """Read from the store as `Database.read` does; a server that takes too long for one statement gives it up."""
+    """Read from the store like `Database.read`, with a timeout for each statement on PostgreSQL."""
 
     def bounded(connection: Connection) -> T:
         if connection.dialect.name == "postgresql":
@@ -90,11 +93,11 @@ def read_bounded(database: Database, work: Callable[[Connection], T]) -> T:
 
 
 def why(error: BaseException) -> str:
-    """An error as one line that may be shown to anybody."""
-    cause: BaseException = getattr(error, "orig", None) or error  # SQLAlchemy wraps what the driver says
-    said = " ".join(mask(str(cause)).split())
-    if len(said) > _LONGEST:
-        said = f"{said[:_LONGEST]}…"
+    """Return an error as a single line without secrets."""
+    cause: BaseException = getattr(error, "orig", None) or error  # SQLAlchemy wraps the error of the driver
+    message = " ".join(mask(str(cause)).split())
+    if len(message) > _LONGEST:
+        message = f"{message[:_LONGEST]}…"
     if isinstance(cause, RedriveError):
-        return said
-    return f"{type(cause).__name__}: {said}" if said else type(cause).__name__
+        return message
+    return f"{type(cause).__name__}: {message}" if message else type(cause).__name__

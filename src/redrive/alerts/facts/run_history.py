@@ -1,4 +1,4 @@
-"""What is known of a run, for who has to act on it; and what is usual for its kind."""
+"""Facts about a run for its alerts, with usual durations, deadlines and commands; used by the rules on runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from redrive.policy.time_of_day import TimeOfDay
 
 @dataclass(frozen=True, slots=True)
 class UsualDuration:
-    """How long complete runs took."""
+    """The median and the 95th percentile of the durations of complete runs, in seconds."""
 
     median: float
     p95: float
 
 
 def usual(history: Sequence[PastRun], least: int) -> UsualDuration | None:
-    """What is usual, where there were enough complete runs to say so."""
+    """Return the usual duration; None if there were too few complete runs."""
     took = sorted(past.seconds for past in history if past.status == "complete")
     if len(took) < max(1, least):
         return None
@@ -36,10 +36,7 @@ def usual(history: Sequence[PastRun], least: int) -> UsualDuration | None:
 
 
 def due_by(run: RunSnapshot, settings: AlertSettings) -> datetime | None:
-    """When the run was to be done: by `redrive.toml`, else by what its program said when it began.
-
-    On a day off it has no deadline to keep.
-    """
+    """Return the deadline of a run, by `redrive.toml` or else by its program; None on a day off."""
     own = settings.pipelines.get(run.subject.name)
     due = own.sla.after(run.started_at) if own is not None and own.sla is not None else run.sla
     zone = zone_of(run, settings)
@@ -51,13 +48,13 @@ def due_by(run: RunSnapshot, settings: AlertSettings) -> datetime | None:
 
 
 def zone_of(one: RunSnapshot | DueRun, settings: AlertSettings) -> tzinfo | None:
-    """The place on whose wall its deadline stands."""
+    """Return the time zone of the deadline."""
     daily = daily_of(one, settings)
     return None if daily is None else daily.zone
 
 
 def daily_of(one: RunSnapshot | DueRun, settings: AlertSettings) -> TimeOfDay | None:
-    """Return the time of day of its deadline: by `redrive.toml`, else by what its program said."""
+    """Return the time of day of the deadline, by `redrive.toml` or else by the program."""
     own = settings.pipelines.get(one.subject.name)
     return own.sla if own is not None and own.sla is not None else one.daily
 
@@ -72,7 +69,7 @@ def facts_of(
     sql: str | None = None,
     measured: Mapping[str, float] | None = None,
 ) -> Facts:
-    """Everything that is known of the run, with what to do about it."""
+    """Return the facts about a run, with the next step and commands."""
     is_flow = run.subject.kind == "flow"
     sla = due_by(run, settings)
     known = usual(run.history, settings.thresholds.history_least)
@@ -105,7 +102,7 @@ def facts_of(
 
 
 def stale(one: RunSnapshot | DueRun, sla: datetime | None, zone: tzinfo | None, now: datetime) -> str:
-    """Which data is stale since when, and which promise is at stake."""
+    """Return which data is stale since when, and the SLA that is at risk."""
     what = one.target or f"what {one.subject.name} makes"
     since = one.last_complete
     if isinstance(one, RunSnapshot):

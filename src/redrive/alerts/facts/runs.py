@@ -1,4 +1,7 @@
-"""A run as the rules look at it, from what is stored: its own process can judge it so, and any other one later."""
+"""Snapshots of runs, read from the store; used by `redrive.alerts.service` and by the collector of levels.
+
+They need nothing but the store, so that any process can judge a run whose own process was killed.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +29,24 @@ from redrive.store.repositories.known_runs import Runnable
 from redrive.store.repositories.tasks import causes_of, counts_of, has_live_executor, time_at_work
 from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_runs, tasks
 
-_REMEMBERED = 60  # runs that say what is usual
-_SAMPLED = 10_000  # letters of a run that are looked at for what they have in common
-_LONGEST_CHECKPOINT = 200
-_MISSED_FOR = timedelta(days=7)  # for which a run that nobody resumes is waited for, as long as a daily deadline is
+_HISTORY_RUNS = 60  # earlier runs that durations and row counts are compared with
+_SAMPLED_LETTERS = 10_000  # letters of a run that are read to find their most frequent cause
+_MAX_CHECKPOINT = 200
+_MISSED_FOR = timedelta(days=7)  # how long the missed SLA of an unfinished run is reported, as for a daily deadline
 _ENDED_EARLY = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.ABORTED)
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.HELD)
 
 
 class RunName(NamedTuple):
-    """Which run is meant."""
+    """The kind and id of a run."""
 
     kind: Runnable
     run_id: UUID
 
 
 def unjudged(connection: Connection, *, limit: int = 100) -> list[RunName]:
-    """Runs that ended, and that nobody has judged since; the oldest first."""
-    found: list[RunName] = []
+    """Return ended runs that are not judged yet, the oldest first."""
+    names: list[RunName] = []
     for kind, table in _TABLES.items():
         waiting = (
             select(table.c.run_id)
@@ -51,12 +54,12 @@ def unjudged(connection: Connection, *, limit: int = 100) -> list[RunName]:
             .order_by(table.c.ended_at)
             .limit(limit)
         )
-        found += [RunName(kind, row.run_id) for row in connection.execute(waiting)]
-    return found
+        names += [RunName(kind, row.run_id) for row in connection.execute(waiting)]
+    return names
 
 
 def mark_judged(connection: Connection, run: RunName, *, ended_at: datetime, now: datetime) -> bool:
-    """Note that this end of a run is judged; False where it has gone on since, or another process was quicker."""
+    """Mark an ended run as judged; return False if it was resumed or another process has judged it."""
     table = _TABLES[run.kind]
     marked = (
         update(table)
@@ -67,44 +70,44 @@ def mark_judged(connection: Connection, run: RunName, *, ended_at: datetime, now
 
 
 def still_runs(connection: Connection, run: RunName) -> bool:
-    """Whether a run has not ended."""
+    """Return whether a run has not ended."""
     table = _TABLES[run.kind]
     running = select(table.c.run_id).where(table.c.run_id == run.run_id, table.c.ended_at.is_(None))
     return connection.execute(running).first() is not None
 
 
-def picture_of(connection: Connection, run: RunName, now: datetime) -> RunSnapshot | None:
-    """A run as it stands now; None where it is not there."""
+def read_snapshot(connection: Connection, run: RunName, now: datetime) -> RunSnapshot | None:
+    """Return the snapshot of a run; None if it is not in the store."""
     table = _TABLES[run.kind]
     row = connection.execute(select(table).where(table.c.run_id == run.run_id)).one_or_none()
     if row is None:
         return None
-    return _pipeline(connection, row, now) if run.kind == "pipeline" else _flow(connection, row, now)
+    return _pipeline_snapshot(connection, row, now) if run.kind == "pipeline" else _flow_snapshot(connection, row, now)
 
 
 def under_way(connection: Connection, now: datetime) -> list[RunSnapshot]:
-    """Runs that are not over: those that run or died, may miss their SLA, or wait for a person."""
-    # The index of what is not judged yet leads to them.
+    """Return runs that are running or lost, may miss their SLA, or wait for an operator."""
+    # This condition matches the partial index of unjudged runs.
     running = select(runs).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING)
-    # One that was stopped, by a deploy or a person, may have tasks that wait for somebody all the same.
+    # A flow that was stopped, by a deploy or an operator, may still have dead tasks that wait for a decision.
     waiting = exists().where(tasks.c.run_id == task_runs.c.run_id, tasks.c.state == State.DEAD_LETTER)
     stopped = (task_runs.c.status == FlowStatus.STOPPED) & waiting
-    # What is not finished is at a checkpoint, of which each pipeline has one.
+    # An unfinished run has a checkpoint, and each pipeline has one checkpoint at most.
     unfinished = select(runs).join(checkpoints, checkpoints.c.run_id == runs.c.run_id)
     unfinished = unfinished.where(runs.c.status.in_(_ENDED_EARLY), runs.c.sla > now - _MISSED_FOR)
-    flowing = select(task_runs).where(task_runs.c.status.in_(_UNFINISHED) | stopped | _not_resumed(now))
+    flowing = select(task_runs).where(task_runs.c.status.in_(_UNFINISHED) | stopped | _first_unfinished_runs(now))
     return [
-        *(_pipeline(connection, row, now) for row in connection.execute(running).all()),
-        *(_pipeline(connection, row, now) for row in connection.execute(unfinished).all()),
-        *(_flow(connection, row, now) for row in connection.execute(flowing).all()),
+        *(_pipeline_snapshot(connection, row, now) for row in connection.execute(running).all()),
+        *(_pipeline_snapshot(connection, row, now) for row in connection.execute(unfinished).all()),
+        *(_flow_snapshot(connection, row, now) for row in connection.execute(flowing).all()),
     ]
 
 
-def _not_resumed(now: datetime) -> ColumnElement[bool]:
-    """Runs of flows that ended before they were complete, and are due: of each flow the one that was due first.
+def _first_unfinished_runs(now: datetime) -> ColumnElement[bool]:
+    """Return the condition that selects, for each flow, the first due of its runs that ended incomplete.
 
-    One run for each flow is enough to raise its alert, however many runs of a backfill have failed. A complete run of
-    the flow since then has taken its place.
+    One run for each flow is enough to open its alert, however many runs of a backfill have failed. A run is left out
+    if another run of the flow has completed since.
     """
     done = task_runs.alias()
     replaced = exists().where(
@@ -123,44 +126,48 @@ def _not_resumed(now: datetime) -> ColumnElement[bool]:
 
 
 def gate_of(alert: Alert) -> str:
-    """The evidence of a run's rejected rows, if the alert is about such."""
+    """Return the name of the evidence of rejected rows for the subject of an alert."""
     return f"run:{alert.subject.ident}:gate"
 
 
-def waits(connection: Connection, alert: Alert) -> bool:
-    """Whether what an alert tells of rejected rows still holds, or may turn out to.
+def has_open_letters(connection: Connection, alert: Alert) -> bool:
+    """Return whether an alert about rejected rows must stay open.
 
-    A run that the gate aborted is aborted until it is complete or abandoned, whatever becomes of its letters. Letters
-    of the other runs that were told of must not be open, pending or escalated, unless a newer row superseded them. A
-    run that is under way takes over those letters whose rows it rejects again: nothing is certain until its end.
+    It stays open while its pipeline has a running run, which may reject the same rows; while a run of the alert is
+    aborted; and while letters of its runs are open, unless a newer row superseded them.
     """
     pipeline, run_id = alert.subject.name, alert.facts.run_id
-    of_it = runs.c.pipeline_name == pipeline
-    under_way = select(runs.c.run_id).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING, of_it)
-    told_of = of_it & ((runs.c.run_id == run_id) | (runs.c.ended_at >= alert.since))
-    aborted = select(runs.c.run_id).where(told_of, runs.c.status == RunStatus.ABORTED)
-    theirs = letters.c.pipeline_name == pipeline
+    of_pipeline = runs.c.pipeline_name == pipeline
+    under_way = select(runs.c.run_id).where(runs.c.judged_at.is_(None), runs.c.status == RunStatus.RUNNING, of_pipeline)
+    reported = of_pipeline & ((runs.c.run_id == run_id) | (runs.c.ended_at >= alert.since))
+    aborted = select(runs.c.run_id).where(reported, runs.c.status == RunStatus.ABORTED)
+    own_letters = letters.c.pipeline_name == pipeline
     if run_id is not None:
         rejecting = runs.c.tier.in_(list(TIERS)) & (runs.c.status != RunStatus.ABANDONED)
-        theirs &= letters.c.run_id.in_(select(runs.c.run_id).where(told_of, rejecting))
-    quarantined = select(letters.c.id).where(theirs, letters.c.status.in_(OPEN), letters.c.superseded_at.is_(None))
-    return any(connection.execute(one.limit(1)).first() is not None for one in (under_way, aborted, quarantined))
+        own_letters &= letters.c.run_id.in_(select(runs.c.run_id).where(reported, rejecting))
+    quarantined = select(letters.c.id).where(own_letters, letters.c.status.in_(OPEN), letters.c.superseded_at.is_(None))
+    return any(connection.execute(query.limit(1)).first() is not None for query in (under_way, aborted, quarantined))
 
 
 # ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
-    place = connection.execute(select(checkpoints).where(checkpoints.c.run_id == row.run_id)).first()
+def _pipeline_snapshot(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
+    checkpoint = connection.execute(select(checkpoints).where(checkpoints.c.run_id == row.run_id)).first()
     same = runs.c.pipeline_name == row.pipeline_name
     running = row.status == RunStatus.RUNNING
-    held = place is not None and place.owner is not None and place.owner_until > now and not is_owner_dead(place.owner)
-    said = _letters(connection, row.run_id) if row.rows_rejected else _Letters()
+    is_owned = (
+        checkpoint is not None
+        and checkpoint.owner is not None
+        and checkpoint.owner_until > now
+        and not is_owner_dead(checkpoint.owner)
+    )
+    summary = _summarize_letters(connection, row.run_id) if row.rows_rejected else _LetterSummary()
     return RunSnapshot(
         subject=Subject(kind="pipeline", name=row.pipeline_name),
         run_id=row.run_id,
         status=row.status,
-        lost=running and not held,
+        lost=running and not is_owned,
         started_at=row.started_at,
         ended_at=row.ended_at,
         seconds=row.seconds + (_between(row.updated_at, now) if running else 0.0),
@@ -182,11 +189,11 @@ def _pipeline(connection: Connection, row: Row[Any], now: datetime) -> RunSnapsh
         rejected=row.rows_rejected,
         tier=row.tier,
         target=row.sink,
-        checkpoint=None if place is None else _checkpoint(place.position),
-        cause=said.cause,
-        causes=said.causes,
-        pending=said.pending,
-        decided=bool(said.causes) and not said.pending,
+        checkpoint=None if checkpoint is None else _checkpoint(checkpoint.position),
+        cause=summary.cause,
+        causes=summary.causes,
+        pending=summary.pending,
+        decided=bool(summary.causes) and not summary.pending,
         is_history=_has_successor(connection, runs, same, row),
         history=tuple(_past_pipeline(connection, row)),
         last_complete=_last_complete(connection, runs, same, row.run_id),
@@ -203,7 +210,7 @@ def _past_pipeline(connection: Connection, row: Row[Any]) -> Iterator[PastRun]:
         .where(runs.c.pipeline_name == row.pipeline_name, runs.c.started_at < row.started_at)
         .where(runs.c.status.in_([RunStatus.COMPLETE, RunStatus.ABORTED, RunStatus.FAILED]))
         .order_by(runs.c.started_at.desc())
-        .limit(_REMEMBERED)
+        .limit(_HISTORY_RUNS)
     )
     for past in connection.execute(before):
         yield PastRun(
@@ -216,41 +223,45 @@ def _past_pipeline(connection: Connection, row: Row[Any]) -> Iterator[PastRun]:
         )
 
 
-class _Letters(NamedTuple):
-    """What is said of the letters of a run."""
+class _LetterSummary(NamedTuple):
+    """The letters of a run: their most frequent cause, the number of causes, and how many are open."""
 
     cause: str | None = None
     causes: int = 0
     pending: int = 0
 
 
-def _letters(connection: Connection, run_id: UUID) -> _Letters:
-    """What most letters of a run have in common, of how many causes they are, and how many wait for somebody."""
-    some = select(letters.c.fingerprint).where(letters.c.run_id == run_id).limit(_SAMPLED).subquery()
+def _summarize_letters(connection: Connection, run_id: UUID) -> _LetterSummary:
+    """Return a summary of the letters of a run."""
+    sample = select(letters.c.fingerprint).where(letters.c.run_id == run_id).limit(_SAMPLED_LETTERS).subquery()
     common = connection.execute(
-        select(some.c.fingerprint, func.count()).group_by(some.c.fingerprint).order_by(func.count().desc())
+        select(sample.c.fingerprint, func.count()).group_by(sample.c.fingerprint).order_by(func.count().desc())
     ).all()
     if not common:
-        return _Letters()
-    words = select(causes.c.template).where(causes.c.fingerprint == common[0].fingerprint)
-    said = connection.execute(words).scalar()
+        return _LetterSummary()
+    query = select(causes.c.template).where(causes.c.fingerprint == common[0].fingerprint)
+    cause_template = connection.execute(query).scalar()
     is_open = select(func.count()).where(
         letters.c.run_id == run_id, letters.c.status.in_(OPEN), letters.c.superseded_at.is_(None)
     )
-    return _Letters(None if said is None else mask(said), len(common), int(connection.execute(is_open).scalar_one()))
+    return _LetterSummary(
+        None if cause_template is None else mask(cause_template),
+        len(common),
+        int(connection.execute(is_open).scalar_one()),
+    )
 
 
 def _checkpoint(position: Any) -> str | None:
     if position is None:
         return None
     text = mask(encode(position))
-    return text if len(text) <= _LONGEST_CHECKPOINT else f"{text[:_LONGEST_CHECKPOINT]}…"
+    return text if len(text) <= _MAX_CHECKPOINT else f"{text[:_MAX_CHECKPOINT]}…"
 
 
 # ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
+def _flow_snapshot(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
     same = (task_runs.c.flow_name == row.flow_name) & (task_runs.c.params == row.params)
     counts = counts_of(connection, row.run_id)
     dead = causes_of(connection, row.run_id, [State.DEAD_LETTER])
@@ -267,23 +278,23 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
         daily=_daily(connection, "flow", row.flow_name),
         failures=row.failures,
         reason=row.reason,
-        error_kind=_kind_of_all(one.kind for one in failed),
+        error_kind=_common_kind(group.kind for group in failed),
         tasks_done=counts.get(State.SUCCESS, 0),
         tasks_total=sum(counts.values()),
         dead=tuple(
             DeadTasks(
-                task=one.task,
-                cause=one.cause,
-                reason=mask(one.error or ""),
-                kind=one.kind,
-                count=one.count,
-                untried=one.untried,
+                task=group.task,
+                cause=group.cause,
+                reason=mask(group.error or ""),
+                kind=group.kind,
+                count=group.count,
+                untried=group.untried,
             )
-            for one in dead
+            for group in dead
         ),
         due_tasks=tuple(_due_tasks(connection, row.run_id)),
         next_retry=_next_retry(connection, row.run_id, now),
-        failed=tuple(f"{one.sample}: {mask(one.error or '')}" for one in failed),
+        failed=tuple(f"{group.sample}: {mask(group.error or '')}" for group in failed),
         failed_of=mask(failed[0].error or "") if failed else None,
         variant=variant_of(row.params),
         is_history=_has_successor(connection, task_runs, same, row),
@@ -294,8 +305,8 @@ def _flow(connection: Connection, row: Row[Any], now: datetime) -> RunSnapshot:
 
 
 def _next_retry(connection: Connection, run_id: UUID, now: datetime) -> datetime | None:
-    waits = (tasks.c.run_id == run_id) & (tasks.c.state == State.RETRYING) & (tasks.c.due_at > now)
-    return connection.execute(select(func.min(tasks.c.due_at)).where(waits)).scalar()
+    is_waiting = (tasks.c.run_id == run_id) & (tasks.c.state == State.RETRYING) & (tasks.c.due_at > now)
+    return connection.execute(select(func.min(tasks.c.due_at)).where(is_waiting)).scalar()
 
 
 def _due_tasks(connection: Connection, run_id: UUID) -> Iterator[DueTask]:
@@ -305,12 +316,12 @@ def _due_tasks(connection: Connection, run_id: UUID) -> Iterator[DueTask]:
         yield DueTask(task=row.name, due=row.sla, state=row.state)
 
 
-def _kind_of_all(kinds: Iterable[str | None]) -> str | None:
-    """What tasks failed of: the kind they have in common, else one that a person has to look at."""
-    found = set(kinds)
-    if not found:
+def _common_kind(kinds: Iterable[str | None]) -> str | None:
+    """Return the kind that failed tasks have in common; a permanent error if they differ, so that it is reported."""
+    distinct = set(kinds)
+    if not distinct:
         return None
-    return found.pop() if len(found) == 1 else str(Kind.PERMANENT)
+    return distinct.pop() if len(distinct) == 1 else str(Kind.PERMANENT)
 
 
 def _past_flow(connection: Connection, row: Row[Any], now: datetime) -> Iterator[PastRun]:
@@ -319,22 +330,24 @@ def _past_flow(connection: Connection, row: Row[Any], now: datetime) -> Iterator
         .where(task_runs.c.flow_name == row.flow_name, task_runs.c.started_at < row.started_at)
         .where(task_runs.c.status.in_([FlowStatus.COMPLETE, FlowStatus.FAILED]))
         .order_by(task_runs.c.started_at.desc())
-        .limit(_REMEMBERED)
+        .limit(_HISTORY_RUNS)
     )
-    past = connection.execute(before).all()
-    took = time_at_work(connection, [one.run_id for one in past], now)
-    for one in past:
-        seconds = took.get(one.run_id, 0.0)
-        yield PastRun(status=one.status, started_at=one.started_at, ended_at=one.ended_at, seconds=seconds)
+    past_runs = connection.execute(before).all()
+    seconds_by_run = time_at_work(connection, [past_run.run_id for past_run in past_runs], now)
+    for past_run in past_runs:
+        seconds = seconds_by_run.get(past_run.run_id, 0.0)
+        yield PastRun(
+            status=past_run.status, started_at=past_run.started_at, ended_at=past_run.ended_at, seconds=seconds
+        )
 
 
 def variant_of(params: str) -> str:
-    """What tells runs apart that have parameters: those of one day are not mended by those of the next."""
+    """Return a short digest of the parameters of a flow run, so that runs for different days are distinct."""
     return "" if params in ("", "{}") else sha256(params.encode()).hexdigest()[:8]
 
 
 def _has_successor(connection: Connection, table: Table, same: Any, row: Row[Any]) -> bool:
-    """Whether another run has ended since this one did."""
+    """Return whether another run has ended since this run ended."""
     if row.ended_at is None:
         return False
     later = select(table.c.run_id).where(same, table.c.ended_at > row.ended_at, table.c.status != "abandoned")
@@ -348,19 +361,17 @@ def _last_complete(connection: Connection, table: Table, same: Any, run_id: UUID
         .order_by(table.c.started_at.desc())
         .limit(1)
     )
-    found: datetime | None = connection.execute(done).scalar()
-    return found
+    ended_at: datetime | None = connection.execute(done).scalar()
+    return ended_at
 
 
 def _daily(connection: Connection, kind: Runnable, name: str) -> TimeOfDay | None:
-    """When it is to be done every day; None where it has promised nothing, or a zone is not known here."""
-    promised = connection.execute(
-        select(pipelines.c.sla).where(pipelines.c.kind == kind, pipelines.c.name == name)
-    ).scalar()
-    if promised is None:
+    """Return the daily deadline; None if there is none, or if its time zone is not known on this machine."""
+    sla = connection.execute(select(pipelines.c.sla).where(pipelines.c.kind == kind, pipelines.c.name == name)).scalar()
+    if sla is None:
         return None
     try:
-        return TimeOfDay.of("sla", promised)
+        return TimeOfDay.of("sla", sla)
     except ValueError:
         return None
 

@@ -1,4 +1,4 @@
-"""Services of late, from the sums that all processes add to."""
+"""Snapshots of services, read from the sums that all processes add to; used by the collector of levels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sqlalchemy import (
     select,
 )
 
-from redrive.alerts.facts.snapshot import Minute, ServicePicture, Window
+from redrive.alerts.facts.snapshot import Minute, ServiceSnapshot, Window
 from redrive.alerts.lifecycle.state_machine import NO_LONGER
 from redrive.calls.metrics.window import MINUTES_KEPT, QUARTER
 from redrive.store.schema import alerts, breakers, runs, service_minutes, service_rollups
@@ -29,26 +29,26 @@ from redrive.store.schema import alerts, breakers, runs, service_minutes, servic
 _MINUTES = timedelta(seconds=MINUTES_KEPT)
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
-SPAN = _HOUR + timedelta(seconds=QUARTER)  # four full quarters, and the one that is under way
+SPAN = _HOUR + timedelta(seconds=QUARTER)  # four full quarters and the current one
 _DAYS = 7
-"""Days before, whose same hours the last hour is compared with."""
+"""Number of earlier days whose same hours are the baseline of the last hour."""
 FEW = 500
-"""Successes in the same hours below which all hours of these days are compared: a service is new, or seldom called."""
+"""If the same hours have fewer successes, all hours of these days are the baseline: the service is rarely called."""
 _ABOUT_FAULTS = ("down", "5xx", "retries")
-"""How keys of alerts end that are about failures of a service; older versions kept the last two apart."""
+"""Suffixes of keys of alerts about failures of a service; older versions used separate alerts for the last two."""
 
 _FAILED = (
     service_rollups.c.calls_failed
     - sum((service_rollups.c[name] for name in ("permanent", "row", "resource", "failed_auth")), start=literal(0))
 ).label("failed")
-"""Calls that failed because of the service. What is not repeatable ends its call, so it is as many calls."""
+"""Calls that failed because of the service. Each permanent failure ends its call, so it counts as one call."""
 
 Quarters = Iterable[tuple[datetime, Window]]
-"""Quarters of an hour, each with its beginning."""
+"""Quarters of an hour, each with its start."""
 Span = tuple[datetime, datetime]
 
 
-def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
+def services(connection: Connection, *, now: datetime) -> list[ServiceSnapshot]:
     """Return every service that did anything within a day: its last hour, what is usual, its last minutes."""
     names = _names(connection)
     if not names:
@@ -63,8 +63,8 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
         "last_auth_failure": func.max(column.last_failed_auth, type_=column.at.type),
         "last_success": func.max(column.last_success, type_=column.at.type),
         # Windows that older versions have written.
-        "quarter_auth_failure": _last((column.failed_auth > 0) & column.last_failed_auth.is_(None)),
-        "quarter_success": _last((column.successes > 0) & column.last_success.is_(None)),
+        "quarter_auth_failure": _last_quarter((column.failed_auth > 0) & column.last_failed_auth.is_(None)),
+        "quarter_success": _last_quarter((column.successes > 0) & column.last_success.is_(None)),
     }
     summed = (
         select(column.service, *(one.label(name) for name, one in sums.items()))
@@ -72,24 +72,24 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
         .group_by(column.service)
         .order_by(column.service)
     )
-    minutes, suffering = _minutes(connection, names, now), _suffering(connection, now)
+    minutes, suffering = _minutes(connection, names, now), _affected_pipelines(connection, now)
     probes = next_probes(connection, names, now)
-    compared, troubles = _compared(connection, names, hour), _troubles(connection, now)
-    found = []
+    compared, troubles = _read_quarters(connection, names, hour), _troubles(connection, now)
+    snapshots = []
     for row in connection.execute(summed).all():
         values = dict(row._mapping)
         name = values.pop("service")
         refused_in, success_in = values.pop("quarter_auth_failure"), values.pop("quarter_success")
         if refused_in is not None:
             refused_in += timedelta(seconds=QUARTER)
-        values["last_auth_failure"] = _later(values["last_auth_failure"], refused_in)
-        values["last_success"] = _later(values["last_success"], success_in)
+        values["last_auth_failure"] = _latest(values["last_auth_failure"], refused_in)
+        values["last_success"] = _latest(values["last_success"], success_in)
         quarters = compared.get(name, [])
         usual = usual_windows(quarters, hour, troubles.get(name, ()))
         if quarters and quarters[-1][0] >= hour and sum(one.successes for one in usual) < FEW:
             usual = usual_windows(_all_hours(connection, name, hour), hour, troubles.get(name, ()))
-        found.append(
-            ServicePicture(
+        snapshots.append(
+            ServiceSnapshot(
                 name=name,
                 minutes=minutes.get(name, ()),
                 used_by=suffering.get(name, ()),
@@ -99,11 +99,11 @@ def services(connection: Connection, *, now: datetime) -> list[ServicePicture]:
                 **values,
             )
         )
-    return found
+    return snapshots
 
 
 def next_probes(connection: Connection, names: Collection[str], now: datetime) -> dict[str, datetime]:
-    """When the open circuits of these services let the next probe through, by service."""
+    """Return when the open circuits of these services let the next probe through, by service."""
     column = breakers.c
     soonest = (
         select(column.service, func.min(column.retry_at))
@@ -114,7 +114,7 @@ def next_probes(connection: Connection, names: Collection[str], now: datetime) -
 
 
 def last_hour(now: datetime) -> datetime:
-    """When the last hour begins: four full quarters before the one that is under way."""
+    """Return the start of the last hour: four full quarters before the current one."""
     return now.replace(minute=now.minute // 15 * 15, second=0, microsecond=0) - _HOUR
 
 
@@ -134,15 +134,17 @@ def usual_windows(quarters: Quarters, hour: datetime, troubles: Collection[Span]
     return tuple(days[day] for day in sorted(days))
 
 
-def _compared(connection: Connection, names: list[str], hour: datetime) -> dict[str, list[tuple[datetime, Window]]]:
+def _read_quarters(
+    connection: Connection, names: list[str], hour: datetime
+) -> dict[str, list[tuple[datetime, Window]]]:
     """Return the quarters of the last hour, and of the same hours of the days before, by service."""
     at = service_rollups.c.at
     before = (and_(at >= hour - day * _DAY, at < hour - day * _DAY + SPAN) for day in range(1, _DAYS + 1))
     wanted = _quarters().where(service_rollups.c.service.in_(names), or_(at >= hour, *before))
-    found = defaultdict(list)
+    quarters = defaultdict(list)
     for row in connection.execute(wanted):
-        found[row.service].append(_window(row))
-    return found
+        quarters[row.service].append(_window(row))
+    return quarters
 
 
 def _all_hours(connection: Connection, name: str, hour: datetime) -> list[tuple[datetime, Window]]:
@@ -175,16 +177,16 @@ def _troubles(connection: Connection, now: datetime) -> dict[str, list[Span]]:
         or_(column.resolved_at.is_(None), column.resolved_at >= now - (_DAYS + 1) * _DAY),
         or_(column.resolution.is_(None), column.resolution == NO_LONGER),
     )
-    found = defaultdict(list)
+    spans = defaultdict(list)
     for key, since, resolved_at in connection.execute(stood):
         name, _, what = key.removeprefix("service:").rpartition(":")
         if what in _ABOUT_FAULTS:
-            found[name].append((since, resolved_at or now))
-    return found
+            spans[name].append((since, resolved_at or now))
+    return spans
 
 
 def _names(connection: Connection) -> list[str]:
-    """The services there are, each by one step along the index: their windows of months need not be read for that."""
+    """Return the names of all services, with one index lookup for each instead of a scan of all windows."""
     first = select(func.min(service_rollups.c.service).label("name")).cte("names", recursive=True)
     beyond = select(func.min(service_rollups.c.service)).where(service_rollups.c.service > first.c.name)
     each = first.union_all(select(beyond.scalar_subquery()).where(first.c.name.is_not(None)))
@@ -194,14 +196,14 @@ def _names(connection: Connection) -> list[str]:
 def _minutes(connection: Connection, names: list[str], now: datetime) -> dict[str, tuple[Minute, ...]]:
     column = service_minutes.c
     late = select(service_minutes).where(column.service.in_(names), column.at >= now - _MINUTES).order_by(column.at)
-    found = defaultdict(list)
+    minutes = defaultdict(list)
     for row in connection.execute(late):
-        found[row.service].append(Minute(at=row.at, attempts=row.attempts, faults=row.faults))
-    return {name: tuple(listed) for name, listed in found.items()}
+        minutes[row.service].append(Minute(at=row.at, attempts=row.attempts, faults=row.faults))
+    return {name: tuple(values) for name, values in minutes.items()}
 
 
-def _suffering(connection: Connection, now: datetime) -> dict[str, tuple[str, ...]]:
-    """The pipelines whose runs of the last day a service has ended."""
+def _affected_pipelines(connection: Connection, now: datetime) -> dict[str, tuple[str, ...]]:
+    """Return the pipelines whose runs were ended by a service within the last day, by service."""
     column = runs.c
     ended = (
         select(column.error_service, column.pipeline_name)
@@ -209,20 +211,20 @@ def _suffering(connection: Connection, now: datetime) -> dict[str, tuple[str, ..
         .distinct()
         .order_by(column.error_service, column.pipeline_name)
     )
-    found = defaultdict(list)
+    pipelines = defaultdict(list)
     for service, pipeline in connection.execute(ended):
-        found[service].append(pipeline)
-    return {service: tuple(listed) for service, listed in found.items()}
+        pipelines[service].append(pipeline)
+    return {service: tuple(names) for service, names in pipelines.items()}
 
 
 def _sum(column: ColumnElement[int], within: ColumnElement[bool]) -> ColumnElement[int]:
     return func.coalesce(func.sum(case((within, column), else_=0)), 0).cast(BigInteger)
 
 
-def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+def _latest(one: datetime | None, other: datetime | None) -> datetime | None:
     return max((at for at in (one, other) if at is not None), default=None)
 
 
-def _last(where: ColumnElement[bool]) -> ColumnElement[datetime]:
+def _last_quarter(where: ColumnElement[bool]) -> ColumnElement[datetime]:
     at = service_rollups.c.at
     return func.max(case((where, at)), type_=at.type)

@@ -99,8 +99,8 @@ class SlaMonitor:
             self._database,
             lambda connection: {one.subject.ident: self._due(connection, one, now) for one in promised.kept_by},
         )
-        given_up = [*promised.free, *(ident for ident, due in found.items() if due is None)]
-        return [due for due in found.values() if due is not None], given_up
+        inactive = [*promised.free, *(ident for ident, due in found.items() if due is None)]
+        return [due for due in found.values() if due is not None], inactive
 
     # ── what is promised ──────────────────────────────────────────────────────────────────────────────────────────────
 

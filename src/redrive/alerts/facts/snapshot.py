@@ -1,4 +1,7 @@
-"""What the rules look at: a run, or the levels of everything, gathered from the store at one moment."""
+"""Snapshots that the rules evaluate, and the judgements that they return.
+
+A `RunSnapshot` holds the facts about one run, a `LevelSnapshot` everything else that is measured at one moment.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from redrive.policy.time_of_day import TimeOfDay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """A run of the same pipeline or flow that is over."""
+    """An ended run of the same pipeline or flow."""
 
     status: str
     started_at: datetime
@@ -25,7 +28,7 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadTasks:
-    """Tasks of a flow that died of one cause."""
+    """Tasks of a flow that are dead letters with the same cause."""
 
     task: str
     cause: str
@@ -46,117 +49,117 @@ class DueTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshot:
-    """A run of a pipeline or a flow as it stands now."""
+    """The current state of a run of a pipeline or flow."""
 
     subject: Subject
     variant: str = ""
-    """Of a flow that was given parameters, what tells these from others: 8 hex digits of their digest."""
+    """The first 8 hex digits of the digest of a flow's parameters; empty without parameters."""
     run_id: UUID
     status: str
-    """As `RunStatus` or `FlowStatus` has it."""
+    """A value of `RunStatus` or `FlowStatus`."""
     lost: bool = False
-    """It says that it runs, and nobody is behind it any more."""
+    """Whether its status is running although no executor runs it any more."""
     started_at: datetime
     ended_at: datetime | None = None
     seconds: float = 0.0
-    """At work so far; of one that runs, until now."""
+    """Working time so far, in seconds."""
     sla: datetime | None = None
     daily: TimeOfDay | None = None
-    """The time of day which `sla` comes of, where that is known."""
+    """The time of day that `sla` is derived from, if known."""
     failures: int = 0
-    """How often it was gone on with after it had failed or died."""
+    """How often it was resumed after a failure."""
     reason: str | None = None
     error_kind: str | None = None
     error_type: str | None = None
     error_service: str | None = None
-    """The service that is to blame, where one is."""
+    """The service that caused the failure, if any."""
     detail: str | None = None
-    """All lines of the error, where it has more than one."""
+    """The full text of an error of more than one line."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that were kept with the run."""
+    """Environment variables that were stored with the run."""
     trace_id: str | None = None
-    """Of OpenTelemetry."""
+    """The OpenTelemetry trace."""
     next_probe: datetime | None = None
-    """When the open circuit of that service lets the next probe through, where it is open."""
+    """When the open circuit of that service lets the next probe through; None if it is closed."""
     next_retry: datetime | None = None
     """When the next task of a flow is retried."""
-    # Of a pipeline.
+    # Facts about pipelines.
     read: int = 0
     written: int = 0
     rejected: int = 0
     source_done: int | None = None
     source_total: int | None = None
-    """How much of the source is behind the checkpoint, and how much there is, in its own units."""
+    """The size of the source, and how much of it is before the checkpoint, in units of the source."""
     tier: str = "log"
-    """What its gate says: log, P3, P1, abort."""
+    """The tier of its gate: log, P3, P1 or abort."""
     target: str | None = None
     checkpoint: str | None = None
     cause: str | None = None
-    """What most of its letters have in common."""
+    """The most frequent cause of its letters."""
     causes: int = 0
-    """How many causes its letters have; 0 where that is not known."""
+    """The number of causes of its letters; 0 if unknown."""
     pending: int = 0
-    """Letters of this run that are open."""
+    """The number of open letters of this run."""
     decided: bool = False
     """Whether rows were rejected and all of their letters are reprocessed or discarded."""
-    # Of a flow.
+    # Facts about flows.
     tasks_done: int = 0
     tasks_total: int = 0
     dead: tuple[DeadTasks, ...] = ()
     due_tasks: tuple[DueTask, ...] = ()
     failed: tuple[str, ...] = ()
-    """Why tasks failed whose retries are spent, one sentence for each cause."""
+    """The errors of tasks with exhausted retries, one for each cause."""
     failed_of: str | None = None
-    """The error of the first of these, without the name of the task."""
-    # To compare it with.
+    """The first of these errors, without the name of the task."""
+    # Facts about other runs.
     is_history: bool = False
-    """A run of the same ident has ended since: what this one did is over, but for what is about itself alone."""
+    """Whether a later run of the same ident has ended. Then only facts about this run alone are judged."""
     history: tuple[PastRun, ...] = ()
-    """Runs before this one, the newest first."""
+    """Earlier runs, the newest first."""
     last_complete: datetime | None = None
-    """When a run of the same ident was last complete, this one not counted."""
+    """When another run of the same ident last completed."""
     any_complete: datetime | None = None
-    """The same of a flow's runs with whatever parameters: its deadline and its data go by these."""
+    """When another run of the flow last completed, with any parameters; used for deadlines and data age."""
 
     @property
     def last_of_all(self) -> datetime | None:
-        """When a run of it was last complete, whatever its parameters."""
-        return max((one for one in (self.last_complete, self.any_complete) if one is not None), default=None)
+        """When another run last completed, with any parameters."""
+        return max((at for at in (self.last_complete, self.any_complete) if at is not None), default=None)
 
     @property
     def ident(self) -> str:
-        """What its failures and its recovery are told under. Runs of a flow with other parameters are other work."""
+        """The name in evidence about failure and recovery; flow runs with other parameters have another name."""
         return f"{self.subject.ident}#{self.variant}" if self.variant else self.subject.ident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRun:
-    """A deadline that has passed: was there a run that kept it?"""
+    """A deadline that has passed, and whether a run met it."""
 
     subject: Subject
     sla: datetime
     done_at: datetime | None
-    """When a run that was to be done by then was complete; None where there is none yet."""
+    """When a run for this deadline completed; None if none has."""
     started: bool
-    """Whether one has at least begun."""
+    """Whether a run for this deadline has started."""
     run_id: UUID | None = None
     last_complete: datetime | None = None
-    """When any run of it was last complete. After the deadline is late, and not missing any more."""
+    """When any run last completed. A time after the deadline means late, but not missing any more."""
     target: str | None = None
     """What it writes to."""
     daily: TimeOfDay | None = None
-    """The time of day which `sla` comes of."""
+    """The time of day that `sla` is derived from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """The age of what a pipeline or flow makes, against its `fresh_within`."""
+    """The age of the output of a pipeline or flow, and its limit `fresh_within`."""
 
     subject: Subject
     within: float
-    """Seconds that may pass between two complete runs."""
+    """The maximum number of seconds between two complete runs."""
     age: float
-    """Seconds since the last complete run, or since the setting was first seen where there is none."""
+    """Seconds since the last complete run or, if there is none, since the setting was first read."""
     last_complete: datetime | None = None
     target: str | None = None
     run_id: UUID | None = None
@@ -166,35 +169,35 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAge:
-    """The age of the newest row of a watched table, against its `fresh_within`."""
+    """The age of the newest row of a watched table, and its limit `fresh_within`."""
 
     name: str
     column: str
     within: float
-    """Seconds that the newest row may be old."""
+    """The maximum age of the newest row, in seconds."""
     age: float | None
-    """None where the table has no rows."""
+    """None if the table has no rows."""
     newest: datetime | None = None
     pipeline: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minute:
-    """One minute of a service."""
+    """The attempts of calls to a service in one minute."""
 
     at: datetime
-    """Its beginning."""
+    """The start of the minute."""
     attempts: int
     faults: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What a service did in a span of time."""
+    """The calls to a service in a span of time."""
 
     calls: int = 0
     failed: int = 0
-    """Calls that failed because of the service: neither the request nor the credential was at fault."""
+    """Calls that failed because of the service, not because of the request or the credential."""
     successes: int = 0
     retries: int = 0
 
@@ -208,17 +211,17 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServicePicture:
-    """A service of late."""
+class ServiceSnapshot:
+    """The recent calls to a service."""
 
     name: str
     minutes: tuple[Minute, ...] = ()
     """The last two hours, the oldest first; minutes without attempts are left out."""
     quarters: tuple[Window, ...] = ()
-    """The last hour by quarters, the one under way included; quarters without calls are left out."""
+    """The last hour by quarters, including the current one; quarters without calls are left out."""
     usual: tuple[Window, ...] = ()
-    """What to compare the last hour with: the same hours of each earlier day, without those in which an alert about the
-    service stood."""
+    """The baseline for the last hour: the same hours of earlier days, without hours with an open alert about the
+    service."""
     # Sums of the last hour.
     failed_4xx: int = 0
     failed_404: int = 0
@@ -226,36 +229,36 @@ class ServicePicture:
     """How often three calls in a row ended in an answer 5xx."""
     failed_auth: int = 0
     last_auth_failure: datetime | None = None
-    """When, within a day, a call last failed by a credential that was refused for good."""
+    """When a call last failed within a day because its credential was permanently rejected."""
     last_success: datetime | None = None
-    """A moment within a day at which, or after which, an attempt has succeeded."""
+    """A time within the last day at or after which an attempt succeeded."""
     next_probe: datetime | None = None
-    """When its open circuit lets the next probe through, of the processes that hold it open the first."""
+    """When an open circuit next lets a probe through, in any process."""
     used_by: tuple[str, ...] = ()
-    """The pipelines and flows that are known to suffer where it fails."""
+    """Pipelines whose recent runs were ended by this service."""
 
     @property
     def hour(self) -> Window:
-        """The last hour."""
+        """The sum of the last hour."""
         return sum(self.quarters, Window())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingLetters:
-    """Open letters of one pipeline: pending and escalated ones."""
+    """The open letters of one pipeline, both pending and escalated."""
 
     pipeline: str
     pending: int
     new_today: int
-    """Those of them that were rejected within the last 24 hours."""
+    """Open letters whose rows were rejected within the last 24 hours."""
     cause: str | None = None
     oldest: datetime | None = None
-    """When the oldest of them was rejected, to the hour."""
+    """When the row of the oldest open letter was rejected, rounded down to the hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
-    """A table's rows now, and at the same hour of the same weekday last week."""
+    """The row count of a table now, and at the same hour of the same weekday last week."""
 
     name: str
     rows: int
@@ -274,65 +277,72 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far a consumer is behind: what a probe answers."""
+    """How far a consumer is behind, as returned by a probe."""
 
     consumer: str
     messages: int | None = None
     seconds: float | None = None
     look: str | None = None
-    """What to type to see more."""
+    """A command that shows more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """The number of a condition that the settings define."""
+    """The value of a condition that the settings define."""
 
     name: str
     value: float | None
-    """None where there is nothing to measure: no row, no sample, a probe that returns None."""
+    """None if there is no value: no row, no sample, or a probe that returns None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelPicture:
-    """Everything that is a level, at one moment."""
+class LevelSnapshot:
+    """All levels at one moment: deadlines, freshness, running runs, services, letters, tables, slots and lags."""
 
     now: datetime
     due: tuple[DueRun, ...] = ()
-    """The last deadline of every pipeline and flow that is expected to keep one."""
-    given_up: tuple[str, ...] = ()
-    """The idents of what had a deadline, and has not run for so long that nobody waits for it any more."""
+    """The last deadline of every pipeline and flow with an SLA."""
+    inactive: tuple[str, ...] = ()
+    """The idents of pipelines and flows without a current deadline, because none is set or they stopped running."""
     fresh: tuple[Freshness, ...] = ()
     """Every pipeline and flow with a `fresh_within`."""
     table_ages: tuple[TableAge, ...] = ()
     """Every watched table with a `fresh_within`."""
     running: tuple[RunSnapshot, ...] = ()
-    """Runs that are under way, or lost, or that ended before they were complete and have an SLA; and flows that are
-    held, or that were stopped while tasks of them are dead."""
-    services: tuple[ServicePicture, ...] = ()
+    """Runs that are running, lost, or ended incomplete with an SLA; and flows that are held, or stopped with dead
+    tasks."""
+    services: tuple[ServiceSnapshot, ...] = ()
     letters: tuple[PendingLetters, ...] = ()
     pending_total: int = 0
     store_bytes: int | None = None
-    """What the store takes on disk; None where that is not known."""
+    """The size of the store on disk; None if unknown."""
     letters_bytes: int | None = None
-    """What the table of letters takes, with its indexes; None where that is not known."""
+    """The size of the table of letters with its indexes; None if unknown."""
     tables: tuple[TableRows, ...] = ()
     slots: tuple[Slot, ...] = ()
     lags: tuple[Lag, ...] = ()
     figures: tuple[Figure, ...] = ()
-    """Of the conditions that the settings define."""
+    """The values of the conditions that the settings define."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """What could not be measured now, and why: `slots`, `tables:silver.orders`, `lags:billing` … Nothing is concluded
-    from that: an alert about it stays as it is."""
+    """What could not be measured, and why: `slots`, `tables:silver.orders`, `lags:billing` … Alerts about it are not
+    changed."""
 
     def knows(self, what: str, name: str) -> bool:
-        """Whether this could be measured: of the `tables`, `silver.orders`."""
+        """Return whether a value could be measured, such as `silver.orders` of `tables`."""
         return what not in self.unknown and f"{what}:{name}" not in self.unknown
 
     def judged(self, what: str, evidence: str, names: Iterable[str], *, leaving: Collection[str] = ()) -> Judgement:
-        """The evidence that could be weighed: all that begins so; by name, where some is not known or is left alone."""
+        """Return a judgement without findings that lists the evidence that could be evaluated.
+
+        Args:
+            what: The group of measurements, such as `tables`.
+            evidence: The prefix of the evidence.
+            names: The names that were measured; used when not all evidence with the prefix could be evaluated.
+            leaving: Names whose evidence is not evaluated.
+        """
         if what in self.unknown:
             return Judgement()
-        if leaving or any(one.startswith(f"{what}:") for one in self.unknown):
+        if leaving or any(name.startswith(f"{what}:") for name in self.unknown):
             known = (name for name in names if name not in leaving and self.knows(what, name))
             return Judgement(judged=frozenset(f"{evidence}{name}" for name in known))
         return Judgement(judged_under=frozenset({evidence}))
@@ -340,27 +350,26 @@ class LevelPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What the rules say: what holds, and what was looked at."""
+    """The result of rules: the conditions that hold, and the evidence that was evaluated."""
 
     findings: tuple[Finding, ...] = ()
     judged: frozenset[str] = frozenset()
-    """The evidence that was weighed, by name. What is judged and not found any more is withdrawn from the alerts that
-    rest on it."""
+    """The names of evaluated evidence. Evaluated evidence without a finding is withdrawn from its alerts."""
     judged_under: frozenset[str] = frozenset()
-    """How evidence begins of which all was weighed, such as `level:down:`."""
-    left_alone: frozenset[str] = frozenset()
-    """Evidence that was not weighed, whatever the other two say: it is newer than what was looked at."""
+    """Prefixes of evidence that was evaluated completely, such as `level:down:`."""
+    excluded: frozenset[str] = frozenset()
+    """Evidence that counts as not evaluated because it is newer than the judged facts; takes precedence."""
 
     def __add__(self, other: Judgement) -> Judgement:
         return Judgement(
             findings=self.findings + other.findings,
             judged=self.judged | other.judged,
             judged_under=self.judged_under | other.judged_under,
-            left_alone=self.left_alone | other.left_alone,
+            excluded=self.excluded | other.excluded,
         )
 
-    def weighed(self, evidence: str) -> bool:
-        """Whether this evidence was looked at."""
-        if evidence in self.left_alone:
+    def covers(self, evidence: str) -> bool:
+        """Return whether this evidence was evaluated."""
+        if evidence in self.excluded:
             return False
-        return evidence in self.judged or any(evidence.startswith(one) for one in self.judged_under)
+        return evidence in self.judged or any(evidence.startswith(prefix) for prefix in self.judged_under)

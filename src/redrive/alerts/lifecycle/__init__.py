@@ -1,1 +1,1 @@
-"""The life of an alert: opened, updated, acknowledged, silenced, resolved; one transaction per step."""
+"""The life of an alert: open, update, acknowledge, silence and resolve it, with one transaction for each change."""

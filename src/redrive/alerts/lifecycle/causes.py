@@ -1,8 +1,8 @@
-"""The cause that runs of several pipelines and flows may share: what failed, where, and with which credential.
+"""The shared cause of failed runs: the same error, from the same server, database or user. Used by the rules for runs.
 
-Runs that fail of one cause within `cause_window` are one alert with members. Two errors have one cause if their texts
-are the same but for what differs from run to run, and if they name the same server, database and user. An error that
-names none of these is told apart by the database that the run writes to.
+Runs that fail with the same cause within `cause_window` share one alert and are its members. Two errors have the same
+cause if their texts differ only in values such as ids and times, and if they name the same server, database and user.
+For an error that names none of these, the database that the run writes to decides.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from redrive.model.alerts import Subject
 from redrive.model.calls import Kind
 
 CAUSE = "cause:"
-"""How the key of an alert begins that several runs may share."""
+"""Prefix of the key of an alert that several runs may share."""
 LATER = "@"
-"""What follows in the key of a second alert of the same cause, while a first one is open that is older."""
+"""Separates the cause from a time in the key of a second alert of this cause, opened while an older alert is open."""
 
-_LONGEST = 2_000
-# What is named after these words: `for user "etl"`, `server at "10.0.0.5"`, `host='wh'`.
-_NAMED = re.compile(
+_MAX_LENGTH = 2_000
+# A quoted name after one of these words: `for user "etl"`, `server at "10.0.0.5"`, `host='wh'`.
+_QUOTED_NAME = re.compile(
     r"""\b(?:account|at|broker|bucket|catalog|cluster|database|db|endpoint|host|hostname|login|name|on|principal|role
     |server|to|user|warehouse)[ =:]{1,3}["'`]([^"'`]{1,200})["'`]""",
     re.VERBOSE | re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://([^\s/?#'\"]{1,200})", re.IGNORECASE)
 _PORT = re.compile(r"(?<![\w.-])([\w-]{1,63}(?:\.[\w-]{1,63}){1,8}):\d{2,5}(?!\w)")
-# A full disk is one cause, whichever file was to be written.
+# A full disk has the same cause for every file, so paths in such errors are replaced.
 _PATH = re.compile(r"""["']?(?<![\w/])/[^\s"':]{1,1000}["']?""")
 
 
 def shared_cause(
-    said: str, *, kind: str | None, subject: Subject, settings: AlertSettings, target: str | None = None
+    error: str, *, kind: str | None, subject: Subject, settings: AlertSettings, target: str | None = None
 ) -> str | None:
-    """Return the key of the alert for all runs that fail of this; None where there is nothing to know them by.
+    """Return the key of the alert for all runs that fail with this error; None if the error has no text.
 
     Args:
-        said: The error, in words.
-        kind: The verdict's kind.
-        subject: The pipeline or flow. What has routes of its own shares an alert only with what has the same.
-        settings: Those of this process.
-        target: What the run writes to, `orders in postgresql://etl@warehouse/prod`.
+        error: The text of the error.
+        kind: The kind of the verdict.
+        subject: The pipeline or flow. Subjects with different routes never share an alert.
+        settings: The alert settings.
+        target: What the run writes to, such as `orders in postgresql://etl@warehouse/prod`.
     """
-    text = said[:_LONGEST].replace(subject.name, "<name>") if len(subject.name) > 1 else said[:_LONGEST]
+    text = error[:_MAX_LENGTH].replace(subject.name, "<name>") if len(subject.name) > 1 else error[:_MAX_LENGTH]
     if not text.strip():
         return None
     if kind == Kind.RESOURCE:
         text = _PATH.sub("<path>", text)
-    places = sorted({*_NAMED.findall(text), *_ADDRESS.findall(text), *_PORT.findall(text)})
+    places = sorted({*_QUOTED_NAME.findall(text), *_ADDRESS.findall(text), *_PORT.findall(text)})
     if not places and target is not None:
         places = [target.partition(" in ")[2]]
     parts = [template(text), *places, _routes(subject, settings)]
@@ -59,7 +59,7 @@ def shared_cause(
 
 
 def is_of(key: str, group: str) -> bool:
-    """Whether a key is that of the first or of a later alert of a cause."""
+    """Return whether a key belongs to the first or a later alert of a cause."""
     return key.partition(LATER)[0] == group if key.startswith(CAUSE) else False
 
 

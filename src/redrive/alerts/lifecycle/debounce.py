@@ -1,4 +1,7 @@
-"""Judging costs a transaction: a run of which much is told is judged every few seconds at most, and at last."""
+"""Debouncing of work by key; used by `redrive.alerts.service` to limit how often a running flow is judged.
+
+Each judgement costs a transaction. A run with many events is judged every few seconds, and once more after the last.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 PAUSE = 2.0
-"""Seconds between two judgements of one run that is under way."""
-_SHARE = 20  # of its time at most this part goes into being judged
+"""Minimum number of seconds between two calls for the same key."""
+_SHARE = 20  # the work takes at most a twentieth of the time
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Debouncer(Generic[K]):
-    """Does something for each of several, at once or a little later."""
+    """Call a function for each key at once, or later if it was called for this key a moment ago."""
 
     def __init__(self, work: Callable[[K], object]) -> None:
         self._work = work
@@ -25,30 +28,30 @@ class Debouncer(Generic[K]):
         self._later: dict[K, threading.Timer] = {}
 
     def ask(self, key: K) -> None:
-        """Do it now; soon, where it was done a moment ago."""
+        """Call the function for this key now, or after the pause if it was called a moment ago."""
         with self._lock:
             wait = self._free_at.get(key, 0.0) - time.monotonic()
             if wait > 0:
                 if key not in self._later:
-                    self._later[key] = timer = threading.Timer(wait, self._at_last, (key,))
+                    self._later[key] = timer = threading.Timer(wait, self._run_later, (key,))
                     timer.daemon = True
                     timer.start()
                 return
-        self._do(key)
+        self._run(key)
 
     def end(self, key: K) -> None:
-        """It is over: nothing is to be done for it any more."""
+        """Cancel the pending call for this key and forget its pause."""
         with self._lock:
             self._free_at.pop(key, None)
             if (timer := self._later.pop(key, None)) is not None:
                 timer.cancel()
 
     def close(self) -> None:
-        """Nothing is to be done for any of them."""
+        """Cancel all pending calls."""
         for key in list(self._later):
             self.end(key)
 
-    def _do(self, key: K) -> None:
+    def _run(self, key: K) -> None:
         began = time.monotonic()
         try:
             self._work(key)
@@ -57,9 +60,9 @@ class Debouncer(Generic[K]):
             with self._lock:
                 self._free_at[key] = ended + max(PAUSE, _SHARE * (ended - began))
 
-    def _at_last(self, key: K) -> None:
+    def _run_later(self, key: K) -> None:
         with self._lock:
             if self._later.pop(key, None) is None:
-                return  # it is over
-        with suppress(Exception):  # nobody is there to hear of it; whoever looks next sees the same
-            self._do(key)
+                return  # `end` was called meanwhile
+        with suppress(Exception):  # no caller is left to handle an error, and the next judgement sees the same facts
+            self._run(key)

@@ -1,7 +1,7 @@
-"""Keys of alerts as they are stored and sent: the same text everywhere, without secrets, different for different keys.
+"""Stored forms of alert keys: without secrets, unique, and the same in the store and in messages.
 
-A key may hold what another program chose, or the name of a table. Masking it only when it is sent would make one key of
-two: a receiver such as PagerDuty would close the incident of one alert with the end of the other.
+Used by the repository. A key may contain text that a user's program chose. If it were masked only when it is sent, two
+keys could become equal, and a receiver such as PagerDuty would resolve the incident of one alert with the other.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from redrive.dlq.insert.digests import Digests
 from redrive.store.database import Database
 
 LONGEST = 255
-"""Characters of a key, as PagerDuty takes them."""
-_ROOM = 230  # characters of a masked key before its digest
+"""Maximum length of a key in characters; the limit of PagerDuty."""
+_READABLE_LENGTH = 230  # characters of a masked key before its digest
 
 
 class StoredKeys:
@@ -26,21 +26,21 @@ class StoredKeys:
     def of(self, key: str) -> str:
         """Return the key under which an alert is stored and sent.
 
-        It is the key itself, unless that would be masked or cut in a message: then it is what may be shown of it with a
-        digest of the whole, keyed with the salt of the store. The stored form of a stored form is the same.
+        This is the key itself, unless it would be masked or cut in a message. Then it is the masked key with a digest
+        of the whole key, computed with the salt of the store. The stored form of a stored form is the same.
         """
         kind, _, name = key.partition(":")
-        if _is_shown_as_it_is(key) and _is_shown_as_it_is(name):
+        if _is_shown_unchanged(key) and _is_shown_unchanged(name):
             return key
         digest = self._digest(key)
-        readable = f"{safe_line(key, _ROOM)} #{digest}"
-        is_kept = readable.startswith(f"{kind}:") and _is_shown_as_it_is(readable)
-        if is_kept and _is_shown_as_it_is(readable.partition(":")[2]):
+        readable = f"{safe_line(key, _READABLE_LENGTH)} #{digest}"
+        is_kept = readable.startswith(f"{kind}:") and _is_shown_unchanged(readable)
+        if is_kept and _is_shown_unchanged(readable.partition(":")[2]):
             return readable
-        return f"{safe_line(kind, _ROOM)}:#{digest}"
+        return f"{safe_line(kind, _READABLE_LENGTH)}:#{digest}"
 
     def of_name(self, name: str) -> str:
-        """Return the subject of an alert that a program opens under a key: the key as it is stored."""
+        """Return the subject of an alert that a program opens under a key: the stored form of that key."""
         return self.of(f"{CUSTOM}:{name}").removeprefix(f"{CUSTOM}:")
 
     def _digest(self, key: str) -> str:
@@ -50,9 +50,9 @@ class StoredKeys:
 
 
 def as_sent_before(key: str) -> str:
-    """Return how a key was sent that an older version stored as it was given."""
+    """Return the form in which older versions sent a key that they stored unmasked."""
     return safe_line(key, 1_000)
 
 
-def _is_shown_as_it_is(text: str) -> bool:
+def _is_shown_unchanged(text: str) -> bool:
     return safe_line(text, LONGEST) == text

@@ -1,4 +1,8 @@
-"""The alerts of a store. Every step is one transaction: an alert is stored with its messages, and sent after."""
+"""The repository of alerts: it stores them with their messages, and finds them.
+
+Used by `redrive.alerts.service`. Each change is one transaction that writes the alert and its messages; the messages
+are sent later by `redrive.alerts.delivery`.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,15 @@ from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle import state_machine
 from redrive.alerts.lifecycle.keys import StoredKeys, as_sent_before
 from redrive.alerts.lifecycle.open_alerts import (
-    case_by_id,
     is_known,
-    open_case,
-    open_cases,
+    open_record,
+    open_records,
+    record_by_id,
     shared_by,
-    touched_cases,
+    touched_records,
     without_newer,
 )
-from redrive.alerts.lifecycle.rows import TITLE, alert_of, case_of, columns_of, fit_to_store, send_of
+from redrive.alerts.lifecycle.rows import TITLE, alert_of, columns_of, fit_to_store, record_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced, SilenceLog, end_snoozes, insert_silence, read_silenced
 from redrive.alerts.lifecycle.state_machine import AlertChange, AlertRecord, Evidence
 from redrive.errors import AlertError
@@ -51,7 +55,7 @@ from redrive.store.schema import ALERT_IS_OPEN, alert_sends, alerts
 from redrive.store.sql import in_ids
 
 OPEN = "open"
-"""As a person asks for it: all that is not over."""
+"""The status that operators filter by: every alert that is not resolved."""
 TEST = "test"
 
 _REPORTED = {What.OPENED, What.ESCALATED, What.RESOLVED}
@@ -59,26 +63,26 @@ _NOTE = 2_000
 _BY = 200
 
 _Step = tuple[Mapping[str, AlertRecord], Mapping[str, AlertChange]]
-"""The alerts that were looked at, and what becomes of some of them, by their keys."""
+"""The alerts that were read, and the changes of some of them, both by key."""
 
 
 class _Applied(NamedTuple):
-    """What one transaction has come to."""
+    """The result of one transaction."""
 
-    cases: list[AlertRecord]
-    """As they were written."""
+    records: list[AlertRecord]
+    """The alerts as they were written."""
     reported: list[Alert]
 
 
 class AlertRepository:
-    """Judgements come in; alerts, and messages to people, come of it."""
+    """Apply judgements and the decisions of operators to the stored alerts, and write the messages about them."""
 
     def __init__(self, database: Database, settings: AlertSettings) -> None:
         self._database, self._settings = database, settings
         self._outbox = Outbox(database, settings)
         self._keys = StoredKeys(database)
 
-    # ── what is found ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── judgements ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def apply(
         self,
@@ -88,11 +92,13 @@ class AlertRepository:
         as_of: datetime | None = None,
         only_if: Callable[[Connection], bool] | None = None,
     ) -> list[Alert]:
-        """Take in a judgement; the alerts that were opened, escalated or resolved by it.
+        """Apply a judgement; return the alerts that it opened, escalated or resolved.
 
-        now      the database's clock where it is not given
-        as_of    when what is judged was read: what others have stored since is newer, and stays
-        only_if  is asked in the same transaction, and may write there: where it says no, nothing is done
+        Args:
+            judgement: What the rules found and which evidence they evaluated.
+            now: The current time; the database's clock by default.
+            as_of: When the judged facts were read. Evidence that other processes stored later is kept.
+            only_if: Called in the same transaction, where it may write. If it returns false, nothing is changed.
         """
         findings = tuple(fit_to_store(finding, self._keys) for finding in judgement.findings)
         judgement = replace(judgement, findings=findings)
@@ -102,47 +108,56 @@ class AlertRepository:
                 return {}, {}
             watched = is_watched(connection, self._database.dialect, now=at)
             current = judgement if as_of is None else without_newer(connection, judgement, as_of)
-            cases = touched_cases(connection, current, and_waiting=not watched, and_sent=not watched and bool(silenced))
-            changed = state_machine.judged(
-                cases,
-                current if watched else _at_once(current),
+            records = touched_records(
+                connection, current, and_waiting=not watched, and_sent=not watched and bool(silenced)
+            )
+            changed = state_machine.apply_judgement(
+                records,
+                current if watched else _without_persist(current),
                 at,
                 self._settings,
                 is_known=lambda finding: (
-                    finding.key not in cases
+                    finding.key not in records
                     and is_known(connection, replace(finding, key=self._keys.of(finding.key)), at)
                 ),
                 returns=lambda key: self._returns(connection, key, at),
                 watched=watched,
             )
             if watched:
-                return cases, changed
-            # What has waited for a watch that came no more, or for a silence to end, is told by whoever comes by, be it
-            # a good run. Only scheduled repeats are left to a watch.
+                return records, changed
+            # Without a watch, this process also sends what waited for a watch or for the end of a silence, even if the
+            # run is a good one. Only scheduled repeats are left to a watch.
             unsent = {
-                key: change.case for key, change in changed.items() if change.case is not None and not change.told
+                key: change.record
+                for key, change in changed.items()
+                if change.record is not None and not change.messages
             }
-            waiting = {key: unsent.get(key, case) for key, case in cases.items() if key in unsent or key not in changed}
-            return cases, {**changed, **self._grown_older(waiting, at, silenced, repeats=False)}
+            waiting = {
+                key: unsent.get(key, record) for key, record in records.items() if key in unsent or key not in changed
+            }
+            return records, {**changed, **self._pass_time(waiting, at, silenced, repeats=False)}
 
-        return self._take(step, now)
+        return self._apply_step(step, now)
 
     def pass_time(self, *, now: datetime | None = None) -> list[Alert]:
-        """Tell of what has held for long enough, repeat what is still open, and close what has been gone for a while;
-        the alerts that were opened, escalated or resolved by it."""
-        # Most of them are as they were. Which are not is found out before others have to wait for it.
-        older = self._database.read(lambda connection: self._older(connection, now))
+        """Open alerts whose condition has held for long enough, repeat open alerts, and resolve those that cleared.
+
+        Returns:
+            The alerts that were opened, escalated or resolved.
+        """
+        # Most alerts do not change. Reading which ones do needs no lock, so other processes do not wait for it.
+        due = self._database.read(lambda connection: self._ids_due(connection, now))
 
         def step(connection: Connection, at: datetime, silenced: Silenced) -> _Step:
-            cases = open_cases(connection, older)
-            return cases, self._grown_older(cases, at, silenced)
+            records = open_records(connection, due)
+            return records, self._pass_time(records, at, silenced)
 
-        reported = self._take(step, now) if older else []
+        reported = self._apply_step(step, now) if due else []
         self._send_to_added_channels(now)
         return reported
 
     def _send_to_added_channels(self, now: datetime | None) -> None:
-        """Send open alerts to channels that the routes lead to now and that never got a message about them."""
+        """Queue open alerts for channels that were added to their routes and never received a message about them."""
 
         def unreached(connection: Connection, at: datetime) -> list[Unreached]:
             return unreached_channels(connection, self._settings, self._silenced(connection, at))
@@ -156,17 +171,18 @@ class AlertRepository:
         if self._database.read(lambda connection: unreached(connection, now or dialect.now(connection))):
             self._database.write(work)
 
-    def _older(self, connection: Connection, now: datetime | None) -> list[int]:
+    def _ids_due(self, connection: Connection, now: datetime | None) -> list[int]:
+        """Return the ids of the open alerts that change because time has passed."""
         at = self._database.dialect.now(connection) if now is None else now
-        cases = {row.key: case_of(row) for row in connection.execute(select(alerts).where(ALERT_IS_OPEN))}
-        return [cases[key].alert.id for key in self._grown_older(cases, at, self._silenced(connection, at))]
+        records = {row.key: record_of(row) for row in connection.execute(select(alerts).where(ALERT_IS_OPEN))}
+        return [records[key].alert.id for key in self._pass_time(records, at, self._silenced(connection, at))]
 
     def _returns(self, connection: Connection, key: str, now: datetime) -> int:
-        """How often what is found now has come back: its last alert was over by itself, and not long ago."""
-        column, lately = alerts.c, timedelta(seconds=self._settings.thresholds.flap_seconds)
+        """Return how often an alert has returned: its last alert cleared by itself within `flap_seconds`."""
+        column, flap = alerts.c, timedelta(seconds=self._settings.thresholds.flap_seconds)
         last = (
             select(column.evidence, column.resolution)
-            .where(column.key == key, column.resolved_at >= now - lately, column.opened_at.is_not(None))
+            .where(column.key == key, column.resolved_at >= now - flap, column.opened_at.is_not(None))
             .order_by(column.id.desc())
             .limit(1)
         )
@@ -176,95 +192,97 @@ class AlertRepository:
     def _silenced(self, connection: Connection, now: datetime) -> Silenced:
         return read_silenced(connection, self._settings.maintenance, now)
 
-    def _grown_older(
-        self, cases: Mapping[str, AlertRecord], now: datetime, silenced: Silenced, *, repeats: bool = True
+    def _pass_time(
+        self, records: Mapping[str, AlertRecord], now: datetime, silenced: Silenced, *, repeats: bool = True
     ) -> dict[str, AlertChange]:
-        def step(case: AlertRecord) -> AlertChange:
-            is_over = silenced.is_over(case.alert)
-            change = state_machine.passed(case, now, self._settings, after_silence=is_over, repeats=repeats)
-            return _unless_silenced(case, change, silenced, now)
+        def step(record: AlertRecord) -> AlertChange:
+            is_over = silenced.is_over(record.alert)
+            change = state_machine.pass_time(record, now, self._settings, after_silence=is_over, repeats=repeats)
+            return _suppress_silenced(record, change, silenced, now)
 
-        found = {key: step(case) for key, case in cases.items()}
-        return {key: change for key, change in found.items() if change.case != cases[key]}
+        changes = {key: step(record) for key, record in records.items()}
+        return {key: change for key, change in changes.items() if change.record != records[key]}
 
-    def _take(self, step: Callable[[Connection, datetime, Silenced], _Step], now: datetime | None) -> list[Alert]:
+    def _apply_step(self, step: Callable[[Connection, datetime, Silenced], _Step], now: datetime | None) -> list[Alert]:
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
             silenced = self._silenced(connection, at)
-            cases, changes = step(connection, at, silenced)
+            records, changes = step(connection, at, silenced)
             applied = _Applied([], [])
             for key, change in changes.items():
-                before = cases.get(key)
-                told = _unless_silenced(before, change, silenced, at)
-                case = self._write(connection, before, told, at)
-                if case is not None:
-                    applied.cases.append(case)
-                    if not _REPORTED.isdisjoint(told.told):
-                        applied.reported.append(case.alert)
+                before = records.get(key)
+                allowed = _suppress_silenced(before, change, silenced, at)
+                record = self._write(connection, before, allowed, at)
+                if record is not None:
+                    applied.records.append(record)
+                    if not _REPORTED.isdisjoint(allowed.messages):
+                        applied.reported.append(record.alert)
             return applied
 
         return self._database.write(work, done=_is_written).reported
 
     def _begin(self, connection: Connection, now: datetime | None) -> datetime:
-        self._database.dialect.lock(connection, "alerts")  # two who find the same must not both open it
+        self._database.dialect.lock(connection, "alerts")  # two processes must not open the same alert twice
         return self._database.dialect.now(connection) if now is None else now
 
     def _write(
         self, connection: Connection, before: AlertRecord | None, change: AlertChange, now: datetime
     ) -> AlertRecord | None:
-        case = change.case
-        if before is not None and (case is None or case.alert.id != before.alert.id):
+        record = change.record
+        if before is not None and (record is None or record.alert.id != before.alert.id):
             connection.execute(delete(alerts).where(alerts.c.id == before.alert.id))
-        if before is not None and before.snooze is not None and (case is None or case.snooze is None):
+        if before is not None and before.snooze is not None and (record is None or record.snooze is None):
             end_snoozes(connection, before.alert.id, now)
-        if case is None:
+        if record is None:
             return None
-        if case.alert.id == state_machine.UNTOLD:
-            case = replace(case, alert=replace(case.alert, key=self._keys.of(case.alert.key)))
-            added = insert(alerts).values(columns_of(case)).returning(alerts.c.id)
-            case = replace(case, alert=replace(case.alert, id=connection.execute(added).scalar_one()))
+        if record.alert.id == state_machine.UNSAVED:
+            record = replace(record, alert=replace(record.alert, key=self._keys.of(record.alert.key)))
+            added = insert(alerts).values(columns_of(record)).returning(alerts.c.id)
+            record = replace(record, alert=replace(record.alert, id=connection.execute(added).scalar_one()))
         else:
-            connection.execute(update(alerts).where(alerts.c.id == case.alert.id).values(columns_of(case)))
-        for what in change.told:
-            self._outbox.put(connection, case.alert, what, now)
-        return case
+            connection.execute(update(alerts).where(alerts.c.id == record.alert.id).values(columns_of(record)))
+        for what in change.messages:
+            self._outbox.put(connection, record.alert, what, now)
+        return record
 
-    # ── what a program says itself ────────────────────────────────────────────────────────────────────────────────────
+    # ── alerts that programs open ─────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, finding: Finding, *, now: datetime | None = None) -> Alert:
-        """Take in what a program found itself, and return its alert: a new one, or the one that is open."""
-        given, finding = finding.key, fit_to_store(finding, self._keys)
+        """Open an alert for a finding of a user's program, or update it if it is open; return the alert."""
+        given_key, finding = finding.key, fit_to_store(finding, self._keys)
 
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
-            before = open_case(connection, finding.key, given)
-            if before is not None and finding.condition == CUSTOM:  # its one witness may have an older form of the key
-                before = replace(before, witnesses=tuple(_with_evidence(one, finding) for one in before.witnesses))
+            before = open_record(connection, finding.key, given_key)
+            if before is not None and finding.condition == CUSTOM:  # older versions stored another form of the key
+                before = replace(before, evidence=tuple(_rename_evidence(item, finding) for item in before.evidence))
             silenced = self._silenced(connection, at)
-            change = _unless_silenced(before, state_machine.found(before, finding, at), silenced, at)
-            case = self._write(connection, before, change, at)
-            assert case is not None
-            return _Applied([case], [case.alert])
+            change = _suppress_silenced(before, state_machine.apply_finding(before, finding, at), silenced, at)
+            record = self._write(connection, before, change, at)
+            assert record is not None
+            return _Applied([record], [record.alert])
 
         return self._database.write(work, done=_is_written).reported[0]
 
     def close_key(self, key: str, *, by: str | None, note: str | None, now: datetime | None = None) -> Alert | None:
-        """Resolve the alert of this key; None where none is open."""
-        stored = self._keys.of(key)
-        who, said = None if by is None else safe_line(by, _BY), None if note is None else safe_line(note, TITLE)
+        """Resolve the alert of this key and return it; None if no alert of this key is open."""
+        stored_key = self._keys.of(key)
+        author = None if by is None else safe_line(by, _BY)
+        safe_note = None if note is None else safe_line(note, TITLE)
 
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
-            before = open_case(connection, stored, key)
+            before = open_record(connection, stored_key, key)
             if before is None:
                 return _Applied([], [])
-            case = self._write(connection, before, state_machine.ended(before, at, by=who, note=said), at)
-            assert case is not None
-            return _Applied([case], [case.alert])
+            change = state_machine.resolve_from_program(before, at, by=author, note=safe_note)
+            record = self._write(connection, before, change, at)
+            assert record is not None
+            return _Applied([record], [record.alert])
 
         return next(iter(self._database.write(work, done=_is_written).reported), None)
 
-    # ── what people ask ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── queries of operators ──────────────────────────────────────────────────────────────────────────────────────────
 
     def find(
         self,
@@ -276,40 +294,45 @@ class AlertRepository:
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[Alert]:
-        """Alerts, the newest first.
+        """Return the alerts that match, the newest first.
 
-        status     "open" for all that are not over; else those that are exactly so
-        subject    the name of a pipeline, flow, service …; also one of several that share an alert
-        condition  such as "sla_missed"
-        since      those that were seen since then
+        Args:
+            status: "open" for every alert that is not resolved; any other status matches exactly.
+            urgency: The severity.
+            subject: The name of a pipeline, flow or service, also of a member of a shared alert.
+            condition: The name of a condition, such as "sla_missed".
+            since: The earliest time at which the alert was last seen.
+            limit: The maximum number of alerts.
         """
-        wanted: Any = select(alerts)
+        query: Any = select(alerts)
         if status == OPEN:
-            wanted = wanted.where(ALERT_IS_OPEN)
+            query = query.where(ALERT_IS_OPEN)
         elif status is not None:
-            wanted = wanted.where(alerts.c.status == AlertStatus(status).value)
+            query = query.where(alerts.c.status == AlertStatus(status).value)
         if urgency is not None:
-            wanted = wanted.where(alerts.c.urgency == Severity(urgency).value)
+            query = query.where(alerts.c.urgency == Severity(urgency).value)
         if condition is not None:
-            wanted = wanted.where(alerts.c.condition == condition)
+            query = query.where(alerts.c.condition == condition)
         if since is not None:
-            wanted = wanted.where(alerts.c.last_seen >= since)
+            query = query.where(alerts.c.last_seen >= since)
 
         def work(connection: Connection) -> list[Alert]:
-            about = wanted
+            matching = query
             if subject is not None:
                 names = {subject, self._keys.of_name(subject)}
-                about = about.where(alerts.c.subject.in_(names) | in_ids(alerts.c.id, shared_by(connection, subject)))
-            return [alert_of(row) for row in connection.execute(about.order_by(alerts.c.id.desc()).limit(limit))]
+                matching = matching.where(
+                    alerts.c.subject.in_(names) | in_ids(alerts.c.id, shared_by(connection, subject))
+                )
+            return [alert_of(row) for row in connection.execute(matching.order_by(alerts.c.id.desc()).limit(limit))]
 
         return self._database.read(work)
 
     def get(self, alert_id: int) -> Alert:
-        """One alert."""
-        return self._database.read(lambda connection: case_by_id(connection, alert_id).alert)
+        """Return the alert with this id."""
+        return self._database.read(lambda connection: record_by_id(connection, alert_id).alert)
 
     def open_id(self, key: str) -> int | None:
-        """Return the number of the alert of this key that people know of and that is not over; None without one."""
+        """Return the id of the open alert of this key that was sent; None if there is none."""
         column, stored = alerts.c, self._keys.of(key)
         known = select(column.id, column.key).where(ALERT_IS_OPEN, column.status != AlertStatus.WAITING.value)
 
@@ -317,48 +340,48 @@ class AlertRepository:
             exact = {row.key: row.id for row in connection.execute(known.where(column.key.in_({key, stored})))}
             if exact:
                 return exact.get(key, exact.get(stored))
-            # Older versions stored keys as they were given, and sent them masked.
+            # Older versions stored keys unmasked, and sent them masked.
             sent = [row.id for row in connection.execute(known) if as_sent_before(row.key) == key]
             return sent[0] if len(sent) == 1 else None
 
         return self._database.read(work)
 
     def sends(self, alert_id: int) -> list[Send]:
-        """The messages about an alert, the oldest first."""
-        wanted = select(alert_sends).where(alert_sends.c.alert_id == alert_id).order_by(alert_sends.c.id)
-        return self._database.read(lambda connection: [send_of(row) for row in connection.execute(wanted)])
+        """Return the messages about an alert, the oldest first."""
+        query = select(alert_sends).where(alert_sends.c.alert_id == alert_id).order_by(alert_sends.c.id)
+        return self._database.read(lambda connection: [send_of(row) for row in connection.execute(query)])
 
     def unsent(self) -> list[Send]:
-        """Messages that wait to be delivered, or that could not be; the oldest first.
+        """Return the messages that are waiting for delivery or that failed, the oldest first.
 
-        One whose channel nobody's settings know waits for somebody who knows it.
+        A message for a channel that is not configured waits until a process with that channel sends it.
         """
-        wanted = select(alert_sends).where(alert_sends.c.status != SendStatus.SENT.value).order_by(alert_sends.c.id)
-        return self._database.read(lambda connection: [send_of(row) for row in connection.execute(wanted)])
+        query = select(alert_sends).where(alert_sends.c.status != SendStatus.SENT.value).order_by(alert_sends.c.id)
+        return self._database.read(lambda connection: [send_of(row) for row in connection.execute(query)])
 
     def unconfigured(self) -> list[Send]:
-        """Messages that wait for channels which these settings do not have; the oldest first."""
+        """Return the messages that wait for channels which these settings do not have, the oldest first."""
         return self._database.read(lambda connection: unconfigured_messages(connection, self._settings))
 
-    # ── what people decide ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── decisions of operators ────────────────────────────────────────────────────────────────────────────────────────
 
     def acknowledge(self, alert_id: int, *, by: str, note: str | None = None, now: datetime | None = None) -> Alert:
-        """Somebody is at it: it is not repeated any more, unless it becomes more urgent."""
-        who, said = safe_line(by, _BY), None if note is None else safe(note, _NOTE)
+        """Acknowledge an alert. It is not repeated any more, unless it escalates."""
+        author, safe_note = safe_line(by, _BY), None if note is None else safe(note, _NOTE)
 
-        def step(case: AlertRecord, at: datetime) -> AlertChange:
-            if case.alert.status is AlertStatus.WAITING:
+        def step(record: AlertRecord, at: datetime) -> AlertChange:
+            if record.alert.status is AlertStatus.WAITING:
                 raise AlertError(f"nobody has been told of alert {alert_id} yet, so there is nothing to acknowledge")
-            return state_machine.acknowledged(case, at, by=who, note=said)
+            return state_machine.acknowledge(record, at, by=author, note=safe_note)
 
         return self._decide(alert_id, step, now)
 
     def close(self, alert_id: int, *, by: str, note: str, now: datetime | None = None) -> Alert:
-        """Somebody says that it is over. Where it is found to hold once more, it is a new alert."""
-        who, said = safe_line(by, _BY), safe(note, _NOTE)
+        """Resolve an alert on behalf of an operator. If its condition holds later, a new alert opens."""
+        author, safe_note = safe_line(by, _BY), safe(note, _NOTE)
 
-        def step(case: AlertRecord, at: datetime) -> AlertChange:
-            return state_machine.closed(case, at, by=who, note=safe_line(said, TITLE))
+        def step(record: AlertRecord, at: datetime) -> AlertChange:
+            return state_machine.close(record, at, by=author, note=safe_line(safe_note, TITLE))
 
         return self._decide(alert_id, step, now)
 
@@ -367,53 +390,53 @@ class AlertRepository:
     ) -> Alert:
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
-            before = case_by_id(connection, alert_id)
+            before = record_by_id(connection, alert_id)
             if before.alert.is_over:
                 raise AlertError(f"alert {alert_id} is over already: {before.alert.resolution}")
-            case = self._write(connection, before, step(before, at), at)
-            assert case is not None
-            return _Applied([case], [case.alert])
+            record = self._write(connection, before, step(before, at), at)
+            assert record is not None
+            return _Applied([record], [record.alert])
 
         return self._database.write(work, done=_is_written).reported[0]
 
     def stored_subject(self, name: str) -> str:
-        """Return a subject as alerts have it."""
+        """Return the form in which alerts store a subject."""
         return self._keys.of_name(name)
 
     def snooze(self, alert_id: int, *, length: timedelta, reason: str, by: str, now: datetime | None = None) -> Silence:
-        """Silence one alert; where it still holds when that ends, it is sent again, whoever had acknowledged it.
+        """Silence one alert. If it is still open when the snooze ends, it is sent again, even if it was acknowledged.
 
-        The snooze ends with the alert, and early where the alert becomes more severe or concerns another run.
+        The snooze ends with the alert. It ends early if the alert becomes more severe or concerns another run.
         """
 
         def work(connection: Connection) -> tuple[AlertRecord, Silence]:
             at = self._begin(connection, now)
-            before = case_by_id(connection, alert_id)
+            before = record_by_id(connection, alert_id)
             if before.alert.is_over:
                 raise AlertError(f"alert {alert_id} is over already: {before.alert.resolution}")
             only = AlertFilter(keys=(before.alert.key,))
             silence = insert_silence(
                 connection, only, length=length, reason=reason, by=by, now=at, alert_id=before.alert.id
             )
-            case = self._write(connection, before, state_machine.snoozed(before), at)
-            assert case is not None
-            return case, silence
+            record = self._write(connection, before, state_machine.snooze(before), at)
+            assert record is not None
+            return record, silence
 
         return self._database.write(work)[1]
 
-    def silenced_until(self, found: Collection[Alert], *, now: datetime | None = None) -> dict[int, datetime]:
-        """Until when alerts are silenced, by their numbers; without those that are not."""
+    def silenced_until(self, selected: Collection[Alert], *, now: datetime | None = None) -> dict[int, datetime]:
+        """Return the end of the silence of each silenced alert, by id."""
 
         def work(connection: Connection) -> dict[int, datetime]:
             at = self._database.dialect.now(connection) if now is None else now
             silenced = self._silenced(connection, at)
-            ends = {alert.id: silenced.until(alert) for alert in found if not alert.is_over}
-            return {number: until for number, until in ends.items() if until is not None}
+            ends = {alert.id: silenced.until(alert) for alert in selected if not alert.is_over}
+            return {alert_id: until for alert_id, until in ends.items() if until is not None}
 
         return self._database.read(work)
 
     def put_test(self, urgency: Severity, *, pipeline: str | None = None, now: datetime | None = None) -> Alert:
-        """Store a sample, over at once, to be sent over the routes that a real alert would take."""
+        """Store a test alert that is resolved at once; it is sent over the routes of a real alert."""
         subject = Subject(kind="store", name=self._database.name)
         if pipeline is not None:
             subject = Subject(kind="pipeline", name=pipeline)
@@ -430,50 +453,54 @@ class AlertRepository:
 
         def work(connection: Connection) -> _Applied:
             at = self._begin(connection, now)
-            change = replace(state_machine.found(None, fit_to_store(finding, self._keys), at), told=(What.TEST,))
-            case = self._write(connection, None, change, at)
-            assert case is not None
-            return _Applied([case], [case.alert])
+            opened = state_machine.apply_finding(None, fit_to_store(finding, self._keys), at)
+            change = replace(opened, messages=(What.TEST,))
+            record = self._write(connection, None, change, at)
+            assert record is not None
+            return _Applied([record], [record.alert])
 
         return self._database.write(work, done=_is_written).reported[0]
 
     def purge(self, *, older_than: timedelta, now: datetime | None = None) -> int:
-        """Forget alerts that have been over for so long, and their messages; how many."""
+        """Delete alerts that were resolved longer ago than this, with their messages; return how many."""
         at = self._database.read(self._database.dialect.now) if now is None else now
         before = at - older_than
         SilenceLog(self._database).purge(before)
         return Retention(self._database, before=before, now=at).purge_alerts(before)
 
 
-def _unless_silenced(before: AlertRecord | None, change: AlertChange, silenced: Silenced, now: datetime) -> AlertChange:
-    """The change, without the messages that are silenced now. What is worse than when it was snoozed is sent."""
-    if change.case is None or change.wakes or silenced.until(change.case.alert) is None:
+def _suppress_silenced(
+    before: AlertRecord | None, change: AlertChange, silenced: Silenced, now: datetime
+) -> AlertChange:
+    """Return the change without the messages that are silenced now. An alert that outgrew its snooze is sent."""
+    if change.record is None or change.ends_snooze or silenced.until(change.record.alert) is None:
         return change
-    if state_machine.is_worse_than_snoozed(change.case) and silenced.is_only_snoozed(change.case.alert):
-        return state_machine.woken(change, now)
-    return state_machine.held(before, change)
+    if state_machine.is_worse_than_snoozed(change.record) and silenced.is_only_snoozed(change.record.alert):
+        return state_machine.end_snooze(change, now)
+    return state_machine.suppress(before, change)
 
 
-def _at_once(judgement: Judgement) -> Judgement:
-    """Where nobody comes back to see whether a run has recovered, people are told at once that it failed."""
+def _without_persist(judgement: Judgement) -> Judgement:
+    """Return the judgement with failed runs reported at once: without a watch, no process checks them later."""
     findings = tuple(
-        replace(one, persist=0.0) if one.evidence.startswith("run:") else one for one in judgement.findings
+        replace(finding, persist=0.0) if finding.evidence.startswith("run:") else finding
+        for finding in judgement.findings
     )
     return replace(judgement, findings=findings)
 
 
-def _with_evidence(witness: Evidence, finding: Finding) -> Evidence:
-    return replace(witness, finding=replace(witness.finding, evidence=finding.evidence, subject=finding.subject))
+def _rename_evidence(item: Evidence, finding: Finding) -> Evidence:
+    return replace(item, finding=replace(item.finding, evidence=finding.evidence, subject=finding.subject))
 
 
 def _is_written(connection: Connection, applied: _Applied) -> bool:
-    """Whether a commit whose answer was lost took place: a row is there as we wrote it.
+    """Return whether a commit took place although its confirmation was lost: a row is stored as it was written.
 
-    Where another process has changed all of them since, nobody can tell, and the step is made again: what is found
-    twice tells nobody twice, it is only counted once more.
+    If other processes have changed all of these rows since, the result is unknown and the transaction is repeated.
+    That sends nothing twice, because an open alert only counts the second finding.
     """
-    for case in applied.cases:
-        row = connection.execute(select(alerts).where(alerts.c.id == case.alert.id)).one_or_none()
-        if row is not None and case_of(row) == case:
+    for record in applied.records:
+        row = connection.execute(select(alerts).where(alerts.c.id == record.alert.id)).one_or_none()
+        if row is not None and record_of(row) == record:
             return True
     return False

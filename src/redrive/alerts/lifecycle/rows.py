@@ -1,4 +1,4 @@
-"""Alerts and messages as the store has them."""
+"""Mapping between rows of the store and alerts, their evidence, and messages; used by the repository and the outbox."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from redrive.alerts.lifecycle.state_machine import AlertRecord, Evidence, Snooze
 from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Severity, Subject, What
 
 TITLE = 500
-"""Characters of the one line that says what is wrong, or why it is over."""
+"""Maximum length of a title or a resolution, in characters."""
 
-_AS_THEY_ARE = (
+_PLAIN_COLUMNS = (
     *("key", "condition", "title", "since", "opened_at", "last_seen", "seen", "gone_since", "persist", "told_at"),
     *("repeats", "acknowledged_at", "acknowledged_by", "note", "resolved_at", "resolution"),
 )
@@ -28,47 +28,47 @@ _AS_THEY_ARE = (
 _COMMON = ("condition", "urgency", "persist", "group_title", "status", "error", "error_type")
 
 
-def columns_of(case: AlertRecord) -> dict[str, Any]:
-    """The row of an alert, but for its number."""
-    alert = case.alert
+def columns_of(record: AlertRecord) -> dict[str, Any]:
+    """Return the columns of an alert, except for its id."""
+    alert = record.alert
     return {
-        **{name: getattr(alert, name) for name in _AS_THEY_ARE},
+        **{name: getattr(alert, name) for name in _PLAIN_COLUMNS},
         "urgency": alert.urgency.value,
         "status": alert.status.value,
         "subject_kind": alert.subject.kind,
         "subject": alert.subject.name,
         "run_id": alert.facts.run_id,
-        "witnesses": sorted({one.evidence for one in case.witnesses}),
+        "witnesses": sorted({item.name for item in record.evidence}),
         "facts": alert.facts.document(),
         "evidence": {
-            "peak": None if case.peak is None else case.peak.value,
-            "members": case.members,
-            "returns": case.returns,
-            "snooze": None if case.snooze is None else _document_of_snooze(case.snooze),
-            "notified": case.notified,
-            "witnesses": [_document_of(witness) for witness in case.witnesses if not witness.is_brief],
-            "brief": _brief_of(case.witnesses),
+            "peak": None if record.peak is None else record.peak.value,
+            "members": record.members,
+            "returns": record.returns,
+            "snooze": None if record.snooze is None else _snooze_document(record.snooze),
+            "notified": record.notified,
+            "witnesses": [_evidence_document(item) for item in record.evidence if not item.is_shortened],
+            "brief": _shortened_documents(record.evidence),
         },
     }
 
 
-def case_of(row: Row[Any]) -> AlertRecord:
-    """An alert with all that speaks for it."""
+def record_of(row: Row[Any]) -> AlertRecord:
+    """Return the alert of a row with its evidence."""
     kept = row.evidence
-    brief = (one for document in kept.get("brief", ()) for one in _briefly(row.key, document))
-    witnesses = (*brief, *(_witness_of(row.key, document) for document in kept["witnesses"]))
+    shortened = (item for document in kept.get("brief", ()) for item in _read_shortened(row.key, document))
+    evidence = (*shortened, *(_read_evidence(row.key, document) for document in kept["witnesses"]))
     peak = None if kept["peak"] is None else Severity(kept["peak"])
-    snooze = None if kept.get("snooze") is None else _snooze_of(kept["snooze"])
+    snooze = None if kept.get("snooze") is None else _read_snooze(kept["snooze"])
     notified = None if kept.get("notified") is None else tuple(kept["notified"])
     members, returns = kept.get("members", 0), kept.get("returns", 0)
-    return AlertRecord(alert_of(row), witnesses, peak, members, returns, snooze, notified)
+    return AlertRecord(alert_of(row), evidence, peak, members, returns, snooze, notified)
 
 
 def alert_of(row: Row[Any]) -> Alert:
-    """An alert as people see it."""
+    """Return the alert of a row, as users of the API see it."""
     return Alert(
         id=row.id,
-        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        **{name: getattr(row, name) for name in _PLAIN_COLUMNS},
         urgency=Severity(row.urgency),
         status=AlertStatus(row.status),
         subject=Subject(kind=row.subject_kind, name=row.subject),
@@ -78,7 +78,7 @@ def alert_of(row: Row[Any]) -> Alert:
 
 
 def send_of(row: Row[Any]) -> Send:
-    """A message."""
+    """Return the message of a row."""
     same = ("id", "alert_id", "channel", "created_at", "due_at", "attempts", "error", "sent_at")
     return Send(
         **{name: getattr(row, name) for name in same},
@@ -90,10 +90,10 @@ def send_of(row: Row[Any]) -> Send:
 
 
 def fit_to_store(finding: Finding, keys: StoredKeys) -> Finding:
-    """The finding, all that others said safe to show: no secrets, and nothing overlong.
+    """Return the finding with its texts masked and cut to the length that the store allows.
 
-    Names of pipelines, services and tables stay as they are: by them the store knows what it has about each. What a
-    program has named itself is known by the stored form of its key.
+    Names of pipelines, services and tables are kept, because the store looks them up by name. The subject of an alert
+    that a program opened is replaced by the stored form of its key.
     """
     key, subject, evidence = keys.of(finding.key), finding.subject, finding.evidence
     if finding.condition == CUSTOM:
@@ -111,17 +111,18 @@ def fit_to_store(finding: Finding, keys: StoredKeys) -> Finding:
     )
 
 
-def _document_of_snooze(snooze: Snooze) -> dict[str, Any]:
-    return {"urgency": snooze.urgency.value, "members": sorted([one.kind, one.name] for one in snooze.members)}
+def _snooze_document(snooze: Snooze) -> dict[str, Any]:
+    members = sorted([member.kind, member.name] for member in snooze.members)
+    return {"urgency": snooze.urgency.value, "members": members}
 
 
-def _snooze_of(document: Mapping[str, Any]) -> Snooze:
+def _read_snooze(document: Mapping[str, Any]) -> Snooze:
     members = frozenset(Subject(kind=kind, name=name) for kind, name in document["members"])
     return Snooze(Severity(document["urgency"]), members)
 
 
-def _document_of(witness: Evidence) -> dict[str, Any]:
-    finding = witness.finding
+def _evidence_document(item: Evidence) -> dict[str, Any]:
+    finding = item.finding
     return {
         "evidence": finding.evidence,
         "condition": finding.condition,
@@ -131,38 +132,39 @@ def _document_of(witness: Evidence) -> dict[str, Any]:
         "group_title": finding.group_title,
         "facts": finding.facts.document(),
         "persist": finding.persist,
-        "since": witness.since.isoformat(),
-        "seen_at": witness.seen_at.isoformat(),
+        "since": item.since.isoformat(),
+        "seen_at": item.seen_at.isoformat(),
     }
 
 
-def _brief_of(witnesses: Iterable[Evidence]) -> list[dict[str, Any]]:
-    """What many members of one alert have in common, once; and of each what it has alone."""
-    brief = groupby((one for one in witnesses if one.is_brief), key=lambda one: _common(one.finding))
+def _shortened_documents(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:
+    """Return shortened evidence grouped by its common values, so that these are stored once for many members."""
+    groups = groupby((item for item in evidence if item.is_shortened), key=lambda item: _common_values(item.finding))
     return [
         {
             **dict(zip(_COMMON, common, strict=True)),
             "members": [
                 [
-                    one.evidence,
-                    *(one.finding.subject.kind, one.finding.subject.name),
-                    None if one.finding.facts.run_id is None else str(one.finding.facts.run_id),
-                    *(one.since.isoformat(), one.seen_at.isoformat()),
+                    item.name,
+                    *(item.finding.subject.kind, item.finding.subject.name),
+                    None if item.finding.facts.run_id is None else str(item.finding.facts.run_id),
+                    *(item.since.isoformat(), item.seen_at.isoformat()),
                 ]
-                for one in members
+                for item in members
             ],
         }
-        for common, members in brief
+        for common, members in groups
     ]
 
 
-def _common(finding: Finding) -> tuple[Any, ...]:
+def _common_values(finding: Finding) -> tuple[Any, ...]:
+    """Return the values of `_COMMON`."""
     facts = finding.facts
-    said = (finding.condition, finding.urgency.value, finding.persist, finding.group_title)
-    return (*said, facts.status, facts.error, facts.error_type)
+    values = (finding.condition, finding.urgency.value, finding.persist, finding.group_title)
+    return (*values, facts.status, facts.error, facts.error_type)
 
 
-def _briefly(key: str, document: Mapping[str, Any]) -> Iterator[Evidence]:
+def _read_shortened(key: str, document: Mapping[str, Any]) -> Iterator[Evidence]:
     condition, urgency, persist, group_title, status, error, error_type = (document[name] for name in _COMMON)
     for evidence, kind, name, run_id, since, seen_at in document["members"]:
         finding = Finding(
@@ -180,7 +182,7 @@ def _briefly(key: str, document: Mapping[str, Any]) -> Iterator[Evidence]:
         yield Evidence(replace(finding, facts=facts), datetime.fromisoformat(since), datetime.fromisoformat(seen_at))
 
 
-def _witness_of(key: str, document: Mapping[str, Any]) -> Evidence:
+def _read_evidence(key: str, document: Mapping[str, Any]) -> Evidence:
     kind, name = document["subject"]
     return Evidence(
         Finding(

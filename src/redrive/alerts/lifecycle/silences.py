@@ -1,4 +1,7 @@
-"""Silences: alerts that are recorded and not sent for a while, kept in the store; and what is silent at a moment."""
+"""Silences: the log of silences in the store, and the check whether an alert is silenced at a moment.
+
+Used by the repository and the outbox. A silenced alert is stored, but not sent until the silence ends.
+"""
 
 from __future__ import annotations
 
@@ -17,76 +20,87 @@ from redrive.model.alerts import Alert, AlertFilter, Silence
 from redrive.store.database import Database
 from redrive.store.schema import alert_silences
 
-LONGEST = timedelta(days=366)
+MAX_LENGTH = timedelta(days=366)
 _REMEMBERED = timedelta(days=32)
-"""For how long the end of a silence may send an alert again: without a watch, the next run may be a monthly one."""
-_REASON = 500
-_BY = 200
+"""How long after its end a silence may still cause an alert to be sent: without a watch, the next run may be a monthly
+one."""
+_MAX_REASON = 500
+_MAX_AUTHOR = 200
 _silences = alert_silences.c
 
 
 class Silenced:
-    """What is silent at one moment: by silences of the store, and by maintenance windows of the settings."""
+    """The silences of the store and the maintenance windows of the settings at one moment."""
 
     def __init__(self, silences: Iterable[Silence], windows: Iterable[Maintenance], now: datetime) -> None:
         self._known, self._windows = list(silences), list(windows)
-        self._active = [one for one in self._known if one.until > now]
-        self._open_windows = [(one.only, until) for one in self._windows if (until := one.until(now)) is not None]
-        self._ended = [one for one in self._known if one.until <= now]
+        self._active = [silence for silence in self._known if silence.until > now]
+        self._open_windows = [
+            (window.only, until) for window in self._windows if (until := window.until(now)) is not None
+        ]
+        self._ended = [silence for silence in self._known if silence.until <= now]
 
     def __bool__(self) -> bool:
-        """Whether any alert is silenced, or was."""
+        """Return whether any silence or maintenance window is known."""
         return bool(self._known or self._windows)
 
     def until(self, alert: Alert) -> datetime | None:
-        """When an alert may be sent again; None where it may be now."""
-        ends = [one.until for one in self._active if one.covers(alert)]
+        """Return when the silence of an alert ends; None if the alert is not silenced."""
+        ends = [silence.until for silence in self._active if silence.covers(alert)]
         return max([*ends, *(until for only, until in self._open_windows if only.matches(alert))], default=None)
 
     def is_only_snoozed(self, alert: Alert) -> bool:
-        """Whether nothing silences an alert but a snooze, which is about what was known when it began."""
-        covering = [one for one in self._active if one.covers(alert)]
-        by_rule = any(one.alert_id is None for one in covering)
+        """Return whether an alert is silenced by a snooze alone, and by no other silence or window."""
+        covering = [silence for silence in self._active if silence.covers(alert)]
+        by_rule = any(silence.alert_id is None for silence in covering)
         return bool(covering) and not by_rule and not any(only.matches(alert) for only, _ in self._open_windows)
 
     def is_over(self, alert: Alert) -> bool:
-        """Whether a silence has ended since the alert was last sent, and it is not silent any more."""
+        """Return whether a silence has ended since the alert was last sent, and no other silence covers it."""
         told_at = alert.told_at
         if told_at is None or self.until(alert) is not None:
             return False
-        return any(one.created_at >= told_at and one.covers(alert) for one in self._ended)
+        return any(silence.created_at >= told_at and silence.covers(alert) for silence in self._ended)
 
     def ended_at(self, alert: Alert) -> datetime | None:
-        """Return when the last silence of an alert ended; None where none has ended lately."""
-        return max((one.until for one in self._ended if one.covers(alert)), default=None)
+        """Return when the last silence of an alert ended; None if none has ended lately."""
+        return max((silence.until for silence in self._ended if silence.covers(alert)), default=None)
 
     def is_settled(self, alert: Alert) -> bool:
-        """Whether an alert was acknowledged or resolved before a silence of it ended, or ended its snooze by that."""
-        moments = [one for one in (alert.acknowledged_at, alert.resolved_at) if one is not None]
+        """Return whether an alert was acknowledged or resolved before or at the end of a silence of it."""
+        moments = [moment for moment in (alert.acknowledged_at, alert.resolved_at) if moment is not None]
         if not moments or self.until(alert) is not None:
             return bool(moments)
-        silences = [one for one in self._known if one.covers(alert)]
-        windows = [one for one in self._windows if one.only.matches(alert)]
+        silences = [silence for silence in self._known if silence.covers(alert)]
+        windows = [window for window in self._windows if window.only.matches(alert)]
         return any(
-            any(one.until >= moment for one in silences) or any(one.until(moment) is not None for one in windows)
+            any(silence.until >= moment for silence in silences)
+            or any(window.until(moment) is not None for window in windows)
             for moment in moments
         )
 
 
 def read_silenced(connection: Connection, windows: Iterable[Maintenance], now: datetime) -> Silenced:
-    """Return what is silent now."""
-    wanted = select(alert_silences).where(_silences.until > now - _REMEMBERED)
-    return Silenced([_silence_of(row) for row in connection.execute(wanted)], windows, now)
+    """Return the silences and maintenance windows at this moment."""
+    query = select(alert_silences).where(_silences.until > now - _REMEMBERED)
+    return Silenced([_silence_of(row) for row in connection.execute(query)], windows, now)
 
 
 def check_silence(only: AlertFilter, length: timedelta, reason: str, *, conditions: Collection[str] = ()) -> None:
-    """Raise `AlertError` where a silence cannot be used.
+    """Check the arguments of a silence.
 
-    conditions  the names of conditions that are defined in the settings
+    Args:
+        only: The alerts that it covers.
+        length: How long it lasts.
+        reason: Why alerts are silenced.
+        conditions: The names of conditions that the settings define.
+
+    Raises:
+        AlertError: The silence is not valid.
     """
     if not any((only.keys, only.subjects, only.conditions, only.pipelines)):
         raise AlertError("a silence needs a subject, a condition or a pipeline: it would silence everything")
-    if not timedelta() < length <= LONGEST:
+    if not timedelta() < length <= MAX_LENGTH:
         raise AlertError("a silence must last for more than 0 seconds, and a year at most")
     if not reason.strip():
         raise AlertError("a silence needs a reason, for those who wonder why they were not told")
@@ -105,7 +119,7 @@ class SilenceLog:
     def add(
         self, only: AlertFilter, *, length: timedelta, reason: str, by: str, now: datetime | None = None
     ) -> Silence:
-        """Begin a silence."""
+        """Add a silence that starts now."""
 
         def work(connection: Connection) -> Silence:
             at = self._database.dialect.now(connection) if now is None else now
@@ -118,31 +132,33 @@ class SilenceLog:
 
         def work(connection: Connection) -> Silence:
             at = self._database.dialect.now(connection) if now is None else now
-            one = _silences.id == silence_id
-            row = connection.execute(select(alert_silences).where(one)).one_or_none()
+            selected = _silences.id == silence_id
+            row = connection.execute(select(alert_silences).where(selected)).one_or_none()
             if row is None:
                 raise AlertError(f"there is no silence {silence_id}; see `redrive alerts silences`")
             if row.until <= at:
                 raise AlertError(f"silence {silence_id} is over already")
-            connection.execute(update(alert_silences).where(one).values(until=at, ended_by=safe_line(by, _BY)))
-            return _silence_of(connection.execute(select(alert_silences).where(one)).one())
+            connection.execute(
+                update(alert_silences).where(selected).values(until=at, ended_by=safe_line(by, _MAX_AUTHOR))
+            )
+            return _silence_of(connection.execute(select(alert_silences).where(selected)).one())
 
         return self._database.write(work)
 
     def find(self, *, ended: bool = False, now: datetime | None = None, limit: int = 100) -> list[Silence]:
-        """Silences, the newest first; with `ended`, those that are over, too."""
+        """Return the silences, the newest first; with `ended`, also those that are over."""
 
         def work(connection: Connection) -> list[Silence]:
             at = self._database.dialect.now(connection) if now is None else now
-            wanted = select(alert_silences).order_by(_silences.id.desc()).limit(limit)
+            query = select(alert_silences).order_by(_silences.id.desc()).limit(limit)
             if not ended:
-                wanted = wanted.where(_silences.until > at)
-            return [_silence_of(row) for row in connection.execute(wanted)]
+                query = query.where(_silences.until > at)
+            return [_silence_of(row) for row in connection.execute(query)]
 
         return self._database.read(work)
 
     def purge(self, before: datetime) -> None:
-        """Forget silences that ended before a moment."""
+        """Delete silences that ended before a moment."""
         old = delete(alert_silences).where(_silences.until < before)
         self._database.write(lambda connection: connection.execute(old))
 
@@ -157,15 +173,15 @@ def insert_silence(
     now: datetime,
     alert_id: int | None = None,
 ) -> Silence:
-    """Write a silence, or the snooze of one alert, in the transaction of who calls."""
+    """Insert a silence, or the snooze of one alert, in the transaction of the caller."""
     values = {
         "alert_id": alert_id,
         "key": _first(only.keys),
         "subject": _first(only.subjects),
         "condition": _first(only.conditions),
         "pipeline": _first(only.pipelines),
-        "reason": safe_line(reason, _REASON),
-        "created_by": safe_line(by, _BY),
+        "reason": safe_line(reason, _MAX_REASON),
+        "created_by": safe_line(by, _MAX_AUTHOR),
         "created_at": now,
         "until": now + length,
     }
@@ -173,7 +189,7 @@ def insert_silence(
 
 
 def end_snoozes(connection: Connection, alert_id: int, now: datetime) -> None:
-    """End the snoozes of an alert, in the transaction of who calls."""
+    """End the snoozes of an alert, in the transaction of the caller."""
     active = (_silences.alert_id == alert_id) & (_silences.until > now)
     connection.execute(update(alert_silences).where(active).values(until=now, ended_by="redrive"))
 

@@ -1,24 +1,28 @@
-"""Rules on conditions that the settings define: a number that is above or below its limit."""
+"""The rule on conditions that the settings define: a value above or below its limit; used by the registry."""
 
 from __future__ import annotations
 
 from redrive.alerts.config.settings import AlertSettings, ConditionSettings
 from redrive.alerts.delivery.format import TITLE_LENGTH, command
 from redrive.alerts.delivery.safe_text import safe_line
-from redrive.alerts.facts.snapshot import Figure, Judgement, LevelPicture
+from redrive.alerts.facts.snapshot import Figure, Judgement, LevelSnapshot
 from redrive.model.alerts import Facts, Finding, Subject
 
 
-def defined_conditions(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Return the conditions of the settings that hold; where there is nothing to measure, none does."""
+def defined_conditions(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return the defined conditions that hold. A condition without a value does not hold."""
     defined = settings.defined
-    known = [one for one in picture.figures if one.name in defined and picture.knows("conditions", one.name)]
-    findings = [finding for one in known if (finding := _held(one, defined[one.name], settings)) is not None]
-    judged = picture.judged("conditions", "level:condition:", (one.name for one in picture.figures))
+    known = [
+        figure for figure in snapshot.figures if figure.name in defined and snapshot.knows("conditions", figure.name)
+    ]
+    findings = [
+        finding for figure in known if (finding := _make_finding(figure, defined[figure.name], settings)) is not None
+    ]
+    judged = snapshot.judged("conditions", "level:condition:", (figure.name for figure in snapshot.figures))
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _held(figure: Figure, own: ConditionSettings, settings: AlertSettings) -> Finding | None:
+def _make_finding(figure: Figure, own: ConditionSettings, settings: AlertSettings) -> Finding | None:
     value = figure.value
     if value is None or own.severity is None:
         return None

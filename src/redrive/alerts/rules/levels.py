@@ -1,4 +1,7 @@
-"""What can be said of everything that is a level, but for the services: see `service_rules`."""
+"""Rules on levels: deadlines, lost runs, durations, open letters, row counts, replication slots and consumer lag.
+
+Used by the registry. Rules on services are in `redrive.alerts.rules.services`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import (
     command,
@@ -24,7 +27,7 @@ from redrive.alerts.facts.snapshot import (
     DueRun,
     Judgement,
     Lag,
-    LevelPicture,
+    LevelSnapshot,
     PendingLetters,
     RunSnapshot,
     Slot,
@@ -34,7 +37,7 @@ from redrive.alerts.rules.runs import dead, duration
 from redrive.model.alerts import Facts, Finding, Subject
 
 _DAY = timedelta(days=1)
-_OFTEN = 3  # times that a run failed or died and was gone on with
+_LOOP_FAILURES = 3  # failures after which a resumed run counts as looping
 _SLOTS = (
     "SELECT slot_name, active, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) AS behind "
     "FROM pg_replication_slots ORDER BY restart_lsn"
@@ -43,40 +46,41 @@ _SLOTS = (
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def deadlines(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Deadlines that have passed without a complete run; what came late is late no more when it is there.
+def deadlines(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return deadlines that have passed without a complete run. A late run ends the miss when it completes.
 
-    Only what is due today, and what nobody waits for any more, is looked at: Friday's run that never came is not there
-    on Saturday either, although nothing is due on that day. Within the grace period nothing is certain: what was missed
-    the day before is still missed.
+    A missed deadline stays missed on a following day without a deadline: Friday's missing run is still missing on
+    Saturday. Within the grace period a new deadline is not judged, and an earlier miss stays as it is.
     """
-    if "due" in picture.unknown:
+    if "due" in snapshot.unknown:
         return Judgement()
-    due = [one for one in picture.due if picture.knows("due", one.subject.ident)]
+    due = [due_run for due_run in snapshot.due if snapshot.knows("due", due_run.subject.ident)]
     grace = timedelta(seconds=settings.thresholds.sla_grace)
     is_there = {
-        one.subject.ident
-        for one in due
-        if one.done_at is not None or (one.last_complete is not None and one.last_complete > one.sla)
+        due_run.subject.ident
+        for due_run in due
+        if due_run.done_at is not None or (due_run.last_complete is not None and due_run.last_complete > due_run.sla)
     }
-    missed = [one for one in due if picture.now > one.sla + grace and one.subject.ident not in is_there]
+    missed = [
+        due_run for due_run in due if snapshot.now > due_run.sla + grace and due_run.subject.ident not in is_there
+    ]
     # A flow without a time of day may have runs with SLAs of their own: see `sla_rules.under_way`.
-    given_up = {ident for ident in picture.given_up if picture.knows("running", ident)}
-    names = is_there | {one.subject.ident for one in missed} | given_up
+    inactive = {ident for ident in snapshot.inactive if snapshot.knows("running", ident)}
+    names = is_there | {due_run.subject.ident for due_run in missed} | inactive
     return Judgement(
-        findings=tuple(_missed(one, picture, settings) for one in missed),
-        judged=frozenset({f"sla:{name}" for name in names} | {f"sla_risk:{name}" for name in given_up}),
+        findings=tuple(_missed_finding(due_run, snapshot, settings) for due_run in missed),
+        judged=frozenset({f"sla:{name}" for name in names} | {f"sla_risk:{name}" for name in inactive}),
     )
 
 
-def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Finding:
-    name, zone, now = short(due.subject.name), zone_of(due, settings), picture.now
-    run = next((one for one in picture.running if one.run_id == due.run_id), None)
+def _missed_finding(due: DueRun, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
+    name, zone, now = short(due.subject.name), zone_of(due, settings), snapshot.now
+    run = next((running for running in snapshot.running if running.run_id == due.run_id), None)
     ago = (now - due.sla).total_seconds()
     at = wall(due.sla, zone, now)
     measured = {"late by": ago, "threshold": settings.thresholds.sla_grace}
     if run is not None:
-        title, facts = _under_way(run, at, settings, picture)
+        title, facts = _under_way(run, at, settings, snapshot)
         facts = replace(facts, measured={**facts.measured, **measured})
     else:
         kind = "--flow" if due.subject.kind == "flow" else "--pipeline"
@@ -98,7 +102,7 @@ def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Find
             ),
         )
     facts = replace(facts, impact=stale(due, due.sla, zone, now), sla=due.sla)
-    return found(
+    return make_finding(
         "sla_missed",
         due.subject,
         title,
@@ -109,7 +113,7 @@ def _missed(due: DueRun, picture: LevelPicture, settings: AlertSettings) -> Find
     )
 
 
-def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, picture: LevelPicture) -> tuple[str, Facts]:
+def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, snapshot: LevelSnapshot) -> tuple[str, Facts]:
     name = short(run.subject.name)
     if run.status == "running" and not run.lost:
         title, step = f"{name} still runs, and it was due at {at}", "it goes on until it is complete"
@@ -119,22 +123,22 @@ def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, picture: Leve
             f"{name} {how}, and it was due at {at}",
             f"nothing but your scheduler starts it again: {goes_on(run)}",
         )
-    return title, facts_of(run, settings, picture.now, next_step=step)
+    return title, facts_of(run, settings, snapshot.now, next_step=step)
 
 
-def lost(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Runs that say they run, and that no process is behind, or one that will die as those before it did."""
-    runs = _running(picture)
-    findings = [_lost(run, picture, settings) for run in runs if run.lost or _is_looping(run)]
-    return Judgement(findings=tuple(findings)) + picture.judged("running", "level:lost:", (run.ident for run in runs))
+def lost(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return runs that are running by their status but have no live executor, or one that is failing repeatedly."""
+    runs = _known_running(snapshot)
+    findings = [_lost_finding(run, snapshot, settings) for run in runs if run.lost or _is_looping(run)]
+    return Judgement(findings=tuple(findings)) + snapshot.judged("running", "level:lost:", (run.ident for run in runs))
 
 
 def _is_looping(run: RunSnapshot) -> bool:
-    """Whether it runs only until it ends in the middle once more: it does not recover by being gone on with."""
-    return run.status == "running" and run.failures >= _OFTEN
+    """Return whether a run fails each time it is resumed."""
+    return run.status == "running" and run.failures >= _LOOP_FAILURES
 
 
-def _lost(run: RunSnapshot, picture: LevelPicture, settings: AlertSettings) -> Finding:
+def _lost_finding(run: RunSnapshot, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
     name = short(run.subject.name)
     done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
     done = done or f"{counted(run.written, 'row')} written"
@@ -144,37 +148,37 @@ def _lost(run: RunSnapshot, picture: LevelPicture, settings: AlertSettings) -> F
     else:
         title = f"{name} has failed or died {run.failures:,} times, and runs once more ({done})"
         step = "it goes on until it is complete, or ends as it did before: see what kills it, memory first"
-    return found(
+    return make_finding(
         "retries_exhausted",
         run.subject,
         title,
-        facts_of(run, settings, picture.now, next_step=step, measured={"failures": run.failures}),
+        facts_of(run, settings, snapshot.now, next_step=step, measured={"failures": run.failures}),
         key=f"run:{run.ident}",
         evidence=f"level:lost:{run.ident}",
         persist=settings.recovery,
     )
 
 
-def durations(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Runs that take longer than is usual, while they run."""
-    runs = _running(picture)
+def durations(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return running runs that take longer than usual."""
+    runs = _known_running(snapshot)
     findings = [
-        duration(run, settings, picture.now, evidence=f"level:duration:{run.subject.ident}", persist=settings.persist)
+        duration(run, settings, snapshot.now, evidence=f"level:duration:{run.subject.ident}", persist=settings.persist)
         for run in runs
         if run.status == "running" and not run.lost
     ]
-    judged = picture.judged("running", "level:duration:", (run.subject.ident for run in runs))
-    return Judgement(findings=tuple(one for one in findings if one is not None)) + judged
+    judged = snapshot.judged("running", "level:duration:", (run.subject.ident for run in runs))
+    return Judgement(findings=tuple(finding for finding in findings if finding is not None)) + judged
 
 
-def dead_tasks(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Tasks that wait for a person, in all flows that are not over."""
-    of_runs = sum((dead(run, settings, picture.now) for run in _running(picture)), Judgement())
-    return of_runs + picture.judged("running", "dead:", ())
+def dead_tasks(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return dead tasks that wait for an operator, in all flows that are not over."""
+    of_runs = sum((dead(run, settings, snapshot.now) for run in _known_running(snapshot)), Judgement())
+    return of_runs + snapshot.judged("running", "dead:", ())
 
 
-def _running(picture: LevelPicture) -> list[RunSnapshot]:
-    return [run for run in picture.running if picture.knows("running", run.subject.ident)]
+def _known_running(snapshot: LevelSnapshot) -> list[RunSnapshot]:
+    return [run for run in snapshot.running if snapshot.knows("running", run.subject.ident)]
 
 
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -182,26 +186,26 @@ def _running(picture: LevelPicture) -> list[RunSnapshot]:
 _KEPT = "they are kept until somebody decides: replay them when the cause is mended, or discard them with a note"
 
 
-def pending(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Pipelines with many open letters that were rejected within a day."""
+def pending(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return pipelines with many open letters that were rejected within a day."""
     limit = settings.thresholds.pending_day
     findings = [
-        _pending(one, picture, settings)
-        for one in picture.letters
-        if one.new_today >= max(1, limit) and picture.knows("letters", one.pipeline)
+        _pending_finding(letters, snapshot, settings)
+        for letters in snapshot.letters
+        if letters.new_today >= max(1, limit) and snapshot.knows("letters", letters.pipeline)
     ]
-    judged = picture.judged("letters", "level:pending:", (one.pipeline for one in picture.letters))
+    judged = snapshot.judged("letters", "level:pending:", (letters.pipeline for letters in snapshot.letters))
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings) -> Finding:
-    name = one.pipeline
-    cause = f": {one.cause}" if one.cause else ""
-    since = picture.now - _DAY
+def _pending_finding(letters: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
+    name = letters.pipeline
+    cause = f": {letters.cause}" if letters.cause else ""
+    since = snapshot.now - _DAY
     facts = Facts(
-        letters=one.pending,
-        cause=one.cause,
-        measured={"open letters of the last day": one.new_today, "threshold": settings.thresholds.pending_day},
+        letters=letters.pending,
+        cause=letters.cause,
+        measured={"open letters of the last day": letters.new_today, "threshold": settings.thresholds.pending_day},
         affected=(name,),
         commands=(
             command("dlq", "causes", "--pipeline", name, "--since", "1d"),
@@ -210,10 +214,11 @@ def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings
         sql=letters_sql(f"pipeline_name = {text(name)} AND rejected_at >= {text(since.isoformat())}"),
         next_step=_KEPT,
     )
-    return found(
+    return make_finding(
         "pending_day",
         Subject(kind="pipeline", name=name),
-        f"{short(name)}: {counted(one.new_today, 'open letter')} of the last day, {one.pending:,} in all{cause}",
+        f"{short(name)}: {counted(letters.new_today, 'open letter')} of the last day, "
+        f"{letters.pending:,} in all{cause}",
         facts,
         key=f"letters:{name}",
         evidence=f"level:pending:{name}",
@@ -221,18 +226,18 @@ def _pending(one: PendingLetters, picture: LevelPicture, settings: AlertSettings
     )
 
 
-def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Open letters over all pipelines."""
-    if "letters" in picture.unknown:
+def pending_in_all(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return a finding if all pipelines together have too many open letters."""
+    if "letters" in snapshot.unknown:
         return Judgement()
     evidence, limit = "level:pending_total", settings.thresholds.pending_total
-    if picture.pending_total < max(1, limit):
+    if snapshot.pending_total < max(1, limit):
         return Judgement(judged=frozenset({evidence}))
-    most = sorted(picture.letters, key=lambda one: -one.pending)[:5]
+    largest = sorted(snapshot.letters, key=lambda letters: -letters.pending)[:5]
     facts = Facts(
-        letters=picture.pending_total,
-        measured={"open letters": picture.pending_total, "threshold": limit},
-        affected=tuple(one.pipeline for one in most),
+        letters=snapshot.pending_total,
+        measured={"open letters": snapshot.pending_total, "threshold": limit},
+        affected=tuple(letters.pipeline for letters in largest),
         commands=(command("dlq", "causes"),),
         sql=(
             "SELECT pipeline_name, error_type, count(*) AS letters FROM pipeline.dead_letter_queue "
@@ -240,11 +245,11 @@ def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
         ),
         next_step=_KEPT,
     )
-    first = f", {most[0].pending:,} of them of {short(most[0].pipeline)}" if most else ""
-    finding = found(
+    first = f", {largest[0].pending:,} of them of {short(largest[0].pipeline)}" if largest else ""
+    finding = make_finding(
         "pending_total",
         Subject(kind="store", name="letters"),
-        f"{counted(picture.pending_total, 'open letter')} in all ({limit:,} are too many){first}",
+        f"{counted(snapshot.pending_total, 'open letter')} in all ({limit:,} are too many){first}",
         facts,
         key="letters:*",
         evidence=evidence,
@@ -256,16 +261,16 @@ def pending_in_all(picture: LevelPicture, settings: AlertSettings) -> Judgement:
 # ── beside the store ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def row_counts(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Tables with fewer rows than at this hour a week ago; where that is not known, nothing is concluded."""
-    tables = [one for one in picture.tables if picture.knows("tables", one.name)]
-    unknown = {one.name for one in tables} - {one.name for one in tables if one.week_ago is not None}
-    findings = [finding for one in tables if (finding := _shrunk(one, settings)) is not None]
-    judged = picture.judged("tables", "level:rows:", (one.name for one in picture.tables), leaving=unknown)
+def row_counts(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return tables with fewer rows than a week ago. Tables without a count of last week are not judged."""
+    tables = [table for table in snapshot.tables if snapshot.knows("tables", table.name)]
+    unknown = {table.name for table in tables} - {table.name for table in tables if table.week_ago is not None}
+    findings = [finding for table in tables if (finding := _row_count_finding(table, settings)) is not None]
+    judged = snapshot.judged("tables", "level:rows:", (table.name for table in snapshot.tables), leaving=unknown)
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
+def _row_count_finding(table: TableRows, settings: AlertSettings) -> Finding | None:
     limit = settings.thresholds.row_drop
     if not table.week_ago:
         return None
@@ -283,7 +288,7 @@ def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
         sql=f"SELECT count(*) FROM {table.name}",
         next_step="nothing brings them back by itself: see whether rows were deleted, or a load did not bring them",
     )
-    return found(
+    return make_finding(
         "row_count",
         Subject(kind="table", name=table.name),
         f"{short(table.name)} has {counted(table.rows, 'row')}, {percent(float(drop))} fewer than the "
@@ -295,17 +300,19 @@ def _shrunk(table: TableRows, settings: AlertSettings) -> Finding | None:
     )
 
 
-def slots(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Replication slots that lag."""
+def slots(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return replication slots that lag."""
     limit = settings.thresholds.slot_bytes
     findings = [
-        _lagging(one, settings) for one in picture.slots if one.lag_bytes > limit and picture.knows("slots", one.name)
+        _slot_finding(slot, settings)
+        for slot in snapshot.slots
+        if slot.lag_bytes > limit and snapshot.knows("slots", slot.name)
     ]
-    judged = picture.judged("slots", "level:slot:", (one.name for one in picture.slots))
+    judged = snapshot.judged("slots", "level:slot:", (slot.name for slot in snapshot.slots))
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
+def _slot_finding(slot: Slot, settings: AlertSettings) -> Finding:
     limit = settings.thresholds.slot_bytes
     reads = "its consumer is too slow" if slot.active else "nobody reads from it"
     facts = Facts(
@@ -314,7 +321,7 @@ def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
         sql=_SLOTS,
         next_step="nothing frees it but its consumer: start that again, or drop the slot if nobody needs it",
     )
-    return found(
+    return make_finding(
         "slot_lag",
         Subject(kind="slot", name=slot.name),
         f"replication slot {short(slot.name)} is {gigabytes(slot.lag_bytes)} behind ({gigabytes(limit)} is the limit), "
@@ -326,17 +333,17 @@ def _lagging(slot: Slot, settings: AlertSettings) -> Finding:
     )
 
 
-def consumers(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Consumers that are behind."""
-    lags = [one for one in picture.lags if picture.knows("lags", one.consumer)]
-    said = {one.consumer for one in lags if one.messages is not None or one.seconds is not None}
-    unknown = {one.consumer for one in lags} - said
-    findings = [finding for one in lags if (finding := _behind(one, settings)) is not None]
-    judged = picture.judged("lags", "level:lag:", (one.consumer for one in picture.lags), leaving=unknown)
+def consumers(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return consumers that are behind."""
+    lags = [lag for lag in snapshot.lags if snapshot.knows("lags", lag.consumer)]
+    measured = {lag.consumer for lag in lags if lag.messages is not None or lag.seconds is not None}
+    unknown = {lag.consumer for lag in lags} - measured
+    findings = [finding for lag in lags if (finding := _lag_finding(lag, settings)) is not None]
+    judged = snapshot.judged("lags", "level:lag:", (lag.consumer for lag in snapshot.lags), leaving=unknown)
     return Judgement(findings=tuple(findings)) + judged
 
 
-def _behind(lag: Lag, settings: AlertSettings) -> Finding | None:
+def _lag_finding(lag: Lag, settings: AlertSettings) -> Finding | None:
     limits = settings.thresholds
     said: list[str] = []
     measured: dict[str, float] = {}
@@ -353,7 +360,7 @@ def _behind(lag: Lag, settings: AlertSettings) -> Finding | None:
         commands=() if lag.look is None else (lag.look,),
         next_step="it goes on to read; if it does not catch up, see whether it runs, and whether it is fast enough",
     )
-    return found(
+    return make_finding(
         "consumer_lag",
         Subject(kind="consumer", name=lag.consumer),
         f"consumer {short(lag.consumer)} is behind {' and '.join(said)}",

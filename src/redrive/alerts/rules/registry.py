@@ -1,8 +1,7 @@
-"""What is worth telling people: which rules look at a run as it stands, and which at everything that is a level.
+"""The registry of rules: which rules judge a run by its status, and which judge a snapshot of the levels.
 
-All of it is pure. `CONDITIONS` is the table of what there is; the rules themselves are in `run_rules`, `level_rules`
-and `service_rules`. What a rule has looked at and does not find any more is withdrawn from the alerts that rest on it;
-what it could not look at, or is not certain of, it leaves as it is.
+Used by `redrive.alerts.service`. Rules are pure functions. Evidence that was evaluated without a finding is withdrawn
+from its alerts; evidence that a rule could not evaluate is left as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from datetime import datetime
 
 from redrive.alerts.conditions import CONDITIONS, Condition
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.facts.snapshot import Judgement, LevelPicture, RunSnapshot
+from redrive.alerts.facts.snapshot import Judgement, LevelSnapshot, RunSnapshot
 from redrive.alerts.rules import conditions as condition_rules
 from redrive.alerts.rules import growth as growth_rules
 from redrive.alerts.rules import levels as level_rules
@@ -25,21 +24,21 @@ from redrive.alerts.rules.sla import at_risk, late_tasks
 __all__ = ["CONDITIONS", "LEVEL_RULES", "RUN_RULES", "Condition", "of_levels", "of_run"]
 
 RunRule = Callable[[RunSnapshot, AlertSettings, datetime], Judgement]
-LevelRule = Callable[[LevelPicture, AlertSettings], Judgement]
+LevelRule = Callable[[LevelSnapshot, AlertSettings], Judgement]
 
 RUN_RULES: Mapping[str, tuple[RunRule, ...]] = {
     "complete": (errors, late, at_risk, late_tasks, rejects, few_rows, growing, took, dead, recovered),
     "failed": (errors, late, took, dead),
-    # Stopped by its gate: its rows are counted, and nothing has failed.
+    # An aborted run was stopped by its gate: its rows are counted, and nothing has failed.
     "aborted": (late, rejects, growing, took),
     "held": (errors, late, at_risk, late_tasks, took, dead),
-    # Told to stop, by a deploy or a person: what is not certain yet is judged when it has gone on. Code of the pipeline
-    # that calls sys.exit is an error all the same.
+    # A run that a deploy or an operator stopped is judged completely after it resumes. A run whose own code calls
+    # sys.exit is an error.
     "stopped": (exited, late, took, dead),
     "running": (errors, late, at_risk, late_tasks, dead),
     "abandoned": (at_risk, late_tasks, dead),
 }
-"""By how the run stands."""
+"""The rules by the status of the run."""
 
 LEVEL_RULES: tuple[LevelRule, ...] = (
     level_rules.deadlines,
@@ -68,11 +67,11 @@ LEVEL_RULES: tuple[LevelRule, ...] = (
 
 
 def of_run(run: RunSnapshot, settings: AlertSettings, *, now: datetime) -> Judgement:
-    """What is to be said of a run as it stands."""
+    """Return the judgement of a run by its current state."""
     rules = RUN_RULES.get(run.status, ())
     return sum((rule(run, settings, now) for rule in rules), Judgement())
 
 
-def of_levels(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """What is to be said of everything that is a level."""
-    return sum((rule(picture, settings) for rule in LEVEL_RULES), Judgement())
+def of_levels(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return the judgement of a snapshot of the levels."""
+    return sum((rule(snapshot, settings) for rule in LEVEL_RULES), Judgement())

@@ -1,4 +1,4 @@
-"""What can be said of one run. Each rule looks at one thing, and says what it has looked at."""
+"""Rules on a single run; used by the registry. Each rule returns its findings and the evidence that it evaluated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import clock, command, counted, letters_sql, percent, short, span, text, wall
 from redrive.alerts.facts.run_history import (
@@ -27,31 +27,31 @@ from redrive.model.alerts import Finding, Subject
 from redrive.model.calls import Kind
 
 HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
-"""What may have gone by itself when the run is started again. Everything else needs a person, the unknown included; so
-does a row's fault that ended a whole run, and memory that does not suffice for the smallest batch."""
+"""Kinds of errors that may be gone when the run is restarted. All other kinds need an operator, including unknown
+errors, a row error that ended a whole run, and too little memory for the smallest batch."""
 
 _COUNTED = ("complete", "aborted")
 _COMPARED = 10
 _MOMENT = timedelta(microseconds=1)
 TIERS = {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}
-"""What is told of a run, by the tier of its rejected rows."""
+"""The condition of rejected rows by the tier of the gate."""
 
 
 def errors(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """A run that failed, or a flow of which tasks failed whose retries are spent."""
+    """Return a failed run, or a flow with failed tasks whose retries are exhausted."""
     if run.status == "complete":
-        return _judged(f"run:{run.ident}:failed", f"level:lost:{run.ident}")
+        return _no_finding(f"run:{run.ident}:failed", f"level:lost:{run.ident}")
     if run.status != "failed" and not run.failed and not _has_exited(run):
         return Judgement()
     if run.ended_at is not None and run.last_complete is not None and run.last_complete > run.ended_at:
-        return Judgement()  # judged late: it has been complete since
-    # A task whose error does not heal is a dead letter, and told as that: what has failed has spent its retries.
-    heals = run.subject.kind == "flow" or run.error_kind in HEALS
-    finding = _spent(run, settings, now) if heals else _broken(run, settings, now)
+        return Judgement()  # a later run has completed since
+    # A task with a permanent error is a dead letter with its own alert, so a failed task has exhausted its retries.
+    is_retryable = run.subject.kind == "flow" or run.error_kind in HEALS
+    finding = _retries_exhausted(run, settings, now) if is_retryable else _permanent_error(run, settings, now)
     return Judgement(findings=(finding,), judged=frozenset({finding.evidence}))
 
 
-def _broken(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
+def _permanent_error(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
     name, service = short(run.subject.name), run.error_service
     refused = run.error_kind == Kind.AUTH
     what = "a credential was refused" if refused else "an error that does not heal"
@@ -65,7 +65,7 @@ def _broken(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding
         next_step=f"nothing is repeated: this does not heal by itself. Once it is mended, {goes_on(run)}",
         commands=() if service is None else (command("services", "show", service),),
     )
-    return found(
+    return make_finding(
         "permanent_error",
         Subject(kind="service", name=service) if refused and service is not None else run.subject,
         title,
@@ -79,12 +79,12 @@ def _broken(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding
 
 
 def exited(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """A run that was stopped by its own code."""
+    """Return a run that was stopped by its own code."""
     return errors(run, settings, now) if _has_exited(run) else Judgement()
 
 
 def _has_exited(run: RunSnapshot) -> bool:
-    """Whether code of the pipeline has ended the run by sys.exit."""
+    """Return whether code of the pipeline ended the run with sys.exit."""
     return run.status == "stopped" and run.error_type == "SystemExit"
 
 
@@ -92,7 +92,7 @@ def _exit(reason: str) -> str:
     return reason.removeprefix("interrupted: ")
 
 
-def _spent(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
+def _retries_exhausted(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
     name, service = short(run.subject.name), run.error_service
     step = f"nothing but your scheduler starts it again: {goes_on(run)}"
     commands: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ def _spent(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
     title = f"{name} has failed, and its retries are spent: {_why(run)}"
     if run.status != "failed":
         title = f"{name}: tasks have failed, and their retries are spent: {_why(run)}"
-    return found(
+    return make_finding(
         "retries_exhausted",
         run.subject if service is None else Subject(kind="service", name=service),
         title,
@@ -123,7 +123,7 @@ def _spent(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
 
 
 def _group(run: RunSnapshot, settings: AlertSettings) -> str | None:
-    """The alert that it shares with all runs that fail of the same; tasks of several causes have none in common."""
+    """Return the key of the alert shared by all runs with the same cause; None for failed tasks of several causes."""
     if len(run.failed) > 1:
         return None
     return shared_cause(_cause(run), kind=run.error_kind, subject=run.subject, settings=settings, target=run.target)
@@ -139,16 +139,16 @@ def _why(run: RunSnapshot) -> str:
 
 
 def late(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """Whether it kept its deadline. That it was late is said once it is certain, and is over when it is complete."""
+    """Return a run that missed its deadline. The alert opens when the miss is certain and ends when a run completes."""
     evidence, complete = f"sla:{run.subject.ident}", run.status == "complete"
     sla, name = due_by(run, settings), short(run.subject.name)
     if sla is None:
-        return _judged(evidence) if complete else Judgement()
+        return _no_finding(evidence) if complete else Judgement()
     limit = sla + timedelta(seconds=settings.thresholds.sla_grace)
     done = (run.ended_at or now) if complete else now
     others = run.last_of_all
     if complete and (done <= limit or (others is not None and others > sla)):
-        return _judged(evidence)
+        return _no_finding(evidence)
     if done <= limit or (others is not None and others > (run.ended_at or run.started_at)):
         return Judgement()  # there is time left, or another run was complete since
     if not complete and is_kept(run, settings, sla):
@@ -163,7 +163,7 @@ def late(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     else:
         title = f"{name} is {'lost' if run.lost else run.status}, and was due at {due}, {missed} ago"
     measured = {"late by": (done - sla).total_seconds(), "threshold": settings.thresholds.sla_grace}
-    finding = found(
+    finding = make_finding(
         "sla_missed",
         run.subject,
         title,
@@ -173,20 +173,21 @@ def late(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
         since=limit,
         momentary=complete,
     )
-    # What is momentary closes the alert itself: it is not withdrawn as well.
+    # A momentary finding resolves the alert, so its evidence is not withdrawn as well.
     return Judgement(findings=(finding,), judged=frozenset() if complete else frozenset({evidence}))
 
 
 def is_kept(run: RunSnapshot, settings: AlertSettings, deadline: datetime) -> bool:
-    """Return whether an earlier run has kept a deadline that is a time of day: it was complete since the one before."""
+    """Return whether an earlier run met a daily deadline, because it completed after the deadline before."""
     daily, others = daily_of(run, settings), run.last_of_all
     return daily is not None and others is not None and others > daily.before(deadline - _MOMENT)
 
 
 def rejects(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """What its gate says of the rejected rows, at the end.
+    """Return the finding on rejected rows by the tier of the gate, at the end of a run.
 
-    A run that has few does not close what was told of another: its rows are still quarantined. `judging.waits` does.
+    A run with few rejected rows does not resolve the alert of an earlier run, whose rows are still quarantined.
+    `Alerts.resolve_handled_letters` resolves it.
     """
     if run.subject.kind == "flow":
         return Judgement()
@@ -196,17 +197,17 @@ def rejects(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
     if condition is None or (run.status == "complete" and run.decided):
         return Judgement()
     rate = run.rejected / run.read if run.read else 0.0
-    said = f"{run.rejected:,} of {counted(run.read, 'row')} rejected ({percent(rate)}){_common(run)}"
+    summary = f"{run.rejected:,} of {counted(run.read, 'row')} rejected ({percent(rate)}){_common(run)}"
     if stopped:
         if run.reason and not run.rejected:  # too few rows were read
-            said = run.reason.partition(": ")[2].partition(";")[0]
-        title = f"{short(run.subject.name)} was aborted by its gate: {said}"
+            summary = run.reason.partition(": ")[2].partition(";")[0]
+        title = f"{short(run.subject.name)} was aborted by its gate: {summary}"
         step = (
             "it stays aborted, the good rows written and the rejected ones quarantined. Fix the source or the check, "
             "then run it with --restart, or accept the rejected rows with --override-gate"
         )
     else:
-        title = f"{short(run.subject.name)}: {said}"
+        title = f"{short(run.subject.name)}: {summary}"
         step = "the other rows are written, and the run is complete; the rejected ones wait to be replayed or discarded"
     facts = facts_of(
         run,
@@ -218,7 +219,7 @@ def rejects(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
         measured={"rejected": run.rejected, "read": run.read},
     )
     short_rows = run.pending or run.rejected
-    finding = found(
+    finding = make_finding(
         condition,
         run.subject,
         title,
@@ -240,14 +241,14 @@ def _common(run: RunSnapshot) -> str:
 
 
 def few_rows(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """Whether it has read far fewer rows than each of its last runs: its source is incomplete, most likely."""
+    """Return a run that read far fewer rows than each of its last runs; its source is probably incomplete."""
     if run.subject.kind == "flow":
         return Judgement()
     evidence, limits = f"run:{run.subject.ident}:few_rows", settings.thresholds
-    past = [one.read for one in run.history if one.status == "complete"][:_COMPARED]
+    past = [past_run.read for past_run in run.history if past_run.status == "complete"][:_COMPARED]
     if not past or len(past) < limits.history_least or run.read >= limits.few_rows * min(past):
-        return _judged(evidence)
-    finding = found(
+        return _no_finding(evidence)
+    finding = make_finding(
         "few_rows",
         run.subject,
         f"{short(run.subject.name)} read {counted(run.read, 'row')}; its last {len(past)} runs read "
@@ -277,8 +278,8 @@ def growing(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
     counts = [*reversed(past[: runs - 1]), run.rejected]
     rises = len(counts) == runs and all(before < after for before, after in pairwise(counts))
     if not rises or run.rejected < limits.growing_least or run.rejected < limits.growing_rise * counts[0]:
-        return _judged(evidence)
-    finding = found(
+        return _no_finding(evidence)
+    finding = make_finding(
         "letters_growing",
         run.subject,
         f"{short(run.subject.name)} rejects more rows with every run: "
@@ -303,7 +304,7 @@ def took(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
     """How long it took, beside what is usual; and that it does not run any more."""
     level = f"level:duration:{run.subject.ident}"
     if run.status != "complete":
-        return _judged(level)
+        return _no_finding(level)
     evidence = f"run:{run.subject.ident}:duration"
     finding = duration(run, settings, now, evidence=evidence, persist=0.0)
     return Judgement(findings=() if finding is None else (finding,), judged=frozenset({evidence, level}))
@@ -312,7 +313,7 @@ def took(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
 def duration(
     run: RunSnapshot, settings: AlertSettings, now: datetime, *, evidence: str, persist: float
 ) -> Finding | None:
-    """Whether a run takes, or took, longer than is usual."""
+    """Return a finding if a run takes, or took, longer than usual."""
     limits = settings.thresholds
     known = usual(run.history, limits.history_least)
     if known is None or run.seconds < limits.duration_least:
@@ -326,7 +327,7 @@ def duration(
     runs = run.status == "running"
     name, so_long = short(run.subject.name), span(run.seconds)
     title = f"{name} has run for {so_long}, and is not done" if runs else f"{name} took {so_long}"
-    return found(
+    return make_finding(
         condition,
         run.subject,
         f"{title}: {past} or less",
@@ -345,7 +346,7 @@ def duration(
 
 
 def dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """Tasks that wait for a person."""
+    """Return dead tasks that wait for an operator."""
     if run.subject.kind != "flow":
         return Judgement()
     findings = () if run.status == "abandoned" else tuple(_dead(run, settings, now))
@@ -354,11 +355,11 @@ def dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
 
 def _dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Iterator[Finding]:
     by_cause: dict[str, list[DeadTasks]] = {}
-    for one in run.dead:
-        by_cause.setdefault(one.cause, []).append(one)
-    for cause, all_of_it in by_cause.items():
-        count, untried = sum(one.count for one in all_of_it), sum(one.untried for one in all_of_it)
-        tasks = ", ".join(dict.fromkeys(one.task for one in all_of_it))
+    for group in run.dead:
+        by_cause.setdefault(group.cause, []).append(group)
+    for cause, groups in by_cause.items():
+        count, untried = sum(group.count for group in groups), sum(group.untried for group in groups)
+        tasks = ", ".join(dict.fromkeys(group.task for group in groups))
         not_tried = f", {untried:,} of them not tried" if untried else ""
         many = f" ({counted(count, 'task')}{not_tried})" if count != 1 else ""
         facts = facts_of(
@@ -375,26 +376,26 @@ def _dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Iterator[
             ),
             sql=letters_sql(f"run_id = {text(run.run_id)} AND error_type = 'task'"),
         )
-        yield found(
+        yield make_finding(
             "dead_task",
             run.subject,
-            f"{short(run.subject.name)}: {short(tasks)}{many} waits for a person: {all_of_it[0].reason}",
-            replace(facts, error=all_of_it[0].reason, cause=cause, letters=count),
+            f"{short(run.subject.name)}: {short(tasks)}{many} waits for a person: {groups[0].reason}",
+            replace(facts, error=groups[0].reason, cause=cause, letters=count),
             key=f"task:{run.subject.ident}:{cause}",
             evidence=f"dead:{run.run_id}:{cause}",
             since=run.ended_at,
-            group=shared_cause(all_of_it[0].reason, kind=all_of_it[0].kind, subject=run.subject, settings=settings),
-            group_title=f"have tasks that wait for a person: {all_of_it[0].reason}",
+            group=shared_cause(groups[0].reason, kind=groups[0].kind, subject=run.subject, settings=settings),
+            group_title=f"have tasks that wait for a person: {groups[0].reason}",
         )
 
 
 def recovered(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """A run that had failed, and is complete all the same."""
+    """Return a complete run that had failed before."""
     if run.failures <= 0:
         return Judgement()
     evidence = f"recovered:{run.subject.ident}"
     often = {1: "once", 2: "twice"}.get(run.failures, f"{run.failures:,} times")
-    finding = found(
+    finding = make_finding(
         "recovered",
         run.subject,
         f"{short(run.subject.name)} is complete after it had failed {often}",
@@ -413,6 +414,6 @@ def recovered(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judge
     return Judgement(findings=(finding,))
 
 
-def _judged(*evidence: str) -> Judgement:
-    """Looked at, and nothing found."""
+def _no_finding(*evidence: str) -> Judgement:
+    """Return a judgement that evaluated this evidence without a finding."""
     return Judgement(judged=frozenset(evidence))

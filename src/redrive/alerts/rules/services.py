@@ -1,4 +1,7 @@
-"""What can be said of the services that are called: down, refusing, complaining, or getting worse."""
+"""Rules on services: outages, rejected credentials, 4xx and 5xx responses, failing calls and rising retries.
+
+Used by the registry. The rules read the minutes and quarters of an hour that all processes add to.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import sqrt
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings, Thresholds
 from redrive.alerts.delivery.format import clock, command, counted, percent, short, span
-from redrive.alerts.facts.snapshot import Judgement, LevelPicture, Minute, ServicePicture, Window
+from redrive.alerts.facts.snapshot import Judgement, LevelSnapshot, Minute, ServiceSnapshot, Window
 from redrive.calls.metrics.window import MINUTES_KEPT
 from redrive.model.alerts import Facts, Finding, Subject
 
@@ -21,105 +24,104 @@ _RENEW = (
     "failed"
 )
 _REFUSAL = timedelta(minutes=15)
-"""How long a refused credential counts at least, though other calls succeed."""
+"""Minimum time for which a rejected credential counts, even if other calls succeed."""
 _FIGURES = 75 * 60.0
-"""Seconds that the figures of the last hour may reach back: the quarter of an hour under way, and four before it."""
+"""Seconds that the figures of the last hour may reach back: the current quarter of an hour and the four before it."""
 _FLAPPING = 0.25
-"""Share of the minutes with attempts that are bad in what is up and down in turn."""
+"""Share of the minutes with attempts that must be bad in a service that flaps."""
 _WELL_AGAIN = 2.0
-"""What failed on and off and is seldom called is over after so many times `flap_seconds`."""
+"""Multiple of `flap_seconds` after which an outage of a flapping, rarely called service is over."""
 _OUTAGE = timedelta(hours=2)
-"""How far back an outage is looked for: what fails on and off for days has other conditions that hold, too."""
+"""How far back an outage is searched; a service that flaps for days also meets other conditions."""
 _SEEN_WELL = 30
-"""Good minutes with attempts after which no rhythm can have hidden the failures of a service from its callers."""
+"""Number of good minutes with attempts after which a flapping service counts as up."""
 _HYSTERESIS = 0.5
-"""Share of the way from the usual to its limit above which a service that needs more retries does not recover."""
+"""Share of the distance from the usual value to the limit above which rising retries still count."""
 _LASTING = 3  # quarters of an hour
-_DAYS_LEAST = 3  # from which on it is known how much days differ
+_DAYS_LEAST = 3  # days that are needed to estimate how much days differ
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePeriod:
-    """Minutes in a row in which a service failed. Minutes without attempts neither break it nor prove it."""
+    """Consecutive minutes in which a service failed. Minutes without attempts are ignored."""
 
     begins: datetime
     ends: datetime
-    """The end of the last minute that is known to be bad: what was not tried since may be well again, and where a
-    circuit is open, its probes are known minutes, too."""
+    """The end of the last minute that is known to be bad. Probes of an open circuit are attempts, too."""
     last: datetime
-    """When the last of its minutes began."""
+    """The start of the last minute."""
     minutes: int
-    """The minutes of it with attempts."""
+    """The number of minutes with attempts."""
     attempts: int
     faults: int
     unbroken: bool
-    """Nothing went well since."""
+    """Whether no attempt has succeeded since."""
 
     @property
     def seconds(self) -> float:
-        """How long it is known to have lasted."""
+        """Return the known duration."""
         return (self.ends - self.begins).total_seconds()
 
     def is_outage(self, limits: Thresholds) -> bool:
-        """Whether it lasted for more than so long, and was more than a retry or two."""
+        """Return whether it lasted longer than `down_seconds` with at least `down_faults` faults."""
         return self.seconds > limits.down_seconds and self.faults >= limits.down_faults
 
 
-def stretches(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> Iterator[FailurePeriod]:
-    """The stretches of bad minutes, the oldest first."""
+def failure_periods(minutes: Iterable[Minute], now: datetime, limits: Thresholds) -> Iterator[FailurePeriod]:
+    """Return the periods of bad minutes, the oldest first."""
     bad: list[Minute] = []
-    for one in sorted(minutes, key=lambda minute: minute.at):
-        if one.attempts <= 0 or one.at > now:
+    for minute in sorted(minutes, key=lambda minute: minute.at):
+        if minute.attempts <= 0 or minute.at > now:
             continue
-        silent = bad and (one.at - bad[-1].at - _MINUTE).total_seconds() > limits.silence
-        fails = one.faults > 0 and one.faults / one.attempts >= limits.down_share
+        silent = bad and (minute.at - bad[-1].at - _MINUTE).total_seconds() > limits.silence
+        fails = minute.faults > 0 and minute.faults / minute.attempts >= limits.down_share
         if bad and (silent or not fails):
-            yield _stretch(bad, now, unbroken=False)
+            yield _failure_period(bad, now, unbroken=False)
             bad = []
         if fails:
-            bad.append(one)
+            bad.append(minute)
     if bad:
-        yield _stretch(bad, now, unbroken=True)
+        yield _failure_period(bad, now, unbroken=True)
 
 
-def _stretch(bad: list[Minute], now: datetime, *, unbroken: bool) -> FailurePeriod:
+def _failure_period(bad: list[Minute], now: datetime, *, unbroken: bool) -> FailurePeriod:
     return FailurePeriod(
         begins=bad[0].at,
         ends=min(bad[-1].at + _MINUTE, now),
         last=bad[-1].at,
         minutes=len(bad),
-        attempts=sum(one.attempts for one in bad),
-        faults=sum(one.faults for one in bad),
+        attempts=sum(minute.attempts for minute in bad),
+        faults=sum(minute.faults for minute in bad),
         unbroken=unbroken,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Stretches that are one outage: it is over when the service has not failed for `flap_seconds`."""
+    """Failure periods that form an outage. It is over when the service has not failed for `flap_seconds`."""
 
-    stretches: tuple[FailurePeriod, ...]
+    periods: tuple[FailurePeriod, ...]
     attempts: int
-    """Attempts from its beginning to its end, those of good minutes included."""
+    """All attempts from start to end, including those of good minutes."""
 
     @property
     def begins(self) -> datetime:
-        """When the service failed first."""
-        return self.stretches[0].begins
+        """Return the start of the first failure."""
+        return self.periods[0].begins
 
     @property
     def ends(self) -> datetime:
-        """When it last failed, as far as is known."""
-        return self.stretches[-1].ends
+        """Return the end of the last known failure."""
+        return self.periods[-1].ends
 
     @property
     def faults(self) -> int:
-        """Attempts that failed in it."""
-        return sum(one.faults for one in self.stretches)
+        """Return the number of failed attempts."""
+        return sum(period.faults for period in self.periods)
 
     def title(self, name: str, now: datetime) -> str:
-        """What is wrong, in a line."""
-        last, times = self.stretches[-1], len(self.stretches)
+        """Return the title of the alert."""
+        last, times = self.periods[-1], len(self.periods)
         since, share = clock(self.begins, now), f"{self.faults:,} of {counted(self.attempts, 'attempt')}"
         if times > 1:
             return f"{name} fails on and off: {times:,} times since {since}, last at {clock(self.ends, now)}: {share}"
@@ -138,7 +140,7 @@ def outage(
     """
     known = [one for one in minutes if one.attempts > 0 and now - within <= one.at <= now]
     chain: list[FailurePeriod] = []
-    for one in stretches(known, now, limits):
+    for one in failure_periods(known, now, limits):
         if not one.is_outage(limits) and 2 * one.faults <= one.attempts:
             continue
         if chain and (one.begins - chain[-1].ends).total_seconds() > limits.flap_seconds:
@@ -155,7 +157,7 @@ def outage(
 
 
 def _flaps(chain: Sequence[FailurePeriod], minutes: Iterable[Minute], limits: Thresholds) -> bool:
-    """Whether it failed `flap_times` in turn, and for a good part of the time between the first and the last."""
+    """Return whether the service failed `flap_times` times, and for a large part of the time between."""
     times, known = max(2, limits.flap_times), [one.at for one in minutes if one.attempts > 0]
     for place in range(len(chain) - times + 1):
         turns = chain[place : place + times]
@@ -166,59 +168,59 @@ def _flaps(chain: Sequence[FailurePeriod], minutes: Iterable[Minute], limits: Th
     return False
 
 
-def _probes(service: ServicePicture, now: datetime) -> str:
+def _probes(service: ServiceSnapshot, now: datetime) -> str:
     when = "" if service.next_probe is None else f", the next at {clock(service.next_probe, now)}"
     return f"its circuit breaker holds calls back and sends probes until it answers{when}; {_WAITING}"
 
 
-def down(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Services that have failed for minutes, or again and again, and have not been well for long since."""
-    now = picture.now
+def down(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return services that have failed for minutes, or repeatedly, and have not recovered for long enough."""
+    now = snapshot.now
     findings, left = [], set()
-    for service in _services(picture):
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         last = outage(service.minutes, now, limits)
         if last is None:
             if _may_fail_again(service, now, limits):
                 left.add(service.name)
             continue
-        longest = max(one.seconds for one in last.stretches)
+        longest = max(period.seconds for period in last.periods)
         findings.append(
-            _found(
+            _make_finding(
                 "service_down",
                 service,
-                picture,
+                snapshot,
                 last.title(short(service.name), now),
                 next_step=_probes(service, now),
-                measured={"failing for": longest, "threshold": limits.down_seconds, "times": len(last.stretches)},
+                measured={"failing for": longest, "threshold": limits.down_seconds, "times": len(last.periods)},
                 since=last.begins,
             )
         )
-    return _judgement(picture, "down", findings, leaving=left)
+    return _judgement(snapshot, "down", findings, leaving=left)
 
 
-def _may_fail_again(service: ServicePicture, now: datetime, limits: Thresholds) -> bool:
-    """Whether it has failed on and off, and few calls were made since: an open alert stays open.
+def _may_fail_again(service: ServiceSnapshot, now: datetime, limits: Thresholds) -> bool:
+    """Return whether a flapping service had few calls since its last failure, so that its alert stays open.
 
     A service that is up and down every 11 minutes shows to a pipeline that runs every 10 for an hour, and then not for
     more than an hour.
     """
     longer = replace(limits, flap_seconds=_WELL_AGAIN * limits.flap_seconds)
     last = outage(service.minutes, now, longer, within=timedelta(seconds=MINUTES_KEPT))
-    if last is None or not _flaps(last.stretches, service.minutes, limits):
+    if last is None or not _flaps(last.periods, service.minutes, limits):
         return False
-    return sum(last.ends <= one.at <= now and one.attempts > 0 for one in service.minutes) < _SEEN_WELL
+    return sum(last.ends <= minute.at <= now and minute.attempts > 0 for minute in service.minutes) < _SEEN_WELL
 
 
-def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Services that refused a credential for good, and that have answered nothing well since.
+def refused(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return services that permanently rejected a credential and have not answered successfully since.
 
     A refusal counts for a quarter of an hour at least, whatever succeeds: a page too many is better than a credential
     that only some processes have.
     """
-    now = picture.now
+    now = snapshot.now
     findings = []
-    for service in _services(picture):
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         at = service.last_auth_failure or (now if service.failed_auth else None)
         healed = at is not None and service.last_success is not None and service.last_success >= at
@@ -226,32 +228,32 @@ def refused(picture: LevelPicture, settings: AlertSettings) -> Judgement:
             continue
         often = f" {counted(service.failed_auth, 'time')} within the hour" if service.failed_auth else ""
         findings.append(
-            _found(
+            _make_finding(
                 "auth_refused",
                 service,
-                picture,
+                snapshot,
                 f"{short(service.name)} refused its credential{often}, last at {clock(min(at, now), now)}",
                 next_step=_RENEW,
                 measured={"refused within the hour": service.failed_auth},
             )
         )
-    return _judgement(picture, "auth", findings)
+    return _judgement(snapshot, "auth", findings)
 
 
-def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Calls that a service has answered with a 4xx: a request that has to change.
+def client_errors(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return services that answered calls with a 4xx response, so that the request must be changed.
 
     That a resource is not there (404, 410) is routine, unless nothing else is there either.
     """
     refused_calls = {
         service: service.failed_4xx + (0 if service.hour.successes else service.failed_404)
-        for service in _services(picture)
+        for service in _services(snapshot)
     }
     findings = [
-        _found(
+        _make_finding(
             "client_errors",
             service,
-            picture,
+            snapshot,
             f"{short(service.name)} answered {counted(count, 'call')} with a 4xx within the hour",
             next_step="these calls are not repeated: the request, or what it asks for, has to change",
             measured={"calls within the hour": count, "threshold": settings.limits_of(service.name).client_errors},
@@ -259,33 +261,33 @@ def client_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
         for service, count in refused_calls.items()
         if count >= max(1, settings.limits_of(service.name).client_errors)
     ]
-    return _judgement(picture, "4xx", findings)
+    return _judgement(snapshot, "4xx", findings)
 
 
-def server_errors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Services of which three calls in a row ended in an answer 5xx; an outage is reported as that."""
-    findings, explained = [], _explained(picture, settings)
-    for service in _services(picture):
+def server_errors(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return services with three consecutive 5xx responses, unless an outage is reported."""
+    findings, explained = [], _services_with_outage(snapshot, settings)
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         if service.name not in explained and service.streaks_5xx >= max(1, limits.server_errors):
             often = "" if service.streaks_5xx == 1 else f", {counted(service.streaks_5xx, 'time')} within the hour"
             findings.append(
-                _found(
+                _make_finding(
                     "server_errors",
                     service,
-                    picture,
+                    snapshot,
                     f"{short(service.name)} answered three calls in a row with a 5xx{often}",
                     next_step="their retries are exhausted: run again what has failed, or replay its dead letters",
                     measured={"times within the hour": service.streaks_5xx, "threshold": limits.server_errors},
                 )
             )
-    return _judgement(picture, "5xx", findings, leaving=explained)
+    return _judgement(snapshot, "5xx", findings, leaving=explained)
 
 
-def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Services of which more calls fail than is usual, retries and all; an outage is reported as that."""
-    findings, left = [], _explained(picture, settings)
-    for service in _services(picture):
+def calls_failing(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return services with more failed calls than usual despite retries, unless an outage is reported."""
+    findings, left = [], _services_with_outage(snapshot, settings)
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         calls, failed = service.hour.calls, service.hour.failed
         if service.name in left or failed <= 0 or failed < limits.calls_failed * calls:
@@ -295,14 +297,14 @@ def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
             continue
         share, usual = failed / max(1, calls), sum(service.usual, Window())
         if usual.calls >= max(1, limits.retries_calls):
-            past = [(one.failed, one.calls) for one in service.usual]
+            past = [(window.failed, window.calls) for window in service.usual]
             if failed <= _chance(past, calls, limits.retries_spreads):
                 continue
         findings.append(
-            _found(
+            _make_finding(
                 "calls_failing",
                 service,
-                picture,
+                snapshot,
                 f"{short(service.name)} fails {percent(share)} of calls: {failed:,} of {counted(calls, 'call')} within "
                 "the hour",
                 next_step=(
@@ -313,18 +315,18 @@ def calls_failing(picture: LevelPicture, settings: AlertSettings) -> Judgement:
                 persist=settings.persist,
             )
         )
-    return _judgement(picture, "calls", findings, leaving=left)
+    return _judgement(snapshot, "calls", findings, leaving=left)
 
 
-def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Services that need more retries for a success than is usual at this hour, before calls begin to fail.
+def retries(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return services that need more retries for each success than is usual at this hour.
 
     Retries of an outage are reported as that. Where many are needed, and there are too few calls to judge or nothing to
     compare them with, nothing is concluded: an alert that is open stays open. So it does while there are fewer than it
     takes to open it, but clearly more than usual: figures near the limit are now above it, now below.
     """
-    findings, left = [], _explained(picture, settings)
-    for service in _services(picture):
+    findings, left = [], _services_with_outage(snapshot, settings)
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         now, usual = service.hour, sum(service.usual, Window())
         least = max(1, limits.retries_calls)
@@ -336,24 +338,24 @@ def retries(picture: LevelPicture, settings: AlertSettings) -> Judgement:
                 left.add(service.name)
             continue
         mean, before = now.retries / now.successes, usual.retries / usual.successes
-        past = [(one.retries, one.successes) for one in service.usual]
+        past = [(window.retries, window.successes) for window in service.usual]
         limit = max(limits.retries_rise * before, _chance(past, now.successes, limits.retries_spreads) / now.successes)
         if not is_many or mean <= limit or not _lasts(service.quarters, limits.retries_rise * before):
             if mean - before > _HYSTERESIS * (max(limit, limits.retries_least) - before):
                 left.add(service.name)
             continue
         findings.append(
-            _found(
+            _make_finding(
                 "retries_rising",
                 service,
-                picture,
+                snapshot,
                 f"{short(service.name)} takes {mean:.2f} retries for a success; {before:.2f} is usual at this hour",
                 next_step="retries suffice so far; calls fail once they need more than the retry budget allows",
                 measured={"retries per success": mean, "usual": before, "threshold": limit},
                 persist=settings.persist,
             )
         )
-    return _judgement(picture, "retries", findings, leaving=left)
+    return _judgement(snapshot, "retries", findings, leaving=left)
 
 
 def _chance(past: Sequence[tuple[int, int]], total: int, spreads: float) -> float:
@@ -376,27 +378,27 @@ def _chance(past: Sequence[tuple[int, int]], total: int, spreads: float) -> floa
 
 
 def _lasts(quarters: Sequence[Window], limit: float) -> bool:
-    """Whether retries are above the limit for most of an hour, and not for one bad moment of it."""
-    called = [one for one in quarters if one.successes > 0]
-    return sum(one.retries > limit * one.successes for one in called) >= min(_LASTING, len(called))
+    """Return whether retries are above the limit for most of the hour."""
+    called = [quarter for quarter in quarters if quarter.successes > 0]
+    return sum(quarter.retries > limit * quarter.successes for quarter in called) >= min(_LASTING, len(called))
 
 
-def _explained(picture: LevelPicture, settings: AlertSettings) -> set[str]:
-    """Services whose figures of the last hour are those of an outage, which is reported as that."""
-    now, found = picture.now, set()
-    for service in _services(picture):
+def _services_with_outage(snapshot: LevelSnapshot, settings: AlertSettings) -> set[str]:
+    """Return services whose figures of the last hour are explained by an outage, which has its own alert."""
+    now, names = snapshot.now, set()
+    for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         last = outage(service.minutes, now, replace(limits, flap_seconds=max(limits.flap_seconds, _FIGURES)))
         if last is not None and (now - last.ends).total_seconds() < _FIGURES:
-            found.add(service.name)
-    return found
+            names.add(service.name)
+    return names
 
 
-def _services(picture: LevelPicture) -> list[ServicePicture]:
-    return [one for one in picture.services if picture.knows("services", one.name)]
+def _services(snapshot: LevelSnapshot) -> list[ServiceSnapshot]:
+    return [service for service in snapshot.services if snapshot.knows("services", service.name)]
 
 
-# What an alert of each condition is about; in the key, all that is the service's failing is one cause.
+# The suffix of the alert key for each condition. Conditions about failures of the service share one alert.
 _ABOUT = {
     "service_down": "down",
     "auth_refused": "auth",
@@ -407,10 +409,10 @@ _ABOUT = {
 }
 
 
-def _found(
+def _make_finding(
     condition: str,
-    service: ServicePicture,
-    picture: LevelPicture,
+    service: ServiceSnapshot,
+    snapshot: LevelSnapshot,
     title: str,
     *,
     next_step: str,
@@ -418,7 +420,7 @@ def _found(
     persist: float = 0.0,
     since: datetime | None = None,
 ) -> Finding:
-    suffering = {run.subject.name for run in picture.running if run.error_service == service.name}
+    suffering = {run.subject.name for run in snapshot.running if run.error_service == service.name}
     facts = Facts(
         measured=measured,
         affected=tuple(sorted(suffering | set(service.used_by))),
@@ -427,7 +429,7 @@ def _found(
     )
     what = _ABOUT[condition]
     cause = what if what in ("auth", "4xx") else "down"
-    return found(
+    return make_finding(
         condition,
         Subject(kind="service", name=service.name),
         title,
@@ -440,8 +442,8 @@ def _found(
 
 
 def _judgement(
-    picture: LevelPicture, what: str, findings: list[Finding], *, leaving: set[str] | None = None
+    snapshot: LevelSnapshot, what: str, findings: list[Finding], *, leaving: set[str] | None = None
 ) -> Judgement:
-    names = [service.name for service in picture.services]
-    judged = picture.judged("services", f"level:{what}:", names, leaving=leaving or ())
+    names = [service.name for service in snapshot.services]
+    judged = snapshot.judged("services", f"level:{what}:", names, leaving=leaving or ())
     return Judgement(findings=tuple(findings)) + judged

@@ -1,4 +1,4 @@
-"""What can be said of SLAs while there is time left, and of those of tasks."""
+"""Rules on SLAs that are at risk, and on the SLAs of tasks; used by the registry."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import clock, command, short, span, wall
 from redrive.alerts.facts.run_history import due_by, facts_of, goes_on, short_id, usual, zone_of
-from redrive.alerts.facts.snapshot import DueTask, Judgement, LevelPicture, RunSnapshot
+from redrive.alerts.facts.snapshot import DueTask, Judgement, LevelSnapshot, RunSnapshot
 from redrive.alerts.rules.runs import is_kept, late
 from redrive.model.alerts import Finding
 from redrive.model.tasks import risk_begins
@@ -26,7 +26,7 @@ _STATES = {
 
 
 def at_risk(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """A run that is not done although most of its time is over. Its miss is the same alert, more urgent."""
+    """Return a run that is not done although most of its time has passed. If it misses, the alert escalates."""
     evidence = f"sla_risk:{run.subject.ident}"
     if run.status in _OVER:
         return Judgement(judged=frozenset({evidence}))
@@ -35,7 +35,7 @@ def at_risk(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
         return Judgement()
     if run.subject.kind == "pipeline" and (is_kept(run, settings, due) or _is_on_time(run, settings, due)):
         return Judgement()
-    finding = found(
+    finding = make_finding(
         "sla_at_risk",
         run.subject,
         f"{short(run.subject.name)} is not complete, and is due at {wall(due, zone_of(run, settings), now)}, in "
@@ -49,7 +49,7 @@ def at_risk(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
 
 
 def _is_on_time(run: RunSnapshot, settings: AlertSettings, due: datetime) -> bool:
-    """Return whether a pipeline that runs will be done in time if it takes no longer than 95 % of its runs took."""
+    """Return whether a running pipeline will meet its SLA if it takes no longer than 95 % of its runs took."""
     known = usual(run.history, settings.thresholds.history_least)
     if known is None or run.status != "running" or run.lost:
         return False
@@ -57,13 +57,14 @@ def _is_on_time(run: RunSnapshot, settings: AlertSettings, due: datetime) -> boo
 
 
 def late_tasks(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """Tasks of a flow that have missed their SLA, or are about to."""
+    """Return tasks of a flow that have missed their SLA, or are about to."""
     if run.subject.kind != "flow":
         return Judgement()
     due = () if run.status in _OVER else run.due_tasks
     findings = (_late_task(run, task, settings, now) for task in due)
     return Judgement(
-        findings=tuple(one for one in findings if one is not None), judged_under=frozenset({f"task_sla:{run.run_id}:"})
+        findings=tuple(finding for finding in findings if finding is not None),
+        judged_under=frozenset({f"task_sla:{run.run_id}:"}),
     )
 
 
@@ -83,7 +84,7 @@ def _late_task(run: RunSnapshot, task: DueTask, settings: AlertSettings, now: da
         commands=(command("tasks", "show", task.task, "--run", short_id(run.run_id)),),
         measured={"late by": -left, "threshold": settings.thresholds.sla_grace} if missed else None,
     )
-    return found(
+    return make_finding(
         "task_sla_missed" if missed else "sla_at_risk",
         run.subject,
         f"{short(run.subject.name)}: task {short(task.task)} {state}, and {'was' if left <= 0 else 'is'} due at "
@@ -102,24 +103,24 @@ def _next_step(run: RunSnapshot, now: datetime) -> str:
     return f"nothing but your scheduler starts it again: {goes_on(run)}"
 
 
-def under_way(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """The same of every run that is not over, and that it has missed its own SLA: its executor may be dead."""
-    runs = [run for run in picture.running if picture.knows("running", run.subject.ident)]
-    of_runs = sum((rule(run, settings, picture.now) for run in runs for rule in (at_risk, late_tasks)), Judgement())
-    return of_runs + _missed(runs, picture, settings)
+def under_way(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return runs that are at risk or have missed their own SLA; their executors may be dead."""
+    runs = [run for run in snapshot.running if snapshot.knows("running", run.subject.ident)]
+    of_runs = sum((rule(run, settings, snapshot.now) for run in runs for rule in (at_risk, late_tasks)), Judgement())
+    return of_runs + _missed(runs, snapshot, settings)
 
 
-def _missed(runs: Sequence[RunSnapshot], picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Runs that missed an SLA in seconds from their start; a time of day is for `level_rules.deadlines`.
+def _missed(runs: Sequence[RunSnapshot], snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return runs that missed an SLA in seconds from their start; `deadlines` judges times of day.
 
     Runs share one alert, which shows the run that was due first.
     """
     first: dict[str, Finding] = {}
     for run in runs:
-        in_seconds = zone_of(run, settings) is None and picture.knows("due", run.subject.ident)
+        in_seconds = zone_of(run, settings) is None and snapshot.knows("due", run.subject.ident)
         if not in_seconds:
             continue
-        for finding in late(run, settings, picture.now).findings:
+        for finding in late(run, settings, snapshot.now).findings:
             known = first.setdefault(finding.evidence, finding)
-            first[finding.evidence] = min(known, finding, key=lambda one: one.since or picture.now)
+            first[finding.evidence] = min(known, finding, key=lambda finding: finding.since or snapshot.now)
     return Judgement(findings=tuple(first.values()), judged=frozenset(first))

@@ -1,11 +1,11 @@
-"""Rules on freshness, and on the watch itself: a measurement that fails is an alert of its own."""
+"""Rules on freshness and on failed measurements; used by the registry."""
 
 from __future__ import annotations
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import command, short, span, whole
-from redrive.alerts.facts.snapshot import Freshness, Judgement, LevelPicture, TableAge
+from redrive.alerts.facts.snapshot import Freshness, Judgement, LevelSnapshot, TableAge
 from redrive.model.alerts import Facts, Finding, Subject
 
 _MEASURED = {
@@ -23,74 +23,74 @@ _MEASURED = {
 }
 
 
-def freshness(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def freshness(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return pipelines and flows whose last complete run is older than their `fresh_within`."""
-    findings = tuple(_stale(one, settings) for one in picture.fresh if one.age > one.within)
-    return Judgement(findings=findings) + picture.judged("fresh", "level:stale:", ())
+    findings = tuple(_stale(fresh, settings) for fresh in snapshot.fresh if fresh.age > fresh.within)
+    return Judgement(findings=findings) + snapshot.judged("fresh", "level:stale:", ())
 
 
-def _stale(one: Freshness, settings: AlertSettings) -> Finding:
-    name, kind = one.subject.name, "--flow" if one.subject.kind == "flow" else "--pipeline"
-    since = "has never been complete" if one.last_complete is None else f"is stale since {whole(one.last_complete)}"
-    newest = "no run has started" if one.status is None else f"its newest run is {one.status}"
+def _stale(fresh: Freshness, settings: AlertSettings) -> Finding:
+    name, kind = fresh.subject.name, "--flow" if fresh.subject.kind == "flow" else "--pipeline"
+    since = "has never been complete" if fresh.last_complete is None else f"is stale since {whole(fresh.last_complete)}"
+    newest = "no run has started" if fresh.status is None else f"its newest run is {fresh.status}"
     facts = Facts(
-        status=one.status or "not started",
-        run_id=one.run_id,
-        impact=f"{one.target or f'what {name} makes'} {since}",
-        measured={"age": one.age, "threshold": one.within},
+        status=fresh.status or "not started",
+        run_id=fresh.run_id,
+        impact=f"{fresh.target or f'what {name} makes'} {since}",
+        measured={"age": fresh.age, "threshold": fresh.within},
         affected=(name,),
         commands=(command("runs", "ls", kind, name),),
         next_step=f"{newest}; check the scheduler that starts it, and run it",
     )
-    return found(
+    return make_finding(
         "stale",
-        one.subject,
-        f"{short(name)} {since}; it must be complete every {span(one.within)}",
+        fresh.subject,
+        f"{short(name)} {since}; it must be complete every {span(fresh.within)}",
         facts,
-        key=f"stale:{one.subject.ident}",
-        evidence=f"level:stale:{one.subject.ident}",
+        key=f"stale:{fresh.subject.ident}",
+        evidence=f"level:stale:{fresh.subject.ident}",
     )
 
 
-def table_freshness(picture: LevelPicture, settings: AlertSettings) -> Judgement:
+def table_freshness(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return watched tables whose newest row is older than their `fresh_within`, or that have none."""
-    old = [one for one in picture.table_ages if one.age is None or one.age > one.within]
-    judged = picture.judged("newest", "level:stale_table:", (one.name for one in picture.table_ages))
-    return Judgement(findings=tuple(_stale_table(one, settings) for one in old)) + judged
+    old = [table for table in snapshot.table_ages if table.age is None or table.age > table.within]
+    judged = snapshot.judged("newest", "level:stale_table:", (table.name for table in snapshot.table_ages))
+    return Judgement(findings=tuple(_stale_table(table, settings) for table in old)) + judged
 
 
-def _stale_table(one: TableAge, settings: AlertSettings) -> Finding:
-    since = "has no rows" if one.newest is None else f"is stale since {whole(one.newest)}"
-    commands = () if one.pipeline is None else (command("runs", "ls", "--pipeline", one.pipeline),)
+def _stale_table(table: TableAge, settings: AlertSettings) -> Finding:
+    since = "has no rows" if table.newest is None else f"is stale since {whole(table.newest)}"
+    commands = () if table.pipeline is None else (command("runs", "ls", "--pipeline", table.pipeline),)
     facts = Facts(
         status="stale",
-        impact=f"{one.name} {since}, by its newest {one.column}",
-        measured={"threshold": one.within} if one.age is None else {"age": one.age, "threshold": one.within},
-        affected=() if one.pipeline is None else (one.pipeline,),
+        impact=f"{table.name} {since}, by its newest {table.column}",
+        measured={"threshold": table.within} if table.age is None else {"age": table.age, "threshold": table.within},
+        affected=() if table.pipeline is None else (table.pipeline,),
         commands=commands,
-        sql=f"SELECT max({one.column}) FROM {one.name}",
+        sql=f"SELECT max({table.column}) FROM {table.name}",
         next_step="check what writes to this table",
     )
-    return found(
+    return make_finding(
         "stale",
-        Subject(kind="table", name=one.name),
-        f"{short(one.name)} {since}; its newest {short(one.column)} may be {span(one.within)} old",
+        Subject(kind="table", name=table.name),
+        f"{short(table.name)} {since}; its newest {short(table.column)} may be {span(table.within)} old",
         facts,
-        key=f"stale_table:{one.name}",
-        evidence=f"level:stale_table:{one.name}",
+        key=f"stale_table:{table.name}",
+        evidence=f"level:stale_table:{table.name}",
     )
 
 
-def monitors(picture: LevelPicture, settings: AlertSettings) -> Judgement:
-    """Return the measurements that fail: what is not measured cannot raise its own alert."""
-    findings = tuple(_failed(name, reason, settings) for name, reason in sorted(picture.unknown.items()))
+def monitors(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return failed measurements, because their own alerts cannot open while they fail."""
+    findings = tuple(_failed(name, reason, settings) for name, reason in sorted(snapshot.unknown.items()))
     return Judgement(findings=findings, judged_under=frozenset({"level:monitor:"}))
 
 
 def _failed(name: str, reason: str, settings: AlertSettings) -> Finding:
     group, _, member = name.partition(":")
     what = _MEASURED.get(group, group) + (f" of {short(member)}" if member else "")
-    return found(
+    return make_finding(
         "monitor_failed",
         Subject(kind="monitor", name=name),
         f"cannot measure {what}",

@@ -125,7 +125,7 @@ class Watch:
         beside: Mapping[str, Callable[[], object]] | None = None,
         news: Callable[[News], None] = lambda news: None,
     ) -> None:
-        self._database, self._desk, self._levels = database, desk, levels
+        self._database, self._alerts, self._levels = database, desk, levels
         self._place = database.dialect.place()
         self._every = desk.settings.every if every is None else every
         self._clock = clock
@@ -236,28 +236,28 @@ class Watch:
         )
         if differing:
             finding = self._watchers.finding(differing)
-            self._desk.apply(Judgement(findings=(finding,), judged=frozenset({finding.evidence})))
+            self._alerts.apply(Judgement(findings=(finding,), judged=frozenset({finding.evidence})))
         if differing != self._differing:
             self._differing = differing
             self._news(SettingsDiffer(differing))
 
     def _see_who_differs(self) -> None:
         """Withdraw what was told of watches that have ended, or have the settings of this one now."""
-        told = self._desk.find(status=OPEN, condition=CONDITION, limit=_MOST)
+        told = self._alerts.find(status=OPEN, condition=CONDITION, limit=_MOST)
         if told:
             void = self._database.read(lambda connection: self._watchers.void(connection, now=self._now()))
             over = frozenset(name for one in told for name in one.evidence) - void
             if over:
-                self._desk.apply(Judgement(judged=over))
+                self._alerts.apply(Judgement(judged=over))
 
     def _look(self) -> None:
         if self._known is None:  # what was open before this look is no news of it
             self._can("see what is open", self._tell_what_changed)
         steps: dict[str, Callable[[], object]] = {
-            "judge runs that ended": self._desk.judge_ended,
+            "judge runs that ended": self._alerts.judge_ended,
             _LEVELS: self._look_at_levels,
             "see whether watches differ": self._see_who_differs,
-            "let time pass": self._desk.pass_time,
+            "let time pass": self._alerts.pass_time,
             "send messages": self._send,
             "see what waits for other processes": self._see_what_waits,
             "forget what is old": self._purge,
@@ -288,12 +288,12 @@ class Watch:
 
     def _beat(self) -> None:
         """Say that somebody looks, to who raises an alarm when nobody does. That must not keep the watch from it."""
-        if not self._desk.settings.heartbeat:
+        if not self._alerts.settings.heartbeat:
             return
         from redrive.alerts.delivery.channels.http import post  # the client is needed only where there is a heartbeat
 
         try:
-            post(self._desk.settings.heartbeat, b"{}", seconds=_HEARTBEAT)
+            post(self._alerts.settings.heartbeat, b"{}", seconds=_HEARTBEAT)
         except Exception as error:
             if is_interrupt(error):
                 raise
@@ -304,32 +304,32 @@ class Watch:
     def _send(self) -> None:
         """By a thread: a channel that does not answer must not keep the watch from looking, nor from leading on."""
         if self._runs:
-            self._desk.sender.ring()
+            self._alerts.sender.ring()
         else:
-            self._desk.send_due()
+            self._alerts.send_due()
 
     def _see_what_waits(self) -> None:
         """Say which messages no channel of this watch takes: a channel may have been renamed or removed."""
         waiting: dict[str, tuple[int, ...]] = {}
-        for send in self._desk.unconfigured():
+        for send in self._alerts.unconfigured():
             waiting[send.channel] = tuple(dict.fromkeys((*waiting.get(send.channel, ()), send.alert_id)))
         if waiting != self._unconfigured:
             self._unconfigured = waiting
             self._news(Unconfigured(waiting))
 
     def _look_at_levels(self) -> None:
-        picture = self._levels.picture(self._now())
+        snapshot = self._levels.collect(self._now())
         if not self._hold():  # what does not answer may be waited for longer than the lead lasts
             raise AlertError("this watch lost the lead during the look, which was not recorded")
-        self.unmeasured = dict(picture.unknown)
-        for name, reason in picture.unknown.items():
+        self.unmeasured = dict(snapshot.unknown)
+        for name, reason in snapshot.unknown.items():
             self._begins(f"{_MEASURE}{name}", "unknown", reason)
-        measured = {f"{_MEASURE}{name}" for name in picture.unknown}
+        measured = {f"{_MEASURE}{name}" for name in snapshot.unknown}
         for what in [one for one in self._standing if one.startswith(_MEASURE) and one not in measured]:
             self._is_over(what)
-        self._desk.close_unconfigured()
-        self._desk.look(picture, only_if=self._still_leads)
-        self._desk.close_unwatched(picture)
+        self._alerts.close_unconfigured()
+        self._alerts.apply_levels(snapshot, only_if=self._still_leads)
+        self._alerts.close_unwatched(snapshot)
 
     def _still_leads(self, connection: Connection) -> bool:
         """Who stood still for a while may have seen what is not so any more, and another one leads meanwhile."""
@@ -401,14 +401,14 @@ class Watch:
     def _tell_what_changed(self) -> None:
         known, since = self._known, self._told_until
         self._told_until = self._now() or self._database.read(self._database.dialect.now)
-        found = self._desk.find(status=OPEN, limit=_MOST)
+        found = self._alerts.find(status=OPEN, limit=_MOST)
         if since is not None:  # and what has begun and ended since
-            found += self._desk.find(since=since, limit=_MOST)
+            found += self._alerts.find(since=since, limit=_MOST)
         alerts = {one.id: one for one in found}
         for before in (known or {}).values():
             if before.id not in alerts and not before.is_over:
                 with suppress(AlertError):  # it went away before anybody was told
-                    alerts[before.id] = self._desk.get(before.id)
+                    alerts[before.id] = self._alerts.get(before.id)
         self._known = alerts
         for alert in sorted(alerts.values(), key=lambda one: one.id):
             before_that = None if known is None else known.get(alert.id)

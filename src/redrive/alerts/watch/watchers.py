@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select
 
-from redrive.alerts.conditions import found
+from redrive.alerts.conditions import make_finding
 from redrive.alerts.config.settings import AlertSettings, ConditionSettings
 from redrive.alerts.delivery.format import counted, short
 from redrive.alerts.facts.external_databases import server_of
@@ -74,7 +74,7 @@ class WatchRegistry:
         some = ", ".join(short(name) for name in list(names)[:_SHOWN])
         more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
         evidence = _evidence(self._described)
-        return found(
+        return make_finding(
             CONDITION,
             Subject(kind="monitor", name="settings"),
             f"the watch on {short(who['host'])} stands by with other settings than the one that leads: {some}{more}",
