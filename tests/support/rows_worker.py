@@ -190,7 +190,7 @@ def wait(mouth, *, variant, file, url, store, batch):
 def perform(mouth, *, operation, lease=None, **arguments):
     """Do one job. Claims last for the usual time, or for `lease`."""
     if lease is not None:
-        pipelines.Ledger = functools.partial(RunHandle, lease=timedelta(seconds=lease))
+        pipelines.RunHandle = functools.partial(RunHandle, lease=timedelta(seconds=lease))
     if arguments.get("stop_at"):
         # Who is stopped in the middle of a renewal keeps SQLite's lock with him, and nobody can take over.
         RunHandle.keep_claim = lambda self: contextlib.nullcontext()

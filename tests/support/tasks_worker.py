@@ -30,7 +30,7 @@ def run(mouth, *, flow, params, directory, store, run_id, mark, stop_within=0.2,
     logging.disable()  # what happens is in the books
     os.environ[MARK] = mark  # all that come from here have it, however far down
     if lease is not None:
-        executors.Ledger = functools.partial(ExecutorLease, lease=timedelta(seconds=lease))
+        executors.ExecutorLease = functools.partial(ExecutorLease, lease=timedelta(seconds=lease))
     if blame is not None:
         decide.LOST_IN_A_ROW = blame
     event.listen(Engine, "commit", lambda connection: mouth.say("committing"))

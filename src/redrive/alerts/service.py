@@ -366,7 +366,7 @@ class Alerts:
         return self.ledger.snooze(alert_id, length=length, reason=reason, by=by or actor(), now=self._now())
 
     def end_silence(self, silence_id: int, *, by: str | None = None) -> Silence:
-        """End a silence early. Alerts that are still open are sent at the next check of the watch or by the next run."""
+        """End a silence early. Alerts that are still open are sent at the watch's next check or by the next run."""
         return self._silences.end(silence_id, by=by or actor(), now=self._now())
 
     def silences(self, *, ended: bool = False, limit: int = 100) -> list[Silence]:

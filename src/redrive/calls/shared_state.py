@@ -261,7 +261,7 @@ class StateSync:
         except Exception as error:  # of whatever kind: calls go on, and the next round tries again
             self._failures += 1
             if self._failures == 1:
-                EVENTS.warning("%s is lost: %s (%s)", self.shared.name, _ALONE, format_duration(error))
+                EVENTS.warning("%s is lost: %s (%s)", self.shared.name, _ALONE, describe_error(error))
             return self._pause()
         finally:
             for member in members:
@@ -301,7 +301,7 @@ class StateSync:
             member.told(news)
 
 
-def format_duration(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """An error of the store, in one line that anybody may read."""
     return str(error) if isinstance(error, RedriveError) else f"{type(error).__name__}: {mask(str(error))}"
 

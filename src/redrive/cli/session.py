@@ -163,10 +163,10 @@ class Session:
             del words[place : place + (1 if value is None else 2)]
         words = [word for word in words if not word.startswith(f"{option}=")]
         added = [option, *([] if value is None else [str(value)])]
-        return _shown([*words, *added]) or format_duration(*added)
+        return _shown([*words, *added]) or command_text(*added)
 
 
-def format_duration(*added: str) -> str:
+def command_text(*added: str) -> str:
     """Describe a command that cannot be shown: the one that was typed, with these words added."""
     return f"run the same command with {shlex.join(added)}"
 

@@ -115,7 +115,7 @@ def purge(
         # A schedule purges without a terminal: only an operator is asked.
         if not dry_run and not yes and out.attended:
             would = store.purge(older_than=older_than, dry_run=True, files=files)
-            if what := format_duration(would):
+            if what := describe_purged(would):
                 if would.elsewhere:
                     out.say(left_behind(would))
                 confirm(session, f"remove {what} for good", would.runs + would.flows)
@@ -124,13 +124,13 @@ def purge(
         remote = store.database.dialect.is_remote
     if out.json:
         out.document(asdict(purged))
-    what = format_duration(purged) or "nothing"
+    what = describe_purged(purged) or "nothing"
     out.say(f"would remove {what}. Nothing was changed" if purged.dry_run else f"removed {what}")
     for sentence in beside(purged, remote=remote):
         out.say(sentence)
 
 
-def format_duration(purged: StorePurged) -> str:
+def describe_purged(purged: StorePurged) -> str:
     """`3 runs, 1 run of flows with 12 tasks and 2 files`: what there is of it."""
     flows = [counted(purged.flows, "run") + " of flows", counted(purged.tasks, "task"), counted(purged.files, "file")]
     said = [

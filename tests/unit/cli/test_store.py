@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from redrive.cli.store import beside, format_duration
+from redrive.cli.store import beside, describe_purged
 from redrive.store.retention import finished
 from tests.support.retention import left, ran
 
@@ -140,7 +140,7 @@ def test_results_are_looked_for_where_the_settings_say_unless_another_place_is_n
 
 def test_what_is_gone_is_told_in_words():
     purged = finished.StorePurged(runs=1, flows=1, tasks=1_200, files=3, elsewhere=1, alerts=2, services=4)
-    assert format_duration(purged) == (
+    assert describe_purged(purged) == (
         "1 run of pipelines, 1 run of flows with 1,200 tasks and 3 files, 2 alerts, 4 quarters of an hour of services"
     )
     assert beside(purged, remote=True) == [

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from redrive.calls.core import ServiceCore
 from redrive.calls.metrics.counters import take
 from redrive.calls.metrics.window import MINUTE, MINUTES_KEPT, MetricsWindow, window
-from redrive.calls.shared_state import format_duration, own_name
+from redrive.calls.shared_state import describe_error, own_name
 from redrive.errors import StoreError
 from redrive.events.bus import EVENTS
 from redrive.model.calls import Kind
@@ -297,7 +297,7 @@ class MetricsPublisher:
             self._failures, self._busy = self._failures + 1, _is_busy(error)
             if self._failures == 1:
                 EVENTS.warning(
-                    "%s cannot be told what services do; it is kept (%s)", self._rollups.name, format_duration(error)
+                    "%s cannot be told what services do; it is kept (%s)", self._rollups.name, describe_error(error)
                 )
             ramp = backoff.ceiling(self._failures, base=every, multiplier=2, cap=max(every, LONGEST_PAUSE))
             return random.uniform(ramp / 2, ramp)

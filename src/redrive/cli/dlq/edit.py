@@ -15,7 +15,7 @@ from redrive.cli.exit_codes import FAILED, TEMPORARY, CommandRefused
 from redrive.cli.format import counted
 from redrive.cli.letter_options import OPEN, Selection
 from redrive.cli.output import Column
-from redrive.cli.session import Session, format_duration
+from redrive.cli.session import Session, command_text
 from redrive.errors import LetterError
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
 def _again(session: Session, store: Store, edited: list[Any]) -> str:
     """Return the command that does it; one with a value that is masked in these records is described instead."""
     again, redactor = session.again_with("--go"), store.dlq.redactor
-    return again if all(redactor.text(again, record) == again for record in edited) else format_duration("--go")
+    return again if all(redactor.text(again, record) == again for record in edited) else command_text("--go")
 
 
 def _in_words(report: EditReport, *, undo: bool) -> list[str]:

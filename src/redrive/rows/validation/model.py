@@ -141,7 +141,7 @@ class ModelValidator:
             try:
                 kept(row(validate(record)))
             except ValidationError as error:
-                sieve.refuse(place, format_duration(error, with_input=not self._hides_input))
+                sieve.refuse(place, describe_error(error, with_input=not self._hides_input))
             except Exception as error:
                 sieve.failed(place, error)
             else:
@@ -180,7 +180,7 @@ def _bare(hint: Any) -> Any:
     return hint
 
 
-def format_duration(error: Any, *, with_input: bool = True) -> str:
+def describe_error(error: Any, *, with_input: bool = True) -> str:
     """Every error of a row in one line: `fee: Input should be a valid decimal ('N/A'); distance_km: Field required`."""
     problems = error.errors(include_url=False, include_context=False, include_input=with_input)
     return "; ".join(map(_problem, problems))

@@ -166,9 +166,9 @@ def fault(error: Exception) -> str | None:
     if is_interrupt(error):
         raise error
     if "pydantic_core.ValidationError" in type_names(type(error)):
-        from redrive.rows.validation.model import format_duration
+        from redrive.rows.validation.model import describe_error
 
-        return format_duration(error)
+        return describe_error(error)
     if isinstance(error, ExceptionGroup):
         return _faults(error)
     kind = _classifier.classify(error, scope="row").kind

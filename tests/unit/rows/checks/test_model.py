@@ -439,7 +439,7 @@ class HidingAll(BaseModel):
 def test_a_field_that_a_model_excludes_is_checked_and_not_written(model):
     outcome = checked(model, {"delivery_id": "D-1", "token": "secret"}, {"delivery_id": "D-2", "token": 5})
     assert outcome.good.records() == [{"delivery_id": "D-1"}]
-    assert [one.error for one in outcome.rejected] == ["token: Input should be a valid string (5)"]
+    assert [one.error for one in outcome.rejected] == ["token: Input should be a valid string (***)"]
 
 
 def test_a_model_may_exclude_all_of_its_fields():
