@@ -45,6 +45,7 @@ def test_patterns_built_at_run_time_are_known():
         "alerts.delivery.message",
         "classify.detail",
         "classify.http_verdict",
+        "dlq.multipart",
         "dlq.redact",
         "rows.sinks.sqlite.keys",
         "rows.sources.csv.frames",

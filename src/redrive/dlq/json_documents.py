@@ -10,7 +10,7 @@ from typing import Any
 
 # A byte order mark, and the record separator of JSON text sequences, may stand where blanks may.
 _BLANKS = " \t\r\n\x1e\ufeff"
-_BETWEEN = re.compile(f"[{_BLANKS}]*")
+_BETWEEN = re.compile("[ \t\r\n\x1e\ufeff]*")
 _FIRST_BYTES = (b"{", b"[", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\0")
 
 
