@@ -128,7 +128,6 @@ def test_a_letter_on_which_a_bulk_edit_raises_is_left_alone_and_named(dlq, put):
         ('{**record, "fee": map(float, record["fee"])}', "a map"),
         ("lambda: record", "a function"),
         ("record.items", "a builtin_function_or_method"),
-        ("record.keys()", "a dict_keys"),
         ('ValueError("fee")', "a ValueError"),
         ("dict", "the class dict"),
     ],

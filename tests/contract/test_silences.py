@@ -682,13 +682,13 @@ class TestWithoutWatch:
         self.good(desk)
         assert sent(desk) == ["opened"]
 
-    def test_alert_gone_since_a_watch_ended_is_resolved(self, store, desk, clock):
+    def test_good_run_resolves_no_level_that_it_cannot_measure(self, store, desk, clock):
         find(desk, finding("level:slot:a", key="slot:a"))
         self.deliver(desk)
         find(desk, gone=("level:slot:a",))
         clock.at = after(HOUR)
         self.good(desk)
-        assert (desk.find()[0].status, sent(desk)) == (AlertStatus.RESOLVED, ["opened", "resolved"])
+        assert (desk.find()[0].status, sent(desk)) == (AlertStatus.OPEN, ["opened"])
 
 
 class TestSentByRun:

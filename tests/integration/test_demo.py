@@ -171,8 +171,8 @@ def test_what_failed_healed_and_was_killed_is_what_the_store_says(told):
     assert after.calls_lost == after.not_recovered == 0
     assert after.attempts["ambiguous"] == 2  # the poisoned one, which was not tried a third time by itself
     assert "settle[11]" in after.killed
-    assert f"failed    {after.failed} attempts" in told.out
-    assert f"recovered {after.failed - 2} of them" in told.out
+    assert f"failed     {after.failed} attempts" in told.out
+    assert f"recovered  {after.failed - 2} of them" in told.out
     assert f"one message for each error would have been {after.failed + BAD + 7:,}" in told.out
     by_status = {cause.pipelines: dict(cause.by_status) for cause in after.causes}
     assert by_status["vendor",]["reprocessed"] == BAD
@@ -186,7 +186,7 @@ def test_people_were_told_twice_and_then_that_it_is_over(told):
     assert pager[0] == "P1 settlement: settle waits for a person: ValueError: 'DE88-unknown' is not an account"
     assert [line.partition(" ")[0] for line in team[1:] + pager[1:]] == ["Resolved", "Resolved"]
     assert f"P3 to team: {team[0].removeprefix('P3 ')}\n" in told.out
-    assert "alerts    2 messages:" in told.out
+    assert "alerts     2 messages:" in told.out
 
 
 def test_the_program_is_really_mended_and_the_change_is_shown(told):

@@ -99,9 +99,9 @@ class LostAnswers:
 
     def __init__(self, database, monkeypatch):
         self.struck = 0
-        self._within = database._within
+        self._run = database._run
         self._database = database
-        monkeypatch.setattr(database, "_within", self._carry)
+        monkeypatch.setattr(database, "_run", self._carry)
         self._left = None
 
     def strike(self, *, after=0):
@@ -109,7 +109,7 @@ class LostAnswers:
         self._left = after
 
     def _carry(self, work, *, writing):
-        result = self._within(work, writing=writing)
+        result = self._run(work, writing=writing)
         if writing and self._left is not None:
             self._left -= 1
             if self._left < 0:

@@ -97,7 +97,7 @@ def ndjson_case(number: int, folder: Path) -> None:
     data = json_file(rng)
     path = folder / "case.ndjson"
     path.write_bytes(data)
-    with _small_blocks("ndjson", rng):
+    with _small_blocks("ndjson.source", rng):
         outcome = read(rows.ndjson(path), rng)
     if outcome.error is None:
         assert outcome.by_line() == read_lines(data)
@@ -216,7 +216,7 @@ def compression_case(number: int, folder: Path) -> None:
     path = folder / f"case.{'csv' if is_csv else 'ndjson'}.{kind}"
     path.write_bytes(packed)
     source = rows.csv(path, header=False, columns=["a", "b"]) if is_csv else rows.ndjson(path)
-    with _small_blocks("csv_header" if is_csv else "ndjson", rng):
+    with _small_blocks("csv.header" if is_csv else "ndjson.source", rng):
         outcome = read(source, rng)
     intact = b"".join(pieces[:whole])
     is_whole_file = packed in [b"".join(members[:count]) for count in range(1, len(members) + 1)]
@@ -374,7 +374,7 @@ def _ids_by_duckdb(path: Path) -> list[int]:
 @contextmanager
 def _small_blocks(module: str, rng: Random) -> Iterator[None]:
     """Read in blocks so small that lines and records are cut by them everywhere."""
-    name = "BLOCK" if module == "csv_header" else "_BLOCK"
+    name = "BLOCK" if module == "csv.header" else "_BLOCK"
     with mock.patch(f"redrive.rows.sources.{module}.{name}", rng.choice([5, 7, 64, 1 << 20])):
         yield
 

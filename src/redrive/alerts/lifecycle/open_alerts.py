@@ -35,7 +35,7 @@ def touched_records(
     Args:
         connection: The connection of the transaction.
         judgement: The judgement.
-        and_waiting: Whether to add alerts that the passing of time may open or resolve.
+        and_waiting: Whether to add alerts that wait to be opened.
         and_sent: Whether to add all others, which the end of a silence may send again.
     """
     keys = {finding.key for finding in judgement.findings}
@@ -45,12 +45,12 @@ def touched_records(
     ids = [
         row.id
         for row in connection.execute(
-            select(column.id, column.key, column.told_at, column.gone_since, column.witnesses).where(ALERT_IS_OPEN)
+            select(column.id, column.key, column.told_at, column.witnesses).where(ALERT_IS_OPEN)
         )
         if row.key in keys
         or row.key.partition(LATER)[0] in groups
         or and_sent
-        or (and_waiting and (row.told_at is None or row.gone_since is not None))
+        or (and_waiting and row.told_at is None)
         or any(name in evidence or judgement.covers(name) for name in row.witnesses)
     ]
     return open_records(connection, ids)

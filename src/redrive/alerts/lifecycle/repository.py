@@ -132,8 +132,12 @@ class AlertRepository:
                 for key, change in changed.items()
                 if change.record is not None and not change.messages
             }
+            # A run resolves nothing that it has not judged: whether a level is over, only a new measurement tells.
             waiting = {
-                key: unsent.get(key, record) for key, record in records.items() if key in unsent or key not in changed
+                key: unsent.get(key, record)
+                for key, record in records.items()
+                if (key in unsent or key not in changed)
+                and (record.alert.told_at is None or record.alert.gone_since is None)
             }
             return records, {**changed, **self._pass_time(waiting, at, silenced, repeats=False)}
 

@@ -77,7 +77,7 @@ def test_bom_line_ends_and_empty_lines_make_no_difference_but_are_counted(file, 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize("block", [1, 2, 3, 10, 11])
 def test_line_ends_between_blocks_are_line_ends(file, monkeypatch, end, block):
-    monkeypatch.setattr("redrive.rows.sources.ndjson._BLOCK", block)
+    monkeypatch.setattr("redrive.rows.sources.ndjson.source._BLOCK", block)
     source = file(end.join(b'{"id": %d}' % number for number in range(5)))
     batches = read_all(source, most=2)
     assert rows_of(batches) == [{"id": number} for number in range(5)]
@@ -314,7 +314,7 @@ def test_a_reading_goes_on_behind_an_error_without_losing_a_line(file, monkeypat
     reading = source.open(None, source.identity())
     first = reading.read(20)
     with monkeypatch.context() as patched:
-        patched.setattr("redrive.rows.sources.ndjson.parsed", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        patched.setattr("redrive.rows.sources.ndjson.source.parsed", lambda *_: (_ for _ in ()).throw(MemoryError()))
         with pytest.raises(MemoryError):
             reading.read(20)
     rest = list(iter(lambda: reading.read(20), None))
@@ -391,7 +391,7 @@ class TestLineThatIsTooLong:
     @pytest.mark.parametrize("block", [7, 100, 1_001, 1 << 20])
     @pytest.mark.parametrize("is_last", [False, True])
     def test_long_line_is_one_letter_and_the_others_are_rows(self, file, monkeypatch, end, block, is_last):
-        monkeypatch.setattr("redrive.rows.sources.ndjson._BLOCK", block)
+        monkeypatch.setattr("redrive.rows.sources.ndjson.source._BLOCK", block)
         after = [] if is_last else [b'{"id": 3}', b'{"id": 4}', b""]
         source = file(end.join([b'{"id": 1}', self.LONG, *after]), max_record_bytes=1_000)
         batches = read_all(source)
@@ -402,7 +402,7 @@ class TestLineThatIsTooLong:
         assert bad.error == f"the record has {size:,} bytes, and max_record_bytes is 1,000"
 
     def test_reading_goes_on_behind_a_long_line(self, file, monkeypatch):
-        monkeypatch.setattr("redrive.rows.sources.ndjson._BLOCK", 100)
+        monkeypatch.setattr("redrive.rows.sources.ndjson.source._BLOCK", 100)
         source = file(b"\n".join([b'{"id": 1}', self.LONG, b'{"id": 3}', b'{"id": 4}', b""]), max_record_bytes=1_000)
         identity = source.identity()
         for first in read_all(source, most=1):

@@ -301,7 +301,7 @@ def test_a_reading_goes_on_behind_an_error_without_losing_a_row(tmp_path, monkey
     reading = source.open(None, source.identity())
     batches = [reading.read(700)]
     with monkeypatch.context() as patched:
-        patched.setattr("redrive.rows.sources.parquet.rows_of", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        patched.setattr("redrive.rows.sources.parquet.source.rows_of", lambda *_: (_ for _ in ()).throw(MemoryError()))
         with pytest.raises(MemoryError):
             reading.read(700)
     batches += iter(lambda: reading.read(700), None)
