@@ -132,7 +132,7 @@ class AlertRepository:
                 for key, change in changed.items()
                 if change.record is not None and not change.messages
             }
-            # A run resolves nothing that it has not judged: whether a level is over, only a new measurement tells.
+            # A run resolves nothing that it has not judged: only a new measurement shows that a level is over.
             waiting = {
                 key: unsent.get(key, record)
                 for key, record in records.items()
