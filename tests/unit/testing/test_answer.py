@@ -46,7 +46,7 @@ def head_lines(answer: Answer) -> list[str]:
         ({"headers": ["X"]}, TypeError, "map names to values"),
     ],
 )
-def test_bad_arguments_are_refused_in_a_sentence(arguments, error, says):
+def test_invalid_arguments_raise(arguments, error, says):
     with pytest.raises(error, match=says):
         Answer(**arguments)
 
@@ -61,7 +61,7 @@ def test_an_answer_cannot_be_changed():
         Answer().status = 500
 
 
-def test_times_repeats_an_answer():
+def test_times_returns_copies_of_an_answer():
     assert Answer(503).times(3) == (Answer(503), Answer(503), Answer(503))
     assert Answer(503).times(0) == ()
     with pytest.raises(ValueError, match="from 0 times up"):

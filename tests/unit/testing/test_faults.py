@@ -12,7 +12,7 @@ import pytest
 from redrive.testing import Answer
 
 
-def test_a_script_gives_one_answer_per_request_and_the_last_repeats(server, client):
+def test_script_ends_with_its_last_answer(server, client):
     server.on("/orders", Answer(503), Answer(429, retry_after=2), Answer(json={"ok": True}))
     replies = [client.get(server.url + "/orders") for _ in range(4)]
     assert [reply.status for reply in replies] == [503, 429, 200, 200]
@@ -112,7 +112,7 @@ def test_only_every_so_manieth_request_meets_a_spike(server, client):
     assert client.get(server.url + "/page").status == 200
 
 
-def test_while_the_server_is_down_connections_are_refused_and_then_taken_on_the_same_port(server, client):
+def test_server_that_is_down_refuses_connections(server, client):
     server.on("/x", Answer())
     url = server.url
     assert client.get(url + "/x").status == 200

@@ -73,7 +73,7 @@ def test_without_required_tokens_there_are_none(server):
         server.expire_tokens()
 
 
-def test_a_refused_request_does_not_use_up_the_script(server):
+def test_rejected_request_takes_no_step(server):
     server.on("/page", Answer(503), Answer(200))
     server.require_token()
     assert httpx.get(server.url + "/page").status_code == 401
@@ -107,7 +107,7 @@ def test_the_place_of_the_key_must_be_named_once(place):
         FaultyServer().limit_keys({"k": 1}, **place)
 
 
-def test_impossible_limits_are_refused():
+def test_impossible_limits_raise():
     with pytest.raises(ValueError, match="quota must be from 0 up"):
         FaultyServer().limit_keys({"k": -1}, query="key")
     with pytest.raises(ValueError, match="uses must be from 1 up"):

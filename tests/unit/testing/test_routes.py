@@ -134,13 +134,13 @@ async def _async_handler(request):
         ("x", [Answer()], ValueError, "must begin with"),
     ],
 )
-def test_bad_rules_are_refused(path, steps, error, says):
+def test_invalid_rule_raises(path, steps, error, says):
     with pytest.raises(error, match=says):
         FaultyServer().on(path, *steps)
 
 
 @pytest.mark.parametrize(("every", "delay"), [(0, 1.0), (-1, 1.0), (1, -1.0)])
-def test_bad_spikes_are_refused(every, delay):
+def test_invalid_spike_raises(every, delay):
     with pytest.raises(ValueError, match=r"from [01] up"):
         FaultyServer().spike(every=every, delay=delay)
 

@@ -61,7 +61,7 @@ def test_what_is_not_http_gets_400_at_once_and_is_closed(server, raw, read_all, 
 @pytest.mark.parametrize(
     "part", [b"G", b"\r", b"GET / HTTP/1.1\r\nHost: a\r\n", b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab"]
 )
-def test_a_request_that_breaks_off_is_refused_and_not_counted(server, raw, read_all, part):
+def test_incomplete_request_is_rejected_and_not_counted(server, raw, read_all, part):
     raw.sendall(part)
     raw.shutdown(socket.SHUT_WR)
     assert read_all(raw).startswith(b"HTTP/1.1 400 ")

@@ -64,7 +64,7 @@ class Answer:
     def times(self, n: int) -> tuple[Answer, ...]:
         """Return this answer n times, to be unpacked into a script: `on("/x", *Answer(503).times(3), Answer())`."""
         if n < 0:
-            raise ValueError(f"an answer can be repeated from 0 times up, not {n!r}")
+            raise ValueError(f"an answer can be sent from 0 times up, not {n!r}")
         return (self,) * n
 
     @property

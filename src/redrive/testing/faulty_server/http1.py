@@ -20,11 +20,11 @@ _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
 
 
 class BadRequest(Exception):
-    """The bytes are not an HTTP/1.1 request; the text says why."""
+    """The bytes are not an HTTP/1.1 request; the text is the reason."""
 
 
 class Headers(Mapping[str, str]):
-    """Header fields by name, whatever its case; a repeated field is joined with commas."""
+    """Header fields by name, whatever its case; fields of one name are joined with commas."""
 
     __slots__ = ("_fields",)
 
@@ -53,7 +53,7 @@ class Request:
     path: str
     """Percent-decoded, without the query."""
     query: dict[str, str]
-    """By name; of a repeated name, the last value."""
+    """By name; of several values of one name, the last."""
     target: str
     """Path and query as they were sent."""
     headers: Headers

@@ -10,11 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from redrive.testing.faulty_server.answer import Answer, check_seconds
-from redrive.testing.faulty_server.connection import Connection, Decision
-from redrive.testing.faulty_server.credentials import TOKEN_PATH, KeyGate, TokenGate
 from redrive.testing.faulty_server.http1 import Message, Request
-from redrive.testing.faulty_server.listener import HOST, Listener
-from redrive.testing.faulty_server.routes import Handler, Routes, Step, matches
+from redrive.testing.faulty_server.listener import HOST, Connection, Decision, Listener
+from redrive.testing.faulty_server.routes import TOKEN_PATH, Handler, KeyGate, Routes, Step, TokenGate, matches
 
 
 class FaultyServer:
@@ -44,7 +42,7 @@ class FaultyServer:
     # -- what to answer ---------------------------------------------------------------------------------------------
 
     def on(self, path: str, *steps: Step, method: str | None = None) -> None:
-        """Answer requests to a path, or to a pattern such as `/pages/*`, with these steps in turn; the last repeats.
+        """Answer requests to a path, or to a pattern such as `/pages/*`, with these steps in turn; then with the last.
 
         A step is an `Answer`, or a function from `Request` to `Answer`, which runs on the server's thread and so must
         not wait (`Answer(delay=...)` does). Each path follows the script separately. An exact path wins over a
