@@ -88,7 +88,7 @@ def by_the_simulation(policy, script, seed):
         try:
             while True:
                 request = call.send(told)
-                asked.append((request.at, None if policy.timeout is None else request.patience))
+                asked.append((request.at, None if policy.timeout is None else request.timeout))
                 fate, takes = next(script.fates)
                 told = (fate, request.at + takes)
         except StopIteration as stop:

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from redrive.simulate.figure import Figure, Series
-from redrive.simulate.plot import check, save
+from redrive.simulate.figure import Figure, Series, check, save
 
 TIME = Figure(
     title="requests",

@@ -42,7 +42,7 @@ def refusing() -> Iterator[None]:
 def check(plot: Path | None) -> None:
     """Whether the picture can be written, asked before the work begins."""
     if plot is not None:
-        from redrive.simulate.plot import check
+        from redrive.simulate.figure import check
 
         with refusing():
             check(plot)
@@ -57,7 +57,7 @@ def show(out: Output, figures: Sequence[Figure], plot: Path | None) -> None:
         for figure in figures:
             out.text("\n" + "\n".join(chart(figure, width=width, ascii=not _shows("●·┤"))))
     if plot is not None:
-        from redrive.simulate.plot import save
+        from redrive.simulate.figure import save
 
         with whole_file(plot, mode=0o666) as file:
             save(figures, plot, into=file)

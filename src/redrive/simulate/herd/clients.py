@@ -32,7 +32,7 @@ class Request(NamedTuple):
     """What a client sends next, and when."""
 
     at: float
-    patience: float
+    timeout: float
     """Seconds that it waits for an answer."""
     probe: bool = False
     """Whether a circuit sends it to find out if the service has recovered."""
@@ -43,7 +43,7 @@ Life = Generator[Request, Response, None]
 
 
 class CallEnd(NamedTuple):
-    """How a call ended for its caller: when, answered or not, and when its error says that a new call makes sense."""
+    """How a call ended for its caller: when, answered or not, and the `retry_in` of its error."""
 
     at: float
     answered: bool
@@ -55,8 +55,8 @@ class Caller:
     """What clients do around their calls, whatever their policy. Work whose call failed is kept, and called for again.
 
     think    seconds to process an answer, on average
-    again    seconds until a failed call is repeated, on average, where its error does not say when
-    timeout  seconds to wait for an answer, where the policy does not say
+    again    seconds until a failed call is made again, on average, unless its error has a `retry_in`
+    timeout  seconds to wait for an answer, unless the policy has one
     failed   called with the time when a call failed
     pace     the random source of pauses
     """
@@ -185,7 +185,7 @@ class Guarded:
                     return CallEnd(now, answered=False, retry_in=retry_in)
                 permit = machine.admit(now)
             sent_at = now
-            outcome, now = yield Request(sent_at, self._patience(sent_at), probe)
+            outcome, now = yield Request(sent_at, self._timeout_of_attempt(sent_at), probe)
             if outcome is RequestOutcome.ANSWERED:
                 self._succeed(permit, now, now - sent_at)
                 return CallEnd(now, answered=True)
@@ -204,7 +204,7 @@ class Guarded:
         if self._machine is not None and self._machine.state is not CircuitState.CLOSED:
             self._count_call(now)
 
-    def _patience(self, now: float) -> float:
+    def _timeout_of_attempt(self, now: float) -> float:
         timeout = self._policy.timeout
         if timeout is None:
             return self._caller.timeout

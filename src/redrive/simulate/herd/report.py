@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from redrive.simulate.figure import Figure, Series
-from redrive.simulate.herd.buckets import BucketCounts
 from redrive.simulate.herd.server import RequestOutcome
-from redrive.simulate.herd.simulation import Scenario, Strategy, simulate
+from redrive.simulate.herd.simulation import BucketCounts, Scenario, Strategy, simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,29 +46,31 @@ class SimulatedServer:
         self._kind = kind
         self._free_at = -math.inf
 
-    def ask(self, now: float, patience: float) -> tuple[RequestOutcome, float]:
+    def ask(self, now: float, timeout: float) -> tuple[RequestOutcome, float]:
         """Return the outcome of a request that arrives now, and when its client learns of it.
 
         Args:
-            patience: seconds for which the client waits.
+            timeout: seconds that the client waits.
         """
         if now >= self._away:
             if now < self._back:
-                return self._while_away(now, patience)
+                return self._while_away(now, timeout)
             self._free_at = self._back  # the queue from before the outage is lost
             self._away = math.inf
         begins = max(now, self._free_at)
         if begins - now > self._longest_queue:
             return RequestOutcome.UNAVAILABLE, now
         self._free_at = begins + self._space
-        answered, given_up = begins + self._latency, now + patience
+        answered, timed_out_at = begins + self._latency, now + timeout
         if now < self._away < answered:
-            if given_up <= self._away or self._kind == "hang":
-                return RequestOutcome.TIMED_OUT, given_up
+            if timed_out_at <= self._away or self._kind == "hang":
+                return RequestOutcome.TIMED_OUT, timed_out_at
             return RequestOutcome.RESET, self._away
-        return (RequestOutcome.ANSWERED, answered) if answered <= given_up else (RequestOutcome.TIMED_OUT, given_up)
+        if answered > timed_out_at:
+            return RequestOutcome.TIMED_OUT, timed_out_at
+        return RequestOutcome.ANSWERED, answered
 
-    def _while_away(self, now: float, patience: float) -> tuple[RequestOutcome, float]:
+    def _while_away(self, now: float, timeout: float) -> tuple[RequestOutcome, float]:
         if self._kind == "hang":
-            return RequestOutcome.TIMED_OUT, now + patience
+            return RequestOutcome.TIMED_OUT, now + timeout
         return (RequestOutcome.UNAVAILABLE if self._kind == "503" else RequestOutcome.REFUSED), now

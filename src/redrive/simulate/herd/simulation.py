@@ -6,6 +6,7 @@ same seed give the same result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
@@ -16,9 +17,8 @@ from redrive._internal.garbage import without_collection
 from redrive.policy import option_checks
 from redrive.policy.backoff import ceiling
 from redrive.policy.retry import Retry
-from redrive.simulate.herd.buckets import BucketCounts
-from redrive.simulate.herd.clients import Caller, Guarded, Life, Policy, retry_forever
-from redrive.simulate.herd.server import OutageKind, SimulatedServer
+from redrive.simulate.herd.clients import Caller, Guarded, Life, Policy, Request, retry_forever
+from redrive.simulate.herd.server import OutageKind, RequestOutcome, SimulatedServer
 
 MOST_CLIENTS = 1_000_000
 _MOST_REQUESTS = 100_000_000
@@ -27,6 +27,67 @@ _LONGEST = 86_400.0
 _SPARE = 2.0  # capacity by the normal rate
 _QUEUED = 5.0  # seconds that a full queue takes
 _REPORTING_STEP = 5_000  # requests between two reports of progress
+
+
+class BucketCounts:
+    """Counts by bucket. One bucket begins at the very moment of the recovery, and the others are aligned to it.
+
+    A request counts when it is sent, its outcome when the client learns of it. A client is troubled from a request that
+    failed until one that is answered.
+    """
+
+    def __init__(self, *, away: float, back: float, until: float, width: float, clients: int) -> None:
+        self.width = width
+        self.before = math.ceil(back / width)
+        """Number of buckets before the recovery."""
+        self.first = self.before - math.ceil((back - away) / width)
+        """The bucket in which the service goes down."""
+        number = self.before + math.ceil((until - back) / width)
+        self.requests = [0] * number
+        self.probes = [0] * number
+        self.fates = tuple([0] * number for _ in RequestOutcome)
+        self.calls_failed = [0] * number
+        self.in_flight = 0
+        """Requests without an outcome when the simulation ended."""
+        self.recovered_at = -math.inf
+        """When the last troubled client was answered."""
+        self._back = back
+        self._until = until
+        self._troubled = bytearray(clients)
+
+    def request(self, client: int, request: Request, outcome: RequestOutcome, when: float) -> None:
+        """Count a request and its outcome."""
+        sent = self._bucket(request.at)
+        self.requests[sent] += 1
+        if request.probe:
+            self.probes[sent] += 1
+        if when > self._until:
+            self.in_flight += 1
+            return
+        self.fates[outcome][self._bucket(when)] += 1
+        if outcome is not RequestOutcome.ANSWERED:
+            self._troubled[client] = True
+        elif self._troubled[client]:
+            self._troubled[client] = False
+            self.recovered_at = max(self.recovered_at, when)
+
+    def call_failed(self, at: float) -> None:
+        """Count a call that ended in an error for its caller, whether anything was sent or not."""
+        if at <= self._until:
+            self.calls_failed[self._bucket(at)] += 1
+
+    @property
+    def troubled(self) -> int:
+        """The number of clients whose last request failed."""
+        return sum(self._troubled)
+
+    def begins(self, bucket: int) -> float:
+        """Return when a bucket begins, in seconds after the recovery."""
+        return (bucket - self.before) * self.width
+
+    def _bucket(self, at: float) -> int:
+        # The very end belongs to the last bucket.
+        return min(self.before + math.floor((at - self._back) / self.width), len(self.requests) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +99,11 @@ class Scenario:
     latency      time that the service takes to answer
     capacity     requests per second that it can start to process; by default twice the normal rate
     queue        requests that may wait to be processed, more are rejected with a 503; by default five seconds' worth
-    timeout      how long a client waits for an answer, where its policy does not say
+    timeout      how long a client waits for an answer; the `timeout` of its policy comes first
     outage       how long the service is down
     kind         how the outage shows: connections are "refused", there is a "503", or requests "hang"
     retry_after  the Retry-After of a 503
-    again        average time after which a client repeats a failed call, where its error does not say when
+    again        average time after which a client makes a failed call again, unless its error has a `retry_in`
     fixed        time between two requests of clients that retry until they are answered, for comparison
     warmup       how long the service is up before the outage
     watch        how long the simulation continues after the outage
@@ -229,7 +290,7 @@ def _run(scenario: Scenario, lives: list[Life], counts: BucketCounts, progress: 
     until, made = scenario.until, 0
     while queue and queue[0][0] <= until:
         at, number, request = queue[0]
-        outcome, when = server.ask(at, request.patience)
+        outcome, when = server.ask(at, request.timeout)
         counts.request(number, request, outcome, when)
         if when > until:
             heappop(queue)
