@@ -26,6 +26,7 @@ def fill(dlq: Any, seed: int) -> None:
     """Put letters, decide about some of them, and let some records come again."""
     rng = random.Random(seed)
     for _ in range(2):
+        letters: dict[str, list[redrive.NewLetter]] = {"north": [], "south": []}
         for _ in range(90):
             letter = redrive.NewLetter(
                 {"n": rng.randrange(3)},
@@ -39,7 +40,9 @@ def fill(dlq: Any, seed: int) -> None:
                 target=rng.choice(["a.py:p", "b.py:p", None]),
                 rejected_at=NOW - rng.random() * 4 * DAYS,
             )
-            dlq.put_many([letter], pipeline=rng.choice(["north", "south"]))
+            letters[rng.choice(["north", "south"])].append(letter)
+        for pipeline, new in letters.items():
+            dlq.put_many(new, pipeline=pipeline)
         for letter in list(dlq.each(status="open")):
             action = rng.choice(["discard", "escalate", "replay", "edit", "none", "none"])
             if action == "replay":

@@ -83,7 +83,7 @@ def test_03_the_ten_thousandth_attempt_still_waits_no_longer_than_the_cap(servic
     with pytest.warns(redrive.PolicyWarning):
         retry = Retry(attempts=2_000, base=0.1, cap=2, within=100_000)
     with pytest.raises(TimeoutError):
-        service(retry=retry, breaker=None, budget=None).call(flaky(TimeoutError()))
+        service(retry=retry, breaker=None, budget=None).call(flaky(TimeoutError))
     assert len(clock.sleeps) == 1_999
     assert max(clock.sleeps) <= 2
 
