@@ -264,6 +264,7 @@ def _first(value: Any) -> str:
 
 
 _AT_ONCE = 0.02  # seconds; too little to compare
+_NOISE = 2  # a growth beyond this is measured again
 
 
 class TooSlow(Exception):
@@ -305,8 +306,9 @@ def growth(run: Callable[[str], object], make: Callable[[int], str], *, small: i
             late = cpu_seconds(run, text)
             if late < _AT_ONCE:
                 return 1.0
-            late = min(late, *(cpu_seconds(run, text) for _ in range(2)))
-            early = min(cpu_seconds(run, make(small)) for _ in range(5))
+            early = min(cpu_seconds(run, make(small)) for _ in range(4))
+            if late > _NOISE * early * large / small:
+                late = min(late, *(cpu_seconds(run, text) for _ in range(2)))
         except TooSlow:
             return float("inf")
     return late / max(early, 1e-6) / (large / small)

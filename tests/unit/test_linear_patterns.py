@@ -34,7 +34,7 @@ FOUND += [
 CUT = {"dlq.fingerprint:_TOKEN": 2_000, "dlq.fingerprint:_ADDRESS": 2_000, "rows.sinks.exact.moments": 128}
 
 # Linear is 1 and quadratic is 8; what a loaded machine adds lies between.
-SIZES = {"small": 6_000, "large": 48_000, "limit": 6}
+SIZES = {"small": 3_000, "large": 24_000, "limit": 6}
 MOST = 3.5
 
 
