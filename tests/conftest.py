@@ -31,7 +31,7 @@ settings.register_profile(
     "redrive",
     deadline=None,
     derandomize=loop != "chaos",
-    max_examples={"unit": 8, "test": 50, "chaos": 2_000}[loop],
+    max_examples={"unit": 8, "test": 30, "chaos": 2_000}[loop],
     phases=[phase for phase in Phase if phase is not Phase.explain],
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -2,9 +2,9 @@
 
 import os
 
-_SHARE = {"unit": 0.04, "test": 1.0, "chaos": 10.0}
+_SHARE = {"unit": 0.04, "test": 0.5, "chaos": 10.0}
 
 
 def examples(count: int) -> int:
-    """Return the number for this loop: `count` in `make test`, few in `make unit`, ten times that in `make chaos`."""
+    """Return half of `count` in `make test`, few in `make unit`, and ten times as many as `count` in `make chaos`."""
     return max(1, int(count * _SHARE[os.environ.get("REDRIVE_TEST_LOOP", "test")]))
