@@ -21,9 +21,8 @@ from typing import Any
 from incidents import Message, hours, messages_of
 
 import redrive
-from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings, Thresholds
+from redrive.alerts.config.settings import AlertSettings, Channel, DaysOff, PipelineSettings, Thresholds
 from redrive.alerts.facts.collector import LevelCollector
-from redrive.alerts.facts.days_off import DaysOff
 from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watch import Watch
 from redrive.calls.metrics import publisher

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from redrive._internal.lazy_names import exported
 
 if TYPE_CHECKING:
-    from redrive.alerts.facts.lag import (
+    from redrive.alerts.facts.snapshot import (
         Lag,
     )
     from redrive.calls.metrics.counters import (
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "redrive.alerts.facts.lag": ("Lag",),
+    "redrive.alerts.facts.snapshot": ("Lag",),
     "redrive.calls.metrics.counters": ("CallStats",),
     "redrive.model.alerts": (
         "Alert",

@@ -5,8 +5,7 @@ from functools import partial
 
 import pytest
 
-from redrive.alerts.config.settings import PipelineSettings
-from redrive.alerts.facts.days_off import DaysOff
+from redrive.alerts.config.settings import DaysOff, PipelineSettings
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books, levels_of
 
 WEEKDAYS = frozenset(range(5))

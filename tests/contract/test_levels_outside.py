@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import create_engine, select, text
 
 from redrive.alerts.config.settings import AlertSettings, WatchedTable
-from redrive.alerts.facts.lag import BadProbe, Lag, probes
-from redrive.alerts.facts.probes import ProbeRunner
+from redrive.alerts.facts.probes import BadProbe, ProbeRunner
+from redrive.alerts.facts.probes import lag_probes as probes
+from redrive.alerts.facts.snapshot import Lag
 from redrive.alerts.service import Alerts
 from redrive.store.schema import gauges
 from redrive.testing import FakeClock

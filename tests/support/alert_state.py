@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from redrive.alerts.conditions import NO_LONGER
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle import state_machine
@@ -72,7 +73,7 @@ class Books:
     def _came_back(self, key, now):
         last = next((one for one in reversed(self.over) if one.key == key and one.opened_at is not None), None)
         lately = now - timedelta(seconds=self.settings.thresholds.flap_seconds)
-        if last is None or last.resolution != state_machine.NO_LONGER or last.resolved_at < lately:
+        if last is None or last.resolution != NO_LONGER or last.resolved_at < lately:
             return 0
         return self._returns[last.id] + 1
 

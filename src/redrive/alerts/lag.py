@@ -2,4 +2,4 @@
 
 from redrive._internal.lazy_names import renamed
 
-__getattr__ = renamed(__name__, "redrive.alerts.facts.lag", "redrive.types")
+__getattr__ = renamed(__name__, "redrive.alerts.facts.probes", "redrive.types")

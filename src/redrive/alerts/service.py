@@ -15,8 +15,8 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from redrive._internal.masking import mask
+from redrive.alerts.conditions import Fact, custom_finding, own_key
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.custom import Fact, custom_finding, own_key
 from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.facts.runs import (
     RunName,

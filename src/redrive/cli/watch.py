@@ -94,7 +94,7 @@ def _made(
 ) -> Watch:
     from redrive.alerts.config.read import check_channels
     from redrive.alerts.facts.collector import PATIENCE, LevelCollector
-    from redrive.alerts.facts.lag import probes
+    from redrive.alerts.facts.probes import lag_probes
     from redrive.alerts.watch.watch import Watch
     from redrive.cli.targets import load
     from redrive.config.value_kinds import DAY
@@ -110,7 +110,7 @@ def _made(
     levels = LevelCollector(
         store.database,
         settings,
-        probes=probes(settings.lags, load),
+        probes=lag_probes(settings.lags, load),
         figure_probes={one.probe: load(one.probe) for one in settings.defined.values() if one.probe},
         patience=_PATIENCE_ONCE if once else PATIENCE,
     )

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.alerts.facts.freshness import worked
+from redrive.alerts.facts.sla import worked
 
 MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2026, 3, 31), timezones=st.just(UTC))
 ZONES = st.sampled_from([ZoneInfo("UTC"), ZoneInfo("Asia/Kolkata"), ZoneInfo("America/New_York")])

@@ -6,8 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from redrive.alerts.config.read import check_channels, read
-from redrive.alerts.config.settings import Maintenance, Quiet
-from redrive.alerts.facts.days_off import DaysOff
+from redrive.alerts.config.settings import DaysOff, Maintenance, Quiet
 from redrive.config import ConfigError, load
 from redrive.model.alerts import AlertFilter
 
@@ -87,7 +86,7 @@ class TestMaintenance:
 
 class TestHolidays:
     def test_dates_and_calendars(self, say, monkeypatch):
-        monkeypatch.setattr("redrive.alerts.config.windows.is_installed", lambda: True)
+        monkeypatch.setattr("redrive.alerts.config.sections.are_calendars_installed", lambda: True)
         settings = say(
             """
             [alerts]
@@ -110,7 +109,7 @@ class TestHolidays:
             say(f"[alerts]\nholidays = {value}\n")
 
     def test_missing_library_is_one_sentence_with_the_command(self, say, monkeypatch):
-        monkeypatch.setattr("redrive.alerts.config.windows.is_installed", lambda: False)
+        monkeypatch.setattr("redrive.alerts.config.sections.are_calendars_installed", lambda: False)
         with pytest.raises(ConfigError, match=r"pip install 'redrive\[holidays\]'"):
             say("[alerts]\nholidays = 'DE'\n")
         assert say("[alerts]\nholidays = '2026-12-24'\n").holidays.dates

@@ -7,8 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redrive.alerts.config.settings import AlertSettings, PipelineSettings
-from redrive.alerts.facts.days_off import DaysOff
+from redrive.alerts.config.settings import AlertSettings, DaysOff, PipelineSettings
 from redrive.model.alerts import Severity, Subject
 from redrive.model.calls import Kind
 from redrive.policy.time_of_day import TimeOfDay

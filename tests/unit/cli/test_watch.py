@@ -23,7 +23,7 @@ from tests.support.warm_python import cold_python, warm_python
 
 PATIENCE = 60.0
 PROBES = """
-from redrive.alerts.facts.lag import Lag
+from redrive.types import Lag
 
 def billing():
     return Lag(consumer="billing", messages=20_000)

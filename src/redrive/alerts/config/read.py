@@ -5,8 +5,8 @@
     [routes]                        which channels are told of P1, P2 and P3
     [pipelines.NAME]                what is special about one pipeline or flow
     [[tables]]                      tables whose rows are counted
-    [conditions.NAME]               conditions of one's own; see `redrive.alerts.config.conditions`
-    [[maintenance]]                 when alerts are not sent; see `redrive.alerts.config.windows`
+    [conditions.NAME]               conditions of one's own; see `redrive.alerts.config.sections`
+    [[maintenance]]                 when alerts are not sent; see `redrive.alerts.config.sections`
 
 Whoever cannot be reached because of a slip in the file learns of it when the file is read, not in the night in which it
 matters: whatever is not understood is a `ConfigError` that names file, line and key. Addresses are secrets: they are in
@@ -21,7 +21,14 @@ from functools import partial
 from typing import Any
 
 from redrive.alerts.config import addresses
-from redrive.alerts.config.conditions import CONDITION_KEYS, check_metrics, read_condition
+from redrive.alerts.config.sections import (
+    CONDITION_KEYS,
+    check_calendars,
+    check_metrics,
+    read_condition,
+    read_holidays,
+    read_maintenance,
+)
 from redrive.alerts.config.settings import (
     LOG_CHANNEL,
     AlertSettings,
@@ -33,7 +40,6 @@ from redrive.alerts.config.settings import (
     Thresholds,
     WatchedTable,
 )
-from redrive.alerts.config.windows import check_calendars, read_holidays, read_maintenance
 from redrive.config import Settings
 from redrive.config.located import Located, dotted, listed, nearest, shown
 from redrive.config.times import time_of_day, weekdays, zone

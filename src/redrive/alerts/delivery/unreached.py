@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
+from redrive.alerts.conditions import SETTINGS_DIFFER
 from redrive.alerts.config.settings import LOG_CHANNEL, AlertSettings
 from redrive.alerts.lifecycle.rows import record_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced
 from redrive.alerts.lifecycle.state_machine import SUPPRESSED, AlertRecord
-from redrive.alerts.watch.watchers import CONDITION as SETTINGS_DIFFER
 from redrive.model.alerts import Alert, AlertStatus, Send, SendStatus
 from redrive.store.schema import alert_sends, alerts
 from redrive.store.sql import in_ids

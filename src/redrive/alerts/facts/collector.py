@@ -18,17 +18,13 @@ from sqlalchemy import Connection, case, func, select
 
 from redrive._internal.masking import mask
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.facts.condition_values import ConditionFigures
 from redrive.alerts.facts.external_databases import read_slots, server_of, slots_of
-from redrive.alerts.facts.freshness import read_freshness
-from redrive.alerts.facts.lag import Probe
-from redrive.alerts.facts.probes import ProbeRunner, Unanswered, read_bounded, why
+from redrive.alerts.facts.measurements import ConditionFigures, TableCounts, TableFreshness
+from redrive.alerts.facts.probes import Probe, ProbeRunner, Unanswered, read_bounded, why
 from redrive.alerts.facts.runs import under_way
 from redrive.alerts.facts.services import services
-from redrive.alerts.facts.sla import SlaMonitor
+from redrive.alerts.facts.sla import SlaMonitor, read_freshness
 from redrive.alerts.facts.snapshot import Lag, LevelSnapshot, PendingLetters, Slot, TableRows
-from redrive.alerts.facts.table_counts import TableCounts
-from redrive.alerts.facts.table_freshness import TableFreshness
 from redrive.classify.signals import is_interrupt
 from redrive.errors import StoreError
 from redrive.model.calls import Kind
@@ -49,7 +45,7 @@ class LevelCollector:
     Args:
         database: The store.
         settings: The alert settings.
-        probes: Probes for consumer lag by name; see `redrive.alerts.facts.lag`.
+        probes: Probes for consumer lag by name; see `redrive.alerts.facts.probes`.
         figure_probes: Probes of defined conditions by `FILE_OR_MODULE:NAME`.
         patience: Seconds to wait for other databases and probes.
     """

@@ -26,7 +26,7 @@ from sqlalchemy.sql import quoted_name
 
 from redrive._internal.database_url import parse_url
 from redrive._internal.optional import require_extra
-from redrive.alerts.facts.queries import ONE_QUERY, is_one_query
+from redrive.alerts.config.sections import ONE_QUERY, is_one_query
 from redrive.alerts.facts.snapshot import Slot
 
 _POSTGRES = ("postgresql", "postgres")

@@ -1,19 +1,29 @@
-"""Probes and queries that may hang: each runs in its own thread and is waited for with a timeout.
+"""Probes: functions of the user and queries that may hang. Each runs in its own thread, with a timeout.
 
-Used by the collector of levels.
+A lag probe is a function without arguments, or an object with a method `lag`, that returns one `Lag` or several:
+
+    from redrive.types import Lag
+
+    def billing() -> Lag:
+        return Lag(consumer="billing", messages=newest_offset() - committed_offset())
+
+`redrive.toml` names it as `redrive run` names a pipeline: `lags = ["probes.py:billing"]` in [alerts]. The collector of
+levels runs it at every check, and continues without a probe that raises or hangs.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sqlalchemy import Connection, text
 
 from redrive._internal.masking import mask
+from redrive.alerts.facts.snapshot import Lag
+from redrive.config import ConfigError
 from redrive.errors import RedriveError
 from redrive.store.database import Database
 
@@ -101,3 +111,54 @@ def why(error: BaseException) -> str:
     if isinstance(cause, RedriveError):
         return message
     return f"{type(cause).__name__}: {message}" if message else type(cause).__name__
+
+
+Answer = Lag | Iterable[Lag]
+_MOST = 1e15
+
+
+@runtime_checkable
+class LagProbe(Protocol):
+    """Tells how far one or more consumers are behind."""
+
+    def lag(self) -> Answer:
+        """How far, now. Bring a timeout: who does not answer is not asked again until he has."""
+
+
+Probe = Callable[[], tuple[Lag, ...]]
+
+
+class BadProbe(ConfigError):
+    """Something that is no probe, or an answer that is no lag."""
+
+
+def lag_probes(names: Iterable[str], load: Callable[[str], Any]) -> Mapping[str, Probe]:
+    """The lag_probes of these names; `load` finds what `FILE_OR_MODULE:NAME` means."""
+    return {name: _lag_probe(name, load(name)) for name in names}
+
+
+def _lag_probe(name: str, found: object) -> Probe:
+    is_object = isinstance(found, LagProbe) and not isinstance(found, type)
+    ask: Any = found.lag if is_object else found  # type: ignore[attr-defined]
+    if isinstance(found, type) or not callable(ask):
+        what = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise BadProbe(f"{name} is {what}, not a probe: that is a function without arguments, or has a method `lag`")
+    return lambda: _check_lags(name, ask())
+
+
+def _check_lags(name: str, answer: Any) -> tuple[Lag, ...]:
+    listed = (answer,) if isinstance(answer, Lag) or not isinstance(answer, Iterable) else tuple(answer)
+    for one in listed:
+        if not isinstance(one, Lag):
+            raise BadProbe(f"{name} answered a {type(one).__name__}, not a redrive.types.Lag")
+        if not isinstance(one.consumer, str) or not one.consumer.isprintable() or not one.consumer.strip():
+            raise BadProbe(f"{name} answered a lag of a consumer whose name is no text that can be shown")
+        if one.messages is None and one.seconds is None:
+            raise BadProbe(f"{name} knows neither messages nor seconds of {one.consumer}")
+        if any(value is not None and not _is_amount(value) for value in (one.messages, one.seconds)):
+            raise BadProbe(f"{name} answered a lag of {one.consumer} that is no number from 0 up")
+    return listed
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST

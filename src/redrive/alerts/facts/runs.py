@@ -14,9 +14,9 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Row, Table, exists, func, select, update
 
 from redrive._internal.masking import mask
+from redrive.alerts.conditions import TIERS
 from redrive.alerts.facts.services import next_probes
 from redrive.alerts.facts.snapshot import DeadTasks, DueTask, PastRun, RunSnapshot
-from redrive.alerts.rules.runs import TIERS
 from redrive.model.alerts import Alert, Subject
 from redrive.model.calls import Kind
 from redrive.model.letters import OPEN

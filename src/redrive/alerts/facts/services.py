@@ -21,8 +21,8 @@ from sqlalchemy import (
     select,
 )
 
+from redrive.alerts.conditions import NO_LONGER
 from redrive.alerts.facts.snapshot import Minute, ServiceSnapshot, Window
-from redrive.alerts.lifecycle.state_machine import NO_LONGER
 from redrive.calls.metrics.window import MINUTES_KEPT, QUARTER
 from redrive.store.schema import alerts, breakers, runs, service_minutes, service_rollups
 

@@ -1,15 +1,18 @@
-"""What is to be done by when, and whether it is: of all that has ever run, and of what only the settings name."""
+"""Deadlines and freshness: what is due by when, and whether it is done.
+
+This covers every pipeline and flow that has ever run, and those that only the settings name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
-from redrive.alerts.config.settings import WEEKEND, AlertSettings
+from redrive.alerts.config.settings import NO_DAYS_OFF, WEEKEND, AlertSettings, DaysOff, PipelineSettings
 from redrive.alerts.facts.probes import read_bounded, why
 from redrive.alerts.facts.sla_calendar import (
     BACK,
@@ -21,7 +24,7 @@ from redrive.alerts.facts.sla_calendar import (
     meant,
     with_days_off,
 )
-from redrive.alerts.facts.snapshot import DueRun
+from redrive.alerts.facts.snapshot import DueRun, Freshness
 from redrive.model.alerts import Subject
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.database import Database
@@ -107,7 +110,7 @@ class SlaMonitor:
     def _read(self, connection: Connection, now: datetime) -> _SlaSettings:
         """What is set holds before what a program says, and only from when it was first seen here."""
         known = {_subject(row): row for row in connection.execute(select(pipelines))}
-        set_here = [_noted(name, own.sla) for name, own in self._settings.pipelines.items() if own.sla is not None]
+        set_here = [_sla_gauge(name, own.sla) for name, own in self._settings.pipelines.items() if own.sla is not None]
         noted = select(gauges.c.name, gauges.c.at).where(gauges.c.name.in_(set_here))
         seen: Mapping[str, datetime] = {row.name: row.at for row in connection.execute(noted)} if set_here else {}
         flows = {subject.name for subject in known if subject.kind == "flow"}
@@ -121,7 +124,7 @@ class SlaMonitor:
             elif own is not None and own.sla is not None:
                 # Nothing is known of one that never ran: it is waited for every day.
                 days = _EVERY_DAY if days is None and row is None else days
-                since = seen.get(_noted(subject.name, own.sla), now)
+                since = seen.get(_sla_gauge(subject.name, own.sla), now)
                 found.kept_by.append(_promise(subject, row, own.sla, days, since))
             elif row is not None and row.sla is not None:
                 try:
@@ -227,5 +230,96 @@ def _subject(row: Row[Any]) -> Subject:
     return Subject(kind=row.kind, name=row.name)
 
 
-def _noted(name: str, sla: TimeOfDay) -> str:
+def _sla_gauge(name: str, sla: TimeOfDay) -> str:
     return f"promise:{name}:{sla}"
+
+
+_DAY = timedelta(days=1)
+
+
+def read_freshness(database: Database, settings: AlertSettings, now: datetime) -> list[Freshness]:
+    """Return how fresh every pipeline and flow with a `fresh_within` is.
+
+    One that has never been complete is measured from when its setting was first seen, so that the first look of a new
+    watch pages nobody.
+    """
+    limits = {name: own for name, own in settings.pipelines.items() if own.fresh_within is not None}
+    if not limits:
+        return []
+    first_seen = _first_seen(database, limits, now)
+    return read_bounded(
+        database,
+        lambda connection: [
+            _measure(
+                connection,
+                name,
+                own,
+                first_seen[_fresh_gauge(name)],
+                now,
+                off=settings.days_off(name, on_weekends=True),
+            )
+            for name, own in sorted(limits.items())
+        ],
+    )
+
+
+def worked(
+    since: datetime, until: datetime, days: frozenset[int] | None, zone: tzinfo, off: DaysOff = NO_DAYS_OFF
+) -> float:
+    """Return the seconds between two moments, without those of weekdays and days off on which nothing is expected."""
+    if days is None and off == NO_DAYS_OFF:
+        return max(0.0, (until - since).total_seconds())
+    seconds, begin = 0.0, since
+    while begin < until:
+        day = begin.astimezone(zone).date()
+        following = day + _DAY
+        midnight = datetime(following.year, following.month, following.day, tzinfo=zone).astimezone(UTC)
+        end = min(midnight, until)
+        if (days is None or day.weekday() in days) and day not in off:
+            seconds += (end - begin).total_seconds()
+        begin = end
+    return seconds
+
+
+def _first_seen(database: Database, limits: Mapping[str, PipelineSettings], now: datetime) -> dict[str, datetime]:
+    names = [_fresh_gauge(name) for name in limits]
+    query = select(gauges.c.name, gauges.c.at).where(gauges.c.name.in_(names))
+    seen = {row.name: row.at for row in read_bounded(database, lambda connection: connection.execute(query).all())}
+    new = [{"name": name, "at": now, "value": 0.0} for name in names if name not in seen]
+    if new:
+        put = database.dialect.insert(gauges).on_conflict_do_nothing()
+        database.write(lambda connection: connection.execute(put, new))
+    return dict.fromkeys(names, now) | seen
+
+
+def _measure(
+    connection: Connection, name: str, own: PipelineSettings, first_seen: datetime, now: datetime, *, off: DaysOff
+) -> Freshness:
+    flow = _newest(connection, name, kind="flow", complete=False)
+    kind: Literal["pipeline", "flow"] = "pipeline" if flow is None else "flow"
+    complete = _newest(connection, name, kind=kind, complete=True)
+    newest = flow or _newest(connection, name, kind=kind, complete=False)
+    since = first_seen if complete is None else complete.ended_at
+    zone = UTC if own.sla is None else own.sla.zone
+    assert own.fresh_within is not None
+    return Freshness(
+        subject=Subject(kind=kind, name=name),
+        within=own.fresh_within,
+        age=worked(since, now, own.days, zone, off),
+        last_complete=None if complete is None else complete.ended_at,
+        target=getattr(newest, "sink", None),
+        run_id=None if newest is None else newest.run_id,
+        status=None if newest is None else newest.status,
+    )
+
+
+def _newest(connection: Connection, name: str, *, kind: str, complete: bool) -> Row[tuple[object, ...]] | None:
+    table = task_runs if kind == "flow" else runs
+    query = select(table).where((table.c.flow_name if kind == "flow" else table.c.pipeline_name) == name)
+    if complete:
+        query = query.where(table.c.status == _COMPLETE)
+    return connection.execute(query.order_by(table.c.started_at.desc()).limit(1)).first()
+
+
+def _fresh_gauge(name: str) -> str:
+    return f"fresh:{name}"

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from redrive.alerts.conditions import CUSTOM, NO_LONGER
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.custom import CUSTOM
 from redrive.alerts.delivery.outbox import Outbox
 from redrive.alerts.delivery.safe_text import safe, safe_line
 from redrive.alerts.delivery.unreached import Unreached, unconfigured_messages, unreached_channels
@@ -191,7 +191,7 @@ class AlertRepository:
             .limit(1)
         )
         row = connection.execute(last).first()
-        return 0 if row is None or row.resolution != state_machine.NO_LONGER else row.evidence.get("returns", 0) + 1
+        return 0 if row is None or row.resolution != NO_LONGER else row.evidence.get("returns", 0) + 1
 
     def _silenced(self, connection: Connection, now: datetime) -> Silenced:
         return read_silenced(connection, self._settings.maintenance, now)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Row
 
-from redrive.alerts.custom import CUSTOM
+from redrive.alerts.conditions import CUSTOM
 from redrive.alerts.delivery.safe_text import safe_document, safe_line
 from redrive.alerts.lifecycle.keys import StoredKeys
 from redrive.alerts.lifecycle.state_machine import AlertRecord, Evidence, Snooze, brief_facts

@@ -11,9 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from redrive.alerts.conditions import CONDITIONS
+from redrive.alerts.conditions import CONDITIONS, CUSTOM
 from redrive.alerts.config.settings import Maintenance
-from redrive.alerts.custom import CUSTOM
 from redrive.alerts.delivery.safe_text import safe_line
 from redrive.errors import AlertError
 from redrive.model.alerts import Alert, AlertFilter, Silence

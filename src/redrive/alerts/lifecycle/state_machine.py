@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from redrive.alerts import conditions
+from redrive.alerts.conditions import NO_LONGER
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import TITLE_LENGTH, command, short
 from redrive.alerts.delivery.safe_text import safe_line
@@ -32,7 +33,6 @@ _FLAP_AWARE = "service_down"
 """The condition whose rule waits for `flap_seconds` itself."""
 UNSAVED = 0
 """The id of an alert that is not in the store yet."""
-NO_LONGER = "it no longer holds"
 
 SUPPRESSED = (What.OPENED, What.ESCALATED, What.REPEATED)
 """Notifications that are not sent while an alert is silenced."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from redrive.alerts.conditions import make_finding
+from redrive.alerts.conditions import TIERS, make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import clock, command, counted, letters_sql, percent, short, span, text, wall
 from redrive.alerts.facts.run_history import (
@@ -33,8 +33,6 @@ errors, a row error that ended a whole run, and too little memory for the smalle
 _COUNTED = ("complete", "aborted")
 _COMPARED = 10
 _MOMENT = timedelta(microseconds=1)
-TIERS = {"P3": "new_letters", "P1": "rejected", "abort": "rejected"}
-"""The condition of rejected rows by the tier of the gate."""
 
 
 def errors(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:

@@ -20,12 +20,13 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from redrive._internal.shutdown import StopSignal
+from redrive.alerts.conditions import SETTINGS_DIFFER
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.probes import why
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle.repository import OPEN
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watchers import CONDITION, WatchRegistry
+from redrive.alerts.watch.watchers import WatchRegistry
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
 from redrive.errors import AlertError, StoreError
@@ -243,7 +244,7 @@ class Watch:
 
     def _see_who_differs(self) -> None:
         """Withdraw what was told of watches that have ended, or have the settings of this one now."""
-        told = self._alerts.find(status=OPEN, condition=CONDITION, limit=_MOST)
+        told = self._alerts.find(status=OPEN, condition=SETTINGS_DIFFER, limit=_MOST)
         if told:
             void = self._database.read(lambda connection: self._watchers.void(connection, now=self._now()))
             over = frozenset(name for one in told for name in one.evidence) - void

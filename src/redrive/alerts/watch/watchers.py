@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select
 
-from redrive.alerts.conditions import make_finding
+from redrive.alerts.conditions import SETTINGS_DIFFER, make_finding
 from redrive.alerts.config.settings import AlertSettings, ConditionSettings
 from redrive.alerts.delivery.format import counted, short
 from redrive.alerts.facts.external_databases import server_of
@@ -26,7 +26,6 @@ from redrive.store.dialects.dialect import Dialect
 from redrive.store.process_identity import begin_work, end_work, is_owner_dead
 from redrive.store.schema import leases
 
-CONDITION = "settings_differ"
 _PREFIX = "watch settings:"
 _SHOWN = 5
 # What each process may set for itself, and what is described by name.
@@ -75,7 +74,7 @@ class WatchRegistry:
         more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
         evidence = _evidence(self._described)
         return make_finding(
-            CONDITION,
+            SETTINGS_DIFFER,
             Subject(kind="monitor", name="settings"),
             f"the watch on {short(who['host'])} stands by with other settings than the one that leads: {some}{more}",
             Facts(

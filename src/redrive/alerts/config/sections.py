@@ -1,0 +1,305 @@
+"""Sections of `redrive.toml` that `redrive.alerts.config.read` leaves to this module.
+
+    [conditions.NAME]    a condition of your own, or the channels of a built-in one
+    [[maintenance]]      when alerts are not sent
+    holidays             days without deadlines, in [alerts] and [pipelines.NAME]
+
+It also checks that the query of a condition only reads. The transaction of the query is read-only, too, but
+`COPY … TO PROGRAM` runs in a read-only transaction of a PostgreSQL superuser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, datetime, time
+from typing import Any
+
+from redrive.alerts.conditions import CONDITIONS, CUSTOM
+from redrive.alerts.config import addresses
+from redrive.alerts.config.settings import (
+    ConditionSettings,
+    DaysOff,
+    Maintenance,
+    Quiet,
+    are_calendars_installed,
+    known_calendars,
+    unknown_calendar,
+)
+from redrive.config.located import Located, listed, nearest, shown
+from redrive.config.times import moment, time_of_day, weekdays, zone
+from redrive.config.value_kinds import duration, text, texts
+from redrive.model.alerts import AlertFilter, Severity
+
+CONDITION_KEYS = (
+    *("metric", "query", "url", "probe", "above", "below", "severity", "title", "persist", "every", "pipeline"),
+    "channels",
+)
+_BUILT_IN = (*CONDITIONS, CUSTOM)
+_RESERVED = ("test",)
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
+_METRIC = re.compile(r"(?P<name>redrive_[a-z0-9_]{1,100})(?:\{(?P<labels>[^{}]{0,500})\})?")
+_LABEL = re.compile(r'\s*(?P<name>[a-z_]{1,50})\s*=\s*"(?P<value>[^"\\]{0,200})"\s*(?:,|$)')
+_SOURCES = ("metric", "query", "probe")
+_MOST = 1e15
+
+
+def read_condition(
+    name: str, at: Located, *, channels: Callable[[Located], tuple[str, ...]], needed: bool
+) -> ConditionSettings:
+    """One condition.
+
+    channels  reads names of channels
+    needed    whether the variables that its address names must be set
+    """
+    found = at.table(CONDITION_KEYS)
+    routed = channels(found["channels"]) if "channels" in found else ()
+    if name in _BUILT_IN:
+        _check_built_in(at, found)
+        return ConditionSettings(channels=routed)
+    if name in _RESERVED or not _NAME.fullmatch(name):
+        near = nearest(name, _BUILT_IN) if set(found) == {"channels"} else None
+        hint = f"did you mean {near!r}?" if near else "use lower-case letters, digits, _ and -"
+        raise at.wrong(f"is not a name for a condition; {hint}")
+    if set(found) == {"channels"}:
+        near = nearest(name, _BUILT_IN)
+        raise at.wrong(
+            f"is no built-in condition{f'; did you mean {near!r}?' if near else ''}, and has none of {listed(_SOURCES)}"
+        )
+    above, below = _limits(at, found)
+    return ConditionSettings(
+        severity=_severity(at, found),
+        **_source(at, found, needed=needed),
+        above=above,
+        below=below,
+        title=text(found["title"]) if "title" in found else None,
+        persist=duration(found["persist"], zero=True) if "persist" in found else None,
+        every=duration(found["every"]) if "every" in found else ConditionSettings().every,
+        pipeline=text(found["pipeline"]) if "pipeline" in found else None,
+        channels=routed,
+    )
+
+
+def check_metrics(at: Located) -> None:
+    """Raise where a condition names a metric that redrive does not have, or that cannot be read here."""
+    named = {name: one for name, one in at.table().items() if "metric" in one.table()}
+    if not named:
+        return
+    try:
+        from redrive.observe.figures import Figures
+        from redrive.observe.metric_families import families
+    except ImportError as error:
+        raise next(iter(named.values())).at("metric").wrong(f"cannot be read: {error}") from None
+    suffix = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "info": ("_info",)}
+    known = {
+        f"{one.name}{end}"
+        for one in families(Figures(database="", schema_version=""), took=0.0)
+        for end in suffix.get(one.type, ("",))
+    }
+    for one in named.values():
+        metric, _ = _metric(one.at("metric"))
+        if metric not in known:
+            near = nearest(metric, known)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise one.at("metric").wrong(f"names an unknown metric {shown(metric, longest=100)}{hint}")
+
+
+def _check_built_in(at: Located, found: Mapping[str, Located]) -> None:
+    for key, one in found.items():
+        if key != "channels":
+            raise one.wrong("means nothing for a built-in condition, which may only have channels; choose another name")
+    if not found:
+        raise at.wrong("has no channels")
+
+
+def _source(at: Located, found: Mapping[str, Located], *, needed: bool) -> dict[str, Any]:
+    said = [one for one in _SOURCES if one in found]
+    if len(said) != 1:
+        raise at.wrong(
+            f"must have exactly one of {listed(_SOURCES, last='or')}; it has {listed(said) if said else 'none'}"
+        )
+    if "url" in found and said != ["query"]:
+        raise found["url"].wrong(f"means nothing beside {said[0]}")
+    if said == ["metric"]:
+        if "every" in found:
+            raise found["every"].wrong("means nothing beside metric, which is read at every look")
+        metric, labels = _metric(found["metric"])
+        return {"metric": metric, "labels": labels}
+    if said == ["probe"]:
+        return {"probe": addresses.probe(found["probe"])}
+    if "url" not in found:
+        raise at.wrong("has no url: name the database that is asked")
+    query, url = found["query"], found["url"]
+    if not is_one_query(text(query)):
+        raise query.wrong(ONE_QUERY)
+    filled = "" if not needed and url.unset() else addresses.database(url.filled(advice="set it"))
+    return {"query": text(query).rstrip("; \n"), "url": filled}
+
+
+def _metric(at: Located) -> tuple[str, dict[str, str]]:
+    found = _METRIC.fullmatch(text(at))
+    rest, labels = (found["labels"] or "") if found else "", dict[str, str]()
+    while found and rest.strip():
+        label = _LABEL.match(rest)
+        if label is None or label["name"] in labels:
+            found = None
+            break
+        labels[label["name"]] = label["value"]
+        rest = rest[label.end() :]
+    if found is None:
+        raise at.wrong(
+            'must be a metric of redrive\'s, such as \'redrive_letters{pipeline="orders",status="pending"}\''
+        )
+    return found["name"], labels
+
+
+def _limits(at: Located, found: Mapping[str, Located]) -> tuple[float | None, float | None]:
+    above, below = (_limit(found[name]) if name in found else None for name in ("above", "below"))
+    if above is None and below is None:
+        raise at.wrong("has neither above nor below")
+    if above is not None and below is not None and below > above:
+        raise found["below"].wrong("is more than above, so that it would always hold")
+    return above, below
+
+
+def _limit(at: Located) -> float:
+    if isinstance(at.value, bool) or not isinstance(at.value, int | float) or not -_MOST <= at.value <= _MOST:
+        raise at.wrong("must be a number")
+    return float(at.value)
+
+
+def _severity(at: Located, found: Mapping[str, Located]) -> Severity:
+    if "severity" not in found:
+        raise at.wrong(f"has no severity: {listed(Severity, last='or')}")
+    try:
+        return Severity(text(found["severity"]))
+    except ValueError:
+        raise found["severity"].wrong(f"must be {listed(Severity, last='or')}") from None
+
+
+ONE_QUERY = "must be one statement that begins with SELECT, WITH, VALUES or TABLE"
+"""What is said of a statement that is rejected."""
+
+_BEGINNING = re.compile(r"[\s(]*(?:SELECT|WITH|VALUES|TABLE)\b", re.IGNORECASE)
+_OPENING = re.compile(r"['\"]|--|/\*")
+_CLOSING = {"'": "'", '"': '"', "--": "\n", "/*": "*/"}
+
+
+def is_one_query(statement: str) -> bool:
+    """Return whether this is a single statement that begins with SELECT, WITH, VALUES or TABLE."""
+    outside, rest = "", statement
+    while (opening := _OPENING.search(rest)) is not None:
+        outside += f"{rest[: opening.start()]} "
+        inside, _, rest = rest[opening.end() :].partition(_CLOSING[opening[0]])
+        if opening[0] == "/*" and "/*" in inside:  # where such a comment ends depends on the database
+            return False
+    outside += rest
+    return _BEGINNING.match(outside) is not None and ";" not in outside.rstrip("; \t\r\n")
+
+
+_CALENDAR = re.compile(r"[A-Z][A-Z0-9]{1,9}(?:-[A-Za-z0-9]{1,10})?")
+_KEYS = ("from", "until", "zone", "days", "pipeline", "subject", "condition", "reason")
+
+
+def read_maintenance(at: Located, defined: Collection[str]) -> tuple[Maintenance, ...]:
+    """The maintenance windows.
+
+    defined  the names of conditions that the file has
+    """
+    return tuple(_window(one, defined) for one in at.entries("windows: write [[maintenance]] above each"))
+
+
+def read_holidays(at: Located, *, needed: bool) -> DaysOff:
+    """Days off: dates and calendars, as in ["DE-BY", "2026-12-24"], or one of them.
+
+    needed  whether the library that has the calendars must be installed here
+    """
+    dates, calendars = set[date](), list[str]()
+    for one in at.entries('dates and calendars, as in ["DE-BY", "2026-12-24"]') if isinstance(at.value, list) else [at]:
+        if isinstance(day := _as_date(one), date):
+            dates.add(day)
+        elif _CALENDAR.fullmatch(day):
+            calendars.append(day)
+        else:
+            raise one.wrong(
+                f'must be a date such as "2026-12-24" or a calendar such as "DE-BY", not {shown(one.value)}'
+            )
+    if calendars and needed and not are_calendars_installed():
+        raise at.wrong("needs the library holidays, which is not installed: pip install 'redrive[holidays]'")
+    return DaysOff(dates=frozenset(dates), calendars=tuple(calendars))
+
+
+def check_calendars(at: Located) -> None:
+    """Raise where a calendar is not known; loading them takes longer than a run has time for."""
+    for code in read_holidays(at, needed=True).calendars:
+        if (why := unknown_calendar(code)) is not None:
+            near = nearest(code.partition("-")[0], known_calendars())
+            hint = f"; did you mean {near!r}?" if near and near != code.partition("-")[0] else ""
+            raise at.wrong(f"names an unknown calendar {shown(code)}: {why}{hint}")
+
+
+def _as_date(at: Located) -> date | str:
+    value = at.value
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    written = text(at)
+    try:
+        return date.fromisoformat(written)
+    except ValueError:
+        return written
+
+
+def _window(at: Located, defined: Collection[str]) -> Maintenance:
+    found = at.table(_KEYS)
+    for name in ("from", "until"):
+        if name not in found:
+            raise at.wrong(f"has no {name}")
+    reason = text(found["reason"]) if "reason" in found else "maintenance"
+    only = AlertFilter(
+        subjects=_names(found, "subject"), conditions=_conditions(found, defined), pipelines=_names(found, "pipeline")
+    )
+    if _is_time_of_day(found["from"]):
+        days = weekdays(found["days"]) if "days" in found else None
+        return Maintenance(only=only, hours=_hours(at, found), days=days, reason=reason)
+    if "days" in found:
+        raise found["days"].wrong("means nothing for a window with dates; leave it out, or give times of day only")
+    place = zone(found["zone"]) if "zone" in found else None
+    begins, ends = moment(found["from"], place), moment(found["until"], place)
+    if begins >= ends:
+        raise found["until"].wrong("must be later than from")
+    return Maintenance(only=only, begins=begins, ends=ends, reason=reason)
+
+
+def _hours(at: Located, found: Mapping[str, Located]) -> Quiet:
+    begins, ends = time_of_day(found["from"]), time_of_day(found["until"])
+    if begins == ends:
+        raise found["until"].wrong("is the same as from")
+    if "zone" not in found:
+        raise at.wrong('has no zone, such as zone = "Europe/Berlin"')
+    return Quiet(begins, ends, zone(found["zone"]))
+
+
+def _is_time_of_day(at: Located) -> bool:
+    """Whether it has no date: 22:00:00 or "22:00"."""
+    return isinstance(at.value, time) or (isinstance(at.value, str) and "-" not in at.value)
+
+
+def _names(found: Mapping[str, Located], name: str) -> tuple[str, ...]:
+    if name not in found:
+        return ()
+    at = found[name]
+    names = (text(at),) if isinstance(at.value, str) else texts(at, "names")
+    if not names:
+        raise at.wrong("names nothing; leave it out where all alerts are meant")
+    return names
+
+
+def _conditions(found: Mapping[str, Located], defined: Collection[str]) -> tuple[str, ...]:
+    names = _names(found, "condition")
+    known = {*CONDITIONS, CUSTOM, *defined}
+    for name in names:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else "see `redrive alerts rules`"
+            raise found["condition"].wrong(f"names an unknown condition {shown(name)}; {hint}")
+    return names
