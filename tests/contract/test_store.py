@@ -87,6 +87,25 @@ def test_a_store_can_be_used_again_after_it_was_closed(store, put):
     assert store.dlq.count() == 1
 
 
+def test_transaction_whose_ctrl_c_a_lost_connection_replaces_is_not_retried(store):
+    """As psycopg does, when the connection breaks while it cancels the statement."""
+    calls = []
+
+    def work(connection):
+        calls.append(1)
+        try:
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+        finally:
+            if len(calls) == 1:
+                lost = psycopg.OperationalError("the connection is lost")
+                raise sa.exc.OperationalError("SELECT 1", {}, lost, connection_invalidated=True)
+
+    with pytest.raises(redrive.errors.StoreError, match="the connection is lost"):
+        store.database.write(work)
+    assert len(calls) == 1
+
+
 def test_many_threads_may_use_one_store(dlq, put):
     put(10)
     counts, together = [], threading.Barrier(16)

@@ -97,6 +97,15 @@ def is_from_signal_handler(*errors: BaseException) -> bool:
     return bool(handlers) and any(_passes_through(error, handlers) for error in errors)
 
 
+def task_cancellations() -> int:
+    """Return the number of cancellations that the current task of asyncio has not taken back; 0 outside of one."""
+    asyncio = sys.modules.get("asyncio")  # 30 ms that a synchronous program need not pay
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return 0
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)  # a task of another event loop may have none
+    return int(cancelling()) if cancelling is not None else 0
+
+
 def _passes_through(error: BaseException, functions: Container[CodeType]) -> bool:
     traceback = error.__traceback__
     while traceback is not None:

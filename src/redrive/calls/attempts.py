@@ -84,7 +84,7 @@ class AttemptBlock:
         self._mark.over, self._mark.frame = True, None
         with suppress(ValueError):  # left in another context than it was entered in
             inside.reset(self._entered)
-        if error is not None and (not isinstance(error, Exception) or is_interrupt(error)):
+        if error is not None and (not isinstance(error, Exception) or is_interrupt(error, self._since)):
             self._blocks.abandon()
             return False
         final = self._blocks.ended(Returned(None) if error is None else Raised(error, self._since))

@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from redrive._internal.masking import mask
 from redrive._internal.shutdown import Cancellation, cancel_statement
 from redrive.classify.classifier import Classifier
+from redrive.classify.signals import is_interrupt
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.model.calls import Kind
 from redrive.policy import backoff
@@ -192,7 +193,8 @@ class Database:
                     kind = Kind.TRANSIENT
                 else:
                     kind = Kind.RETRY_NOW if collided else _classifier.classify(error, scope="call").kind
-                if cancellation.requested or kind not in _RETRYABLE or time.monotonic() >= ends:
+                is_over = cancellation.requested or is_interrupt(error) or time.monotonic() >= ends
+                if is_over or kind not in _RETRYABLE:
                     raise self._store_error(cause, kind) from error
             retry += 1
             self.repeats += 1

@@ -1,5 +1,7 @@
 """An exception that is not the attempt's reaches the caller at once, whichever line of the call it arrives at."""
 
+import asyncio
+import contextlib
 import functools
 import signal
 import subprocess
@@ -65,6 +67,84 @@ def blocks(service, numbers, work):
         with attempt:
             numbers.append(attempt.number)
             work()
+
+
+def replaced(stop, way):
+    """Raise ConnectionResetError in place of an order to stop."""
+    if way == "finally":
+        try:
+            raise stop
+        finally:
+            reset()
+    elif way == "nested":
+        try:
+            replaced(stop, "finally")
+        except ConnectionResetError as error:
+            raise ConnectionResetError("while closing") from error
+    else:
+        try:
+            raise stop
+        except BaseException as error:
+            if way == "from":
+                raise ConnectionResetError from error
+            if way == "from None":
+                raise ConnectionResetError from None
+            raise ConnectionResetError  # noqa: B904  # as a bare except of a driver does it
+
+
+async def areplaced(way):
+    """Wait to be cancelled, and raise ConnectionResetError in place of the cancellation."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError as error:
+        replaced(error, way)
+
+
+async def suspended(task, is_due):
+    """Let a task run until it waits."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+        if is_due():
+            break
+    await asyncio.sleep(0)
+    assert not task.done()
+
+
+def append(results, call):
+    results.append(call())
+
+
+def in_clean_up(where, call):
+    """Return what a call gives that is made while KeyboardInterrupt is handled."""
+    results = []
+
+    class Held:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            results.append(call())
+
+    with contextlib.suppress(KeyboardInterrupt, ValueError):
+        if where == "context manager":
+            with Held():
+                raise KeyboardInterrupt
+        if where == "replaced":
+            try:
+                replaced(KeyboardInterrupt, "finally")
+            except ConnectionResetError:
+                results.append(call())
+                raise ValueError from None
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if where != "finally":
+                append(results, call)  # in a function of its own, as a clean-up often is
+            raise
+        finally:
+            if where == "finally":
+                results.append(call())
+    return results[0]
 
 
 class RingingClock(FakeClock):
@@ -316,6 +396,295 @@ class TestUserCode:
         other.join(30)
         assert results == ["token-01"]
         assert fetched == [threading.main_thread(), other]
+
+
+class TestReplaced:
+    """Another error takes the place of an order to stop, since a clean-up fails or a driver loses its connection."""
+
+    @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit], ids=lambda stop: stop.__name__)
+    @pytest.mark.parametrize("way", ["finally", "except", "from", "from None", "nested"])
+    def test_attempt_is_the_last(self, service, stop, way):
+        calls = []
+
+        def work():
+            calls.append(1)
+            if len(calls) == 1:
+                replaced(stop, way)
+
+        limited = service(breaker=Breaker(failures=1))
+        with pytest.raises(ConnectionResetError) as caught:
+            limited.call(work)
+        assert (len(calls), limited.circuit, limited.stats().calls) == (1, "closed", 0)
+        assert not hasattr(caught.value, "redrive")
+
+    def test_second_attempt_is_the_last(self, service):
+        calls = []
+
+        def work():
+            calls.append(1)
+            if len(calls) == 1:
+                reset()
+            replaced(KeyboardInterrupt, "finally")
+
+        with pytest.raises(ConnectionResetError):
+            service().call(work)
+        assert len(calls) == 2
+
+    def test_block_is_the_last(self, service):
+        numbers = []
+        with pytest.raises(ConnectionResetError):
+            blocks(service(), numbers, lambda: replaced(KeyboardInterrupt, "finally"))
+        assert numbers == [1]
+
+    def test_block_that_is_left_by_the_stop_itself_is_the_last(self, service):
+        numbers = []
+
+        def fetch():
+            for attempt in service().attempts():
+                with attempt:
+                    numbers.append(attempt.number)
+                    try:
+                        raise KeyboardInterrupt
+                    finally:
+                        reset()
+
+        with pytest.raises(ConnectionResetError):
+            fetch()
+        assert numbers == [1]
+
+    def test_closed_generator_makes_no_further_attempt(self, service):
+        numbers = []
+
+        def pages():
+            for attempt in service().attempts():
+                with attempt:
+                    numbers.append(attempt.number)
+                    try:
+                        yield 1
+                    finally:
+                        reset()
+
+        reader = pages()
+        next(reader)
+        with pytest.raises(ConnectionResetError):
+            reader.close()
+        assert numbers == [1]
+
+    def test_closed_coroutine_makes_no_further_attempt(self, service):
+        calls = []
+
+        class Pause:
+            def __await__(self):
+                yield
+
+        async def work():
+            calls.append(1)
+            try:
+                await Pause()
+            finally:
+                reset()
+
+        call = service().acall(work)
+        call.send(None)
+        with pytest.raises(ConnectionResetError):
+            call.close()
+        assert len(calls) == 1
+
+    def test_generator_that_the_function_closes_is_its_own(self, service):
+        calls = []
+
+        def lines():
+            try:
+                yield 1
+            finally:
+                if len(calls) == 1:
+                    reset()
+
+        def work():
+            calls.append(1)
+            reader = lines()
+            next(reader)
+            reader.close()
+            return "done"
+
+        assert service().call(work) == "done"
+
+    def test_limit_by_a_signal_that_the_function_has_wrapped(self, service, alarm):
+        alarm(over)
+        calls = []
+
+        def work():
+            calls.append(1)
+            try:
+                ring()
+            except Exception as error:
+                raise ConnectionResetError from error
+
+        with pytest.raises(ConnectionResetError):
+            service().call(work)
+        assert len(calls) == 1
+
+    def test_failed_fetch_of_a_token_is_the_last(self, service):
+        fetched = []
+
+        def fetch():
+            fetched.append(1)
+            replaced(KeyboardInterrupt, "finally")
+
+        bank = service(credentials=KeyPool([redrive.Token(fetch), redrive.Token(fetch)]))
+        with pytest.raises(ConnectionResetError):
+            bank.call(lambda credential: credential)
+        assert len(fetched) == 1
+
+    def test_no_dead_letter_is_made(self, service, tmp_path):
+        letters = redrive.connect(f"sqlite:///{tmp_path}/calls.db")
+        with pytest.raises(ConnectionResetError):
+            service(dead_letters=letters).call(replaced, KeyboardInterrupt, "finally")
+        assert letters.dlq.find() == []
+        letters.close()
+
+
+class TestReplacedCancellation:
+    @pytest.mark.parametrize("way", ["finally", "except", "from", "from None", "nested"])
+    @pytest.mark.parametrize("failures", [0, 1])
+    async def test_cancelled_attempt_is_the_last(self, service, way, failures):
+        calls, limited = [], service(breaker=Breaker(failures=2))
+
+        async def work():
+            calls.append(1)
+            if len(calls) <= failures:
+                reset()
+            if len(calls) == failures + 1:
+                await areplaced(way)
+
+        task = asyncio.ensure_future(limited.acall(work))
+        await suspended(task, lambda: len(calls) > failures)
+        task.cancel()
+        with pytest.raises(ConnectionResetError):
+            await task
+        assert (len(calls), limited.circuit) == (failures + 1, "closed")
+
+    async def test_cancelled_block_is_the_last(self, service):
+        numbers = []
+
+        async def fetch():
+            async for attempt in service().attempts():
+                with attempt:
+                    numbers.append(attempt.number)
+                    await areplaced("finally")
+
+        task = asyncio.ensure_future(fetch())
+        await suspended(task, lambda: numbers)
+        task.cancel()
+        with pytest.raises(ConnectionResetError):
+            await task
+        assert numbers == [1]
+
+    async def test_cancelled_group_of_tasks_is_the_last(self, service):
+        calls = []
+
+        async def work():
+            calls.append(1)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(areplaced("finally"))
+
+        task = asyncio.ensure_future(service(classifier=redrive.Classifier(unknown="transient")).acall(work))
+        await suspended(task, lambda: calls)
+        task.cancel()
+        with pytest.raises(ExceptionGroup):
+            await task
+        assert len(calls) == 1
+
+    async def test_group_that_ends_its_own_tasks_is_retried(self, service, flaky):
+        work = flaky(ConnectionResetError(), "done")
+
+        async def fails():
+            return work()
+
+        async def both():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(areplaced("finally")) if work.calls == 0 else None
+                group.create_task(fails())
+            return "done"
+
+        assert await service().acall(both) == "done"
+
+    @pytest.mark.parametrize("way", ["finally", "except", "from"])
+    async def test_limit_inside_the_function_is_its_own(self, service, way):
+        calls = []
+
+        async def work():
+            calls.append(1)
+            if len(calls) == 1:
+                async with asyncio.timeout(0):
+                    await areplaced(way)
+            return "done"
+
+        assert await service().acall(work) == "done"
+
+
+class TestHandledStop:
+    """A call that a clean-up makes, while its caller handles an order to stop."""
+
+    @pytest.mark.parametrize("where", ["except", "finally", "replaced", "context manager"])
+    def test_call_is_retried(self, service, flaky, where):
+        bank, work = service(), flaky(ConnectionResetError(), "done")
+        assert in_clean_up(where, lambda: bank.call(work)) == "done"
+
+    @pytest.mark.parametrize("where", ["except", "finally", "replaced", "context manager"])
+    def test_loop_of_blocks_is_retried(self, service, flaky, where):
+        numbers = []
+        in_clean_up(where, lambda: blocks(service(), numbers, flaky(ConnectionResetError(), "done")))
+        assert numbers == [1, 2]
+
+    def test_block_beside_the_handler_is_retried(self, service, flaky):
+        work, results = flaky(ConnectionResetError(), "done"), []
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            for attempt in service().attempts():
+                with attempt:
+                    results.append(work())
+        assert results == ["done"]
+
+    async def test_async_call_of_a_cancelled_task_is_retried(self, service):
+        bank, calls = service(), []
+
+        async def flush():
+            calls.append(1)
+            if len(calls) == 2:
+                async with asyncio.timeout(0):
+                    await asyncio.Event().wait()
+            if len(calls) < 3:
+                reset()
+            return "done"
+
+        async def load():
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return await bank.acall(flush)
+
+        task = asyncio.ensure_future(load())
+        await asyncio.sleep(0)
+        task.cancel()
+        assert await task == "done"
+
+    async def test_call_after_a_swallowed_cancellation_is_retried(self, service, flaky):
+        bank, work = service(), flaky(ConnectionResetError(), ConnectionResetError(), "done")
+
+        async def flush():
+            return work()
+
+        async def load():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return await bank.acall(flush)
+
+        task = asyncio.ensure_future(load())
+        await asyncio.sleep(0)
+        task.cancel()
+        assert await task == "done"
 
 
 @pytest.mark.parametrize("path", ["billiard.exceptions.SoftTimeLimitExceeded", "rq.timeouts.BaseTimeoutException"])

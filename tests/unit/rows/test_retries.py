@@ -248,3 +248,18 @@ class TestSignalHandler:
                 signal.signal(signal.SIGALRM, before)
             [letter] = store.dlq.find(pipeline="load")
             assert (letter.status, letter.attempts) == ("pending", 1)
+
+
+def test_ctrl_c_that_a_lost_connection_replaces_ends_the_run(load):
+    flaky = Flaky()
+
+    def lookup(_):
+        flaky()
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ConnectionResetError("closing failed")
+
+    with pytest.raises((ConnectionResetError, redrive.RunStopped)):
+        load(transform=lookup).run()
+    assert flaky.calls == 1
