@@ -62,6 +62,9 @@ def run(
     override_gate: Annotated[
         bool, typer.Option("--override-gate", help="Continue a run that the gate of its pipeline aborted.")
     ] = False,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Continue a pipeline although its options have changed.")
+    ] = False,
     deadline: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Stop after 90 (seconds), 30min, 2h …; the command resumes.")
     ] = None,
@@ -79,6 +82,8 @@ def run(
     if restart:
         options["restart"] = True
     of_rows = {"override_gate": True} if override_gate else {}
+    if accept_changes:
+        of_rows["accept_changes"] = True
     of_flows: dict[str, Any] = {} if not param else {"params": _params(param)}
     if run_id is not None:
         of_flows["run_id"] = run_id
@@ -109,7 +114,8 @@ def _run(
 
     if is_flow(found):
         if of_rows:
-            raise CommandRefused(f"--override-gate is for pipelines, and {found.name} is a flow: leave it out")
+            option = "--" + next(iter(of_rows)).replace("_", "-")
+            raise CommandRefused(f"{option} is for pipelines, and {found.name} is a flow: leave it out")
         return run_flow.run(session, found, options | of_flows, quiet=quiet)
     if of_flows:
         option = {"params": "--param", "run_id": "--run-id", "new_run": "--new-run"}[next(iter(of_flows))]

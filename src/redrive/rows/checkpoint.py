@@ -26,8 +26,15 @@ from redrive.errors import PipelineError, RunStopped
 from redrive.model.calls import Kind, format_duration
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.time_of_day import TimeOfDay, due_at
+from redrive.rows.compared_options import ComparedOptions, without_options
 from redrive.rows.errors import RunFault
-from redrive.rows.refused_runs import aborted_error, double_append_error, has_appended, has_rows
+from redrive.rows.refused_runs import (
+    aborted_error,
+    changed_options_error,
+    double_append_error,
+    has_appended,
+    has_rows,
+)
 from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.files.files import with_new_files
 from redrive.rows.sources.source import Incremental, Replaceable, Source
@@ -109,15 +116,18 @@ class RunHandle:
         source: Source,
         *,
         sink: str,
+        compared: ComparedOptions,
         sla: TimeOfDay | float | None,
         restart: bool,
         override_gate: bool = False,
+        accept_changes: bool = False,
         appending: Appends | None = None,
         sink_exists: Callable[[], bool] = lambda: True,
     ) -> StartedRun:
         """Claim the pipeline, and resume its unfinished run or start a new one.
 
         Args:
+            compared: The options that must be those of the checkpoint, unless `accept_changes` is true.
             sink_exists: Returns whether the table or directory exists; called if an earlier run has written rows.
             appending: The sink, if it appends rows: rows of an unfinished run must not be read a second time.
 
@@ -152,6 +162,8 @@ class RunHandle:
                             checkpoint,
                             last_run,
                             current_identity=identity,
+                            compared=compared,
+                            accept_changes=accept_changes,
                             sink=sink,
                             is_sink_missing=is_sink_missing,
                         )
@@ -178,8 +190,18 @@ class RunHandle:
                 state = "has a watermark of another source"
                 self._require_same_source(source, checkpoint.identity, state, "go back to that source")
                 self._require_same_sink(last_run, sink, is_sink_missing=is_sink_missing)
+                if not accept_changes:
+                    self._require_same_options(compared, checkpoint, is_finished=True)
             started = self._start_new_run(
-                connection, source, identity, kept_position, sink=sink, sla=sla, now=now, failures=failures
+                connection,
+                source,
+                identity,
+                kept_position,
+                compared=compared,
+                sink=sink,
+                sla=sla,
+                now=now,
+                failures=failures,
             )
             return replace(started, started_over=started_over)
 
@@ -399,6 +421,8 @@ class RunHandle:
         last_run: Row[Any],
         *,
         current_identity: Mapping[str, Any],
+        compared: ComparedOptions,
+        accept_changes: bool,
         sink: str,
         is_sink_missing: bool,
     ) -> StartedRun:
@@ -406,9 +430,12 @@ class RunHandle:
             source, checkpoint.identity, f"has an unfinished run over {last_run.source}", "finish it with that source"
         )
         self._require_same_sink(last_run, sink, is_sink_missing=is_sink_missing)
-        identity = with_new_files(checkpoint.identity, current_identity)
-        if identity != checkpoint.identity:
-            connection.execute(update(checkpoints).where(self._own_checkpoint()).values(identity=identity))
+        if not accept_changes:
+            self._require_same_options(compared, checkpoint, is_finished=False)
+        identity = with_new_files(without_options(checkpoint.identity), current_identity)
+        kept = compared.added_to(identity)
+        if kept != checkpoint.identity:
+            connection.execute(update(checkpoints).where(self._own_checkpoint()).values(identity=kept))
         counts = counts_of(last_run)
         judged_before = counts if last_run.status == RunStatus.ABORTED else _accepted_counts(last_run)
         connection.execute(
@@ -452,9 +479,10 @@ class RunHandle:
 
         Only a source whose input may be replaced under the same name knows.
         """
-        if not isinstance(source, Replaceable) or source.difference(checkpoint.identity):
+        identity = without_options(checkpoint.identity)
+        if not isinstance(source, Replaceable) or source.difference(identity):
             return None  # for another source, an error is raised later
-        changed = source.changed(checkpoint.identity, checkpoint.position)
+        changed = source.changed(identity, checkpoint.position)
         if changed is None:
             return None
         return (
@@ -463,11 +491,15 @@ class RunHandle:
         )
 
     def _require_same_source(self, source: Source, identity: Mapping[str, Any], state: str, advice: str) -> None:
-        if difference := source.difference(identity):
+        if difference := source.difference(without_options(identity)):
             raise PipelineError(
                 f"pipeline {self._pipeline!r} {state}, and its checkpoint does not fit {source.name}: {difference}; "
                 f"{advice}, or begin anew with run(restart=True) or `redrive run --restart`"
             )
+
+    def _require_same_options(self, compared: ComparedOptions, checkpoint: Row[Any], *, is_finished: bool) -> None:
+        if difference := compared.difference(checkpoint.identity, of_writing=not is_finished):
+            raise changed_options_error(self._pipeline, difference, is_finished=is_finished)
 
     def _is_sink_missing(self, source: Source, sink_exists: Callable[[], bool]) -> bool:
         """Return whether the sink is missing although it should have rows that the next run will not read again."""
@@ -512,6 +544,7 @@ class RunHandle:
         identity: dict[str, Any],
         kept_position: Any,
         *,
+        compared: ComparedOptions,
         sink: str,
         sla: TimeOfDay | float | None,
         now: datetime,
@@ -522,7 +555,12 @@ class RunHandle:
         connection.execute(runs.insert(), {**row, "failures": failures})
         # A lag may make the run start earlier, for late rows; the checkpoint does not move back for that.
         self._update_checkpoint(
-            connection, run_id=self.run_id, identity=identity, position=kept_position, fields=None, updated_at=now
+            connection,
+            run_id=self.run_id,
+            identity=compared.added_to(identity),
+            position=kept_position,
+            fields=None,
+            updated_at=now,
         )
         position = (
             source.start_of_next_run(kept_position)

@@ -19,6 +19,7 @@ from redrive.model.runs import Progress, Report
 from redrive.policy import option_checks
 from redrive.policy.time_of_day import checked_sla
 from redrive.rows.checkpoint import RunHandle, StartedRun
+from redrive.rows.compared_options import ComparedOptions
 from redrive.rows.errors import kind_of, sentence
 from redrive.rows.gate import Gate
 from redrive.rows.prepare import OnDuplicate, Preparation
@@ -32,6 +33,7 @@ from redrive.rows.transform import transform_of
 from redrive.rows.validation.validator import check_of
 from redrive.rows.write.superseded import compared_texts
 from redrive.rows.write.writer import BatchWriter
+from redrive.store.database import Database
 from redrive.store.store import Store, connect
 
 BATCH = 40_000
@@ -145,6 +147,7 @@ class Pipeline:
         *,
         restart: bool = False,
         override_gate: bool = False,
+        accept_changes: bool = False,
         deadline: float | None = None,
         watch: Callable[[Progress], None] | None = None,
         store: Store | None = None,
@@ -157,6 +160,8 @@ class Pipeline:
         restart        abandon an unfinished run and read from the start; an error if rows of it were appended to a
                        table that is not empty, since they would be appended twice
         override_gate  continue a run that the gate aborted, which otherwise stays aborted
+        accept_changes  continue at the checkpoint although options of the source, the sink or `on_duplicate` are others
+                        than those that it was taken with; rows before it are not read or written again
         deadline       seconds after which the run stops at the end of its batch
         watch          a function that is called with the progress after every batch
         store          the store for this run, in place of the pipeline's own
@@ -177,7 +182,14 @@ class Pipeline:
         self._stopping = stopping = StopSignal(deadline_seconds)
         try:
             with stopping.heeding_signals():
-                started = self._start_run(options, handle, restart=restart, override_gate=override_gate)
+                started = self._start_run(
+                    options,
+                    handle,
+                    opened_store.database,
+                    restart=restart,
+                    override_gate=override_gate,
+                    accept_changes=accept_changes,
+                )
                 writer = BatchWriter(options, opened_store, handle, started)
                 return Run(options, started, handle, writer, stopping=stopping, watch=watch).execute()
         finally:
@@ -187,7 +199,9 @@ class Pipeline:
                 self.source.forget()
             self.sink.close()
 
-    def _start_run(self, options: RunOptions, handle: RunHandle, **start_options: bool) -> StartedRun:
+    def _start_run(
+        self, options: RunOptions, handle: RunHandle, database: Database, **start_options: bool
+    ) -> StartedRun:
         start = time.monotonic()
 
         def report_refusal(error: BaseException) -> None:
@@ -198,6 +212,7 @@ class Pipeline:
             return handle.begin(
                 self.source,
                 sink=self.sink.name,
+                compared=ComparedOptions.of(self.source, self.sink, options.on_duplicate, database),
                 sla=self._sla,
                 appending=appending,
                 sink_exists=self.sink.exists,

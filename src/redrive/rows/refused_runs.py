@@ -21,6 +21,27 @@ def aborted_error(last_run: Row[Any], position: Any) -> GateAborted:
     )
 
 
+def changed_options_error(pipeline: str, difference: str, *, is_finished: bool) -> PipelineError:
+    """Return the error for options that are others than those that a checkpoint was taken with.
+
+    Args:
+        pipeline: The name of the pipeline.
+        difference: What has changed, as a clause.
+        is_finished: Whether the checkpoint is the watermark of a run that is complete.
+    """
+    if is_finished:
+        state = "has a watermark that was taken with other options, so that rows before it may never have been read"
+        way_back, way_on = "go back to those options", ', or always with rows.query(…, on_change="continue")'
+    else:
+        state = "has an unfinished run whose rows so far were read and written with other options"
+        way_back, way_on = "finish it with those options", ""
+    return PipelineError(
+        f"pipeline {pipeline!r} {state}: {difference}; {way_back}, start over with run(restart=True) or `redrive run "
+        "--restart`, or continue at the checkpoint with run(accept_changes=True) or `redrive run --accept-changes`"
+        f"{way_on}"
+    )
+
+
 def has_rows(appending: Appends | None) -> bool:
     """Return whether the table of an appending sink has rows."""
     return appending is not None and not appending.is_empty()

@@ -413,6 +413,19 @@ def test_a_pipeline_that_another_process_runs_is_left_to_it(run, here):
         process.communicate(timeout=60)
 
 
+def test_options_changed_since_the_checkpoint_have_to_be_accepted(run, deliver):
+    deliver(1_000)
+    assert run("run", "vendor.py:pipeline", "--deadline", "0.000001").code == 75
+    vendor = Path("vendor.py").read_text()
+    Path("changed.py").write_text(vendor.replace("batch=100", 'batch=100, on_duplicate="first"'))
+    answer = run("run", "changed.py:pipeline")
+    assert (answer.code, answer.out) == (64, "")
+    assert 'its on_duplicate was "last", and here it is "first"' in answer.err
+    assert "`redrive run --accept-changes`" in answer.err
+    told = fields(run("run", "changed.py:pipeline", "--accept-changes"))
+    assert (told["status"], told["read"], told["resumed"]) == ("complete", "1000", "true")
+
+
 def test_a_checkpoint_of_another_file_is_a_question_that_restart_answers(run, deliver):
     deliver(1_000, bad=1_000)
     assert run("run", "vendor.py:pipeline").code == 65

@@ -11,6 +11,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.deletion_marks import is_yes, marked
 from redrive.rows.sinks.sink import WriteResult
 from redrive.rows.sinks.table_schema import TableName, quoted
+from redrive.store.encoding import encode
 
 OnConflict = Literal["update", "ignore"]
 DeleteWhen = str | Mapping[str, Any]
@@ -46,6 +47,11 @@ class WriteMode:
                 'on_conflict="ignore" leaves rows as they are; it cannot be combined with newer or delete_when'
             )
         object.__setattr__(self, "_wanted", _wanted(self.delete_when))
+
+    def compared_options(self) -> dict[str, Any]:
+        """Return what must not change within a run, by name, as JSON that is the same in every process."""
+        marks = {name: None if values is None else sorted(map(encode, values)) for name, values in self._wanted.items()}
+        return {"on_conflict": self.on_conflict, "newer": self.newer, "delete_when": marks or None}
 
     @property
     def is_plain(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from redrive.rows.batch import Batch, Record
@@ -71,6 +72,25 @@ class SetsFilesAside(Protocol):
 
     def open_fitting(self, position: Any | None, identity: Mapping[str, Any], misfit: Misfit) -> Reading:
         """Like `Source.open`. Where no file fits, none is set aside for it: the run meets the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """An option of which only a digest may be stored."""
+
+    value: Any
+
+
+@runtime_checkable
+class ComparesOptions(Protocol):
+    """A source with options by which other rows, or other values, would be read from the same position.
+
+    A checkpoint is not used where they have changed. What makes no difference to the rows, and what an operator changes
+    to read rows that became letters, is no part of them.
+    """
+
+    def compared_options(self) -> Mapping[str, Any]:
+        """Return these options by name: values that JSON can hold, `Secret`, or a mapping of such."""
 
 
 @runtime_checkable

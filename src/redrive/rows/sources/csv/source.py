@@ -91,6 +91,20 @@ class CsvSource:
             return f"it was taken over {was}, not over {now}"
         return self._files.difference(identity["files"])
 
+    def compared_options(self) -> dict[str, Any]:
+        """See `ComparesOptions`."""
+        options = self._options
+        delimiter, quote = (None if sign is None else sign.decode() for sign in (options.delimiter, options.quote))
+        return {
+            "delimiter": delimiter,
+            "quote": quote,
+            "header": options.has_header,
+            "columns": None if options.columns is None else list(options.columns),
+            "encoding": options.encoding,
+            "null": sorted(options.null),
+            "skip": options.skip,
+        }
+
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         return self.open_fitting(position, identity, None)
 

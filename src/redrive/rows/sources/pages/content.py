@@ -80,6 +80,11 @@ class PageReader:
         self._following = following
         self._asks_next = asks_next
 
+    def compared_options(self) -> dict[str, Any]:
+        """See `ComparesOptions`. A function is not compared with another one."""
+        found = {"items": self._items, "following": self._following}
+        return {name: "a function" if callable(finder) else finder for name, finder in found.items()}
+
     def page(self, fetched: Any) -> Page:
         """The page in what was fetched; `MalformedPage` where there is none."""
         if response_status(fetched) == 204:

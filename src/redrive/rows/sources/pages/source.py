@@ -155,6 +155,10 @@ class Pages:
                 return said.format(repr(identity.get(key)), repr(ours[key]))
         return None
 
+    def compared_options(self) -> dict[str, Any]:
+        """See `ComparesOptions`."""
+        return self._contents.compared_options()
+
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> PagesReading:
         _, done, _ = self._plan.place(position)  # before anything is started that would have to be closed
         if done and self._plan.bad_page == "quarantine":

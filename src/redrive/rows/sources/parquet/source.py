@@ -68,6 +68,10 @@ class Parquet:
             return f"it was taken over {identity.get('kind')}, not over parquet"
         return self._files.difference(identity["files"])
 
+    def compared_options(self) -> dict[str, Any]:
+        """See `ComparesOptions`."""
+        return {"columns": None if self._columns is None else sorted(self._columns)}
+
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         return self.open_fitting(position, identity, None)
 

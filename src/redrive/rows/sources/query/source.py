@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 from sqlalchemy import URL, Select, Text
 
@@ -18,8 +18,12 @@ from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.database import Database
 from redrive.rows.sources.query.keyset import Columns, Keyset
 from redrive.rows.sources.query.order import QueryOrder, QueryPage, raise_fault, shown
+from redrive.rows.sources.query.sql_text import normalized
 from redrive.rows.sources.query.text_rows import TextRow, TextRowReader
 from redrive.rows.sources.query.watermark import given_back, kept, stepped_back
+from redrive.rows.sources.source import Secret
+
+OnChange = Literal["refuse", "continue"]
 
 MOST_NULLS = 10_000
 """Rows without a watermark, or without a key, that a run accepts: they are read in every run."""
@@ -37,6 +41,7 @@ def query(
     lag: timedelta | float | None = None,
     parameters: Mapping[str, Any] | None = None,
     name: str | None = None,
+    on_change: OnChange = "refuse",
 ) -> Query:
     """Read what an SQL query gives, from where the last run ended: the rows whose watermark has grown since.
 
@@ -48,6 +53,9 @@ def query(
                 row that was there when the last one began; the rows since then are read once more
     parameters  values for `:names` in the SQL
     name        as letters and checkpoints know it; the first table of the SQL unless it is given
+    on_change   what to do where the SQL or its parameters are others than those that the watermark was taken with:
+                "refuse" the run, since rows behind the watermark may never have been read, or "continue" behind it.
+                Only the space between words may differ
 
     A row whose watermark is null, NaN, infinite or a time outside the years 1 to 9999 has no place in that order: such
     rows, 10,000 at most, are read in every run and written each time. A row without a key becomes a letter in every
@@ -62,9 +70,16 @@ def query(
     span = lag if lag is None or isinstance(lag, timedelta) else timedelta(seconds=lag)
     if span is not None and span < timedelta():
         raise ValueError("a lag steps back, so it is not negative")
+    if on_change not in get_args(OnChange):
+        raise ValueError(f'on_change must be "refuse" or "continue", not {on_change!r}')
     address = databases.parsed(url)
-    keyset = Keyset(sql, dict(parameters or {}), (watermark, *keys), backend=address.get_backend_name())
-    return Query(address, keyset, lag=span, name=name or _named_by(sql))
+    values = dict(parameters or {})
+    keyset = Keyset(sql, values, (watermark, *keys), backend=address.get_backend_name())
+    options = {
+        "SQL": Secret(normalized(sql)),  # values may be written in it
+        "parameters": {parameter: Secret(value) for parameter, value in values.items()},
+    }
+    return Query(address, keyset, options, lag=span, name=name or _named_by(sql), on_change=on_change)
 
 
 class Query:
@@ -72,8 +87,19 @@ class Query:
 
     retries_reading = False  # every statement is retried by itself
 
-    def __init__(self, url: URL, keyset: Keyset, *, lag: timedelta | None, name: str) -> None:
+    def __init__(
+        self,
+        url: URL,
+        keyset: Keyset,
+        options: Mapping[str, Any],
+        *,
+        lag: timedelta | None,
+        name: str,
+        on_change: OnChange,
+    ) -> None:
         self.name = name
+        self.on_change = on_change
+        self._options = options
         self._url = url
         self._keyset = keyset
         self._lag = lag
@@ -85,7 +111,6 @@ class Query:
         return f"<query {self.name!r}>"
 
     def identity(self) -> dict[str, Any]:
-        # Not the SQL: a column more, or a better join, does not make the watermark another one.
         watermark, *key = self._keyset.names
         place = databases.place_of(self._url)
         return {"kind": "query", "database": place, "name": self.name, "watermark": watermark, "key": key}
@@ -95,6 +120,10 @@ class Query:
             if identity.get(what) != here:
                 return f"its {what} was {shown(identity.get(what))}, and here it is {shown(here)}"
         return None
+
+    def compared_options(self) -> Mapping[str, Any]:
+        """See `ComparesOptions`."""
+        return self._options
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> QueryReading:
         database = databases.open_database(self._url, is_shared=self._is_shared)
