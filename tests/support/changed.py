@@ -36,10 +36,6 @@ DYNAMIC = {
     "redrive.store.migrate": ("redrive.store.migrations.*", "Alembic runs the files of the directory"),
     "redrive.tasks.workers.fork_server_client": ("redrive.tasks.workers.fork_server", "starts it as a program"),
     "redrive.tasks.killable.call": ("redrive.tasks.killable.worker", "starts it as a program"),
-    "redrive.alerts.delivery.channels.apprise": (
-        "redrive.alerts.delivery.channels.apprise_process",
-        "starts it as a program",
-    ),
     "tests.support.warm_python": ("redrive.cli.app", "most programs that it starts are the command line"),
     "tests.support.rows_worker": ("redrive.rows.*", "takes every name of redrive.rows"),
     "tests.integration.test_demo": ("redrive.demo.programs.*", "runs the demo, which copies and runs the programs"),

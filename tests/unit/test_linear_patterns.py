@@ -7,7 +7,7 @@ import re
 import pytest
 
 from redrive._internal.masking import mask
-from redrive.alerts.delivery.safe_text import safe, safe_line
+from redrive.alerts.delivery.format import safe, safe_line
 from redrive.classify.detail import body_detail, shown
 from redrive.classify.packs import PACKS
 from redrive.classify.tables.types import TEXTS

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from redrive._internal.masking import mask, mask_end, mask_start, mask_stream
-from redrive.alerts.delivery.safe_text import safe, safe_line
+from redrive.alerts.delivery.format import safe, safe_line
 from redrive.rows.validation.validator import shown as shown_value
 from redrive.tasks.workers.fingerprint import TRACE_LENGTH, trace_of
 from redrive.tasks.workers.live_output import LiveOutput

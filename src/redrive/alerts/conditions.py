@@ -15,8 +15,9 @@ from redrive._internal.masking import mask_all
 from redrive._internal.tracing import trace_id
 from redrive.alerts.delivery.format import (
     TITLE_LENGTH,
+    safe,
+    safe_line,
 )
-from redrive.alerts.delivery.safe_text import safe, safe_line
 from redrive.model.alerts import Facts, Finding, Severity, Subject
 
 _ERROR_LENGTH = 2_000

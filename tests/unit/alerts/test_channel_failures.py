@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.alerts.delivery.channels.errors import concealed, end_of
+from redrive.alerts.delivery.channels import concealed, end_of
 
 secrets = st.text(string.ascii_letters + string.digits + "-_.~!+*", min_size=8, max_size=60).filter(
     lambda secret: secret not in "https://hooks.example/services/T0/B0/ etl --token notify answered"

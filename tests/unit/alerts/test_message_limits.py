@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
 
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.alerts.delivery.channels import pagerduty
+from redrive.alerts.delivery.format import safe, safe_line
 from redrive.alerts.delivery.message import compose, compose_many
-from redrive.alerts.delivery.safe_text import safe, safe_line
 from redrive.model.alerts import Alert, AlertStatus, Facts, Severity, Subject, What
 from tests.oracles.channel_payloads import Misshapen, check_pagerduty, check_slack
 from tests.support.sample_alerts import SETTINGS, an_alert

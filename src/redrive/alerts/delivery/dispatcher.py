@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from redrive.alerts.config.settings import AlertSettings, Channel
+from redrive.alerts.delivery.format import safe_line
 from redrive.alerts.delivery.outbox import ClaimedMessage, DueMessages, Outbox
-from redrive.alerts.delivery.safe_text import safe_line
 from redrive.classify.signals import is_interrupt
 from redrive.errors import StoreError
 from redrive.policy import backoff

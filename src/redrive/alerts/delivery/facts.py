@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from redrive.alerts.config.addresses import PLACEHOLDERS
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
-from redrive.alerts.delivery.safe_text import safe, safe_line
+from redrive.alerts.delivery.format import safe, safe_line
 from redrive.model.alerts import FACTS_IN_LINKS, Alert, AlertStatus, What
 from redrive.model.calls import format_duration
 

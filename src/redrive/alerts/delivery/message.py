@@ -11,10 +11,10 @@ from itertools import groupby
 from typing import Any, Literal
 
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.delivery import plain_text, slack
+from redrive.alerts.delivery import render
 from redrive.alerts.delivery.batching import GroupKind
 from redrive.alerts.delivery.facts import FactLine, details, error_of, links_of, moment, of_pipeline, story, zone_of
-from redrive.alerts.delivery.safe_text import safe, safe_document, safe_line
+from redrive.alerts.delivery.format import safe, safe_document, safe_line
 from redrive.model.alerts import Alert, AlertStatus, Severity, Subject, What
 
 VERSION = 1
@@ -97,15 +97,15 @@ class Message:
 
     def plain(self, *, headline: bool = True) -> str:
         """For mail and terminals; without the headline where that is shown elsewhere, as a mail's subject is."""
-        return plain_text.plain(self, headline=headline)
+        return render.plain(self, headline=headline)
 
     def markdown(self, *, headline: bool = True) -> str:
         """For services that read Markdown."""
-        return plain_text.markdown(self, headline=headline)
+        return render.markdown(self, headline=headline)
 
     def slack(self) -> dict[str, Any]:
         """The payload of a Slack incoming webhook."""
-        return slack.payload(self)
+        return render.slack_payload(self)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, for programs."""

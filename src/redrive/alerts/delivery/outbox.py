@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from redrive.alerts.config.settings import LOG_CHANNEL, AlertSettings, Channel
 from redrive.alerts.delivery.batching import KEEPS_STATE, MessageBatch, groups, overtaken, sendable
-from redrive.alerts.delivery.safe_text import safe_line
+from redrive.alerts.delivery.format import safe_line
 from redrive.alerts.lifecycle.rows import alert_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced, read_silenced
 from redrive.alerts.lifecycle.state_machine import SUPPRESSED

@@ -7,7 +7,7 @@ keys could become equal, and a receiver such as PagerDuty would resolve the inci
 from __future__ import annotations
 
 from redrive.alerts.conditions import CUSTOM
-from redrive.alerts.delivery.safe_text import safe_line
+from redrive.alerts.delivery.format import safe_line
 from redrive.dlq.insert.digests import Digests
 from redrive.store.database import Database
 

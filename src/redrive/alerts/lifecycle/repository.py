@@ -16,8 +16,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from redrive.alerts.conditions import CUSTOM, NO_LONGER
 from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.delivery.format import safe, safe_line
 from redrive.alerts.delivery.outbox import Outbox
-from redrive.alerts.delivery.safe_text import safe, safe_line
 from redrive.alerts.delivery.unreached import Unreached, unconfigured_messages, unreached_channels
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle import state_machine

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Row
 
 from redrive.alerts.conditions import CUSTOM
-from redrive.alerts.delivery.safe_text import safe_document, safe_line
+from redrive.alerts.delivery.format import safe_document, safe_line
 from redrive.alerts.lifecycle.keys import StoredKeys
 from redrive.alerts.lifecycle.state_machine import AlertRecord, Evidence, Snooze, brief_facts
 from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Severity, Subject, What

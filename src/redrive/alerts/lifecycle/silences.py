@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from redrive.alerts.conditions import CONDITIONS, CUSTOM
 from redrive.alerts.config.settings import Maintenance
-from redrive.alerts.delivery.safe_text import safe_line
+from redrive.alerts.delivery.format import safe_line
 from redrive.errors import AlertError
 from redrive.model.alerts import Alert, AlertFilter, Silence
 from redrive.store.database import Database

@@ -20,8 +20,7 @@ from uuid import UUID
 from redrive.alerts import conditions
 from redrive.alerts.conditions import NO_LONGER
 from redrive.alerts.config.settings import AlertSettings
-from redrive.alerts.delivery.format import TITLE_LENGTH, command, short
-from redrive.alerts.delivery.safe_text import safe_line
+from redrive.alerts.delivery.format import TITLE_LENGTH, command, safe_line, short
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle.causes import CAUSE, LATER, is_of
 from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Severity, Subject, What

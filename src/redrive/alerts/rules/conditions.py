@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from redrive.alerts.config.settings import AlertSettings, ConditionSettings
-from redrive.alerts.delivery.format import TITLE_LENGTH, command
-from redrive.alerts.delivery.safe_text import safe_line
+from redrive.alerts.delivery.format import TITLE_LENGTH, command, safe_line
 from redrive.alerts.facts.snapshot import Figure, Judgement, LevelSnapshot
 from redrive.model.alerts import Facts, Finding, Subject
 

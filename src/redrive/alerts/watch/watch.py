@@ -291,7 +291,7 @@ class Watch:
         """Say that somebody looks, to who raises an alarm when nobody does. That must not keep the watch from it."""
         if not self._alerts.settings.heartbeat:
             return
-        from redrive.alerts.delivery.channels.http import post  # the client is needed only where there is a heartbeat
+        from redrive.alerts.delivery.channels.webhook import post
 
         try:
             post(self._alerts.settings.heartbeat, b"{}", seconds=_HEARTBEAT)

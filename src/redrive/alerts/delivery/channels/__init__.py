@@ -1,12 +1,35 @@
-"""How a message gets out: one `deliver` for every kind of channel."""
+"""Channels: `deliver` sends a message to a channel of any kind. One module for each kind, and the log here."""
 
 from __future__ import annotations
 
-from redrive.alerts.config.settings import Channel
-from redrive.alerts.delivery.channels.errors import DeliveryFailed, concealed
-from redrive.alerts.delivery.message import Message
+import base64
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
-__all__ = ["DeliveryFailed", "deliver"]
+from redrive._internal.masking import MASK
+from redrive.alerts.config.settings import Channel
+from redrive.alerts.delivery.format import safe_line
+from redrive.alerts.delivery.message import Message
+from redrive.model.alerts import Severity, What
+
+_log = logging.getLogger("redrive.alerts")
+
+
+class DeliveryFailed(Exception):
+    """A try has failed.
+
+    reason       one sentence for a person, secrets masked
+    permanent    trying again is of no use: a person must change something
+    retry_after  seconds for which the receiver asks to be left alone
+    """
+
+    def __init__(self, reason: str, *, permanent: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.permanent = permanent
+        self.retry_after = retry_after
 
 
 def deliver(channel: Channel, message: Message) -> None:
@@ -38,9 +61,7 @@ def _tried(channel: Channel, message: Message) -> DeliveryFailed | None:
 def _send(channel: Channel, message: Message) -> None:
     match channel.kind:
         case "log":
-            from redrive.alerts.delivery.channels import log
-
-            log.send(message)
+            _send_to_log(message)
         case "command":
             from redrive.alerts.delivery.channels import command
 
@@ -61,3 +82,105 @@ def _send(channel: Channel, message: Message) -> None:
             from redrive.alerts.delivery.channels import apprise
 
             apprise.send(channel, message)
+
+
+# ── the log ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _send_to_log(message: Message) -> None:
+    """Log it, with the whole document as `extra["alert"]` for handlers that write JSON."""
+    _log.log(_level(message), "%s", _in_a_line(message), extra={"alert": message.document()})
+
+
+def _level(message: Message) -> int:
+    if message.what in (What.RESOLVED, What.ACKNOWLEDGED):
+        return logging.INFO
+    return logging.ERROR if message.urgency is Severity.P1 else logging.WARNING
+
+
+def _in_a_line(message: Message) -> str:
+    told = [message.headline]
+    more = [(line.label, line.value) for line in message.lines if line.label in ("Impact", "Cause", "Resolved")]
+    more.append(("Error", message.error or ""))
+    told += [f"{label}: {value}" for label, value in more if value and value not in message.headline]
+    if message.next_step:
+        told.append(f"Next: {message.next_step}")
+    if message.commands:
+        told.append(f"See: {message.commands[0]}")
+    return " | ".join(" ".join(part.split()) for part in told)
+
+
+# ── without the address of the channel ────────────────────────────────────────────────────────────────────────────────
+
+_LONGEST = 500
+_END = 300
+# Who a mail is for is no secret, and a mail server names the one it refuses.
+_ADDRESSES = frozenset({"to", "cc", "bcc", "from", "reply"})
+_WORDS = re.compile(r"[\s/=:&?#@,;|]+")
+
+
+def concealed(text: str, *targets: str | tuple[str, ...]) -> str:
+    """The text in one line, without secrets and without any part of a channel's target that could be one."""
+    for target in targets:
+        text = _without(text, target)
+    return safe_line(text, _LONGEST)
+
+
+def end_of(output: str, target: str | tuple[str, ...]) -> str:
+    """The end of what a program has printed, where it says why it failed; concealed before it is cut."""
+    said = safe_line(_without(output, target), len(output))
+    return said if len(said) <= _END else f"…{said[1 - _END :]}"
+
+
+def _without(text: str, target: str | tuple[str, ...]) -> str:
+    for piece in sorted(set(_pieces(target)), key=len, reverse=True):
+        text = text.replace(piece, MASK)
+    return text
+
+
+def _pieces(target: str | tuple[str, ...]) -> Iterator[str]:
+    # The name of the program is none: without it nobody finds out why it cannot be started.
+    for word in target[1:] if isinstance(target, tuple) else (target,):
+        if "://" not in word:
+            yield from _of_word(word)
+            continue
+        address, _, query = word.partition("?")
+        yield from _of_word(address)
+        yield from _of_url(address)
+        yield from _of_query(query)
+
+
+def _of_word(word: str) -> Iterator[str]:
+    parts = [word, *_WORDS.split(word)]
+    yield from _telling([*parts, *map(unquote, parts)])
+
+
+def _of_query(query: str) -> Iterator[str]:
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        if name.lower() not in _ADDRESSES:
+            yield from _long_enough([value, unquote(value), unquote_plus(value), quote(unquote(value), safe="")])
+
+
+def _of_url(url: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+        found = [parts.password or "", parts.username or "", parts.hostname or "", parts.path.strip("/")]
+    except ValueError:
+        return
+    yield from _long_enough([*found, *map(unquote, found)])
+    if parts.username is not None:  # as it is sent, and as a receiver may repeat it
+        words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        yield base64.b64encode(words.encode()).decode()
+    yield from _telling(parts.netloc.split("."))  # some receivers are known by a name that nobody can guess
+
+
+def _long_enough(parts: Iterable[str]) -> Iterator[str]:
+    return (part for part in parts if len(part) >= 4)
+
+
+def _telling(parts: Iterable[str]) -> Iterator[str]:
+    """Those that are no mere words: to hide every `api` of a sentence would hide its meaning."""
+    for part in parts:
+        if len(part) >= 8 or (len(part) >= 4 and any(letter.isdigit() for letter in part)):
+            yield part

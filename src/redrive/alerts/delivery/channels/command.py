@@ -1,15 +1,20 @@
-"""A program of the user's: it gets the message as JSON on stdin, and the most important of it in its environment."""
+"""The channel `command`: a program that gets the message as JSON on stdin, and a summary in its environment."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import selectors
 import shlex
 import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from redrive.alerts.config.settings import Channel
-from redrive.alerts.delivery.channels.errors import DeliveryFailed, end_of
-from redrive.alerts.delivery.channels.process import ProcessEnded, run
+from redrive.alerts.delivery.channels import DeliveryFailed, end_of
 from redrive.alerts.delivery.message import Message
 
 
@@ -56,3 +61,112 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+_TAIL = 4_000
+"""Bytes of output that are kept: the last, where programs say why they failed."""
+_LOOK = 0.02
+"""Seconds between two looks whether it has ended: its output may be held open by a child of its own for longer."""
+_GRACE = 0.5
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnded:
+    """How a program ended. The code is None if it had to be stopped, and negative if a signal has ended it."""
+
+    code: int | None
+    output: str
+
+
+def run(words: Sequence[str], given: bytes, *, environment: Mapping[str, str], seconds: float) -> ProcessEnded:
+    """Start a program, give it a text on stdin, and wait; at the end of its time it is killed with its children.
+
+    What cannot be started is an OSError.
+    """
+    deadline = time.monotonic() + seconds
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        start_new_session=True,
+    )
+    with _Pipes(process, given) as pipes:
+        while process.poll() is None and (left := deadline - time.monotonic()) > 0:
+            pipes.turn(min(_LOOK, left))
+        code = process.poll()
+        if code is None:
+            _stop(process, pipes)
+        pipes.drain()
+        return ProcessEnded(code, pipes.tail.decode("utf-8", "replace"))
+
+
+class _Pipes:
+    """Both ends at once: a program may print before it has read, or never read at all."""
+
+    def __init__(self, process: subprocess.Popen[bytes], given: bytes) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.tail = b""
+        self._input, self._output, self._left = process.stdin, process.stdout, memoryview(given)
+        self._selector = selectors.DefaultSelector()
+        os.set_blocking(self._input.fileno(), False)
+        os.set_blocking(self._output.fileno(), False)
+        self._selector.register(self._input, selectors.EVENT_WRITE, self._write)
+        self._selector.register(self._output, selectors.EVENT_READ, self._read)
+
+    def __enter__(self) -> _Pipes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        with contextlib.suppress(OSError):
+            self._input.close()
+        self._output.close()
+
+    def turn(self, seconds: float) -> None:
+        """Pass on what there is; wait so long for there to be something."""
+        if not self._selector.get_map():
+            time.sleep(seconds)
+            return
+        for key, _ in self._selector.select(seconds):
+            key.data()
+
+    def drain(self) -> None:
+        """Take what is there already, but not what a child that lives on may yet write."""
+        for _ in range(64):
+            if not self._read():
+                return
+
+    def _write(self) -> None:
+        try:
+            self._left = self._left[os.write(self._input.fileno(), self._left) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it has read enough
+            self._left = self._left[:0]
+        if not self._left:
+            self._selector.unregister(self._input)
+            with contextlib.suppress(OSError):
+                self._input.close()
+
+    def _read(self) -> bool:
+        try:
+            found = os.read(self._output.fileno(), 65_536)
+        except BlockingIOError:
+            return False
+        if not found and self._output in self._selector.get_map():
+            self._selector.unregister(self._output)
+        self.tail = (self.tail + found)[-_TAIL:]
+        return bool(found)
+
+
+def _stop(process: subprocess.Popen[bytes], pipes: _Pipes) -> None:
+    for which in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, which)  # it leads a session of its own, so the number is its group's too
+        end = time.monotonic() + _GRACE
+        while process.poll() is None and (left := end - time.monotonic()) > 0:
+            pipes.turn(min(_LOOK, left))

@@ -11,11 +11,10 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 from redrive.alerts.config.settings import Channel
-from redrive.alerts.delivery.channels.errors import DeliveryFailed
-from redrive.alerts.delivery.channels.http import post
-from redrive.alerts.delivery.channels.webhook import address
+from redrive.alerts.delivery.channels import DeliveryFailed
+from redrive.alerts.delivery.channels.webhook import address, post
+from redrive.alerts.delivery.format import cut
 from redrive.alerts.delivery.message import Message
-from redrive.alerts.delivery.safe_text import cut
 from redrive.model.alerts import Severity, What
 
 ENDPOINT = "https://events.pagerduty.com/v2/enqueue"

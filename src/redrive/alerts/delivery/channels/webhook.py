@@ -1,17 +1,28 @@
-"""Webhooks: the message as JSON, or as Slack wants it, posted to an address."""
+"""Webhooks: the message as JSON, or as Slack takes it. `post` sends it within a time and follows no redirect."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
+import socket
+import ssl
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+import redrive
 from redrive.alerts.config.settings import Channel
-from redrive.alerts.delivery.channels.http import post
+from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.message import Message
+from redrive.classify.detail import body_detail
+from redrive.classify.retry_after import retry_after
 
 
 def send_document(channel: Channel, message: Message) -> None:
@@ -40,3 +51,176 @@ def signature(key: bytes, body: bytes) -> Mapping[str, str]:
 def address(channel: Channel) -> str:
     """The target, which is one text for every channel but a command."""
     return channel.target if isinstance(channel.target, str) else " ".join(channel.target)
+
+
+_BODY = 16_384
+"""Bytes of an answer that are read: enough to learn why it was refused."""
+# Answers below 500 after which the same request may be taken.
+_PASSING = frozenset({408, 425, 429})
+
+
+def post(url: str, body: bytes, *, seconds: float, headers: Mapping[str, str] | None = None) -> None:
+    """Post JSON; anything but an answer 2xx within that time is a `DeliveryFailed`.
+
+    It is done in a thread of its own, for neither the look-up of a name nor a server that sends a byte now and then
+    keeps to the timeout of a socket. That thread is left behind if its time is over, with its connection cut.
+    """
+    exchange = _Exchange(_read(url), body, headers or {}, seconds)
+    threading.Thread(target=exchange.run, name="redrive alert", daemon=True).start()
+    exchange.done.wait(seconds)
+    failed = exchange.failure(seconds)
+    exchange.cut_off()
+    if failed is not None:
+        raise failed
+
+
+class _Connection(HTTPConnection):
+    """A connection that can be cut off from another thread, even while TLS is being agreed upon."""
+
+    def __init__(self, host: str, port: int, *, tls_name: str | None, timeout: float) -> None:
+        super().__init__(host, port, timeout=timeout)
+        self._tls_name = tls_name
+        self.held: socket.socket | None = None
+
+    def connect(self) -> None:
+        super().connect()  # through the proxy, where there is one
+        self.held = self.sock
+        if self._tls_name is not None:
+            secure = ssl.create_default_context().wrap_socket(
+                self.sock, server_hostname=self._tls_name, do_handshake_on_connect=False
+            )
+            self.sock = self.held = secure
+            secure.do_handshake()
+
+
+class _Exchange:
+    """A request and what has come back of it so far."""
+
+    def __init__(self, url: SplitResult, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
+        self._url, self._body, self._headers, self._seconds = url, body, headers, seconds
+        self.done = threading.Event()
+        self._connection: _Connection | None = None
+        self._given_up = False
+        self._error: Exception | None = None
+        self._answer: HTTPResponse | None = None
+        self._said = b""
+
+    def run(self) -> None:
+        """Make the request; whatever goes wrong is kept for `failure`."""
+        try:
+            self._connection, target, headers = _towards(self._url, self._seconds)
+            if self._given_up:
+                return
+            self._connection.request("POST", target, self._body, {**headers, **self._headers})
+            self._answer = self._connection.getresponse()
+            if not _is_taken(self._answer.status):
+                self._read_on(self._answer)
+        except Exception as error:  # of foreign code, in a thread where nobody would hear it
+            self._error = error
+        finally:
+            self.done.set()
+            for opened in (self._answer, self._connection):  # the answer takes the connection's socket over
+                if opened is not None:
+                    opened.close()
+
+    def _read_on(self, answer: HTTPResponse) -> None:
+        while len(self._said) < _BODY and (more := answer.read1(_BODY)):
+            self._said += more
+
+    def cut_off(self) -> None:
+        """End what may still be under way."""
+        self._given_up = True
+        held = self._connection.held if self._connection is not None else None
+        if held is not None:
+            with contextlib.suppress(OSError):
+                # Not the method of a TLS socket, which the other thread may be reading from.
+                socket.socket.shutdown(held, socket.SHUT_RDWR)
+
+    def failure(self, seconds: float) -> DeliveryFailed | None:
+        """What went wrong, as far as is known now."""
+        if self._answer is not None:
+            return _judged(self._answer, self._said)
+        if self._error is not None:
+            return _unreached(self._error)
+        return DeliveryFailed(f"the receiver has not answered within {seconds:.3g} s")
+
+
+def _read(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise DeliveryFailed("the channel's URL cannot be read: it must be http://… or https://…", permanent=True)
+    return parts
+
+
+def _towards(url: SplitResult, seconds: float) -> tuple[_Connection, str, dict[str, str]]:
+    """The connection to make, what to ask it for, with which headers; by way of the proxy that the machine has set."""
+    from urllib.request import getproxies, proxy_bypass
+
+    host, secure = url.hostname or "", url.scheme == "https"
+    port = url.port or (443 if secure else 80)
+    target = quote(url.path or "/", safe="/%:@!$&'()*+,;=~-._") + (
+        f"?{quote(url.query, safe='/%:@!$&()*+,;=~-._?')}" if url.query else ""
+    )
+    headers = {
+        "Content-Type": "application/json; charset=utf-8",
+        "User-Agent": f"redrive/{redrive.__version__}",
+        "Connection": "close",
+    }
+    if url.username is not None:
+        headers["Authorization"] = _basic(url)
+    via = getproxies().get(url.scheme)
+    if not via or proxy_bypass(host):
+        return _Connection(host, port, tls_name=host if secure else None, timeout=seconds), target, headers
+    proxy = urlsplit(via if "://" in via else f"http://{via}")
+    connection = _Connection(proxy.hostname or "", proxy.port or 80, tls_name=host if secure else None, timeout=seconds)
+    allowed = {"Proxy-Authorization": _basic(proxy)} if proxy.username is not None else {}
+    if secure:
+        connection.set_tunnel(host, port, allowed)
+    else:
+        place = f"[{host}]" if ":" in host else host
+        target, headers = f"http://{place}:{port}{target}", {**headers, "Host": f"{place}:{port}", **allowed}
+    return connection, target, headers
+
+
+def _basic(url: SplitResult) -> str:
+    words = f"{unquote(url.username or '')}:{unquote(url.password or '')}"
+    return "Basic " + base64.b64encode(words.encode()).decode()
+
+
+def _is_taken(status: int) -> bool:
+    return 200 <= status < 300
+
+
+def _judged(answer: HTTPResponse, said: bytes) -> DeliveryFailed | None:
+    status = answer.status
+    if _is_taken(status):
+        return None
+    if 300 <= status < 400:
+        return DeliveryFailed(
+            f"the receiver answered {status}: a redirect is not followed, give the address itself", permanent=True
+        )
+    detail = body_detail(said.decode("utf-8", "replace"))
+    told = f"the receiver answered {status}" + (f": {detail}" if detail else "")
+    passes = status >= 500 or status in _PASSING
+    wait = retry_after(answer.headers, datetime.now(UTC)) if passes else None
+    return DeliveryFailed(told, permanent=not passes, retry_after=wait)
+
+
+def _unreached(error: Exception) -> DeliveryFailed:
+    """Nobody knows whether it is the network, the receiver or the address: it may pass."""
+    explained: tuple[tuple[type[Exception], Callable[[Any], str]], ...] = (
+        (socket.gaierror, lambda error: f"the receiver's name cannot be looked up: {error.strerror}"),
+        (ssl.SSLCertVerificationError, lambda error: f"the receiver's certificate is refused: {error.verify_message}"),
+        (ssl.SSLError, lambda error: f"no TLS connection: {error.reason or error.strerror}"),
+        (TimeoutError, lambda error: "the receiver has not answered in time"),
+        (OSError, lambda error: f"no connection: {error.strerror or error}"),
+        (HTTPException, lambda error: f"the receiver does not answer in HTTP ({type(error).__name__})"),
+    )
+    for kind, words in explained:
+        if isinstance(error, kind):
+            return DeliveryFailed(words(error))
+    return DeliveryFailed(f"{type(error).__name__}: {error}")
