@@ -9,7 +9,7 @@ from sqlalchemy import insert, select, update
 
 import redrive
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings
-from redrive.alerts.lifecycle import open_alerts
+from redrive.alerts.lifecycle import queries
 from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.lifecycle.rows import record_of
 from redrive.errors import AlertError
@@ -323,7 +323,7 @@ def test_time_passes_without_holding_up_others_where_nothing_comes_of_it(ledger,
 def test_a_run_waits_for_the_alerts_it_touches_and_for_no_others(ledger, monkeypatch):
     ledger.apply(judgement(*many(30), finding("run:a:failed", key="run:a")), now=NOON)
     read = []
-    monkeypatch.setattr(open_alerts, "record_of", lambda row: read.append(row.key) or record_of(row))
+    monkeypatch.setattr(queries, "record_of", lambda row: read.append(row.key) or record_of(row))
     changed = ledger.apply(judgement(finding(), judged=["run:a:failed"]), now=after(1))
     changed += ledger.apply(judgement(judged=["run:vendor:failed"]), now=after(2))
     assert [alert.key for alert in changed] == ["run:vendor", "run:a", "run:vendor"]

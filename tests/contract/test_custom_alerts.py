@@ -9,7 +9,7 @@ from sqlalchemy import select
 from redrive._internal.masking import mask
 from redrive.alerts.config.settings import AlertSettings, Channel, PipelineSettings
 from redrive.alerts.delivery.message import compose
-from redrive.alerts.lifecycle.keys import StoredKeys
+from redrive.alerts.lifecycle.rows import StoredKeys
 from redrive.alerts.service import Alerts
 from redrive.model.alerts import AlertStatus, Facts, Severity, What
 from redrive.store.schema import alert_sends, alert_silences, alerts

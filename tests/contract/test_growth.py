@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from redrive.alerts.config.settings import AlertSettings, Thresholds
-from redrive.alerts.rules.growth import old_letters, sizes
+from redrive.alerts.rules.levels import old_letters, sizes
 from redrive.observe import prometheus
 from redrive.store.schema import letters
 from tests.support.run_history import levels_of

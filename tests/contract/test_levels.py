@@ -12,7 +12,7 @@ from redrive.alerts.config.settings import AlertSettings, PipelineSettings
 from redrive.alerts.facts.sla import SlaMonitor
 from redrive.alerts.facts.snapshot import Window
 from redrive.alerts.lifecycle.repository import AlertRepository
-from redrive.alerts.rules.watch import freshness
+from redrive.alerts.rules.run_levels import freshness
 from redrive.model.alerts import Subject
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.schema import runs, service_minutes, service_rollups

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 import redrive
 from redrive.alerts.facts import runs as judging
 from redrive.alerts.facts import sla_calendar
-from redrive.alerts.lifecycle import open_alerts
+from redrive.alerts.lifecycle import queries
 from redrive.calls.metrics.publisher import MetricsBatch
 from redrive.calls.metrics.window import MetricsWindow
 from redrive.errors import FlowError, LetterError, PipelineError, RunStopped, StoreError
@@ -515,4 +515,4 @@ def test_rubbish_is_refused_and_nothing_is_removed(store, few, older_than, says)
 def test_as_much_is_kept_as_the_rules_look_at():
     assert finished.NEWEST >= judging._HISTORY_RUNS
     assert sla_calendar.KNOWN + timedelta(days=sla_calendar.BACK) <= finished.LEARNED
-    assert finished.UNTOLD >= open_alerts._REMEMBERED
+    assert finished.UNTOLD >= queries._REMEMBERED

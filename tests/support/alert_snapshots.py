@@ -18,7 +18,7 @@ from redrive.alerts.facts.snapshot import (
     ServiceSnapshot,
     Window,
 )
-from redrive.alerts.rules.registry import of_levels, of_run
+from redrive.alerts.rules import of_levels, of_run
 from redrive.model.alerts import Finding, Subject
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

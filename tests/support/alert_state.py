@@ -7,6 +7,8 @@ from redrive.alerts.conditions import NO_LONGER
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle import state_machine
+from redrive.alerts.lifecycle.change_set import apply_judgement
+from redrive.alerts.lifecycle.evidence import RECOVERED
 from redrive.model.alerts import Finding, Severity, Subject
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
@@ -37,7 +39,7 @@ class Books:
         judged = frozenset({*judged, *(one.evidence for one in findings)})
         judgement = Judgement(findings=findings, judged=judged, judged_under=frozenset(under))
         now = after(at)
-        changes = state_machine.apply_judgement(
+        changes = apply_judgement(
             self.cases,
             judgement,
             now,
@@ -66,7 +68,7 @@ class Books:
         same = [one for one in self.over if (one.key, one.condition) == (found.key, found.condition)]
         return found.key not in self.cases and any(
             one.facts.run_id == found.facts.run_id
-            or (found.condition == state_machine.RECOVERED and one.opened_at >= now - timedelta(days=1))
+            or (found.condition == RECOVERED and one.opened_at >= now - timedelta(days=1))
             for one in same
         )
 

@@ -29,10 +29,10 @@ from redrive.alerts.facts.runs import (
 )
 from redrive.alerts.facts.snapshot import Judgement, LevelSnapshot
 from redrive.alerts.lifecycle.debounce import Debouncer
-from redrive.alerts.lifecycle.repository import OPEN, AlertRepository
-from redrive.alerts.lifecycle.retired import is_about, withdraw
+from redrive.alerts.lifecycle.queries import OPEN, is_about, withdraw
+from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.lifecycle.silences import SilenceLog, check_silence
-from redrive.alerts.rules import registry
+from redrive.alerts.rules import of_levels, of_run
 from redrive.clock import Clock
 from redrive.dlq.status import actor
 from redrive.errors import AlertError, StoreError
@@ -108,7 +108,7 @@ class Alerts:
         snapshot, at = self._database.read(lambda connection: self._read_run(connection, run, now))
         if snapshot is None:
             return []
-        judgement = registry.of_run(snapshot, self.settings, now=at)
+        judgement = of_run(snapshot, self.settings, now=at)
         if snapshot.is_history:
             judgement = _keep_run_evidence(judgement)
 
@@ -137,7 +137,7 @@ class Alerts:
         Returns:
             The alerts that were opened, escalated or resolved.
         """
-        changed = self._apply(registry.of_levels(snapshot, self.settings), as_of=snapshot.now, only_if=only_if)
+        changed = self._apply(of_levels(snapshot, self.settings), as_of=snapshot.now, only_if=only_if)
         return self.resolve_handled_letters() + changed
 
     def apply(self, judgement: Judgement) -> list[Alert]:

@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from typer.main import get_command
 
+from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings, Thresholds
 from redrive.alerts.facts.snapshot import (
     DeadTasks,
@@ -30,7 +31,7 @@ from redrive.alerts.facts.snapshot import (
     TableRows,
     Window,
 )
-from redrive.alerts.rules.registry import CONDITIONS, RUN_RULES, of_levels, of_run
+from redrive.alerts.rules import RUN_RULES, of_levels, of_run
 from redrive.alerts.watch.watchers import WatchRegistry
 from redrive.cli.app import app
 from redrive.model.alerts import Severity, Subject

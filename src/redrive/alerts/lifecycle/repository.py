@@ -6,10 +6,10 @@ are sent later by `redrive.alerts.delivery`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -18,22 +18,29 @@ from redrive.alerts.conditions import CUSTOM, NO_LONGER
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import safe, safe_line
 from redrive.alerts.delivery.outbox import Outbox
-from redrive.alerts.delivery.unreached import Unreached, unconfigured_messages, unreached_channels
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle import state_machine
-from redrive.alerts.lifecycle.keys import StoredKeys, as_sent_before
-from redrive.alerts.lifecycle.open_alerts import (
+from redrive.alerts.lifecycle.change_set import apply_judgement
+from redrive.alerts.lifecycle.evidence import AlertRecord, Evidence
+from redrive.alerts.lifecycle.queries import (
+    AlertQueries,
+    Unreached,
     is_known,
     open_record,
     open_records,
     record_by_id,
-    shared_by,
     touched_records,
+    unreached_channels,
     without_newer,
 )
-from redrive.alerts.lifecycle.rows import TITLE, alert_of, columns_of, fit_to_store, record_of, send_of
-from redrive.alerts.lifecycle.silences import Silenced, SilenceLog, end_snoozes, insert_silence, read_silenced
-from redrive.alerts.lifecycle.state_machine import AlertChange, AlertRecord, Evidence
+from redrive.alerts.lifecycle.rows import (
+    TITLE,
+    columns_of,
+    fit_to_store,
+    record_of,
+)
+from redrive.alerts.lifecycle.silences import Silenced, SilenceLog, end_snoozes, insert_silence
+from redrive.alerts.lifecycle.state_machine import AlertChange
 from redrive.errors import AlertError
 from redrive.model.alerts import (
     Alert,
@@ -41,8 +48,6 @@ from redrive.model.alerts import (
     AlertStatus,
     Facts,
     Finding,
-    Send,
-    SendStatus,
     Severity,
     Silence,
     Subject,
@@ -51,11 +56,8 @@ from redrive.model.alerts import (
 from redrive.store.database import Database
 from redrive.store.repositories.watches import is_watched
 from redrive.store.retention.finished import Retention
-from redrive.store.schema import ALERT_IS_OPEN, alert_sends, alerts
-from redrive.store.sql import in_ids
+from redrive.store.schema import ALERT_IS_OPEN, alerts
 
-OPEN = "open"
-"""The status that operators filter by: every alert that is not resolved."""
 TEST = "test"
 
 _REPORTED = {What.OPENED, What.ESCALATED, What.RESOLVED}
@@ -74,13 +76,12 @@ class _Applied(NamedTuple):
     reported: list[Alert]
 
 
-class AlertRepository:
+class AlertRepository(AlertQueries):
     """Apply judgements and the decisions of operators to the stored alerts, and write the messages about them."""
 
     def __init__(self, database: Database, settings: AlertSettings) -> None:
-        self._database, self._settings = database, settings
+        super().__init__(database, settings)
         self._outbox = Outbox(database, settings)
-        self._keys = StoredKeys(database)
 
     # ── judgements ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,7 +112,7 @@ class AlertRepository:
             records = touched_records(
                 connection, current, and_waiting=not watched, and_sent=not watched and bool(silenced)
             )
-            changed = state_machine.apply_judgement(
+            changed = apply_judgement(
                 records,
                 current if watched else _without_persist(current),
                 at,
@@ -192,9 +193,6 @@ class AlertRepository:
         )
         row = connection.execute(last).first()
         return 0 if row is None or row.resolution != NO_LONGER else row.evidence.get("returns", 0) + 1
-
-    def _silenced(self, connection: Connection, now: datetime) -> Silenced:
-        return read_silenced(connection, self._settings.maintenance, now)
 
     def _pass_time(
         self, records: Mapping[str, AlertRecord], now: datetime, silenced: Silenced, *, repeats: bool = True
@@ -286,87 +284,6 @@ class AlertRepository:
 
         return next(iter(self._database.write(work, done=_is_written).reported), None)
 
-    # ── queries of operators ──────────────────────────────────────────────────────────────────────────────────────────
-
-    def find(
-        self,
-        *,
-        status: AlertStatus | str | None = None,
-        urgency: Severity | str | None = None,
-        subject: str | None = None,
-        condition: str | None = None,
-        since: datetime | None = None,
-        limit: int = 100,
-    ) -> list[Alert]:
-        """Return the alerts that match, the newest first.
-
-        Args:
-            status: "open" for every alert that is not resolved; any other status matches exactly.
-            urgency: The severity.
-            subject: The name of a pipeline, flow or service, also of a member of a shared alert.
-            condition: The name of a condition, such as "sla_missed".
-            since: The earliest time at which the alert was last seen.
-            limit: The maximum number of alerts.
-        """
-        query: Any = select(alerts)
-        if status == OPEN:
-            query = query.where(ALERT_IS_OPEN)
-        elif status is not None:
-            query = query.where(alerts.c.status == AlertStatus(status).value)
-        if urgency is not None:
-            query = query.where(alerts.c.urgency == Severity(urgency).value)
-        if condition is not None:
-            query = query.where(alerts.c.condition == condition)
-        if since is not None:
-            query = query.where(alerts.c.last_seen >= since)
-
-        def work(connection: Connection) -> list[Alert]:
-            matching = query
-            if subject is not None:
-                names = {subject, self._keys.of_name(subject)}
-                matching = matching.where(
-                    alerts.c.subject.in_(names) | in_ids(alerts.c.id, shared_by(connection, subject))
-                )
-            return [alert_of(row) for row in connection.execute(matching.order_by(alerts.c.id.desc()).limit(limit))]
-
-        return self._database.read(work)
-
-    def get(self, alert_id: int) -> Alert:
-        """Return the alert with this id."""
-        return self._database.read(lambda connection: record_by_id(connection, alert_id).alert)
-
-    def open_id(self, key: str) -> int | None:
-        """Return the id of the open alert of this key that was sent; None if there is none."""
-        column, stored = alerts.c, self._keys.of(key)
-        known = select(column.id, column.key).where(ALERT_IS_OPEN, column.status != AlertStatus.WAITING.value)
-
-        def work(connection: Connection) -> int | None:
-            exact = {row.key: row.id for row in connection.execute(known.where(column.key.in_({key, stored})))}
-            if exact:
-                return exact.get(key, exact.get(stored))
-            # Older versions stored keys unmasked, and sent them masked.
-            sent = [row.id for row in connection.execute(known) if as_sent_before(row.key) == key]
-            return sent[0] if len(sent) == 1 else None
-
-        return self._database.read(work)
-
-    def sends(self, alert_id: int) -> list[Send]:
-        """Return the messages about an alert, the oldest first."""
-        query = select(alert_sends).where(alert_sends.c.alert_id == alert_id).order_by(alert_sends.c.id)
-        return self._database.read(lambda connection: [send_of(row) for row in connection.execute(query)])
-
-    def unsent(self) -> list[Send]:
-        """Return the messages that are waiting for delivery or that failed, the oldest first.
-
-        A message for a channel that is not configured waits until a process with that channel sends it.
-        """
-        query = select(alert_sends).where(alert_sends.c.status != SendStatus.SENT.value).order_by(alert_sends.c.id)
-        return self._database.read(lambda connection: [send_of(row) for row in connection.execute(query)])
-
-    def unconfigured(self) -> list[Send]:
-        """Return the messages that wait for channels which these settings do not have, the oldest first."""
-        return self._database.read(lambda connection: unconfigured_messages(connection, self._settings))
-
     # ── decisions of operators ────────────────────────────────────────────────────────────────────────────────────────
 
     def acknowledge(self, alert_id: int, *, by: str, note: str | None = None, now: datetime | None = None) -> Alert:
@@ -403,10 +320,6 @@ class AlertRepository:
 
         return self._database.write(work, done=_is_written).reported[0]
 
-    def stored_subject(self, name: str) -> str:
-        """Return the form in which alerts store a subject."""
-        return self._keys.of_name(name)
-
     def snooze(self, alert_id: int, *, length: timedelta, reason: str, by: str, now: datetime | None = None) -> Silence:
         """Silence one alert. If it is still open when the snooze ends, it is sent again, even if it was acknowledged.
 
@@ -427,17 +340,6 @@ class AlertRepository:
             return record, silence
 
         return self._database.write(work)[1]
-
-    def silenced_until(self, selected: Collection[Alert], *, now: datetime | None = None) -> dict[int, datetime]:
-        """Return the end of the silence of each silenced alert, by id."""
-
-        def work(connection: Connection) -> dict[int, datetime]:
-            at = self._database.dialect.now(connection) if now is None else now
-            silenced = self._silenced(connection, at)
-            ends = {alert.id: silenced.until(alert) for alert in selected if not alert.is_over}
-            return {alert_id: until for alert_id, until in ends.items() if until is not None}
-
-        return self._database.read(work)
 
     def put_test(self, urgency: Severity, *, pipeline: str | None = None, now: datetime | None = None) -> Alert:
         """Store a test alert that is resolved at once; it is sent over the routes of a real alert."""

@@ -1,4 +1,9 @@
-"""Mapping between rows of the store and alerts, their evidence, and messages; used by the repository and the outbox."""
+"""Stored forms of alerts, their evidence, messages and keys; used by the repository and the outbox.
+
+A key may contain text that a user's program chose. Its stored form has no secrets, is unique, and is the same in
+messages. If keys were masked only when they are sent, two keys could become equal, and a receiver such as PagerDuty
+would resolve the incident of one alert with the other.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,57 @@ from sqlalchemy import Row
 
 from redrive.alerts.conditions import CUSTOM
 from redrive.alerts.delivery.format import safe_document, safe_line
-from redrive.alerts.lifecycle.keys import StoredKeys
-from redrive.alerts.lifecycle.state_machine import AlertRecord, Evidence, Snooze, brief_facts
+from redrive.alerts.lifecycle.evidence import AlertRecord, Evidence, Snooze, brief_facts
+from redrive.dlq.insert.digests import Digests
 from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Severity, Subject, What
+from redrive.store.database import Database
+
+LONGEST = 255
+"""Maximum length of a key in characters; the limit of PagerDuty."""
+_READABLE_LENGTH = 230  # characters of a masked key before its digest
+
+
+class StoredKeys:
+    """The stored forms of keys, for one store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._digests: Digests | None = None
+
+    def of(self, key: str) -> str:
+        """Return the key under which an alert is stored and sent.
+
+        This is the key itself, unless it would be masked or cut in a message. Then it is the masked key with a digest
+        of the whole key, computed with the salt of the store. The stored form of a stored form is the same.
+        """
+        kind, _, name = key.partition(":")
+        if _is_shown_unchanged(key) and _is_shown_unchanged(name):
+            return key
+        digest = self._digest(key)
+        readable = f"{safe_line(key, _READABLE_LENGTH)} #{digest}"
+        is_kept = readable.startswith(f"{kind}:") and _is_shown_unchanged(readable)
+        if is_kept and _is_shown_unchanged(readable.partition(":")[2]):
+            return readable
+        return f"{safe_line(kind, _READABLE_LENGTH)}:#{digest}"
+
+    def of_name(self, name: str) -> str:
+        """Return the subject of an alert that a program opens under a key: the stored form of that key."""
+        return self.of(f"{CUSTOM}:{name}").removeprefix(f"{CUSTOM}:")
+
+    def _digest(self, key: str) -> str:
+        if self._digests is None:
+            self._digests = Digests.of(self._database)
+        return self._digests.short(f"alert key:{key}")
+
+
+def as_sent_before(key: str) -> str:
+    """Return the form in which older versions sent a key that they stored unmasked."""
+    return safe_line(key, 1_000)
+
+
+def _is_shown_unchanged(text: str) -> bool:
+    return safe_line(text, LONGEST) == text
+
 
 TITLE = 500
 """Maximum length of a title or a resolution, in characters."""

@@ -1,184 +1,42 @@
-"""Rules on levels: deadlines, lost runs, durations, open letters, row counts, replication slots and consumer lag.
-
-Used by the registry. Rules on services are in `redrive.alerts.rules.services`.
-"""
+"""Rules on levels: letters, sizes, tables, replication slots, consumer lag, defined conditions, failed measurements."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
 
 from redrive.alerts.conditions import make_finding
-from redrive.alerts.config.settings import AlertSettings
+from redrive.alerts.config.settings import AlertSettings, ConditionSettings
 from redrive.alerts.delivery.format import (
+    TITLE_LENGTH,
     command,
     counted,
     gigabytes,
     letters_sql,
     percent,
+    safe_line,
     short,
     span,
     text,
-    wall,
+    whole,
 )
-from redrive.alerts.facts.run_history import facts_of, goes_on, stale, zone_of
 from redrive.alerts.facts.snapshot import (
-    DueRun,
+    Figure,
     Judgement,
     Lag,
     LevelSnapshot,
     PendingLetters,
-    RunSnapshot,
     Slot,
+    TableAge,
     TableRows,
 )
-from redrive.alerts.rules.runs import dead, duration
 from redrive.model.alerts import Facts, Finding, Subject
 
 _DAY = timedelta(days=1)
-_LOOP_FAILURES = 3  # failures after which a resumed run counts as looping
 _SLOTS = (
     "SELECT slot_name, active, pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) AS behind "
     "FROM pg_replication_slots ORDER BY restart_lsn"
 )
-
-# ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def deadlines(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Return deadlines that have passed without a complete run. A late run ends the miss when it completes.
-
-    A missed deadline stays missed on a following day without a deadline: Friday's missing run is still missing on
-    Saturday. Within the grace period a new deadline is not judged, and an earlier miss stays as it is.
-    """
-    if "due" in snapshot.unknown:
-        return Judgement()
-    due = [due_run for due_run in snapshot.due if snapshot.knows("due", due_run.subject.ident)]
-    grace = timedelta(seconds=settings.thresholds.sla_grace)
-    is_there = {
-        due_run.subject.ident
-        for due_run in due
-        if due_run.done_at is not None or (due_run.last_complete is not None and due_run.last_complete > due_run.sla)
-    }
-    missed = [
-        due_run for due_run in due if snapshot.now > due_run.sla + grace and due_run.subject.ident not in is_there
-    ]
-    # A flow without a time of day may have runs with SLAs of their own: see `sla_rules.under_way`.
-    inactive = {ident for ident in snapshot.inactive if snapshot.knows("running", ident)}
-    names = is_there | {due_run.subject.ident for due_run in missed} | inactive
-    return Judgement(
-        findings=tuple(_missed_finding(due_run, snapshot, settings) for due_run in missed),
-        judged=frozenset({f"sla:{name}" for name in names} | {f"sla_risk:{name}" for name in inactive}),
-    )
-
-
-def _missed_finding(due: DueRun, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
-    name, zone, now = short(due.subject.name), zone_of(due, settings), snapshot.now
-    run = next((running for running in snapshot.running if running.run_id == due.run_id), None)
-    ago = (now - due.sla).total_seconds()
-    at = wall(due.sla, zone, now)
-    measured = {"late by": ago, "threshold": settings.thresholds.sla_grace}
-    if run is not None:
-        title, facts = _under_way(run, at, settings, snapshot)
-        facts = replace(facts, measured={**facts.measured, **measured})
-    else:
-        kind = "--flow" if due.subject.kind == "flow" else "--pipeline"
-        title = (
-            f"{name} is not done, and it was due at {at}"
-            if due.started
-            else f"{name}: nothing has run, and it was due at {at}"
-        )
-        facts = Facts(
-            status="not done" if due.started else "not started",
-            run_id=due.run_id,
-            measured=measured,
-            affected=(due.subject.name,),
-            commands=(command("runs", "ls", kind, due.subject.name),),
-            next_step=(
-                "nothing starts it but your scheduler: see why that did not, and run it"
-                if not due.started
-                else "it does not go on by itself: see why it ended, and run it again"
-            ),
-        )
-    facts = replace(facts, impact=stale(due, due.sla, zone, now), sla=due.sla)
-    return make_finding(
-        "sla_missed",
-        due.subject,
-        title,
-        facts,
-        key=f"sla:{due.subject.ident}",
-        evidence=f"sla:{due.subject.ident}",
-        since=due.sla + timedelta(seconds=settings.thresholds.sla_grace),
-    )
-
-
-def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, snapshot: LevelSnapshot) -> tuple[str, Facts]:
-    name = short(run.subject.name)
-    if run.status == "running" and not run.lost:
-        title, step = f"{name} still runs, and it was due at {at}", "it goes on until it is complete"
-    else:
-        how = "is lost" if run.lost else f"is {run.status}"
-        title, step = (
-            f"{name} {how}, and it was due at {at}",
-            f"nothing but your scheduler starts it again: {goes_on(run)}",
-        )
-    return title, facts_of(run, settings, snapshot.now, next_step=step)
-
-
-def lost(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Return runs that are running by their status but have no live executor, or one that is failing repeatedly."""
-    runs = _known_running(snapshot)
-    findings = [_lost_finding(run, snapshot, settings) for run in runs if run.lost or _is_looping(run)]
-    return Judgement(findings=tuple(findings)) + snapshot.judged("running", "level:lost:", (run.ident for run in runs))
-
-
-def _is_looping(run: RunSnapshot) -> bool:
-    """Return whether a run fails each time it is resumed."""
-    return run.status == "running" and run.failures >= _LOOP_FAILURES
-
-
-def _lost_finding(run: RunSnapshot, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding:
-    name = short(run.subject.name)
-    done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
-    done = done or f"{counted(run.written, 'row')} written"
-    if run.lost:
-        title = f"{name} has died while it ran: no process is behind it any more ({done})"
-        step = f"nothing but your scheduler starts it again: {goes_on(run)}"
-    else:
-        title = f"{name} has failed or died {run.failures:,} times, and runs once more ({done})"
-        step = "it goes on until it is complete, or ends as it did before: see what kills it, memory first"
-    return make_finding(
-        "retries_exhausted",
-        run.subject,
-        title,
-        facts_of(run, settings, snapshot.now, next_step=step, measured={"failures": run.failures}),
-        key=f"run:{run.ident}",
-        evidence=f"level:lost:{run.ident}",
-        persist=settings.recovery,
-    )
-
-
-def durations(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Return running runs that take longer than usual."""
-    runs = _known_running(snapshot)
-    findings = [
-        duration(run, settings, snapshot.now, evidence=f"level:duration:{run.subject.ident}", persist=settings.persist)
-        for run in runs
-        if run.status == "running" and not run.lost
-    ]
-    judged = snapshot.judged("running", "level:duration:", (run.subject.ident for run in runs))
-    return Judgement(findings=tuple(finding for finding in findings if finding is not None)) + judged
-
-
-def dead_tasks(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
-    """Return dead tasks that wait for an operator, in all flows that are not over."""
-    of_runs = sum((dead(run, settings, snapshot.now) for run in _known_running(snapshot)), Judgement())
-    return of_runs + snapshot.judged("running", "dead:", ())
-
-
-def _known_running(snapshot: LevelSnapshot) -> list[RunSnapshot]:
-    return [run for run in snapshot.running if snapshot.knows("running", run.subject.ident)]
 
 
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,7 +116,7 @@ def pending_in_all(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgemen
     return Judgement(findings=(finding,), judged=frozenset({evidence}))
 
 
-# ── beside the store ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tables, slots and consumers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def row_counts(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
@@ -297,6 +155,35 @@ def _row_count_finding(table: TableRows, settings: AlertSettings) -> Finding | N
         key=f"rows:{table.name}",
         evidence=f"level:rows:{table.name}",
         persist=settings.persist,
+    )
+
+
+def table_freshness(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return watched tables whose newest row is older than their `fresh_within`, or that have none."""
+    old = [table for table in snapshot.table_ages if table.age is None or table.age > table.within]
+    judged = snapshot.judged("newest", "level:stale_table:", (table.name for table in snapshot.table_ages))
+    return Judgement(findings=tuple(_stale_table(table, settings) for table in old)) + judged
+
+
+def _stale_table(table: TableAge, settings: AlertSettings) -> Finding:
+    since = "has no rows" if table.newest is None else f"is stale since {whole(table.newest)}"
+    commands = () if table.pipeline is None else (command("runs", "ls", "--pipeline", table.pipeline),)
+    facts = Facts(
+        status="stale",
+        impact=f"{table.name} {since}, by its newest {table.column}",
+        measured={"threshold": table.within} if table.age is None else {"age": table.age, "threshold": table.within},
+        affected=() if table.pipeline is None else (table.pipeline,),
+        commands=commands,
+        sql=f"SELECT max({table.column}) FROM {table.name}",
+        next_step="check what writes to this table",
+    )
+    return make_finding(
+        "stale",
+        Subject(kind="table", name=table.name),
+        f"{short(table.name)} {since}; its newest {short(table.column)} may be {span(table.within)} old",
+        facts,
+        key=f"stale_table:{table.name}",
+        evidence=f"level:stale_table:{table.name}",
     )
 
 
@@ -368,4 +255,168 @@ def _lag_finding(lag: Lag, settings: AlertSettings) -> Finding | None:
         key=f"lag:{lag.consumer}",
         evidence=f"level:lag:{lag.consumer}",
         persist=settings.persist,
+    )
+
+
+# ── growth ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_PURGE = "dlq purge and store purge remove what is finished; [retention] in redrive.toml lets the watch do so every day"
+
+
+def old_letters(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return pipelines whose oldest open letter has waited for too long."""
+    known = [letters for letters in snapshot.letters if snapshot.knows("letters", letters.pipeline)]
+    findings = [
+        finding for letters in known if (finding := _old_letters_finding(letters, snapshot, settings)) is not None
+    ]
+    judged = snapshot.judged("letters", "level:old_letters:", (letters.pipeline for letters in snapshot.letters))
+    return Judgement(findings=tuple(findings)) + judged
+
+
+def _old_letters_finding(letters: PendingLetters, snapshot: LevelSnapshot, settings: AlertSettings) -> Finding | None:
+    limit = settings.thresholds.letter_age
+    age = 0.0 if letters.oldest is None else (snapshot.now - letters.oldest).total_seconds()
+    if letters.oldest is None or age <= limit:
+        return None
+    name = letters.pipeline
+    facts = Facts(
+        letters=letters.pending,
+        cause=letters.cause,
+        impact=f"{short(name)} lacks these records since {whole(letters.oldest)}",
+        measured={"age": age, "threshold": limit},
+        affected=(name,),
+        commands=(
+            command("dlq", "causes", "--pipeline", name),
+            command("dlq", "replay", "--pipeline", name),
+            command("dlq", "discard", "--pipeline", name, "--note", "WHY"),
+        ),
+        sql=letters_sql(f"pipeline_name = {text(name)}"),
+        next_step="open letters are never removed unasked: replay them when the cause is fixed, or discard them",
+    )
+    return make_finding(
+        "old_letters",
+        Subject(kind="pipeline", name=name),
+        f"{short(name)}: the oldest of {counted(letters.pending, 'open letter')} has waited for {span(age)}",
+        facts,
+        key=f"old_letters:{name}",
+        evidence=f"level:old_letters:{name}",
+        persist=settings.persist,
+    )
+
+
+def sizes(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return findings if the store or its table of letters is too large."""
+    limits = settings.thresholds
+    return _size("store_size", "the store", snapshot.store_bytes, limits.store_bytes, settings) + _size(
+        "letters_size", "the table of letters", snapshot.letters_bytes, limits.letters_bytes, settings
+    )
+
+
+def _size(condition: str, what: str, size: int | None, limit: float, settings: AlertSettings) -> Judgement:
+    evidence = f"level:{condition}"
+    if size is None:
+        return Judgement()
+    if size <= limit:
+        return Judgement(judged=frozenset({evidence}))
+    finding = make_finding(
+        condition,
+        Subject(kind="store", name=what.removeprefix("the ")),
+        f"{what} takes {gigabytes(size)} ({gigabytes(limit)} is the limit)",
+        Facts(
+            impact="it grows until the disk is full, and then no run can record anything",
+            measured={"bytes": size, "threshold": limit},
+            commands=(command("store", "info"), command("dlq", "purge", "--dry-run")),
+            next_step=_PURGE,
+        ),
+        key=condition,
+        evidence=evidence,
+        persist=settings.persist,
+    )
+    return Judgement(findings=(finding,), judged=frozenset({evidence}))
+
+
+# ── failed measurements and defined conditions ────────────────────────────────────────────────────────────────────────
+
+_MEASURED = {
+    "due": "deadlines",
+    "fresh": "freshness",
+    "running": "runs",
+    "services": "services",
+    "letters": "open letters",
+    "conditions": "the condition",
+    "size": "the size of the store",
+    "tables": "table row counts",
+    "newest": "the newest row",
+    "slots": "replication slots",
+    "lags": "consumer lag",
+}
+
+
+def monitors(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return failed measurements, because their own alerts cannot open while they fail."""
+    findings = tuple(_monitor_finding(name, reason, settings) for name, reason in sorted(snapshot.unknown.items()))
+    return Judgement(findings=findings, judged_under=frozenset({"level:monitor:"}))
+
+
+def _monitor_finding(name: str, reason: str, settings: AlertSettings) -> Finding:
+    group, _, member = name.partition(":")
+    what = _MEASURED.get(group, group) + (f" of {short(member)}" if member else "")
+    return make_finding(
+        "monitor_failed",
+        Subject(kind="monitor", name=name),
+        f"cannot measure {what}",
+        Facts(
+            status="not measured",
+            error=reason,
+            impact=f"alerts about {what} are neither opened nor resolved until it is measured again",
+            next_step="fix the connection, permission or name in redrive.toml; the watch tries again at every look",
+        ),
+        key=f"monitor:{name}",
+        evidence=f"level:monitor:{name}",
+        persist=settings.persist,
+    )
+
+
+def defined_conditions(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
+    """Return the defined conditions that hold. A condition without a value does not hold."""
+    defined = settings.defined
+    known = [
+        figure for figure in snapshot.figures if figure.name in defined and snapshot.knows("conditions", figure.name)
+    ]
+    findings = [
+        finding for figure in known if (finding := _defined_finding(figure, defined[figure.name], settings)) is not None
+    ]
+    judged = snapshot.judged("conditions", "level:condition:", (figure.name for figure in snapshot.figures))
+    return Judgement(findings=tuple(findings)) + judged
+
+
+def _defined_finding(figure: Figure, own: ConditionSettings, settings: AlertSettings) -> Finding | None:
+    value = figure.value
+    if value is None or own.severity is None:
+        return None
+    if own.above is not None and value > own.above:
+        beyond, limit = "above", own.above
+    elif own.below is not None and value < own.below:
+        beyond, limit = "below", own.below
+    else:
+        return None
+    name = figure.name
+    subject = Subject(kind="custom", name=name)
+    if own.pipeline is not None:
+        subject = Subject(kind="pipeline", name=own.pipeline)
+    about = () if own.pipeline is None else (own.pipeline,)
+    return Finding(
+        key=f"condition:{name}",
+        condition=name,
+        urgency=own.severity,
+        subject=subject,
+        title=safe_line(f"{own.title or name}: {value:,.10g} is {beyond} {limit:,.10g}", TITLE_LENGTH),
+        facts=Facts(
+            measured={"value": value, "threshold": limit},
+            affected=about,
+            commands=tuple(command("runs", "ls", "--pipeline", one) for one in about),
+            sql=own.query,
+        ),
+        evidence=f"level:condition:{name}",
+        persist=settings.persist if own.persist is None else own.persist,
     )

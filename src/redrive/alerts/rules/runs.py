@@ -1,4 +1,4 @@
-"""Rules on a single run; used by the registry. Each rule returns its findings and the evidence that it evaluated."""
+"""Rules on a single run. Each rule returns its findings and the evidence that it evaluated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from redrive.alerts.facts.run_history import (
     zone_of,
 )
 from redrive.alerts.facts.snapshot import DeadTasks, Judgement, RunSnapshot
-from redrive.alerts.lifecycle.causes import shared_cause
+from redrive.alerts.lifecycle.evidence import shared_cause
 from redrive.model.alerts import Finding, Subject
 from redrive.model.calls import Kind
 

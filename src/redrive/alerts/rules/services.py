@@ -1,6 +1,6 @@
 """Rules on services: outages, rejected credentials, 4xx and 5xx responses, failing calls and rising retries.
 
-Used by the registry. The rules read the minutes and quarters of an hour that all processes add to.
+The rules read the minutes and quarters of an hour that all processes add to.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from redrive.alerts.conditions import SETTINGS_DIFFER
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.probes import why
 from redrive.alerts.facts.snapshot import Judgement
-from redrive.alerts.lifecycle.repository import OPEN
+from redrive.alerts.lifecycle.queries import OPEN
 from redrive.alerts.service import Alerts
 from redrive.alerts.watch.watchers import WatchRegistry
 from redrive.classify.signals import is_interrupt
