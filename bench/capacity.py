@@ -25,7 +25,7 @@ from sqlalchemy import Table, insert, make_url
 
 import redrive
 from redrive.alerts.facts.collector import LevelCollector
-from redrive.alerts.watch.watch import Watch
+from redrive.alerts.watch import Watch
 from redrive.observe.prometheus import render
 from redrive.store.schema import pipelines, runs
 

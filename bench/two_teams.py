@@ -24,7 +24,7 @@ import redrive
 from redrive.alerts.config.settings import AlertSettings, Channel, DaysOff, PipelineSettings, Thresholds
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watch import Watch
+from redrive.alerts.watch import Watch
 from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped
 from redrive.model.alerts import Severity

@@ -33,7 +33,7 @@ import redrive
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings, Quiet
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watch import Watch
+from redrive.alerts.watch import Watch
 from redrive.calls.metrics import publisher
 from redrive.errors import RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, Severity

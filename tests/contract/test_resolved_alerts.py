@@ -16,7 +16,7 @@ import redrive
 from redrive.alerts.config.settings import AlertSettings, PipelineSettings, Thresholds
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watch import Watch
+from redrive.alerts.watch import Watch
 from redrive.model.alerts import AlertStatus
 from redrive.model.runs import RunEnded
 from redrive.policy.time_of_day import TimeOfDay

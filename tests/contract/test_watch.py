@@ -19,7 +19,8 @@ from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.runs import RunName
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watch import LEASE, AlertMoved, Leading, StandingBy, Watch, WatchProblem
+from redrive.alerts.watch import LEASE, Watch
+from redrive.alerts.watchers import AlertMoved, Leading, StandingBy, WatchProblem
 from redrive.model.alerts import AlertStatus, Finding, Severity, Subject, What
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.store import lease

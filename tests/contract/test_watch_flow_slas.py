@@ -6,7 +6,7 @@ from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.facts.runs import RunName
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watch import Watch
+from redrive.alerts.watch import Watch
 from redrive.testing import FakeClock
 from tests.support.run_history import DAY, HOUR, MINUTE, MONDAY, Books
 

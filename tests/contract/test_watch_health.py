@@ -10,7 +10,7 @@ import pytest
 from redrive.alerts.config.settings import AlertSettings, WatchedTable
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watch import Watch
+from redrive.alerts.watch import Watch
 from redrive.errors import StoreError
 from redrive.observe import prometheus
 from redrive.observe.figures import Reader

@@ -8,8 +8,8 @@ import pytest
 from redrive.alerts.config.settings import AlertSettings, Channel, ConditionSettings, PipelineSettings, WatchedTable
 from redrive.alerts.facts.collector import LevelCollector
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watch import LEASE, SettingsDiffer, Watch
-from redrive.alerts.watch.watchers import describe
+from redrive.alerts.watch import LEASE, Watch
+from redrive.alerts.watchers import SettingsDiffer, describe
 from redrive.model.alerts import AlertStatus, Severity
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.testing import Answer, FakeClock, FaultyServer

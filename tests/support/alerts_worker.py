@@ -14,7 +14,7 @@ from redrive.alerts.delivery.sender import Sender
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watch import Watch
+from redrive.alerts.watch import Watch
 from redrive.model.alerts import Finding, Severity, Subject
 from tests.support.killable import Doomed, serve, trace
 

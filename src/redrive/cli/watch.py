@@ -25,7 +25,8 @@ from redrive.cli.store import left_behind
 from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
-    from redrive.alerts.watch.watch import News, Watch
+    from redrive.alerts.watch import Watch
+    from redrive.alerts.watchers import News
     from redrive.model.alerts import Alert
     from redrive.store.store import Store
 
@@ -95,7 +96,7 @@ def _made(
     from redrive.alerts.config.read import check_channels
     from redrive.alerts.facts.collector import PATIENCE, LevelCollector
     from redrive.alerts.facts.probes import lag_probes
-    from redrive.alerts.watch.watch import Watch
+    from redrive.alerts.watch import Watch
     from redrive.cli.targets import load
     from redrive.config.value_kinds import DAY
 
@@ -179,14 +180,7 @@ class _Status:
 
     def tell(self, news: News) -> None:
         """Say it."""
-        from redrive.alerts.watch.watch import (
-            AlertMoved,
-            Leading,
-            SettingsDiffer,
-            StandingBy,
-            Unconfigured,
-            WatchProblem,
-        )
+        from redrive.alerts.watchers import AlertMoved, Leading, SettingsDiffer, StandingBy, Unconfigured, WatchProblem
 
         match news:
             case AlertMoved(what, alert):

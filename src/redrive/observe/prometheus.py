@@ -23,10 +23,9 @@ from redrive._internal.private_files import open_new, scratch_beside
 from redrive.config import ConfigError
 from redrive.errors import StoreError
 from redrive.model.calls import Kind
-from redrive.observe.figures import Figures, Reader
+from redrive.observe.figures import Figures, Reader, limit_names, most_names
 from redrive.observe.metric_families import families, up
 from redrive.observe.metrics_server import HttpAnswer, MetricsServer
-from redrive.observe.name_limit import limit_names, most_names
 from redrive.store import migrate
 from redrive.store.database import Database
 

@@ -32,7 +32,7 @@ from redrive.alerts.facts.snapshot import (
     Window,
 )
 from redrive.alerts.rules import RUN_RULES, of_levels, of_run
-from redrive.alerts.watch.watchers import WatchRegistry
+from redrive.alerts.watchers import WatchRegistry
 from redrive.cli.app import app
 from redrive.model.alerts import Severity, Subject
 from redrive.model.calls import Kind

@@ -25,8 +25,7 @@ from redrive.calls.endpoints import MOST, OTHER
 from redrive.events.bus import everywhere
 from redrive.model.runs import BatchWritten, Counts, RunStarted
 from redrive.model.tasks import FlowEnded, FlowReport, FlowStarted, FlowStatus, TaskEnded
-from redrive.observe import otel
-from redrive.observe.otel import spans
+from redrive.observe import otel, spans
 from redrive.policy.breaker import Breaker
 from redrive.testing import Answer, FaultyServer, set_testing
 

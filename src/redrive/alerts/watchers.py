@@ -1,18 +1,18 @@
-"""The watches of one store, each with the settings it was started with.
+"""The watches of one store, each with the settings it was started with, and the news that a watch reports.
 
-One watch leads, and only its settings count. A watch that stands by with other settings would be void without a word:
-it compares its own with the leader's, and raises an alert on its own channels.
+One watch leads, and only its settings count. Those of a watch that stands by would have no effect without notice: it
+compares its own with the leader's, and raises an alert on its own channels.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, delete, select
 
@@ -20,7 +20,7 @@ from redrive.alerts.conditions import SETTINGS_DIFFER, make_finding
 from redrive.alerts.config.settings import AlertSettings, ConditionSettings
 from redrive.alerts.delivery.format import counted, short
 from redrive.alerts.facts.external_databases import server_of
-from redrive.model.alerts import Facts, Finding, Subject
+from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Subject
 from redrive.store import lease
 from redrive.store.dialects.dialect import Dialect
 from redrive.store.process_identity import begin_work, end_work, is_owner_dead
@@ -146,3 +146,71 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset | set):
         return sorted(map(str, value))
     return [_plain(one) for one in value] if isinstance(value, tuple | list) else repr(value)
+
+
+# ── news ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Became = Literal["found", "opened", "escalated", "acknowledged", "resolved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """News: this watch leads now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingBy:
+    """News: another one leads, and this one takes over when it ends."""
+
+    process: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsDiffer:
+    """News: the settings of this watch that are not those of the leader, and have no effect; none when they agree."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlertMoved:
+    """News: what became of an alert; `found` are those that were open already when the watch began."""
+
+    what: Became
+    alert: Alert
+
+
+@dataclass(frozen=True, slots=True)
+class WatchProblem:
+    """News: something cannot be done, or can be again."""
+
+    what: str
+    reason: str | None
+    """None where it can be again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfigured:
+    """News: messages wait for channels that the settings of this watch do not have; none when that is over."""
+
+    alerts: Mapping[str, tuple[int, ...]]
+    """The numbers of their alerts, by channel."""
+
+
+News = Leading | StandingBy | SettingsDiffer | AlertMoved | WatchProblem | Unconfigured
+
+
+def became(alert: Alert, before: Alert | None, *, first: bool) -> Became | None:
+    """What became of an alert since it was last looked at, as far as a person is told."""
+    if alert.status is AlertStatus.WAITING or (first and alert.is_over):
+        return None
+    if first:
+        return "found"
+    if alert.is_over:
+        return None if before is not None and before.is_over else "resolved"
+    if before is None or before.status is AlertStatus.WAITING:
+        return "opened"
+    if alert.urgency.outranks(before.urgency):
+        return "escalated"
+    return "acknowledged" if alert.status is not before.status else None

@@ -12,10 +12,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
-from typing import Literal
 
 from sqlalchemy import Connection
 
@@ -26,11 +24,21 @@ from redrive.alerts.facts.probes import why
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.alerts.lifecycle.queries import OPEN
 from redrive.alerts.service import Alerts
-from redrive.alerts.watch.watchers import WatchRegistry
+from redrive.alerts.watchers import (
+    AlertMoved,
+    Leading,
+    News,
+    SettingsDiffer,
+    StandingBy,
+    Unconfigured,
+    WatchProblem,
+    WatchRegistry,
+    became,
+)
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
 from redrive.errors import AlertError, StoreError
-from redrive.model.alerts import Alert, AlertStatus
+from redrive.model.alerts import Alert
 from redrive.model.calls import Kind
 from redrive.store import lease
 from redrive.store.database import Database
@@ -52,57 +60,6 @@ _LEVELS = "look at levels"
 _BEAT = "send the heartbeat"
 _HEARTBEAT = 5.0  # seconds for which its answer is waited for
 _MISSED = 3  # looks after which nobody seems to look
-
-
-Became = Literal["found", "opened", "escalated", "acknowledged", "resolved"]
-
-
-@dataclass(frozen=True, slots=True)
-class Leading:
-    """News: this watch leads now."""
-
-
-@dataclass(frozen=True, slots=True)
-class StandingBy:
-    """News: another one leads, and this one takes over when it ends."""
-
-    process: int
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsDiffer:
-    """News: the settings of this watch that are not those of the leader, and have no effect; none when they agree."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AlertMoved:
-    """News: what became of an alert; `found` are those that were open already when the watch began."""
-
-    what: Became
-    alert: Alert
-
-
-@dataclass(frozen=True, slots=True)
-class WatchProblem:
-    """News: something cannot be done, or can be again."""
-
-    what: str
-    reason: str | None
-    """None where it can be again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unconfigured:
-    """News: messages wait for channels that the settings of this watch do not have; none when that is over."""
-
-    alerts: Mapping[str, tuple[int, ...]]
-    """The numbers of their alerts, by channel."""
-
-
-News = Leading | StandingBy | SettingsDiffer | AlertMoved | WatchProblem | Unconfigured
 
 
 class Watch:
@@ -413,7 +370,7 @@ class Watch:
         self._known = alerts
         for alert in sorted(alerts.values(), key=lambda one: one.id):
             before_that = None if known is None else known.get(alert.id)
-            if what := _became(alert, before_that, first=known is None):
+            if what := became(alert, before_that, first=known is None):
                 self._news(AlertMoved(what, alert))
 
     def _can(self, what: str, step: Callable[[], object]) -> bool:
@@ -439,21 +396,6 @@ class Watch:
         if self._standing.pop(what, None) is not None:
             LOG.info("the watch can %s again", what)
             self._news(WatchProblem(what, None))
-
-
-def _became(alert: Alert, before: Alert | None, *, first: bool) -> Became | None:
-    """What became of an alert since it was last looked at, as far as a person is told."""
-    if alert.status is AlertStatus.WAITING or (first and alert.is_over):
-        return None
-    if first:
-        return "found"
-    if alert.is_over:
-        return None if before is not None and before.is_over else "resolved"
-    if before is None or before.status is AlertStatus.WAITING:
-        return "opened"
-    if alert.urgency.outranks(before.urgency):
-        return "escalated"
-    return "acknowledged" if alert.status is not before.status else None
 
 
 def _is_down(error: Exception) -> bool:

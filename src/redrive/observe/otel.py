@@ -1,21 +1,26 @@
-"""Metrics of the events of this process: counters and durations, with labels of few values."""
+"""OpenTelemetry: spans of runs, batches, tasks and attempts of calls, and metrics of all events."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
+import redrive
 from redrive._internal.masking import mask
 from redrive._internal.optional import require_extra
+from redrive._internal.tracing import register
 from redrive.calls.endpoints import MOST, OTHER
+from redrive.events.bus import on_event
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, FallbackUsed
 from redrive.model.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
 from redrive.model.runs import BatchWritten, Report, RunEnded
 from redrive.model.tasks import FlowEnded, FlowReport, TaskEnded
+from redrive.observe.spans import Spans
 
 with require_extra("otel"):
-    from opentelemetry.metrics import Counter, Histogram, Meter
+    from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider, get_meter
+    from opentelemetry.trace import TracerProvider, get_tracer
 
 _CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WORK = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0)
@@ -133,3 +138,29 @@ class Meters:
 
 def _label_of_single(pipelines: tuple[str, ...]) -> dict[str, str]:
     return {"redrive.pipeline": _masked(pipelines[0])} if len(pipelines) == 1 else {}
+
+
+def instrument(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    calls: bool = True,
+) -> Callable[[], None]:
+    """Send every event of the services, runs, flows and letters of this program to OpenTelemetry.
+
+    The providers default to those that the program has set up globally. Return the function that ends it.
+
+    Args:
+        calls: whether each call, and each attempt of it, is a span. Turn it off where the HTTP client makes one, too.
+    """
+    spans = Spans(get_tracer("redrive", redrive.__version__, tracer_provider), calls=calls)
+    meters = Meters(get_meter("redrive", redrive.__version__, meter_provider))
+    # Two hooks, so that a failure of one does not keep events from the other.
+    hooks = (on_event(spans.record), on_event(meters.record), register(spans.trace_id))
+
+    def end() -> None:
+        for unregister in hooks:
+            unregister()
+        spans.close()
+
+    return end

@@ -1,1 +1,0 @@
-"""The watch: one process of all that share a store evaluates levels, deadlines and services."""
