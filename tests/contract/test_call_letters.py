@@ -6,6 +6,8 @@ import io
 import signal
 from collections import UserList
 from collections.abc import Sequence
+from email.message import EmailMessage
+from xml.etree import ElementTree
 
 import httpx
 import pytest
@@ -443,6 +445,13 @@ class Rows(Sequence):
         return ["a"][index]
 
 
+def a_mail():
+    message = EmailMessage()
+    message["Subject"] = "invoice 17"
+    message.set_content("pay 12.50 until Friday")
+    return message
+
+
 class TestArgumentsOfOtherTypes:
     @pytest.mark.parametrize(
         "rows", [{"a": 1}.keys(), {1: "a"}.values(), range(3), array.array("i", [1, 2]), UserList([1])]
@@ -461,7 +470,9 @@ class TestArgumentsOfOtherTypes:
         assert store.dlq.replay(bank.replay_target(load), dry_run=False).reprocessed == 1
         assert given[1] == list(rows)
 
-    @pytest.mark.parametrize("rows", [Rows(), [Rows()], range(10**9), object()])
+    @pytest.mark.parametrize(
+        "rows", [Rows(), [Rows()], range(10**9), object(), a_mail(), ElementTree.fromstring("<a><fee>1</fee></a>")]
+    )
     def test_replay_refuses_what_has_only_its_text(self, store, bank, rows):
         given = []
 

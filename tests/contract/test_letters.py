@@ -7,6 +7,7 @@ import json
 import math
 import traceback
 import uuid
+from xml.etree import ElementTree
 
 import pytest
 from sqlalchemy import text
@@ -59,6 +60,12 @@ def test_any_record_comes_back_as_it_was(dlq, record):
     dlq.put(record, "bad", pipeline="p", position=1)
     found = dlq.find()[0].record
     assert found == record or (isinstance(record, float) and math.isnan(found))
+
+
+def test_different_elements_are_different_letters(dlq):
+    feed = ElementTree.fromstring("<all><order><id>1</id></order><order><id>2</id></order></all>")
+    dlq.put_many([redrive.NewLetter(order, ValueError("bad fee")) for order in feed], pipeline="vendor")
+    assert {letter.record for letter in dlq.find()} == {"<order><id>1</id></order>", "<order><id>2</id></order>"}
 
 
 def test_a_record_of_ten_megabytes_is_kept(dlq):

@@ -26,29 +26,29 @@ a float, or an int beyond 64 bits signed, is an object as well: `{"$float": "12.
 A datetime has its offset, zone and fold only where it has them: naive stays naive.
 
 These are reduced to what they hold, and come back as that plain value: an Enum member (its value), a subclass of str,
-int or another type above (that type), a dataclass, named tuple, pydantic model or anything else with keys (a dict), a
-numpy scalar or array (number or list), an Arrow scalar or a polars Series (value or list), a deque, a view of a dict,
-an array, a memoryview of other items than bytes or a range of up to 100,000 numbers (list), a UserString, a path, an
-IP address or network (text), a range or multirange of PostgreSQL (its text, as `["2026-01-01","2026-02-01")`), NA and
-NaT of pandas (None).
+int or another type above (that type), a dataclass, named tuple, pydantic model, mapping or row of a database (a dict),
+a numpy scalar or array (number or list), an Arrow scalar or a polars Series (value or list), a table or column of
+pandas, polars or Arrow (dict or list), a deque, a view of a dict, an array, a memoryview of other items than bytes or a
+range of up to 100,000 numbers (list), a UserString, a path, an IP address or network (text), a range or multirange of
+PostgreSQL (its text, as `["2026-01-01","2026-02-01")`), NA and NaT of pandas (None). A key that a mapping has several
+times has the list of its values; a row with two columns of one name is a tuple.
 
 Whatever is left becomes `{"$repr": "..."}` and comes back as that text, which is `str(value)` where its class has a
 text of its own: other objects, exceptions, the inner end of a cycle, what is nested deeper than 80 levels (250 where
-all are lists and dicts). Nothing is ever refused; who must know what came to that gives a list to write it in.
+all are lists and dicts). A mail or an XML element is the whole of its text. Nothing is ever refused; who must know what
+came to that gives a list to write it in.
 
 A document that others wrote is given back as it is wherever its tags are not ours or make no sense.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import uuid
-from array import array
 from base64 import b64decode, b64encode
-from collections import UserList, UserString, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -60,15 +60,23 @@ from zoneinfo import ZoneInfo
 import orjson
 
 from redrive._internal.numbers import exact
+from redrive.store.contents import (
+    fields_of,
+    grouped,
+    is_document,
+    is_mapping,
+    is_row,
+    listed,
+    out_of_numpy,
+    plain_of,
+    text_of,
+)
 
 # A map takes three levels of JSON for one of its own, and orjson writes 254: the second depth always fits.
 _DEPTHS = (250, 80)
 _DECIMAL_INT_BITS = 2_000  # CPython prints no int of more digits than a limit that may be set as low as 640
 
 _LOST = 10  # maximum number of descriptions that are reported
-
-_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
-_LONGEST_RANGE = 100_000  # a range has no size in memory, but its numbers have
 
 _SIMPLE = frozenset({str, int, bool, type(None)})
 
@@ -80,9 +88,6 @@ _ESCAPED = re.compile(r"\\(\\|u[0-9a-f]{4})")
 _ISO = re.compile(r"([^\[]+)(?:\[([^\]=]+)\])?(\[fold=1\])?")
 # orjson reads an int beyond 64 bits as a float. Ours are tagged, but others write to these tables too.
 _LONG_NUMBER = re.compile(r"[\s:,\[-][0-9]{19}")
-
-# psycopg's, psycopg2's, asyncpg's and SQLAlchemy's.
-_RANGES = frozenset({"Range", "NumericRange", "DateRange", "DateTimeRange", "DateTimeTZRange"})
 
 _Json = dict[str, Any]
 
@@ -239,79 +244,43 @@ class _Nodes:
     def _other(self, value: Any) -> Any:
         """Reduce an object to its contents."""
         kind = type(value)
+        library = kind.__module__.partition(".")[0]
         if isinstance(value, Enum):
             return self.of(value.value)
-        if isinstance(value, BaseException | type):
+        if isinstance(value, BaseException | type) or is_document(value):
             return self._described(value)
-        plain = _plain_of(value)
+        plain: Any = grouped(value) if isinstance(value, Mapping) else plain_of(value)
         if plain is not value:
             return self.of(plain)
         for base, leaf in _LEAVES.items():
             if isinstance(value, base):
                 return leaf(value)
         if hasattr(kind, "_asdict"):  # a named tuple, or a row of SQLAlchemy
-            return self.dict_of(value._asdict())
+            return self._of_named(value._asdict(), value)
         for base, write in _CONTAINERS.items():
             if isinstance(value, base):
                 return write(self, value)
-        if kind.__module__.partition(".")[0] == "numpy":
-            return self.of(_out_of_numpy(value))
-        if hasattr(kind, "model_dump"):  # pydantic
-            return self.of(value.model_dump())
-        if dataclasses.is_dataclass(value):
-            names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-            return self.dict_of({name: getattr(value, name) for name in names})
-        if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):  # a Mapping, or sqlite3.Row, which is not one
+        if library == "numpy":
+            return self.of(out_of_numpy(value))
+        fields = fields_of(value)
+        if fields is not value:
+            return self._of_fields(fields, value)
+        if isinstance(value, Mapping) or is_mapping(value):
             return self.dict_of(dict(value))
-        return self._described(value)
+        if is_row(kind):
+            return self._of_named(dict(zip(value.keys(), value, strict=True)), value)
+        items = listed(value)
+        return self._described(value) if items is None else self.list_of(items)
 
+    def _of_named(self, fields: dict[Any, Any], row: Any) -> Any:
+        """Encode a row under its names; without them where two columns have the same one."""
+        return self.dict_of(fields) if len(fields) == len(row) else self.tuple_of(row)
 
-def _plain_of(value: Any) -> Any:
-    """Return the value of a library's class as Python or the database writes it; other values unchanged."""
-    kind = type(value)
-    library, name = kind.__module__.partition(".")[0], kind.__name__
-    if library == "pandas" and name in {"NAType", "NaTType"}:
-        return None
-    if library == "ipaddress":
-        return str(value)
-    if name in _RANGES and hasattr(kind, "lower_inc"):
-        return _range_text(value)
-    if name == "Multirange":
-        return "{" + ",".join(map(_range_text, value)) + "}"
-    if library == "pyarrow" and hasattr(kind, "as_py"):
-        return value.as_py()
-    if library == "polars" and name == "Series":
-        return value.to_list()
-    if isinstance(value, UserList | UserString):
-        return value.data
-    if isinstance(value, _VIEWS) or (kind is range and len(value[: _LONGEST_RANGE + 1]) <= _LONGEST_RANGE):
-        return list(value)
-    if isinstance(value, array):
-        return value.tolist()
-    if kind is memoryview:
-        return value.tobytes() if value.format in {"B", "c"} else value.tolist()
-    return value
-
-
-def _out_of_numpy(value: Any) -> Any:
-    if str(value.dtype).endswith(("ns]", "ps]", "fs]", "as]")):  # dates finer than Python's would be bare ints
-        return value.astype(str).tolist()
-    plain = value.tolist()
-    return str(value) if type(plain) is type(value) else plain  # a long double stays one
-
-
-def _range_text(value: Any) -> str:
-    """Return a range as PostgreSQL writes and reads it."""
-    if getattr(value, "isempty", False) or getattr(value, "empty", False) is True:
-        return "empty"
-    ends = ("" if end is None else _range_end(end) for end in (value.lower, value.upper))
-    return f"{'[' if value.lower_inc else '('}{','.join(ends)}{']' if value.upper_inc else ')'}"
-
-
-def _range_end(end: Any) -> str:
-    text = end.isoformat(" ") if isinstance(end, datetime) else str(end)
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    def _of_fields(self, fields: Any, value: Any) -> Any:
+        """Encode the fields of an object; one without any is known by its text alone."""
+        if fields == {}:
+            return self._described(value)
+        return self.dict_of(fields) if type(fields) is dict else self.of(fields)
 
 
 def _is_hashable(node: Any) -> bool:
@@ -339,12 +308,7 @@ def _named(value: object) -> str:
 
 
 def _repr(value: object) -> _Json:
-    try:
-        # Exceptions and classes are described by their repr; other objects with a text of their own by that.
-        has_text = type(value).__str__ is not object.__str__ and not isinstance(value, BaseException | type | str)
-        text = (str(value) if has_text else "") or repr(value)
-    except Exception:
-        text = f"<{type(value).__name__} that cannot be shown>"
+    text = text_of(value)
     return {"$repr": text if _is_clean(text) else _UNSTORABLE.sub(_escape, text)}
 
 
