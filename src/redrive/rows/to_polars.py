@@ -6,8 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 from redrive._internal.optional import require_extra
@@ -22,7 +23,11 @@ _DEEPEST = 64
 _LARGEST = 127  # bits of an integer, beside its sign
 _EXACT_IN_FLOAT = 53
 _CONTAINERS = (dict, list, tuple)
-_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError, RuntimeError, pl.exceptions.PolarsError)
+REFUSALS = (
+    *(TypeError, ValueError, AttributeError, OverflowError, RecursionError, RuntimeError),
+    *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
+)
+"""What polars raises for values that it does not take."""
 _KINDS: dict[type, str] = {
     bool: "a boolean",
     **dict.fromkeys((int, float, Decimal), "a number"),
@@ -68,7 +73,7 @@ def framed(
     misfits: list[UnframeableValue] = []
     series = []
     for name in names:
-        values = [record.get(name) for record in records]
+        values = _without_enums([record.get(name) for record in records])
         _remove_deep(name, values, misfits)
         if one_kind:
             _remove_other_kinds(name, values, misfits)
@@ -146,6 +151,13 @@ def has_nanoseconds(kind: Any) -> bool:
     return kind == pl.Time or (isinstance(kind, pl.Datetime | pl.Duration) and kind.time_unit == "ns")
 
 
+def _without_enums(values: list[object]) -> list[object]:
+    """Return the values of members of enums in place of these; polars does so only where the first is a member."""
+    if not any(issubclass(kind, Enum) for kind in set(map(type, values))):
+        return values
+    return [value.value if isinstance(value, Enum) else value for value in values]
+
+
 def _remove_other_kinds(name: str, values: list[object], misfits: list[UnframeableValue]) -> None:
     """Set values to None whose kind is not the most frequent one; if there is a tie, not that of the first value."""
     types = set(map(type, values)) - {type(None)}
@@ -175,7 +187,7 @@ def _kind(value: object) -> str:
         return kind
     try:
         dtype = pl.Series([value]).dtype  # numpy's values are those of Python
-    except _REFUSALS:
+    except REFUSALS:
         return "a text"
     if dtype.is_numeric():
         return "a number"
@@ -220,6 +232,8 @@ def _typed(name: str, values: list[object]) -> pl.Series | None:
         return None
     if any(map(_is_changed_by_polars, values)):
         return None
+    if has_two_clocks(values, types):  # polars takes the zone of the first value for that of all
+        return None
     if bytearray in types:  # polars takes it for a text beside bytes
         values = [bytes(value) if isinstance(value, bytearray) else value for value in values]
     largest = _EXACT_IN_FLOAT if float in types else _LARGEST
@@ -228,20 +242,41 @@ def _typed(name: str, values: list[object]) -> pl.Series | None:
     try:
         # Whether polars accepts integers and floats in one column depends on which come first.
         series = pl.Series(name, values, dtype=pl.Float64 if types == {int, float} else None, strict=True)
-    except (*_REFUSALS, pl.exceptions.PanicException):
+        if series.dtype == pl.Object:  # polars cannot compute with objects
+            return None
+        # Structs would lose fields that the first one lacks, and Decimals with many digits would become null.
+        may_lose = series.dtype.is_nested() or series.dtype.is_decimal()
+        return series if not may_lose or series.to_list() == values else None
+    except REFUSALS:
         return None
-    if series.dtype == pl.Object:  # polars cannot compute with objects
-        return None
-    # Structs would lose fields that the first one lacks, and Decimals with many digits would become null.
-    may_lose = series.dtype.is_nested() or series.dtype.is_decimal()
-    return series if not may_lose or series.to_list() == values else None
+
+
+def has_two_clocks(values: Iterable[object], types: Iterable[type]) -> bool:
+    """Return whether some of the values are times with a zone, and others times without one.
+
+    types  the types of the values
+    """
+    if not any(issubclass(kind, datetime) for kind in types):
+        return False
+    return len({value.tzinfo is None for value in values if isinstance(value, datetime)}) > 1
 
 
 def _is_changed_by_polars(value: object) -> bool:
     """Return whether polars would change the value or fail: a time of day with an offset, a Decimal NaN."""
     if isinstance(value, time):
         return value.tzinfo is not None
+    if isinstance(value, datetime):
+        return value.tzinfo is not None and value.year in (MINYEAR, MAXYEAR) and not _has_utc(value)
     return isinstance(value, Decimal) and not value.is_finite()
+
+
+def _has_utc(value: datetime) -> bool:
+    """Return whether a time of a zone is within the years of Python in UTC, too."""
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        return False
+    return True
 
 
 def _is_deep(value: Any) -> bool:

@@ -15,7 +15,7 @@ from redrive._internal.optional import require_extra
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.exact.values import change_of
-from redrive.rows.to_polars import values_of
+from redrive.rows.to_polars import REFUSALS, values_of
 
 with require_extra("rows"):
     import polars as pl
@@ -37,6 +37,7 @@ _MOMENTS = (
 _ZONED_MOMENTS = ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%+", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
 _TIMES = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
 _PLACES = {"ms": 3, "us": 6, "ns": 9}  # of a second
+_LONGEST_SPAN = timedelta(microseconds=2**63 - 1)  # of polars; Python has longer ones
 _LEAP_SECOND = ":60"  # polars makes of it the first second of the next minute
 
 _Reading = Callable[[pl.Series], pl.Series]
@@ -63,7 +64,8 @@ def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 def of_values(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
     """A column of lists, structs or whatever Python has, null where a value is none of the type."""
     if dtype == pl.Object:
-        return pl.Series(name, values, dtype=pl.Object)
+        # polars takes the values of enums where the first value is a member of one.
+        return pl.Series(name, [object(), *values], dtype=pl.Object).slice(1)
     # Of a text polars would make a list.
     container = dict if isinstance(dtype, pl.Struct) else list | tuple
     values = [value if isinstance(value, container) else None for value in values]
@@ -210,9 +212,11 @@ def _durations(texts: pl.Series, dtype: pl.Duration) -> pl.Series:
     known: dict[str, timedelta] = {}
     for text in texts.unique().drop_nulls():
         try:
-            known[text] = read(text)
+            span = read(text)
         except ValidationError:
             continue
+        if abs(span) <= _LONGEST_SPAN:
+            known[text] = span
     values = [None if text is None else known.get(text) for text in texts]
     return _coarser(pl.Series(texts.name, values, dtype=pl.Duration("us")), dtype)
 
@@ -257,8 +261,8 @@ def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
     have = column.dtype
     if dtype == pl.Boolean:
         return _without(column.cast(pl.Boolean), (column != 0) & (column != 1))
-    if not dtype.is_numeric():
-        return None
+    if not dtype.is_numeric() or (dtype.is_decimal() and have == pl.Boolean):
+        return None  # pydantic takes no boolean for a Decimal, and polars raises
     if dtype.is_decimal() and have.is_float():
         # The number that the float is written as: of its own digits polars would make others.
         found = column.cast(pl.String).cast(dtype, strict=False)
@@ -281,7 +285,7 @@ def _in_pieces(values: Any, made: Callable[[Any], pl.Series], nothing: pl.Series
     """What is made of all values at once; where that fails, of smaller and smaller pieces. A bad value is nothing."""
     try:
         return made(values)
-    except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError):
+    except REFUSALS:
         middle = len(values) // 2
         if not middle:
             return nothing

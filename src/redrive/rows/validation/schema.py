@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 from redrive._internal.masking import MASK, is_secret_name
@@ -12,7 +14,7 @@ from redrive._internal.optional import require_extra
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
-from redrive.rows.to_polars import UnframeableValue, framed
+from redrive.rows.to_polars import UnframeableValue, framed, has_two_clocks
 from redrive.rows.validation.casts import fitted, of_values, type_name
 from redrive.rows.validation.row_rules import looks_at_other_rows
 from redrive.rows.validation.validator import ValidatedRows, joined, listed, own_key, shown, unmet
@@ -20,6 +22,11 @@ from redrive.rows.validation.validator import ValidatedRows, joined, listed, own
 with require_extra("rows"):
     import dataframely as dy
     import polars as pl
+
+
+_OWN_TYPES = (int, float, Decimal, bytes, bytearray, date, time, timedelta)
+_Kind = type | tuple[type, bool]
+"""The Python type of a value; of a time, where others have a zone or none, also whether it has none."""
 
 
 @dataclass(slots=True)
@@ -129,8 +136,12 @@ class SchemaValidator:
             frame = rows.frame
         else:
             # A column that no record has is one of nulls.
-            wanted = [name for name, column in self._columns.items() if column.dtype != pl.Object]
+            wanted = [name for name, column in self._columns.items() if column.dtype not in (pl.Object, pl.Null)]
             frame, misfits = framed(rows.records, wanted)
+            # `dy.Any` takes every type, but one for the whole column.
+            of_any_type = [name for name, column in self._columns.items() if column.dtype == pl.Null]
+            others, of_other_kinds = framed(rows.records, of_any_type, one_kind=True)
+            frame, misfits = pl.DataFrame([*frame, *others]), misfits + of_other_kinds
         for misfit in misfits:
             faults.said[misfit.place].append(misfit.why)
             faults.unread.add((misfit.place, misfit.column))
@@ -143,38 +154,47 @@ class SchemaValidator:
                 missing = pl.Series([value is None for value in values])
                 _misfits(found[name], missing, values, faults)
                 continue
-            if len(kinds := _kinds(rows.records, name) if not of_frame else ()) > 1:
-                found[name] = self._mixed(frame.get_column(name), rows.records, kinds, column.dtype, faults)
-                continue
             received = frame.get_column(name)
+            if not of_frame and column.dtype != pl.Null and (kinds := _kinds(rows.records, name, received)):
+                found[name] = self._mixed(received, rows.records, kinds, column.dtype, faults)
+                continue
             if column.validate_dtype(received.dtype):
                 found[name] = received
                 continue
             found[name] = self._fitted(received, column.dtype, of_frame=of_frame)
             if found[name].null_count() > received.null_count():
-                _misfits(found[name], received.is_null(), received, faults)
+                own = received if of_frame else [record.get(name) for record in rows.records]
+                _misfits(found[name], received.is_null(), own, faults)
         return found
 
     def _mixed(
-        self, column: pl.Series, records: Sequence[Record], kinds: Collection[type], dtype: pl.DataType, faults: _Faults
+        self, column: pl.Series, records: Sequence[Record], kinds: Sequence[_Kind], dtype: pl.DataType, faults: _Faults
     ) -> pl.Series:
-        """A column of values of several Python types, each type cast by itself: no value is changed by its neighbours.
+        """A column of values of several kinds, each kind cast by itself: no value is changed by its neighbours.
 
         `column` has them in one type; it is null where a value has no place in any frame.
         """
         name, pieces, places = column.name, list[pl.Series](), list[int]()
         missing = column.is_null().to_list()
-        for kind in kinds:
-            own = [place for place, record in enumerate(records) if type(record.get(name)) is kind]
-            values = [None if missing[place] else records[place].get(name) for place in own]
-            received = framed([{name: value} for value in values], [name])[0].get_column(name)
-            is_own = received.dtype == dtype
-            pieces.append(received if is_own else self._fitted(received, dtype, of_frame=False))
+        for kind in dict.fromkeys(kinds):
+            own = [place for place, other in enumerate(kinds) if other == kind]
             places += own
+            if _is_container(kind):  # of objects with different fields a frame has the text
+                pieces.append(pl.Series(name, [None] * len(own), dtype=dtype))
+                continue
+            values = [None if missing[place] else records[place].get(name) for place in own]
+            pieces.append(self._of_one_kind(name, values, dtype))
         order = pl.Series(places, dtype=pl.UInt32).arg_sort()
         made = pl.concat(pieces).gather(order).alias(name)
         _misfits(made, pl.Series(missing), [record.get(name) for record in records], faults)
         return made
+
+    def _of_one_kind(self, name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+        received = framed([{name: value} for value in values], [name])[0].get_column(name)
+        if len(values) > 1 and _became_text(received, set(map(type, values))):  # for some value, so all did
+            middle = len(values) // 2
+            return pl.concat([self._of_one_kind(name, half, dtype) for half in (values[:middle], values[middle:])])
+        return received if received.dtype == dtype else self._fitted(received, dtype, of_frame=False)
 
     def _fitted(self, received: pl.Series, dtype: pl.DataType, *, of_frame: bool) -> pl.Series:
         cast = fitted(received, dtype)
@@ -213,10 +233,23 @@ class SchemaValidator:
         return [name for name in self._columns if name in used]
 
 
-def _kinds(records: Sequence[Record], name: str) -> Collection[type]:
-    """The Python types of a column, that of None among them where there are two others."""
-    kinds = {type(record.get(name)) for record in records}
-    return kinds if len(kinds - {type(None)}) > 1 else ()
+def _kinds(records: Sequence[Record], name: str, received: pl.Series) -> Sequence[_Kind]:
+    """The kind of each value of a column; none where there is one kind, beside None, that the frame has kept."""
+    values = [record.get(name) for record in records]
+    types = {*map(type, values)}
+    if has_two_clocks(values, types):
+        return [(type(value), value.tzinfo is None) if isinstance(value, datetime) else type(value) for value in values]
+    is_mixed = len(types - {type(None)}) > 1 or any(map(_is_container, types)) or _became_text(received, types)
+    return [*map(type, values)] if is_mixed else ()
+
+
+def _became_text(received: pl.Series, types: Collection[type]) -> bool:
+    """Return whether a frame has text of values that it has a type for, because that does not hold one of them."""
+    return received.dtype == pl.String and any(issubclass(kind, _OWN_TYPES) for kind in types)
+
+
+def _is_container(kind: _Kind) -> bool:
+    return isinstance(kind, type) and issubclass(kind, dict | list | tuple)
 
 
 def _misfits(cast: pl.Series, missing: pl.Series, received: Sequence[Any] | pl.Series, faults: _Faults) -> None:
