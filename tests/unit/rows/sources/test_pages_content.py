@@ -198,6 +198,40 @@ class TestShortPageByOffset:
             source.again({"page": 10, "service": "partner", "body": None}, source.identity())
 
 
+class TestLongPageByOffset:
+    @staticmethod
+    def source(service, **options):
+        """Pages of up to thirty items, by a fetch that does not send the size."""
+
+        def fetch(offset):
+            return {"items": EVERYTHING[offset : offset + 30], "more": offset + 30 < len(EVERYTHING)}
+
+        return rows.pages(service, fetch, by="offset", size=10, **options)
+
+    @pytest.mark.parametrize("in_flight", [1, 4])
+    @pytest.mark.parametrize("following", [None, "more"])
+    def test_stops_before_a_row_is_read_again(self, service, following, in_flight):
+        with pytest.raises(SourceError, match=r"offset 0 has 30 items instead of 10, .* set size to 30, or have fetch"):
+            batches(self.source(service, following=following, in_flight=in_flight))
+
+    def test_is_the_end_where_the_page_itself_is_the_last(self, service):
+        found = rows.pages(
+            service, lambda _: {"items": EVERYTHING[:12], "more": False}, by="offset", size=10, following="more"
+        )
+        assert records(batches(found)) == EVERYTHING[:12]
+
+    def test_replayed_page_stays_open(self, service):
+        source = self.source(service, identity="today")
+        with pytest.raises(SourceError, match="offset 10 has 30 items instead of 10"):
+            source.again({"page": 10, "service": "partner", "body": None}, source.identity())
+
+    def test_is_read_by_page_where_no_offset_is_skipped(self, service):
+        def fetch(page):
+            return EVERYTHING[30 * (page - 1) : 30 * page]
+
+        assert records(batches(rows.pages(service, fetch, size=10))) == EVERYTHING
+
+
 def test_a_single_short_page_is_a_whole_source(service):
     assert (
         records(batches(rows.pages(service, lambda page: EVERYTHING[:3] if page == 1 else [], size=50)))

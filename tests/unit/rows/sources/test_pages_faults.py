@@ -294,27 +294,95 @@ def test_a_page_without_the_list_that_was_named_is_malformed(service, where, sen
     assert [sentence in str(lost.error) for lost in unreadable] == [True, True]
 
 
-def test_malformed_pages_in_a_row_are_for_the_gate_to_judge(server, client, service):
-    for number in range(3, 8):
-        server.on(f"/pages/{number}", Answer(body="<html>"))
-    found, unreadable, _, error = read_all(
-        rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
-    )
-    assert error is None
-    assert found == rows_of(1, 2, 8, 9)
-    assert [lost.raw["page"] for lost in unreadable] == [3, 4, 5, 6, 7]
+HTML = Answer(body="<html>")
+NULL = Answer(json={"items": None})
+SENTENCE = Answer(json={"message": "page out of range"})
+BAD = {
+    "pages without JSON": [HTML, HTML, HTML],
+    "pages without a list": [NULL, NULL, NULL],
+    "pages that say something else": [SENTENCE, SENTENCE, SENTENCE],
+    "pages that fetch rejects": [Answer(418)] * 3,
+    "pages of several faults": [HTML, Answer(404), NULL],
+}
+
+
+class TestBadPagesInARow:
+    """Two of them are set aside; with a third one no page is to blame, and nothing is set aside."""
+
+    def read(self, server, client, service, answers, first=5, **options):
+        for number, answer in enumerate(answers, first):
+            server.on(f"/pages/{number}", answer)
+
+        def fetch(page):
+            response = client.get(f"/pages/{page}")
+            if response.status_code == 418:
+                raise ValueError("a teapot has no rows")
+            return response
+
+        source = rows.pages(service, fetch, bad_page="quarantine", **options)
+        found, unreadable, stands, error = read_all(source)
+        return found, [lost.raw["page"] for lost in unreadable], stands, error
+
+    @pytest.mark.parametrize("in_flight", [1, 4])
+    @pytest.mark.parametrize("answers", BAD.values(), ids=BAD)
+    def test_stop_the_reading_if_there_are_three(self, server, client, service, answers, in_flight):
+        server.on("/pages/3", HTML)
+        found, lost, stands, error = self.read(server, client, service, answers, in_flight=in_flight)
+        assert isinstance(error, SourceError)
+        assert "the two pages after it" in str(error)
+        assert (found, lost, stands["token"]) == (rows_of(1, 2, 4), [3], 5)
+
+    @pytest.mark.parametrize("answers", BAD.values(), ids=BAD)
+    def test_are_set_aside_if_there_are_two(self, server, client, service, answers):
+        found, lost, _, error = self.read(server, client, service, answers[::2])
+        assert error is None
+        assert (found, lost) == (rows_of(1, 2, 3, 4, 7, 8, 9), [5, 6])
+
+    @pytest.mark.parametrize("bad", [[], [HTML], [HTML, NULL]])
+    def test_are_set_aside_before_the_end(self, server, client, service, bad):
+        server.on("/pages/*", lambda request: Answer(404))
+        for number in (1, 2, 3, 4):
+            server.on(f"/pages/{number}", page(number))
+        found, lost, _, error = self.read(server, client, service, bad)
+        assert error is None
+        assert (found, lost) == (rows_of(1, 2, 3, 4), [5, 6][: len(bad)])
+
+    def test_are_set_aside_up_to_the_limit(self, server, client, service):
+        found, lost, _, error = self.read(server, client, service, [HTML] * 3, limit=6)
+        assert error is None
+        assert (found, lost) == (rows_of(1, 2, 3, 4), [5, 6])
+
+    @pytest.mark.parametrize("behind", [NULL, SENTENCE, HTML, Answer(400), Answer(422), Answer(500)])
+    def test_behind_the_last_page_fail_the_run(self, server, client, service, tmp_path, behind):
+        server.on("/pages/*", lambda request: behind)
+        for number in ALL:
+            server.on(f"/pages/{number}", page(number))
+        pipeline = redrive.Pipeline(
+            "p",
+            source=rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine"),
+            sink=rows.table(f"sqlite:///{tmp_path / 't.db'}", "t", key="id", create=True),
+            gate=redrive.Gate(abort=1.0),
+            store=tmp_path / "store.db",
+        )
+        for _ in range(2):
+            with pytest.raises(redrive.RunStopped) as stopped:
+                pipeline.run()
+            report = stopped.value.report
+            assert (report.status, report.read, report.rejected) == ("failed", 2 * LAST, 0)
+        assert pipeline.store.dlq.count() == 0
+        assert server.count(f"/pages/{LAST + 4}") == 0
 
 
 def test_pages_without_a_list_do_not_open_the_circuit(server, client):
-    for number in (2, 3, 4):
+    for number in (2, 3, 5, 6):
         server.on(f"/pages/{number}", Answer(json={"error": "no such shop"}))
     service = Service("partner", breaker=Breaker(failures=2), retry=Retry(attempts=2), budget=None)
     found, unreadable, _, error = read_all(
         rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
     )
     assert error is None
-    assert found == rows_of(1, *range(5, LAST + 1))
-    assert [lost.raw["page"] for lost in unreadable] == [2, 3, 4]
+    assert found == rows_of(1, 4, *range(7, LAST + 1))
+    assert [lost.raw["page"] for lost in unreadable] == [2, 3, 5, 6]
     assert service.circuit == "closed"
 
 

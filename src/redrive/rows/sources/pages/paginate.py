@@ -23,7 +23,11 @@ from redrive.rows.sources.pages.fetch import RETRY_LATER, STOPPING, FaultKind, O
 from redrive.rows.sources.pages.plan import PagePlan, is_json
 from redrive.rows.sources.pages.prefetch import Fetcher
 
-_MOST_DOWN = 3  # so many pages in a row that the service fails on are no bad pages: it is down
+_MOST_BAD = 3  # pages in a row that cannot be had: no page is to blame, the service is down or the API is at its end
+_AT_ITS_END = (
+    "the two pages after it cannot be had either, so that no page is to blame; if these are behind the last page, say "
+    "where that is with limit or following, or have fetch give an empty list there"
+)
 _MOST_ALIKE = 3  # so many pages in a row with the same rows are one and the same
 _MOST_EMPTY = 1_000  # so many pages in a row without any, each of which says that more will come, are a broken promise
 
@@ -142,7 +146,7 @@ class NumberedPages:
         last = self._is_last(page)
         if last and self._pages == 0 and not self._plan.asks_next:
             last = self._is_alone(page)
-        refuse_short(self._plan, self._name, self._token(), page)
+        refuse_other_size(self._plan, self._name, self._token(), page)
         self._look_for_circles(page)
         self._rows = self._plan.size or len(page.items) or self._rows
         pages = self._pages + 1
@@ -192,10 +196,11 @@ class NumberedPages:
         """A lost page is quarantined where that is allowed; None where there is none to lose."""
         if failed.fault is FaultKind.MISSING and self._is_the_end(failed):
             return None
-        quarantine = self._plan.bad_page == "quarantine" and failed.fault not in STOPPING
-        if not quarantine or (failed.fault is FaultKind.DOWN and not self._is_up()):
+        if self._plan.bad_page == "stop" or failed.fault in STOPPING:
             hint = 'bad_page="quarantine" would set it aside and go on'
             raise _stopping(failed, self._label(), self._name, hint)
+        if not self._is_alone_bad(failed):
+            raise _stopping(failed, self._label(), self._name, _AT_ITS_END)
         self._alike = 0
         raw = {"page": self._token(), "service": self._name, "body": failed.body}
         context = dict(self._identity)
@@ -216,23 +221,37 @@ class NumberedPages:
             raise _stopping(after, self._plan.label(self._token(1)), self._name)  # who knows which of the two it is
         return False
 
-    def _is_up(self) -> bool:
-        """Whether the service answers for other pages, so that one it fails on is the page's fault."""
-        for place in range(1, _MOST_DOWN):
+    def _is_alone_bad(self, failed: PageFailed) -> bool:
+        """Return whether a bad page is to blame itself, because one of the next two is there, or is the end."""
+        is_known = failed.fault is not FaultKind.DOWN or self._answered
+        for place in range(1, _MOST_BAD):
             if self._plan.is_enough(self._pages + place):
-                return self._answered
+                return is_known
             after = self._outcome(place)
-            if _is_answer(after):
+            if isinstance(after, Page) or self._is_end_at(place, after):
                 return True
-            if isinstance(after, PageFailed) and after.fault is FaultKind.FINAL:  # the circuit, most likely: who knows
-                return self._answered
+            if after.fault in STOPPING:  # it stops the run itself
+                return is_known
         return False
 
+    def _is_end_at(self, place: int, missing: PageFailed) -> bool:
+        """Return whether a page that many places ahead, which could not be had, is the first behind the last page."""
+        if missing.fault is not FaultKind.MISSING:
+            return False
+        return self._plan.is_enough(self._pages + place + 1) or _is_no_page(self._outcome(place + 1))
 
-def refuse_short(plan: PagePlan, name: str, token: Any, page: Page) -> None:
-    """Raise where the offset of the next page would skip rows: this page is short and says that more follow."""
+
+def refuse_other_size(plan: PagePlan, name: str, token: Any, page: Page) -> None:
+    """Raise where the offset of the next page would skip rows of this one, or read some of them again."""
     count, size = len(page.items), plan.size
-    if plan.by != "offset" or size is None or count >= size or not plan.asks_next or not page.following:
+    if plan.by != "offset" or size is None or (plan.asks_next and not page.following):
+        return
+    if count > size:
+        raise SourceError(
+            f"{name}: {plan.label(token)} has {count} items instead of {size}, and the next page would begin within "
+            f"them: set size to {count}, or have fetch ask for {size}"
+        )
+    if count == size or not plan.asks_next:
         return
     cap = f": the API gives at most {count} at a time; set size to that" if count else ""
     raise SourceError(

@@ -13,7 +13,7 @@ from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.pages.content import Finder, PageReader
 from redrive.rows.sources.pages.fetch import RETRY_LATER, FaultKind, Outcome, PageFailed, PageFetcher
-from redrive.rows.sources.pages.paginate import CursorPages, NumberedPages, PagePart, refuse_short
+from redrive.rows.sources.pages.paginate import CursorPages, NumberedPages, PagePart, refuse_other_size
 from redrive.rows.sources.pages.plan import BadPage, By, PagePlan
 from redrive.rows.sources.pages.prefetch import Fetcher, InlineFetcher, ThreadedFetcher
 from redrive.rows.sources.records.first_items import FirstItems, difference_of, difference_of_declared
@@ -46,8 +46,8 @@ def pages(
 
     by         "page": fetch is given 1, 2, 3 …; "offset": 0, size, 2·size …; "cursor": None, then what each page tells
     start      the first of them
-    size       items of a full page: a shorter one is the last. By offset with `following`, a shorter one that is not
-               the last is a `SourceError`, since the next offset would skip rows
+    size       items of a full page: a shorter one is the last. By offset, a longer page is a `SourceError`, since the
+               next offset would read rows again; so is, with `following`, a shorter one that is not the last
     items      where the list is in the page: a name, a path such as "data.items", or a function of the page. By itself
                it is found as the page, as "items", "data", "results" or "records", or as the only list there is
     following  where the page tells what comes after it, likewise: the next cursor, or whether there is another page;
@@ -67,8 +67,9 @@ def pages(
     where pages have moved.
 
     Pages by number end with a short one, with two in a row that are empty, or with two that are not there (404), unless
-    `following` tells. A refused key, a used-up quota, a rate limit, an open circuit, or the third page in a row that
-    the service fails on stop the run in any case: no page is to blame. An API that goes in circles is a `SourceError`.
+    `following` tells. A refused key, an exhausted quota, a rate limit or an open circuit stops the run in any case. So
+    do three bad pages in a row, whatever is wrong with them: no page is to blame. An API that goes in circles is a
+    `SourceError`.
     """
     if not isinstance(service, Service):
         raise TypeError(f"pages takes a redrive.Service and the function that fetches a page, not {service!r} first")
@@ -180,7 +181,7 @@ class Pages:
             if outcome.fault is FaultKind.MALFORMED:
                 raise ValueError(f"the page is still malformed: {outcome.reason}") from outcome.error
             raise outcome.error
-        refuse_short(self._plan, self.name, raw["page"], outcome)
+        refuse_other_size(self._plan, self.name, raw["page"], outcome)
         label = f"{self._plan.label(raw['page'])} of {self.name!r}"
         if why := self._moved(context or {}):
             raise SourceError(f"{label} may hold other rows than those that were lost: {why}. {_ADVICE}")
