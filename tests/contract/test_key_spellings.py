@@ -60,6 +60,10 @@ SPELLINGS: dict[tuple[str, str], list[list[Any]]] = {
     **{(place, "BOOLEAN"): BOOLEANS for place in ("postgresql", "duckdb")},
     ("postgresql", "VARCHAR(3)"): [["abc", "abc  "], ["ab "], ["ab"], ["ABC"]],
     ("postgresql", "CHAR(3)"): [["abc", "abc  "], ["ab ", "ab"], ["ABC"]],
+    **{("postgresql", domain): [["abc", "abc  "], ["ab "], ["ab"], ["ABC"]] for domain in ("code", "inner_code")},
+    ("postgresql", "padded"): [["abc", "abc  "], ["ab ", "ab"], ["ABC"]],
+    ("postgresql", "amount"): NUMBERS,
+    ("postgresql", "instant"): INSTANTS,
     ("postgresql", "JSONB"): [
         ['{"a": 1}', '{"a": 1.0}', ' {"a":1.00}'],
         ['{"a": "1.0"}'],
@@ -78,6 +82,15 @@ SPELLINGS: dict[tuple[str, str], list[list[Any]]] = {
 }
 
 
+DOMAINS = {
+    "code": ["code AS VARCHAR(3)"],
+    "inner_code": ["code AS VARCHAR(3)", "inner_code AS code CHECK (VALUE <> '')"],
+    "padded": ["padded AS CHAR(3)"],
+    "amount": ["amount AS NUMERIC(10, 2)"],
+    "instant": ["instant AS TIMESTAMPTZ"],
+}
+
+
 class Table:
     """A table with a key of one type, and pipelines into it."""
 
@@ -85,6 +98,8 @@ class Table:
 
     def __init__(self, store: redrive.Store, url: str, execute: Any, kind: str) -> None:
         self.store, self.url, self.execute = store, url, execute
+        for domain in DOMAINS.get(kind, ()):
+            execute(f"CREATE DOMAIN {domain}")
         execute(f"CREATE TABLE t (id {kind} PRIMARY KEY, v TEXT)")
 
     def run(self, source: Any, name: str | None = None, **options: Any) -> Any:

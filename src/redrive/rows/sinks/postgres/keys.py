@@ -51,11 +51,13 @@ class KeyType(NamedTuple):
 
     name: str
     base: str
+    stored: str
+    """The name without domains: `character varying(3)` of a domain over it."""
 
     @classmethod
     def made(cls, name: str) -> KeyType:
         """The type of a column that this program creates."""
-        return cls(name, _BASES.get(name, name))
+        return cls(name, _BASES.get(name, name), name)
 
     @property
     def kind(self) -> KeyKind:
@@ -162,7 +164,9 @@ def _compared(name: str, type_: KeyType) -> str:
     """The expression for a value that equals another where the server says so."""
     column, base = quoted(name), type_.base
     value = f"CAST({column} AS {type_.name})"
-    if length := _VARCHAR.fullmatch(type_.name):  # spaces that are too many are cut off, anything else is refused
+    if length := type_.base == "varchar" and _VARCHAR.fullmatch(
+        type_.stored
+    ):  # spaces that are too many are cut off, anything else is refused
         size = int(length[1])
         cut, rest = f"substr({column}, 1, {size})", f"substr({column}, {size + 1})"
         return f"CASE WHEN rtrim({rest}, ' ') = '' THEN {cut} ELSE {column} END"

@@ -181,7 +181,7 @@ class PostgresTable(SqlTable):
     def _key_types(self, shape: TableSchema) -> dict[str, KeyType]:
         assert isinstance(shape, PostgresSchema)
         named = zip(self.key, shape.types(self.key), strict=True)
-        return {name: KeyType(kind, shape.base_types[name]) for name, kind in named}
+        return {name: KeyType(kind, shape.base_types[name], shape.stored_types[name].type) for name, kind in named}
 
     def _text_order(self, shape: TableSchema | None, rows: Outgoing, name: str) -> Literal["texts"] | None:
         base = shape.base_types.get(name) if isinstance(shape, PostgresSchema) else _TYPES[types_of(rows)[name]]
