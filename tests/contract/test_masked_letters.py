@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy
 
@@ -125,6 +127,66 @@ class TestMaskedValue:
             (here,), (there,) = store.dlq.find(), other.dlq.find()
         assert here.key.startswith("redacted:")
         assert here.key != there.key
+
+
+class TestMessagesOfPostgres:
+    """PostgreSQL reports values as it has them in an index, and their beginnings only."""
+
+    STORY = "patient Anna Schmidt has kidney disease and takes lithium since 2019, see Dr. Braun. " * 4
+    RECORD = types.MappingProxyType(
+        {"id": 2, "email": "ANNA@Example.com", "ref": "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "dob": "17 May 1980"}
+    )
+
+    @pytest.fixture
+    def database(self, postgres_url):
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("drop table if exists person, visit")
+            connection.execute("create table person (id int not null, email text, ref uuid unique, dob date unique)")
+            connection.execute("create unique index on person (lower(email))")
+            connection.execute("create table visit (id int, story text, ward int not null)")
+            connection.execute(
+                "insert into person values (%(id)s, lower(%(email)s), %(ref)s, %(dob)s)", {**self.RECORD, "id": 1}
+            )
+            yield connection
+            connection.execute("drop table person, visit")
+
+    @pytest.fixture
+    def dlq(self, tmp_path):
+        with redrive.connect(f"sqlite:///{tmp_path / 'letters.db'}", redact=["email", "ref", "dob", "story"]) as store:
+            yield store.dlq
+
+    def message(self, dlq, record, load):
+        with pytest.raises(psycopg.Error) as caught:
+            load()
+        dlq.put(record, caught.value, pipeline="p")
+        return str(caught.value), dlq.find()[0].error_message
+
+    @pytest.mark.parametrize(
+        ("field", "shown"), [("email", "anna@example.com"), ("ref", "a0eebc99-9c0b"), ("dob", "1980-05-17")]
+    )
+    def test_hide_the_values_of_a_key(self, database, dlq, field, shown):
+        record = {**dict.fromkeys(self.RECORD), "id": 2, field: self.RECORD[field]}
+        insert = "insert into person values (%(id)s, %(email)s, %(ref)s, %(dob)s)"
+        said, stored = self.message(dlq, record, lambda: database.execute(insert, record))
+        assert shown in said
+        assert shown not in stored
+        assert f"({field})" in stored.replace("lower(", "").replace("))=", ")=")
+
+    def test_hide_the_row(self, database, dlq):
+        record = {"id": 1, "story": self.STORY}
+        insert = "insert into visit (id, story) values (%(id)s, %(story)s)"
+        said, stored = self.message(dlq, record, lambda: database.execute(insert, record))
+        assert "patient Anna" in said
+        assert stored.endswith("Failing row contains (***).")
+
+    def test_hide_the_line_of_a_copy(self, database, dlq):
+        def load():
+            with database.cursor().copy("copy visit (story, id) from stdin") as copy:
+                copy.write(f"{self.STORY}\n")
+
+        said, stored = self.message(dlq, {"id": 1, "story": self.STORY}, load)
+        assert "patient Anna" in said
+        assert 'COPY visit, line 1: "***"' in stored
 
 
 class TestChange:

@@ -127,6 +127,13 @@ TEXTS = [
         repeated(piece)
         for piece in ("lftp -u a,", "sqlplus a/", "userid=a/", "configure set token ", "sqlplus ", "lftp ")
     ),
+    *(repeated(piece) for piece in (")=(", "(a)=(", "(card_number)=(a) already exists", "Failing row contains (")),
+    *(repeated(piece) for piece in ("Failing row contains (a) HINT: ", 'COPY a, line 1: "', 'key "a: ', "dup key: { ")),
+    *(
+        repeated(piece)
+        for piece in ("Duplicate entry '", "Duplicate entry 'a' for key 'card_number'", "...", "aaaa...")
+    ),
+    *(repeated(piece) for piece in ("aaaaaaaaaaaa ", 'key "card_number: a" violates ', "JSON data, line 1: ")),
     *(repeated(piece) for piece in ("password: |\n ", "login a password ", "M1" + "a" * 22 + ".", "a1~-8Q~")),
 ]
 

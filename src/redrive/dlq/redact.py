@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -30,7 +31,9 @@ from uuid import UUID
 from redrive._internal.masking import MASK, mask, mask_start
 from redrive.dlq.form_fields import field_path, is_form, mask_form
 from redrive.dlq.json_documents import documents_of
+from redrive.dlq.masked_values import mask_values
 from redrive.dlq.multipart import Part, charset_of, is_multipart, parts_of
+from redrive.dlq.reported_values import hides_by, mask_reported
 from redrive.store.encoding import decode, encode
 
 # Shorter values are found in every message.
@@ -44,6 +47,9 @@ _CUT_SHORT = re.compile(r"input_value=(?:(?!, input_type=)[^\n]){0,100}?\.\.\.(?
 _REQUEST = frozenset({"method", "url", "content_type", "body"})
 _CALLS = (frozenset({"function", "args", "kwargs"}), _REQUEST)
 _PARTS_OF_CALLS = frozenset({"args", "kwargs", "url", "body"})
+
+_LIKE_A_UUID = re.compile(r"\{?[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?")
+_LONGEST_MOMENT = 40
 
 _IS_MASK = re.compile(rf"{re.escape(MASK)}(?: \([0-9]{{1,20}} (?:characters|bytes)\))?")
 
@@ -82,15 +88,23 @@ class Redactor:
             most: characters of it that are looked at for credentials, and returned.
         """
         if self.fields:
-            message = _CUT_SHORT.sub(f"input_value={MASK}", message)
-            shown: set[str] = set()
-            for one in (record, *rows):
-                secrets = self._part(one)[1]
-                if secrets is None:
-                    return MASK  # the record cannot be looked into, so nobody knows what of it the message shows
-                shown.update(form for secret in secrets for form in _forms_in_messages(secret) if form in message)
-            message = _without(sorted(shown, key=len, reverse=True), message)
+            walks = [self._walk(one) for one in (record, *rows)]
+            if None in walks:
+                return MASK  # the record cannot be looked into, so nobody knows what of it the message shows
+            message = self._without_values(message, [walk for walk in walks if walk is not None])
         return mask(message) if most is None else mask_start(message, most)
+
+    def _without_values(self, message: str, walks: Sequence[_Parting]) -> str:
+        message = _CUT_SHORT.sub(f"input_value={MASK}", message)
+        fields = {name for walk in walks for name in walk.shown}
+        hidden = {name.casefold() for walk in walks for name in walk.hidden}
+        hides = hides_by(
+            lambda name: name.casefold() in hidden or self._is_named(name), fields, unknown=bool(hidden) or not fields
+        )
+        message = mask_reported(message, hides)
+        secrets = {secret for walk in walks for secret in walk.secrets if len(secret.strip()) >= _SHORTEST}
+        forms = {form for secret in secrets for form in _forms_in_messages(secret)}
+        return mask_values(message, forms, cut={text for secret in secrets for text in (secret, secret.strip())})
 
     def is_shown(self, text: str, record: Any) -> bool:
         """Whether a text, such as a key or a position, holds the value of a named field.
@@ -117,21 +131,22 @@ class Redactor:
 
         What a server says of a body that is masked whole may repeat any part of it.
         """
-        parting = self._parting(record)
-        try:
-            parting.copy(record, "")
-        except Exception:
-            return False
-        return not parting.has_unread
+        walk = self._walk(record)
+        return walk is not None and not walk.has_unread
 
     def _secrets(self, record: Any) -> set[str] | None:
         """Return what the named fields of a record hold; None for one that cannot be looked into."""
+        walk = self._walk(record)
+        return None if walk is None else walk.secrets
+
+    def _walk(self, record: Any) -> _Parting | None:
+        """Return what was met in a record; None for one that cannot be looked into, whatever it raises."""
         parting = self._parting(record)
         try:
             parting.copy(record, "")
         except Exception:
             return None
-        return parting.secrets
+        return parting
 
     def _parting(self, record: Any) -> _Parting:
         if not _is_call(record):
@@ -163,6 +178,10 @@ class _Parting:
         self._request = request
         self._nameless = {""} if request is None else {"", "body"}
         self.secrets: set[str] = set()
+        self.hidden: set[str] = set()
+        """Names of the fields that were masked."""
+        self.shown: set[str] = set()
+        """Names of the others."""
         self.has_unread = False  # whether a body, or a part of one, was masked whole
 
     def copy(self, value: Any, path: str) -> Any:
@@ -182,7 +201,9 @@ class _Parting:
         return self._hide(plain) if isinstance(plain, str | bytes) else self.copy(plain, path)
 
     def _field(self, value: Any, path: str) -> Any:
-        if self._is_named(path):
+        is_named = self._is_named(path)
+        (self.hidden if is_named else self.shown).add(path.rpartition(".")[2])
+        if is_named:
             self._remember(value)
             return MASK
         if path == "body" and self._request is not None and isinstance(value, str | bytes):
@@ -313,17 +334,32 @@ def _spellings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1])
         yield from (quote(value, safe="", errors="replace"), quote_plus(value, errors="replace"))
+        yield from _as_databases_write(value)
     else:
         yield from (str(value), repr(value))
     if isinstance(value, datetime):
-        yield value.isoformat()
+        yield from _moment_spellings(value)
+
+
+def _as_databases_write(text: str) -> Iterator[str]:
+    """How a database writes what it reads from a text: a UUID in small letters, a moment with or without its T."""
+    if _LIKE_A_UUID.fullmatch(text):
+        yield str(UUID(text))
+    elif text[:4].isdigit() and 16 <= len(text) <= _LONGEST_MOMENT:
+        with suppress(ValueError):
+            yield from _moment_spellings(datetime.fromisoformat(text))
+
+
+def _moment_spellings(moment: datetime) -> Iterator[str]:
+    seconds = moment.replace(microsecond=0, tzinfo=None)
+    yield from (moment.isoformat(), str(moment), seconds.isoformat(), str(seconds))
 
 
 def _forms_in_messages(secret: str) -> set[str]:
-    """Return how a message may write a spelling: stripped, in capitals, in SQL, in HTML, again in a URL or JSON."""
+    """Return how a message may write a spelling: stripped, in one case, in SQL, in HTML, again in a URL or JSON."""
     plain = secret.strip()
     return {
-        *(secret, plain, plain.upper(), plain.replace("'", "''"), escape(plain)),
+        *(secret, plain, plain.upper(), plain.lower(), plain.replace("'", "''"), escape(plain)),
         *(quote(secret, safe="", errors="replace"), json.dumps(secret)[1:-1]),
     }
 

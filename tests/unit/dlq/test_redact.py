@@ -7,13 +7,16 @@ import dataclasses
 import datetime
 import decimal
 import json
+import reprlib
 import string
 import types
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode
 
+import duckdb
 import pydantic
 import pytest
+import sqlalchemy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -334,6 +337,11 @@ def test_no_planted_secret_comes_through(drawn, words):
         ("Ünï-cödé77", "ÜNÏ-CÖDÉ77"),
         (b"bytes77\xff", "b%27bytes77%5Cxff%27"),
         (b"bytes77\xff", r"b'bytes77\\xff'"),
+        ("Anna77@Example.com", "anna77@example.com"),
+        ("A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A77", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a77"),
+        ("{a0eebc999c0b4ef8bb6d6bb9bd380a77}", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a77"),
+        ("1977-05-17T10:11:12.5Z", "1977-05-17 10:11:12"),
+        (datetime.datetime(1977, 5, 17, 10, 11, 12, 5, datetime.UTC), "1977-05-17 10:11:12+00"),
     ],
 )
 def test_value_in_another_spelling_is_masked(value, shown):
@@ -341,6 +349,125 @@ def test_value_in_another_spelling_is_masked(value, shown):
     assert MASK in text
     assert "77" not in text
     assert "there" not in text
+
+
+PERSON = {"id": 7, "email": "Anna@X.de", "name": "Ann"}
+
+
+class TestReportedValues:
+    """A database reports values beside their columns, in its own spelling; they are masked by their place."""
+
+    @pytest.mark.parametrize(
+        ("message", "shown"),
+        [
+            ("Key (email)=(<anna>) already exists.", "Key (email)=(***) already exists."),
+            ("Key (lower(email))=(<anna>) already exists.", "Key (lower(email))=(***) already exists."),
+            ('Key (id, lower("Email"::text))=(7, <a>) already', 'Key (id, lower("Email"::text))=(***) already'),
+            ("Key (email)=(a) is b) already exists.", "Key (email)=(***) already exists."),
+            ("Key (email)=(a\nb) is not present in table", "Key (email)=(***) is not present in table"),
+            (
+                "Key (email)=(<a>) conflicts with existing key (email)=(<b>).",
+                "Key (email)=(***) conflicts with existing key (email)=(***).",
+            ),
+            ("Schlüssel »(email)=(<anna>)« existiert bereits.", "Schlüssel »(email)=(***)« existiert bereits."),
+            ("the failing row contains (email) = (<anna>).", "the failing row contains (email) = (***)."),
+            ("Key (id)=(7) already exists.", "Key (id)=(7) already exists."),
+            (
+                "Key (id)=(7) is duplicated. Key (email)=(<a>) is duplicated.",
+                "Key (id)=(7) is duplicated. Key (email)=(***) is duplicated.",
+            ),
+            ("Key (contact)=(<anna>) already exists.", "Key (contact)=(***) already exists."),
+            ("Failing row contains (7, <anna>, null).", "Failing row contains (***)."),
+            ("Failing row contains (7, a).\nb).\nCONTEXT:  COPY t", "Failing row contains (***).\nCONTEXT:  COPY t"),
+            ('COPY t, line 1, column email: "<anna>..."', 'COPY t, line 1, column email: "***"'),
+            ('COPY t, line 1, column id: "x"', 'COPY t, line 1, column id: "x"'),
+            ('COPY t, line 1: "7\t<anna>..."', 'COPY t, line 1: "***"'),
+            ('JSON data, line 1: {"email": "<a>...\nHINT:  b', "JSON data, line 1: ***\nHINT:  b"),
+            ("unnamed portal with parameters: $1 = '<anna>'", "unnamed portal with parameters: ***"),
+            ("unnamed portal parameter $1 = '<anna>'", "unnamed portal parameter $1 = ***"),
+            (
+                "[parameters: ('<anna> ... (9 characters truncated) ... <b>')]\n(Background on this error",
+                "[parameters: ***]\n(Background on this error",
+            ),
+            ('Duplicate key "email: <anna>" violates unique', 'Duplicate key "***" violates unique'),
+            ('Duplicate key "id: 7" violates primary key', 'Duplicate key "id: 7" violates primary key'),
+            ('because key "contact: <anna>" does not exist', 'because key "***" does not exist'),
+            ("Duplicate entry '<anna>' for key 'person.email'", "Duplicate entry '***' for key 'person.email'"),
+            ("Duplicate entry '<it's>' for key 'uq_person'", "Duplicate entry '***' for key 'uq_person'"),
+            ("Duplicate entry '7' for key 'person.id'", "Duplicate entry '7' for key 'person.id'"),
+            (
+                "Incorrect string value: '<\\xF0>' for column 'email' at row 1",
+                "Incorrect string value: '***' for column 'email' at row 1",
+            ),
+            ("The duplicate key value is (<anna>).", "The duplicate key value is (***)."),
+            ("Truncated value: '<ann>'.", "Truncated value: '***'."),
+            ("row with column values (EMAIL:'<anna>') already", "row with column values (***) already"),
+            ('dup key: { email: "<anna>" }, full error: x', "dup key: { *** }, full error: x"),
+        ],
+    )
+    def test_of_a_hidden_column_are_masked(self, message, shown):
+        text = Redactor(["email"]).text(message, PERSON)
+        assert text == shown
+        assert "<" not in text
+        assert Redactor(["email"]).text(text, PERSON) == text
+
+    def test_of_any_column_are_masked_in_a_record_without_names(self):
+        assert Redactor(["email"]).text("Key (id)=(8) already exists", "7;Ann") == "Key (id)=(***) already exists"
+
+    def test_of_an_unknown_column_are_shown_where_nothing_is_masked(self):
+        assert Redactor(["email"]).text("Key (no)=(8) already exists", {"id": 8}) == "Key (no)=(8) already exists"
+
+    def test_of_duckdb_are_masked(self):
+        with duckdb.connect() as connection:
+            connection.execute("create table t (id int primary key, email varchar, unique (email))")
+            connection.execute("insert into t values (1, 'anna@x.de')")
+            with pytest.raises(duckdb.ConstraintException) as caught:
+                connection.execute("insert into t values (2, lower('Anna@X.de'))")
+        assert "anna@x.de" in str(caught.value)
+        assert "anna@" not in Redactor(["email"]).text(str(caught.value), {"id": 2, "email": " ANNA@x.de"})
+
+
+STORY = "patient Anna Schmidt has kidney disease and takes lithium since 2019, see the referral of Dr. Braun. " * 4
+
+
+class TestCutValues:
+    """Libraries show the beginning and the end of a long text; what is left of a masked one is masked, too."""
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            f"invalid literal for int() with base 10: '{STORY[:199]}",
+            reprlib.repr(STORY),
+            f"too long: {STORY[:90]}... (310 more)",
+            f"too long: ...{STORY[-14:]}",
+            f"too long: {STORY[:5]}...",
+            f"too long: …{STORY[-6:]}",
+            f"too long: {STORY[:9]} ... {STORY[-7:]}",
+        ],
+    )
+    def test_are_masked(self, message):
+        text = Redactor(["story"]).text(message, {"id": 1, "story": STORY})
+        assert "***" in text
+        assert not any(part in text for part in ("pati", "Anna", "Brau", "aun."))
+
+    def test_by_the_longest_beginning(self):
+        record = {"story": [STORY, STORY[:40] + "other words", STORY[:30]]}
+        assert Redactor(["story"]).text(f"a {STORY[:45]}, b", record) == "a ***, b"
+        assert Redactor(["story"]).text(f"a {STORY[:40]}other w, b", record) == "a ***, b"
+
+    @pytest.mark.parametrize("message", ["Anna takes lithium", "the patient is new", "kidney disease...", "at..."])
+    def test_are_not_seen_in_a_few_words(self, message):
+        assert Redactor(["story"]).text(message, {"story": STORY}) == message
+
+    def test_of_statements_are_masked(self):
+        engine = sqlalchemy.create_engine("sqlite://")
+        with pytest.raises(sqlalchemy.exc.OperationalError) as caught, engine.begin() as connection:
+            connection.execute(sqlalchemy.text("insert into visit values (:story)"), {"story": STORY})
+        engine.dispose()
+        text = Redactor(["story"]).text(str(caught.value), {"story": STORY})
+        assert "no such table: visit" in text
+        assert "patient" not in text
+        assert "Braun" not in text
 
 
 def request_with(body, content_type=None):

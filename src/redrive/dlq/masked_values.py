@@ -1,0 +1,94 @@
+"""Values that are masked wherever a text has them: whole, or the beginning or the end that a library leaves of one."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
+
+from redrive._internal.masking import MASK
+
+# This many characters are recognized anywhere, and fewer beside an ellipsis.
+_RECOGNIZED = 12
+_BESIDE_ELLIPSIS = 4
+_COMPARED = 2_000  # characters by which the value is chosen whose beginning is the longest
+
+_ELLIPSIS = re.compile(r"\.{3,}+|…")
+
+_Span = tuple[int, int]
+
+
+def mask_values(text: str, forms: Iterable[str], *, cut: Iterable[str]) -> str:
+    """Return a text without values.
+
+    Args:
+        forms: texts that are masked where all of one is there.
+        cut: texts of which the beginning and the end are masked as well, where they are long enough.
+    """
+    spans = [(start, start + len(form)) for form in forms for start in _places(text, form)]
+    forward = sorted({value for value in cut if len(value) > _BESIDE_ELLIPSIS})
+    if forward:
+        backward = sorted(value[::-1] for value in forward)
+        size, mirrored = len(text), text[::-1]
+        spans += [*_beginnings(text, forward), *_before_ellipses(text, forward)]
+        ends = [*_beginnings(mirrored, backward), *_before_ellipses(mirrored, backward)]
+        spans += [(size - end, size - start) for start, end in ends]
+    return _without(text, spans)
+
+
+def _places(text: str, form: str) -> Iterator[int]:
+    start = text.find(form)
+    while start >= 0:
+        yield start
+        start = text.find(form, start + len(form))
+
+
+def _beginnings(text: str, values: list[str]) -> Iterator[_Span]:
+    """Yield where a text has beginnings of values; the values are sorted."""
+    for beginning in {value[:_RECOGNIZED] for value in values if len(value) > _RECOGNIZED}:
+        start = text.find(beginning)
+        while start >= 0:
+            place = bisect_left(values, text[start : start + _COMPARED])
+            near = values[max(0, place - 1) : place + 1]
+            end = start + max(_common(text, start, value) for value in near)
+            yield start, end
+            start = text.find(beginning, end)
+
+
+def _common(text: str, start: int, value: str) -> int:
+    """Return how many characters of a value a text has from there."""
+    least, step = 0, 16
+    while text.startswith(value[least : least + step], start + least) and least < len(value):
+        least += step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if text.startswith(value[least : least + step], start + least):
+            least += step
+    return min(least, len(value))
+
+
+def _before_ellipses(text: str, values: Collection[str]) -> Iterator[_Span]:
+    """Yield where short beginnings of values stand before an ellipsis."""
+    ellipses = [found.start() for found in _ELLIPSIS.finditer(text)]
+    if not ellipses:
+        return
+    beginnings = {value[:size] for value in values for size in range(_BESIDE_ELLIPSIS, min(_RECOGNIZED, len(value)))}
+    for place in ellipses:
+        end = place - 1 if text[place - 1 : place] == " " else place
+        for size in range(min(_RECOGNIZED - 1, end), _BESIDE_ELLIPSIS - 1, -1):
+            if text[end - size : end] in beginnings:
+                yield end - size, end
+                break
+
+
+def _without(text: str, spans: list[_Span]) -> str:
+    pieces: list[str] = []
+    at = 0
+    for start, end in sorted(spans):
+        if end <= at:
+            continue
+        if start >= at:
+            pieces += (text[at:start], MASK)
+        at = end
+    return "".join([*pieces, text[at:]])
