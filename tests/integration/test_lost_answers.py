@@ -1,13 +1,18 @@
 """The connection breaks when PostgreSQL has committed and not yet said so: the store repeats, nothing is doubled."""
 
+import asyncio
 import contextlib
 import gc
 import select
 import socket
 import threading
+import uuid
 from datetime import UTC, datetime
 
+import asyncpg
+import psycopg
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 import redrive
@@ -34,17 +39,20 @@ class Censor:
         self._server = server
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._left = None
+        self._left, self._request = None, COMMIT
         self.struck = False
+        self._clients = []
         self._accepting = threading.Thread(target=self._accept)
         self._accepting.start()
 
-    def strike(self, *, after):
-        """Withhold an answer, when so many more have passed."""
-        self._left, self.struck = after, False
+    def strike(self, *, after, request=COMMIT):
+        """Withhold the answer to a request, when so many more have passed."""
+        self._left, self.struck, self._request = after, False, request
 
     def close(self):
-        self._listener.shutdown(socket.SHUT_RDWR)
+        for end in (self._listener, *self._clients):
+            with contextlib.suppress(OSError):  # the client has closed it
+                end.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._accepting.join()
 
@@ -53,6 +61,7 @@ class Censor:
         with contextlib.suppress(OSError):  # it was closed
             while True:
                 client, _ = self._listener.accept()
+                self._clients.append(client)
                 carrying.append(threading.Thread(target=self._carry, args=(client,)))
                 carrying[-1].start()
         for thread in carrying:
@@ -66,7 +75,7 @@ class Censor:
                     if not data:
                         return
                     (server if end is client else client).sendall(data)
-                    if end is client and COMMIT in data and self._is_the_one():
+                    if end is client and self._request in data and self._is_the_one():
                         server.recv(1 << 16)
                         self.struck = True
                         return
@@ -79,6 +88,253 @@ class Censor:
             return False
         self._left = None
         return True
+
+
+class Payments:
+    """A table of a team's own, behind the censor; payments are counted past it."""
+
+    def __init__(self, url, censor):
+        self.censor, self._url = censor, make_url(url)
+        self.run("CREATE TABLE payments (id int)")
+
+    def run(self, query):
+        with psycopg.connect(self.dsn(self._url), autocommit=True) as connection:
+            cursor = connection.execute(query)
+            return cursor.fetchall() if cursor.description else None
+
+    @property
+    def count(self):
+        return self.run("SELECT count(*) FROM payments")[0][0]
+
+    def url(self, driver="postgresql"):
+        there = self._url.set(port=self.censor.port, drivername=driver)
+        return there.render_as_string(hide_password=False)
+
+    @staticmethod
+    def dsn(url):
+        return url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+PAY = "INSERT INTO payments VALUES (1)"
+
+
+def by_psycopg(payments):
+    with psycopg.connect(payments.url()) as connection:
+        connection.execute(PAY)
+
+
+def by_psycopg_block(payments):
+    with psycopg.connect(payments.url(), autocommit=True) as connection, connection.transaction():
+        connection.execute(PAY)
+
+
+def by_own_commit(payments):
+    with contextlib.closing(psycopg.connect(payments.url())) as connection:
+        connection.execute(PAY)
+        connection.execute("COMMIT")
+
+
+def by_async_psycopg(payments):
+    async def pay():
+        async with await psycopg.AsyncConnection.connect(payments.url()) as connection:
+            await connection.execute(PAY)
+
+    asyncio.run(pay())
+
+
+def by_asyncpg(payments):
+    async def pay():
+        connection = await asyncpg.connect(payments.url(), ssl=False)
+        try:
+            async with connection.transaction():
+                await connection.execute(PAY)
+        finally:
+            connection.terminate()
+
+    asyncio.run(pay())
+
+
+def by_sqlalchemy(driver):
+    def pay(payments):
+        engine = sa.create_engine(payments.url(f"postgresql+{driver}"))
+        try:
+            with engine.begin() as connection:
+                connection.execute(sa.text(PAY))
+        finally:
+            engine.dispose()
+
+    return pay
+
+
+def by_own_error(payments):
+    try:
+        by_psycopg(payments)
+    except psycopg.Error as error:
+        raise redrive.Transient("the bank's database is away") from error
+
+
+ERRORS = (psycopg.OperationalError, asyncpg.PostgresError, sa.exc.DBAPIError)
+COMMITS = {
+    "psycopg": by_psycopg,
+    "transaction block of psycopg": by_psycopg_block,
+    "COMMIT as a statement": by_own_commit,
+    "async psycopg": by_async_psycopg,
+    "asyncpg": by_asyncpg,
+    "SQLAlchemy, psycopg": by_sqlalchemy("psycopg"),
+    "SQLAlchemy, psycopg2": by_sqlalchemy("psycopg2"),
+    "error of its own": by_own_error,
+}
+
+
+@pytest.fixture
+def payments(postgres_url):
+    name = f"payments_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    url = make_url(postgres_url).set(database=name)
+    censor = Censor(url.port)
+    yield Payments(url, censor)
+    censor.close()
+
+
+def impatient(**options):
+    return redrive.Service("bank", retry=redrive.Retry(attempts=3, base=0, cap=0), breaker=None, budget=None, **options)
+
+
+class TestCalls:
+    """A function that a service guards writes to a database of its own."""
+
+    @pytest.mark.parametrize("pay", COMMITS.values(), ids=COMMITS)
+    def test_commit_is_not_repeated(self, payments, pay):
+        payments.censor.strike(after=0, request=b"COMMIT")
+        with pytest.raises((redrive.Transient, *ERRORS)) as caught:
+            impatient().call(pay, payments)
+        assert payments.censor.struck
+        assert "a COMMIT is not retried once it may have taken effect" in caught.value.redrive.why
+        assert payments.count == 1
+
+    @pytest.mark.parametrize("pay", COMMITS.values(), ids=COMMITS)
+    def test_lost_statement_of_a_transaction_is_repeated(self, payments, pay):
+        if pay is by_psycopg_block:
+            pytest.skip("the connection is in autocommit mode")
+        payments.censor.strike(after=0, request=PAY.encode())
+        impatient().call(pay, payments)
+        assert payments.censor.struck
+        assert payments.count == 1
+
+    def test_commit_is_repeated_where_the_service_is_idempotent(self, payments):
+        payments.censor.strike(after=0, request=b"COMMIT")
+        impatient(idempotent=True).call(by_psycopg, payments)
+        assert payments.count == 2
+
+    def test_commit_in_a_block_is_not_repeated(self, payments):
+        payments.censor.strike(after=0, request=b"COMMIT")
+
+        def pay():
+            for attempt in impatient().attempts():
+                with attempt:
+                    by_psycopg(payments)
+
+        with pytest.raises(psycopg.OperationalError):
+            pay()
+        assert payments.count == 1
+
+    async def test_commit_that_a_limit_ends_is_not_repeated(self, payments):
+        slow = "BEGIN PERFORM pg_sleep(30); RETURN NULL; END"
+        payments.run(f"CREATE FUNCTION wait() RETURNS trigger AS $$ {slow} $$ LANGUAGE plpgsql")
+        deferred = "AFTER INSERT ON payments DEFERRABLE INITIALLY DEFERRED"
+        payments.run(f"CREATE CONSTRAINT TRIGGER slow {deferred} FOR EACH ROW EXECUTE FUNCTION wait()")
+        committing = []
+
+        async def pay():
+            connection = await psycopg.AsyncConnection.connect(payments.url())
+            try:
+                await connection.execute(PAY)
+                committing.append(1)
+                await connection.commit()
+            finally:
+                await connection.close()
+
+        with pytest.raises(TimeoutError) as caught:
+            await impatient(timeout=1).acall(pay)
+        assert "a COMMIT is not retried" in caught.value.redrive.why
+        assert len(committing) == 1
+
+    def test_commit_that_the_database_rejects_is_repeated(self, payments):
+        payments.run("CREATE TABLE accounts (id int PRIMARY KEY)")
+        payments.run("ALTER TABLE payments ADD FOREIGN KEY (id) REFERENCES accounts DEFERRABLE INITIALLY DEFERRED")
+        calls = []
+
+        def pay():
+            calls.append(1)
+            if len(calls) == 2:
+                payments.run("INSERT INTO accounts VALUES (1)")
+            with contextlib.closing(psycopg.connect(payments.url())) as connection:
+                connection.execute(PAY)
+                connection.commit()
+
+        rules = redrive.Classifier().rule(psycopg.errors.ForeignKeyViolation, kind="transient")
+        impatient(classifier=rules).call(pay)
+        assert (len(calls), payments.count) == (2, 1)
+
+    @pytest.mark.parametrize(
+        "query",
+        [PAY, PAY.encode(), psycopg.sql.SQL(PAY), f"/* daily */ {PAY}", f"WITH x AS (SELECT 1) {PAY}"],
+        ids=["str", "bytes", "sql", "comment", "WITH"],
+    )
+    def test_statement_in_autocommit_mode_is_not_repeated(self, payments, query):
+        def pay():
+            with psycopg.connect(payments.url(), autocommit=True) as connection:
+                connection.execute(query)
+
+        payments.censor.strike(after=0, request=PAY.encode())
+        with pytest.raises(psycopg.OperationalError) as caught:
+            impatient().call(pay)
+        assert "a statement in autocommit mode is not retried" in caught.value.redrive.why
+        assert payments.count == 1
+
+    def test_copy_in_autocommit_mode_is_not_repeated(self, payments):
+        def pay():
+            with (
+                psycopg.connect(payments.url(), autocommit=True) as connection,
+                connection.cursor() as cursor,
+                cursor.copy("COPY payments FROM STDIN") as copy,
+            ):
+                copy.write_row([1])
+
+        payments.censor.strike(after=0, request=b"c\0\0\0\x04")
+        with pytest.raises(psycopg.OperationalError):
+            impatient().call(pay)
+        assert payments.count == 1
+
+    def test_autocommit_of_sqlalchemy_is_not_repeated(self, payments):
+        engine = sa.create_engine(payments.url("postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+
+        def pay():
+            with engine.connect() as connection:
+                connection.execute(sa.text(PAY))
+
+        payments.censor.strike(after=0, request=PAY.encode())
+        with pytest.raises(sa.exc.OperationalError):
+            impatient().call(pay)
+        engine.dispose()
+        assert payments.count == 1
+
+    @pytest.mark.parametrize("query", ["SELECT 17", "-- rates\n(SELECT 17)", "WITH x AS (SELECT 17) SELECT * FROM x"])
+    def test_read_in_autocommit_mode_is_repeated(self, payments, query):
+        def read():
+            with psycopg.connect(payments.url(), autocommit=True) as connection:
+                return connection.execute(query).fetchone()[0]
+
+        payments.censor.strike(after=0, request=b"SELECT 17")
+        assert impatient().call(read) == 17
+        assert payments.censor.struck
+
+    def test_store_of_redrive_inside_a_call_retries_itself(self, censored):
+        store, answers = censored
+        answers.strike(after=0)
+        assert impatient().call(lambda: store.dlq.put_many(letters(2), pipeline="vendor").total) == 2
+        assert answers.struck
 
 
 @pytest.fixture

@@ -62,7 +62,8 @@ class Service:
                   async functions, and given to a sync function that takes the keyword `timeout`; where the caller sets
                   a limit, too, the shorter one holds
     idempotent    False: a POST or PATCH is not repeated once it may have reached the server, unless it carries an
-                  Idempotency-Key; "key": the HTTP adapters send one per logical call; True: everything may be repeated
+                  Idempotency-Key, nor is a commit or mail that may have taken effect; "key": the HTTP adapters send one
+                  per logical call; True: everything may be repeated
     fallback      a value, or a function of the same arguments, for when the circuit is open or retries are spent;
                   HTTP adapters and `attempts()` have no use for it
     on_event      called with every event of this service

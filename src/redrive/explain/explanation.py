@@ -11,6 +11,7 @@ from redrive.calls.failure_of import story_of
 from redrive.calls.remediation import advice_on
 from redrive.calls.retry_loop import is_a_fault
 from redrive.classify.classifier import Classifier
+from redrive.classify.type_names import libraries
 from redrive.explain.consequences import ROWS, TASKS, people
 from redrive.explain.dry_call import DryCall, rehearse
 from redrive.explain.policy import Policy
@@ -21,6 +22,11 @@ from redrive.model.calls import Kind, Scope, Verdict, format_duration
 from redrive.policy.breaker import Breaker
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+_EFFECTS_BEYOND_HTTP = frozenset(
+    {"MySQLdb", "asyncpg", "mysql", "oracledb", "psycopg", "psycopg2", "pymysql", "pyodbc", "smtplib", "sqlalchemy"}
+)
+"""Libraries whose errors may come after a commit or a mail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,19 @@ class Explanation:
         if scope == "call":
             return in_a_call(self.call, self.schedule)
         return (ROWS if scope == "row" else TASKS)[self.verdicts[scope].kind]
+
+    @property
+    def effects(self) -> str:
+        """Which errors of the class are not retried all the same; empty where there are none to know of."""
+        failure = self.reading.failure
+        is_known = isinstance(failure, BaseException) and not _EFFECTS_BEYOND_HTTP.isdisjoint(libraries(type(failure)))
+        if not is_known or self.call.attempts < 2 or self.policy.idempotent is True:
+            return ""
+        return (
+            "not retried where a commit, a statement in autocommit mode or a mail may have taken effect, as far as "
+            "psycopg, asyncpg, SQLAlchemy and smtplib show it; with other drivers, such as psycopg2 and PyMySQL alone, "
+            "a commit whose answer is lost is retried"
+        )
 
     @property
     def breaker(self) -> str:

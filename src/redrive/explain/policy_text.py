@@ -188,10 +188,13 @@ def _length(resets: Any) -> float:
 def of_effects(policy: Policy) -> str:
     """Which requests are repeated."""
     if policy.idempotent is True:
-        return "every request may be repeated"
+        return "every request, commit and mail may be retried"
     if policy.idempotent == "key":
-        return "every request is sent with an Idempotency-Key, and may be repeated"
-    return "a POST or PATCH is not repeated once it may have reached the server"
+        return (
+            "every request is sent with an Idempotency-Key, and may be retried; a commit or mail that may have taken "
+            "effect is not"
+        )
+    return "a POST, PATCH, commit or mail is not retried once it may have taken effect"
 
 
 def of_rules(policy: Policy) -> str:

@@ -71,6 +71,15 @@ def test_what_a_post_does_differs(facts):
     assert facts("429", "--method", "POST")["in a call"].startswith("repeated up to 4 times")
 
 
+def test_effects_of_databases_and_mails_are_shown(facts):
+    for error in ("psycopg.OperationalError", "smtplib.SMTPServerDisconnected"):
+        assert facts(error)["effects"].startswith(
+            "not retried where a commit, a statement in autocommit mode or a mail"
+        )
+    assert "effects" not in facts("503")
+    assert "effects" not in facts("psycopg.OperationalError", "--scope", "row")
+
+
 def test_what_the_answer_says_counts(facts):
     assert "120.0 s to 180.0 s" in facts("429", "--retry-after", "30")["in a call"]
     assert facts("403", "--body", "quotaExceeded")["kind"] == "quota"

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from redrive._internal.masking import mask
 from redrive.calls.context import current
+from redrive.calls.effects.beyond_http import EFFECTS
 from redrive.calls.effects.idempotency_keys import SentKeys
 from redrive.calls.effects.in_flight import KnownRequest, carry, idempotency_key, key_in, known
 from redrive.calls.effects.request_body import can_rewind, content_of
@@ -156,6 +157,11 @@ def why_not_again(
 
 
 def _without_key(request: Any) -> str:
+    if request.method in EFFECTS:
+        return (
+            f"a {request.method} is not retried once it may have taken effect; declare the service idempotent if "
+            "a second one does no harm"
+        )
     return (
         f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the "
         'server; send one (Service(idempotent="key")) or declare the service idempotent'

@@ -1,4 +1,4 @@
-"""The HTTP requests behind a failure: of the error itself, of what it was raised for, of the members of a group."""
+"""The requests and other effects behind a failure: of the error, of what it was raised for, of a group's members."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from redrive.calls.effects.beyond_http import effects_in
 from redrive.calls.effects.held_responses import answered_in, given_to_attempt
 from redrive.calls.effects.in_flight import (
     KnownRequest,
@@ -53,9 +54,9 @@ NEVER_LEFT = frozenset(
 
 
 def sent_requests(failure: Any, since: int = -1) -> Iterator[tuple[Any, Any]]:
-    """Yield each request behind a failure that may have left, after the error or response that tells what became of it.
+    """Yield each request that may have left and each other effect, after the error or response that belongs to it.
 
-    That is None for a request of which nothing but its sending is known.
+    That is None for one of which nothing but its sending is known.
 
     Args:
         failure: the error or response.
@@ -69,6 +70,7 @@ def sent_requests(failure: Any, since: int = -1) -> Iterator[tuple[Any, Any]]:
     errors = list(_related(failure))
     frames = [frame for error in errors for frame in frames_of_error(error)]
     given = given_to_attempt(frames_of_error(failure), since)
+    wrapped = {id(attribute(error, "orig")) for error in errors if "sqlalchemy" in libraries(type(error))}
     for error in errors:
         # An answer of urllib3 does not know the headers of its request.
         own = wrapping(attribute(error, "response"), frames) or attached(error)
@@ -77,6 +79,7 @@ def sent_requests(failure: Any, since: int = -1) -> Iterator[tuple[Any, Any]]:
         if own is not None and not unsent:
             yield error, own
         yield from ((None, request) for request in carried(error))
+        yield from ((None, effect) for effect in effects_in(error, wrapped))
         yield from redirected(error)
         sent = list(sent_in(frames_of_error(error), around=frames))
         if own is None:

@@ -90,6 +90,7 @@ def _facts(found: Explanation, scopes: Sequence[Scope]) -> list[tuple[str, str]]
         ("by the policy", "" if found.policy is DEFAULT else found.policy.name),
         *((f"in a {scope}", _does(found, scope)) for scope in scopes),
         ("in the SLA", _kept(found) if "call" in scopes else ""),
+        ("effects", found.effects if "call" in scopes else ""),
         ("breaker", found.breaker if "call" in scopes else ""),
         ("people", found.people),
         ("do", found.advice),
