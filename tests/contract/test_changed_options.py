@@ -96,6 +96,21 @@ class TestUnfinishedRun:
         report = scene.pipeline(source=sources[0], sink=sink).run()
         assert (report.status, report.resumed) == ("complete", True)
 
+    @pytest.mark.parametrize("kind", ["csv", "ndjson", "parquet"])
+    def test_is_not_resumed_without_the_columns_of_directories(self, scene, tmp_path, kind):
+        path = tmp_path / "day=1" / f"in.{kind}"
+        path.parent.mkdir()
+        if kind == "csv":
+            polars.DataFrame(ROWS).write_csv(path)
+        else:
+            getattr(polars.DataFrame(ROWS), f"write_{kind}")(path)
+        read = getattr(redrive.rows, kind)
+        scene.stop(source=read(f"{tmp_path}/*/in.{kind}"))
+        scene.refused(r'its partitions was \["day"\], and here it is \[\]', source=read(f"{tmp_path}/day=1/*.{kind}"))
+        (tmp_path / "day=2").mkdir()
+        (tmp_path / "day=2" / f"in.{kind}").write_bytes(path.read_bytes())
+        assert scene.pipeline(source=read(f"{tmp_path}/*/in.{kind}")).run().read == 12
+
     def test_is_not_resumed_with_other_columns_of_a_parquet_file(self, scene):
         read = [redrive.rows.parquet(scene.parquet, columns=names) for names in (["at", "id"], ["id", "at", "code"])]
         scene.stop(source=read[0])

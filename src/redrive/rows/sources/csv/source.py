@@ -103,6 +103,7 @@ class CsvSource:
             "encoding": options.encoding,
             "null": sorted(options.null),
             "skip": options.skip,
+            **self._files.compared_options(),
         }
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:

@@ -12,6 +12,7 @@ from redrive._internal.paths import local_path
 from redrive.errors import SourceError
 from redrive.rows.sources.files import identity as file_identity
 from redrive.rows.sources.files.compression import CompressionError, Decoder, damage_of, is_plain, open_decoder
+from redrive.rows.sources.files.partitions import partitions_of
 from redrive.rows.sources.files.version import ChangedFile, FileVersion
 from redrive.rows.sources.source import Reading
 
@@ -51,6 +52,11 @@ class Files:
     def identity(self) -> list[dict[str, Any]]:
         """Which files there are and what tells each from another, as JSON: what a checkpoint is good for."""
         return file_identity.identities(self.find())
+
+    def compared_options(self) -> dict[str, Any]:
+        """See `ComparesOptions`. The path decides which directories are columns: those that a glob has found."""
+        columns = {column for partition in partitions_of(self.find(), self.patterns).values() for column in partition}
+        return {"partitions": sorted(columns)}
 
     def difference(self, recorded: Sequence[Mapping[str, Any]]) -> str | None:
         """Why positions in the recorded files mean nothing here, as a clause; None where they hold.

@@ -77,6 +77,10 @@ class Ndjson:
             return f"its encoding was {identity['encoding']}, and here it is {self._encoding}"
         return self._files.difference(identity["files"])
 
+    def compared_options(self) -> dict[str, Any]:
+        """See `ComparesOptions`. The encoding is part of the identity."""
+        return self._files.compared_options()
+
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)

@@ -70,7 +70,8 @@ class Parquet:
 
     def compared_options(self) -> dict[str, Any]:
         """See `ComparesOptions`."""
-        return {"columns": None if self._columns is None else sorted(self._columns)}
+        columns = None if self._columns is None else sorted(self._columns)
+        return {"columns": columns, **self._files.compared_options()}
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         return self.open_fitting(position, identity, None)
