@@ -2,7 +2,9 @@
 
 import datetime as dt
 import threading
+from collections import Counter
 
+import httpx
 import pytest
 from sqlalchemy import text, update
 
@@ -170,19 +172,50 @@ def test_a_canary_that_passes_lets_the_rest_go(dlq, put):
     assert len(shelf.calls[0][0]) == 3
 
 
-def test_a_record_that_makes_the_target_raise_is_found_by_halving(dlq, put):
-    put(16)
-    calls = []
+UNPROCESSABLE = httpx.Response(422, request=httpx.Request("POST", "http://bank/orders"), json={"detail": "no D-5"})
 
-    def target(records):
-        calls.append(len(records))
-        if any(record["id"] == "D-5" for record in records):
-            raise ValueError("cannot parse D-5")
 
-    report = dlq.replay(target, any_pipeline=True, dry_run=False)
-    assert (report.reprocessed, report.failed_again) == (15, 1)
-    assert dlq.find(key="D-5")[0].last_error == "ValueError: cannot parse D-5"
-    assert len(calls) == 9  # 1 + 2·log₂(16)
+class TestTargetThatRaises:
+    """A function that sends record by record, and raises at one of them."""
+
+    @pytest.mark.parametrize(
+        "fail", [lambda: int("no D-5"), UNPROCESSABLE.raise_for_status], ids=["ValueError", "HTTP 422"]
+    )
+    @pytest.mark.parametrize("bad", [{"D-5"}, {"D-0", "D-5", "D-15"}], ids=len)
+    def test_is_sent_every_other_record_once_more_at_most(self, dlq, put, fail, bad):
+        put(16)
+        sent, calls = Counter(), []
+
+        def target(records):
+            calls.append(len(records))
+            for record in records:
+                if record["id"] in bad:
+                    fail()
+                sent[record["id"]] += 1
+
+        report = dlq.replay(target, any_pipeline=True, dry_run=False)
+        assert (report.reprocessed, report.failed_again, report.stopped) == (16 - len(bad), len(bad), None)
+        assert len(sent) == 16 - len(bad)
+        assert max(sent.values()) <= 2
+        assert calls == [16, *[1] * 16]
+        assert {letter.key for letter in dlq.find(status="escalated")} == bad
+        assert "no D-5" in dlq.find(key="D-5")[0].last_error
+
+    def test_that_is_down_meanwhile_keeps_what_it_accepted(self, dlq, put):
+        put(8)
+        sent = []
+
+        def target(records):
+            if len(records) == 1 and len(sent) == 4:
+                raise ConnectionResetError("gone")
+            if len(records) > 1:
+                raise ValueError("D-2 is bad")
+            sent.append(records[0]["id"])
+
+        with pytest.raises(redrive.ReplayStopped, match="4 letters were reprocessed"):
+            dlq.replay(target, any_pipeline=True, dry_run=False)
+        assert dlq.count(status="reprocessed") == 4
+        assert dlq.count(status="pending") == 4
 
 
 @pytest.mark.parametrize(

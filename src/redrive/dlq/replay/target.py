@@ -21,6 +21,8 @@ from redrive.model.letters import Letter
 _classifier = Classifier()
 # The record's own fault; anything else is about the target, and the next record would meet it, too.
 _OF_THE_RECORD = {Kind.ROW, Kind.DISCARD}
+# What a server answers to one request; it answers others.
+_STATUS_OF_THE_RECORD = {400, 409, 412, 413, 414, 415, 422}
 
 _NOT_ACCEPTED = "the target did not accept it"
 
@@ -78,7 +80,7 @@ class ReplayTarget(Protocol):
 
     `reprocess` is given the records and answers for each, in order: None or True where it was accepted, an exception
     or a text that says why where it was not, `redrive.Discard` where it was dropped on purpose. Answering nothing at
-    all means that all were accepted. It must be idempotent: after a crash a record may come again.
+    all means that all were accepted. It must be idempotent: after a crash, and where it raised, a record comes again.
 
     A target with an attribute `letters_pipeline` is sent the letters of the pipeline of that name, and no others
     unless they are asked for.
@@ -171,7 +173,7 @@ class Target:
             raise TargetFailed(error, _classifier.classify(error, scope="row")) from error
 
     def try_all(self, letters: Sequence[Letter], *, dry_run: bool) -> list[TargetAnswer]:
-        """Return what became of each letter. A record that makes the target raise is found by halving."""
+        """Return what became of each letter. After an error that is a record's own, each is sent by itself, once."""
         try:
             return self._call(letters, dry_run=dry_run)
         except InvalidTargetAnswer:
@@ -185,23 +187,25 @@ class Target:
             if is_interrupt(error):
                 raise
             verdict = _classifier.classify(error, scope="row")
-            if verdict.kind not in _OF_THE_RECORD:
+            if not _is_of_a_record(verdict):
                 raise TargetFailed(error, verdict) from error
             if len(letters) == 1:
                 return [replace(_answer(error), rows=rows_shown_by(error))]
-        middle = len(letters) // 2
-        first = self.try_all(letters[:middle], dry_run=dry_run)
-        try:
-            return first + self.try_all(letters[middle:], dry_run=dry_run)
-        except TargetFailed as failed:
-            failed.answered = [*zip(letters[:middle], first, strict=True), *failed.answered]
-            raise
+        # By halves, a record would be sent up to log n times: each half begins with records that were accepted before.
+        answers: list[TargetAnswer] = []
+        for letter in letters:
+            try:
+                answers += self.try_all([letter], dry_run=dry_run)
+            except TargetFailed as failed:
+                failed.answered = [*zip(letters, answers, strict=False), *failed.answered]
+                raise
+        return answers
 
     def _call(self, letters: Sequence[Letter], *, dry_run: bool) -> list[TargetAnswer]:
         given: dict[str, Any] = {}
         if self.rehearses:
             given["dry_run"] = dry_run
-        # Copies: a target may change what it is given, and be given it again when a batch is halved.
+        # Copies: a target may change what it is given, and be given it again by itself.
         sent = copy.deepcopy(list(letters)) if self.takes_letters else []
         if self.takes_letters:
             given["letters"] = sent
@@ -229,6 +233,12 @@ class Target:
             replace(answer, keys=keys, one_per_run=outcomes.one_per_run, rows=rows)
             for answer, keys, rows in zip(heard, outcomes.keys, outcomes.rows, strict=True)
         ]
+
+
+def _is_of_a_record(verdict: Verdict) -> bool:
+    return verdict.kind in _OF_THE_RECORD or (
+        verdict.kind is Kind.PERMANENT and verdict.status in _STATUS_OF_THE_RECORD
+    )
 
 
 def _answer(outcome: Any) -> TargetAnswer:
