@@ -335,6 +335,28 @@ _PATTERNS: tuple[
         ),
         rf"\1{MASK}",
     ),
+    # Parts of an address that is not well formed, which may be of a password with "#", "/" or a space:
+    # Failed to parse: 'etl:abc' is not a valid host or port, URL can't contain control characters. 'etl:a c@host'
+    (
+        (("failed to parse: ", "control characters. "), (":",)),
+        LazyPattern(
+            r"""((?:failed to parse:|control characters\.) (['"])[^\s:'"/]{0,200}:)(?![0-9]{0,5}\2)(?:(?!\2)[^\n])++""",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # nonnumeric port: 'abcd', could not be cast to integer value as 'abcd', unexpected spaces found in "a bc"
+    (
+        (("port: ", "integer value ", "spaces found in ", "percent-encoded ", 'missing "=" after '), ("'", '"')),
+        LazyPattern(
+            r"((?:(?:invalid|nonnumeric) port:|cast to integer value as|unexpected spaces found in"
+            r"|invalid integer value(?= \"[^\"\n]{1,500}\" for connection option \"port\")"
+            r"|percent-encoded (?:token|value):|missing \"=\" after) )"
+            r"""(['"])(?![0-9]{1,20}\2)(?=(?:(?!\2)[^\n]){4})(?:(?!\2(?:[\s,;)]|\Z))[^\n])++""",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}",
+    ),
     # failed to resolve host 'rd@127.0.0.1', nonnumeric port: 'abc@host': the rest of a password that was not encoded
     (
         (("resolve host '", "port: '"), ("@",)),
@@ -459,6 +481,7 @@ _PATTERNS: tuple[
 _ANY = (
     *SECRET_WORDS,
     *("private-lines", "/soap/v3", "aws", "bearer", "basic", "digest", "://", "/services/t", "webhook", "eyj"),
+    *("failed to parse: ", "port: ", "integer value ", "spaces found in ", "percent-encoded ", 'missing "=" after '),
     *("oracle", "curl", "@", "identified", "header value", "netloc=", *_SHAPES),
 )
 
