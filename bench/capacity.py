@@ -102,10 +102,10 @@ def time_looks(store: redrive.Store, count: int, repeat: int) -> dict[str, float
         start = OPEN_LETTERS * number
         put_letters(store, f"pipeline_{number:04d}", start, start + OPEN_LETTERS)
     watch = Watch(store.database, store.alerts, LevelCollector(store.database, store.alerts.settings))
-    first = milliseconds(watch.look, 1)
+    first = milliseconds(watch.check, 1)
     if watch.failed:
         raise RuntimeError(f"the watch cannot {', '.join(map(str, watch.failed))}")
-    look = milliseconds(watch.look, repeat)
+    look = milliseconds(watch.check, repeat)
     watch.leave()
     return {"first look": first, "look": look, "scrape": milliseconds(lambda: render(store), repeat)}
 

@@ -228,7 +228,7 @@ class World:
 
     def _look(self) -> None:
         publisher.flush()
-        self.watch.look()
+        self.watch.check()
         self._stand_by()
         for watch in (self.watch, self.other):
             if watch is not None and watch.failed:
@@ -245,7 +245,7 @@ class World:
                     pipelines={"report": PipelineSettings(fresh_within=36 * 3_600)},
                 )
                 self.other = self._watch(settings)[0]
-            self.other.look()
+            self.other.check()
         elif self.other is not None:
             self.other.leave()
             self.other = None

@@ -166,7 +166,7 @@ class World:
 
     def _look(self) -> None:
         publisher.flush()
-        self.watch.look()
+        self.watch.check()
         if self.watch.failed:
             raise self.watch.failed[0]
         for alert in self.desk.find(status="open"):

@@ -379,7 +379,7 @@ def test_what_is_not_there_or_over_cannot_be_acknowledged_nor_closed(ledger, sto
         ledger.get(99)
     ledger.apply(judgement(finding(persist=600)), now=NOON)
     (waiting,) = ledger.find()
-    with pytest.raises(AlertError, match="nobody has been told"):
+    with pytest.raises(AlertError, match="was not sent yet"):
         ledger.acknowledge(waiting.id, by="ann", now=NOON)
     ledger.close(waiting.id, by="ann", note="known", now=NOON)
     for step in (ledger.acknowledge, ledger.close):

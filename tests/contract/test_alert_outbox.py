@@ -483,7 +483,7 @@ def test_the_time_for_which_a_digest_is_tried_begins_in_the_morning(night, store
         if send.status is SendStatus.FAILED:
             break
         outbox.failed(outbox.claim("slack", now=send.due_at), "503", now=send.due_at)
-    assert only(ledger).due_at == MORNING + outboxes.PATIENCE[P3]
+    assert only(ledger).due_at == MORNING + outboxes.MAX_AGE[P3]
 
 
 def test_a_test_does_not_wait_for_the_morning(night, recorder):

@@ -533,7 +533,7 @@ def test_40_what_goes_wrong_with_alerts_never_fails_the_run(store, vendor, monke
     monkeypatch.setattr(store.alerts.ledger, "apply", broken)
     with caplog.at_level(logging.WARNING, "redrive.alerts"):
         assert vendor(rows(bad=14)).run().rejected == 14
-    assert "will be by `redrive watch`: no room left" in caplog.text
+    assert "`redrive watch` judges it later: no room left" in caplog.text
     monkeypatch.undo()
     assert [one.condition for one in store.alerts.judge_ended()] == ["rejected"]
 

@@ -224,7 +224,7 @@ def test_a_probe_that_hangs_is_not_waited_for_nor_asked_again_and_is_heard_when_
         answered.set()
         return Lag(consumer="slow", messages=1)
 
-    looking = levels(probes=probes(["p"], lambda name: hangs), patience=0.05)
+    looking = levels(probes=probes(["p"], lambda name: hangs), timeout=0.05)
     assert list(looking.collect(MONDAY).unknown) == ["lags:p"]
     assert list(looking.collect(MONDAY + MINUTE).unknown) == ["lags:p"]
     answers.set()

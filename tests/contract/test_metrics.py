@@ -446,7 +446,7 @@ def test_a_store_without_our_tables_is_not_healthy(store, monkeypatch):
 def test_a_server_that_is_down_is_a_503_with_a_sentence_until_it_is_back(mortal_postgres, monkeypatch):
     with psycopg.connect(mortal_postgres.url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE watched")
-    monkeypatch.setattr(prometheus, "_PATIENCE", 0.1)
+    monkeypatch.setattr(prometheus, "_TIMEOUT", 0.1)
     url = mortal_postgres.url.rpartition("/")[0] + "/watched"
     with redrive.connect(url, migrate=True) as store, served(store, monkeypatch) as server:
         assert get(server)[0] == 200

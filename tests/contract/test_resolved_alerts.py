@@ -49,7 +49,7 @@ class Pipeline(Books):
         self.last = None
         self.resolved, self.sent, self.pages = set(), 0, Counter()
         self.known(last=self.clock.now() - DAY)
-        self.watch.look()
+        self.watch.check()
 
     def close(self):
         self.watch.leave()
@@ -94,7 +94,7 @@ class Pipeline(Books):
     def look(self, times=1):
         for _ in range(times):
             self.clock.advance(LOOK.total_seconds())
-            self.watch.look()
+            self.watch.check()
 
     def wait(self, span):
         """Nobody looks for a while, and whoever watched is gone by then."""

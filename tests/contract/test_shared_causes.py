@@ -138,7 +138,7 @@ class TestCauses:
         refused = 'OperationalError: connection to server at "wh", port 5432 failed: Connection refused'
         company.fail("a", "b", "c", reason=refused, kind="transient")
         (alert,) = company.open()
-        assert alert.title.startswith("3 pipelines have failed, and their retries are spent")
+        assert alert.title.startswith("3 pipelines have failed, and their retries are exhausted")
         assert len(company.events()) == 1
 
     def test_pipelines_with_routes_of_their_own_are_an_alert_of_their_own(self, store, server):

@@ -44,7 +44,7 @@ class Post(Books):
         self.settings = AlertSettings(**settings)
         self.clock = FakeClock(MONDAY - HOUR / 2)
         self.news = []
-        self._standing = None
+        self._running = None
         self._desks = []
 
     def desk(self):
@@ -63,11 +63,11 @@ class Post(Books):
     def look_until(self, moment, *, restarting=False):
         """Look again and again until then, with one watch, or with a new one each time."""
         while self.clock.now() < moment:
-            if restarting or self._standing is None:
-                self._standing = self.watch()
-            self._standing.look()
+            if restarting or self._running is None:
+                self._running = self.watch()
+            self._running.check()
             if restarting:
-                self._standing.leave()
+                self._running.leave()
             self.clock.advance(EVERY)
 
     def known(self, name="vendor", **values):
@@ -232,7 +232,7 @@ def test_a_probe_that_hangs_keeps_nobody_from_being_told(store, post):
     hang = threading.Event()
     post.known()
     post.clock.advance(HOUR.total_seconds())
-    levels = LevelCollector(store.database, post.settings, probes={"slow": lambda: hang.wait() and ()}, patience=0.05)
+    levels = LevelCollector(store.database, post.settings, probes={"slow": lambda: hang.wait() and ()}, timeout=0.05)
     Watch(store.database, post.desk(), levels, clock=post.clock).once()
     hang.set()
     assert post.told() == [("opened", "P1", "sla_missed")]
@@ -249,7 +249,7 @@ def test_probe_that_hangs_longer_than_the_lease_hides_no_alert(store, post):
         hang.wait()
 
     for _ in range(2):
-        levels = LevelCollector(store.database, post.settings, probes={"slow": hanging}, patience=0.05)
+        levels = LevelCollector(store.database, post.settings, probes={"slow": hanging}, timeout=0.05)
         watch = Watch(store.database, post.desk(), levels, clock=post.clock)
         assert watch.once()
         assert watch.failed == []
@@ -269,7 +269,7 @@ def test_look_that_another_watch_overtook_is_not_recorded(store, post):
         return ()
 
     watch = post.watch(probes={"slow": overtaken})
-    watch.look()
+    watch.check()
     assert "lost the lead" in str(watch.failed[0])
     assert post.desk().find() == []
 
@@ -322,9 +322,9 @@ def test_to_look_twice_at_the_same_changes_nothing(post):
 def test_an_alert_is_said_again_by_whoever_leads_then(post):
     post.known()
     post.look_until(MONDAY + 10 * MINUTE)
-    first = post._standing
+    first = post._running
     first.leave()
-    post._standing = None
+    post._running = None
     post.look_until(MONDAY + HOUR + 10 * MINUTE)
     assert post.told() == [("opened", "P1", "sla_missed"), ("repeated", "P1", "sla_missed")]
 
@@ -357,7 +357,7 @@ def test_what_could_not_be_forgotten_is_tried_again_at_the_next_look(post):
 
     watch = post.watch(purges=[purge])
     for _ in range(3):
-        watch.look()
+        watch.check()
         post.clock.advance(60)
     assert len(tried) == 2
 
@@ -373,11 +373,11 @@ def test_who_stood_still_and_was_followed_by_another_tells_nothing_of_what_it_sa
         snapshot = measured(now)
         post.clock.advance(2 * LEASE.total_seconds())
         post.store.database.write(lambda connection: connection.execute(delete(service_minutes)))
-        assert other.look()
+        assert other.check()
         return snapshot
 
     frozen._levels.collect = stood_still
-    frozen.look()
+    frozen.check()
     assert post.desk().find() == []
 
 
@@ -386,40 +386,40 @@ def test_who_stood_still_and_was_followed_by_another_tells_nothing_of_what_it_sa
 
 def test_one_leads_and_the_other_stands_by_and_says_who_does(post):
     first, second = post.watch(), post.watch()
-    assert first.look()
-    assert not second.look()
+    assert first.check()
+    assert not second.check()
     assert post.news == [Leading(), StandingBy(os.getpid(), os.uname().nodename)]
-    assert first.look()
-    assert not second.look()
+    assert first.check()
+    assert not second.check()
     assert len(post.news) == 2
 
 
 def test_who_stands_by_takes_over_at_once_when_the_leader_ends(post):
     first, second = post.watch(), post.watch()
-    first.look()
-    second.look()
+    first.check()
+    second.check()
     first.leave()
-    assert second.look()
-    assert not first.look()
+    assert second.check()
+    assert not first.check()
 
 
 def test_who_stands_by_takes_over_when_the_leader_falls_silent(post):
     first, second = post.watch(), post.watch()
-    first.look()
+    first.check()
     post.clock.advance(LEASE.total_seconds() - 1)
-    assert not second.look()
+    assert not second.check()
     post.clock.advance(1)
-    assert second.look()
-    assert not first.look()
+    assert second.check()
+    assert not first.check()
 
 
 def test_what_the_second_one_finds_was_told_by_the_first(post):
     post.known()
     first, second = post.watch(), post.watch()
     post.clock.advance(HOUR.total_seconds())
-    first.look()
+    first.check()
     post.clock.advance(LEASE.total_seconds())
-    second.look()
+    second.check()
     assert post.told() == [("opened", "P1", "sla_missed")]
     assert [one.what for one in post.news if isinstance(one, AlertMoved)] == ["opened", "found"]
 
@@ -427,7 +427,7 @@ def test_what_the_second_one_finds_was_told_by_the_first(post):
 def test_to_look_once_leaves_the_lead_to_others_and_does_nothing_where_another_has_it(post):
     leader = post.watch()
     post.clock.advance(HOUR.total_seconds())
-    leader.look()
+    leader.check()
     post.known()
     assert not post.watch().once()
     assert post.told() == []
@@ -446,7 +446,7 @@ def test_a_step_that_fails_is_said_once_and_keeps_no_other_from_being_done(post,
     post.clock.advance(HOUR.total_seconds())
     watch = post.watch()
     for _ in range(3):
-        assert watch.look()
+        assert watch.check()
         post.clock.advance(EVERY)
     assert post.told() == [("opened", "P1", "sla_missed")]
     warned = [record.getMessage() for record in caplog.records if record.name == "redrive.watch"]
@@ -463,13 +463,13 @@ def test_what_cannot_be_measured_is_said_once_and_said_to_be_over(post, caplog, 
     post.settings = AlertSettings(tables=(WatchedTable(name="orders", url=f"sqlite:///{file}"),))
     watch = post.watch()
     for _ in range(3):
-        watch.look()
+        watch.check()
         post.clock.advance(EVERY)
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE orders (id)")
     connection.close()
     post.clock.advance(5 * 60)
-    watch.look()
+    watch.check()
     said = [record.getMessage() for record in caplog.records if record.name == "redrive.watch"]
     assert [one.partition(": ")[0] for one in said] == [
         "the watch cannot measure tables:orders",
@@ -488,17 +488,19 @@ def test_a_store_that_restarts_is_missed_once_and_gone_on_with(mortal_postgres, 
         post = Post(store)
         post.known()
         watch = post.watch()
-        assert watch.look()
+        assert watch.check()
         mortal_postgres.stop()
         for _ in range(2):
-            assert not watch.look()
+            assert not watch.check()
         mortal_postgres.start()
         post.clock.advance(HOUR.total_seconds())
-        assert watch.look()
+        assert watch.check()
         assert post.told() == [("opened", "P1", "sla_missed")]
         post.close()
     warned = [record for record in caplog.records if record.name == "redrive.watch"]
-    assert [record.getMessage().partition(":")[0] for record in warned] == ["the watch cannot learn who leads"]
+    assert [record.getMessage().partition(":")[0] for record in warned] == [
+        "the watch cannot find out which watch leads"
+    ]
 
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────

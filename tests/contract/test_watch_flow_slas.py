@@ -32,7 +32,7 @@ class Watched(Books):
     def at(self, moment):
         """Look then; return severity and condition of what is open about the SLA of the flow."""
         self.clock.advance((moment - self.clock.now()).total_seconds())
-        assert self.watch.look()
+        assert self.watch.check()
         alerts = [one for one in self.desk.find(status="open") if one.key == "sla:flow/settlement"]
         return [(str(one.urgency), one.condition) for one in alerts]
 

@@ -41,19 +41,19 @@ def make(store):
 
 class TestHealth:
     def test_watch_that_has_not_looked_is_not_well(self, make):
-        assert make().health() == (False, "the watch does not know who leads yet")
+        assert make().health() == (False, "the watch does not know yet which watch leads")
 
     def test_watch_that_looks_is_well(self, make):
         watch = make()
-        watch.look()
+        watch.check()
         well, said = watch.health()
         assert well
-        assert said.startswith("ok: leads, last look")
+        assert said.startswith("ok: leads, last check")
 
     def test_watch_that_stands_by_names_the_leader_and_other_settings(self, make):
-        make().look()
+        make().check()
         second = make(persist=10.0)
-        second.look()
+        second.check()
         well, said = second.health()
         assert well
         assert said.startswith("ok: stands by, process")
@@ -66,8 +66,8 @@ class TestHealth:
             raise StoreError("the schema is gone")
 
         monkeypatch.setattr(LevelCollector, "collect", broken)
-        watch.look()
-        assert watch.health() == (False, "the watch leads, and has not completed a look yet")
+        watch.check()
+        assert watch.health() == (False, "the watch leads and has not completed a check yet")
 
     @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
     def test_watch_that_does_not_look_is_a_503_over_http(self, make, store, path, monkeypatch):
@@ -75,8 +75,8 @@ class TestHealth:
         watch = make()
         with prometheus.serve(store, "127.0.0.1:0", health=watch.health) as server:
             answer = httpx.get(server.url + path)
-            assert (answer.status_code, answer.text) == (503, "the watch does not know who leads yet\n")
-            watch.look()
+            assert (answer.status_code, answer.text) == (503, "the watch does not know yet which watch leads\n")
+            watch.check()
             answer = httpx.get(server.url + path)
             assert answer.status_code == 200
             assert answer.text.startswith("ok: leads")
@@ -90,13 +90,13 @@ class TestWatchedTable:
         chosen = AlertSettings(tables=(WatchedTable(name="orders", url=url),))
         desk = Alerts(store.database, chosen, clock=clock)
         watch = Watch(store.database, desk, LevelCollector(store.database, chosen), clock=clock)
-        watch.look()
+        watch.check()
         assert Reader(store.database).read().monitors == {}
         warehouse.execute("DROP TABLE orders")
         warehouse.close()
         for _ in range(5):
             clock.advance(1_500)
-            watch.look()
+            watch.check()
         (alert,) = store.alerts.find(status="open")
         assert (alert.condition, alert.title) == ("monitor_failed", "cannot measure table row counts of orders")
         assert "no such table" in alert.facts.error
@@ -113,31 +113,31 @@ class TestHeartbeat:
 
         with monkeypatch.context() as patched:
             patched.setattr(LevelCollector, "collect", broken)
-            watch.look()
+            watch.check()
         assert server.requests == []
-        watch.look()
+        watch.check()
         assert len(server.requests) == 1
 
     def test_every_look_is_a_heartbeat(self, make, server):
         watch = make(heartbeat=f"{server.url}/ping/1")
-        watch.look()
-        watch.look()
+        watch.check()
+        watch.check()
         assert [(one.method, one.target) for one in server.requests] == [("POST", "/ping/1")] * 2
 
     def test_watch_that_stands_by_sends_none(self, make, server):
-        make().look()
-        make(heartbeat=f"{server.url}/ping/1").look()
+        make().check()
+        make(heartbeat=f"{server.url}/ping/1").check()
         assert server.requests == []
 
     def test_heartbeat_that_fails_is_one_log_line_and_stops_nothing(self, make, server, caplog):
         server.on("*", Answer(500, body="down"))
         watch = make(heartbeat=f"{server.url}/ping/s3cret")
         with caplog.at_level(logging.INFO, logger="redrive.watch"):
-            assert watch.look()
-            assert watch.look()
+            assert watch.check()
+            assert watch.check()
             assert watch.failed == []
             server.on("*", Answer(200, body="ok"))
-            watch.look()
+            watch.check()
         said = [one.getMessage() for one in caplog.records]
         assert len(said) == 2
         assert said[0].startswith("the watch cannot send the heartbeat")

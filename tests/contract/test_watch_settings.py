@@ -69,7 +69,7 @@ def theirs(server):
 def look(*teams, minutes):
     for _ in range(2 * minutes):
         for team in teams:
-            team.watch.look()
+            team.watch.check()
         teams[0].clock.advance(LEASE.total_seconds() / 2)
 
 

@@ -94,7 +94,7 @@ def secure(authority):
 
 def test_a_certificate_of_nobody_known_is_refused(secure):
     failed = failure(channel("slack", f"https://localhost:{secure.server_port}/services/x"))
-    assert "certificate is refused" in failed.reason
+    assert "certificate was rejected" in failed.reason
     assert secure.seen == []
 
 
@@ -103,7 +103,7 @@ def test_a_certificate_of_a_known_authority_is_taken(secure, authority, tmp_path
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     deliver(channel("slack", f"https://localhost:{secure.server_port}/services/x"), OPENED)
     check_slack(json.loads(secure.seen[0][2]))
-    assert "certificate is refused" in failure(channel("slack", f"https://127.0.0.1:{secure.server_port}/")).reason
+    assert "certificate was rejected" in failure(channel("slack", f"https://127.0.0.1:{secure.server_port}/")).reason
 
 
 def test_the_proxy_of_the_machine_is_used(secure, authority, tmp_path, monkeypatch):

@@ -183,7 +183,7 @@ def test_what_failed_healed_and_was_killed_is_what_the_store_says(told):
 def test_people_were_told_twice_and_then_that_it_is_over(told):
     team, pager = ((told.directory / name).read_text().splitlines() for name in ("team.txt", "pager.txt"))
     assert team[0].startswith(f"P3 vendor: {BAD} of {ROWS:,} rows rejected (3.0 %), all for one cause: fee:")
-    assert pager[0] == "P1 settlement: settle waits for a person: ValueError: 'DE88-unknown' is not an account"
+    assert pager[0] == "P1 settlement: settle waits for an operator: ValueError: 'DE88-unknown' is not an account"
     assert [line.partition(" ")[0] for line in team[1:] + pager[1:]] == ["Resolved", "Resolved"]
     assert f"P3 to team: {team[0].removeprefix('P3 ')}\n" in told.out
     assert "alerts     2 messages:" in told.out

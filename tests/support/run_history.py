@@ -94,11 +94,11 @@ class Books:
 
 
 def levels_of(
-    store: redrive.Store, *, probes: Any = None, figure_probes: Any = None, patience: float = QUICK, **settings: Any
+    store: redrive.Store, *, probes: Any = None, figure_probes: Any = None, timeout: float = QUICK, **settings: Any
 ) -> LevelCollector:
     """Levels of a store with settings by name, as a process that starts anew has them."""
     return LevelCollector(
-        store.database, AlertSettings(**settings), probes=probes, figure_probes=figure_probes, patience=patience
+        store.database, AlertSettings(**settings), probes=probes, figure_probes=figure_probes, timeout=timeout
     )
 
 

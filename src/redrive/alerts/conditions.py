@@ -55,9 +55,7 @@ CONDITIONS: Mapping[str, Condition] = dict(
             *("stale", _P1, "no run was complete for too long, or a table has no new rows"),
             elsewhere="fresh_within of the pipeline or table",
         ),
-        _condition(
-            "permanent_error", _P1, "a run ended by an error that does not heal: credentials, schema, disk full"
-        ),
+        _condition("permanent_error", _P1, "a run ended with a permanent error: credentials, schema, disk full"),
         _condition(
             "rejected", _P1, "more rows of a run were rejected than its gate lets pass", elsewhere="Gate(page=)"
         ),
@@ -65,7 +63,7 @@ CONDITIONS: Mapping[str, Condition] = dict(
         _condition(
             *("few_rows", _P1, "a run read far fewer rows than each of its last runs", "few_rows", "history_least")
         ),
-        _condition("dead_task", _P1, "a task is a dead letter, and waits for a person"),
+        _condition("dead_task", _P1, "a task is a dead letter and waits for an operator"),
         _condition("auth_refused", _P1, "a service refused a credential for good", "auth_silence"),
         _condition("slot_lag", _P1, "a replication slot lags", "slot_bytes", elsewhere=_PERSIST),
         _condition(
@@ -73,7 +71,11 @@ CONDITIONS: Mapping[str, Condition] = dict(
             elsewhere=_PERSIST,
         ),
         _condition(
-            *("retries_exhausted", _P2, "a run's retries are spent, or nobody is behind it, and it did not recover"),
+            *(
+                "retries_exhausted",
+                _P2,
+                "a run's retries are exhausted or its executor is lost, and it did not recover",
+            ),
             elsewhere=_RECOVERY,
         ),
         _condition(
@@ -197,7 +199,7 @@ def custom_finding(
         ValueError: An argument is not valid.
     """
     if not isinstance(title, str) or not title.strip():
-        raise ValueError("title must be a text that says what is wrong")
+        raise ValueError("title must be a text that describes the problem")
     if pipeline is not None and (not isinstance(pipeline, str) or not pipeline.strip()):
         raise ValueError("pipeline must be the name of a pipeline or flow")
     alert_key, checked = own_key(key), _check_facts(facts)

@@ -80,7 +80,7 @@ class Alerts:
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"<Desk of {self._database.name}>"
+        return f"<Alerts of {self._database.name}>"
 
     # ── events and judgements ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -100,7 +100,7 @@ class Alerts:
                     self.judge_ended(limit=_MAX_OTHER_RUNS)  # runs whose own processes could not judge them
                     self.resolve_handled_letters()  # a run may have repaired rows that an alert is about
         except StoreError as error:
-            LOG.warning("what happened could not be judged now, and will be by `redrive watch`: %s", mask(str(error)))
+            LOG.warning("an event could not be judged now; `redrive watch` judges it later: %s", mask(str(error)))
 
     def judge(self, run: RunName) -> list[Alert]:
         """Judge one run by its current state; the judgement of an ended run is final."""
@@ -155,7 +155,7 @@ class Alerts:
         return self._apply(Judgement(judged=frozenset(gate_of(alert) for alert in handled))) if handled else []
 
     def pass_time(self) -> list[Alert]:
-        """Open alerts whose condition has held for long enough, repeat open alerts, and resolve those that cleared."""
+        """Open alerts whose condition has lasted for long enough, send open alerts again, and resolve cleared ones."""
         changed = self.ledger.pass_time(now=self._now())
         self.sender.ring()
         return changed
@@ -178,7 +178,7 @@ class Alerts:
         changed = self.ledger.apply(self._adapt_sql(judgement), now=self._now(), as_of=as_of, only_if=only_if)
         if changed:
             self.sender.ring()
-        else:  # a snooze that ended, or what others have left: a silence or quiet hours may be over
+        else:  # messages may be due because a snooze, a silence or quiet hours ended
             self.sender.ring_if_due(now=self._now())
         return changed
 
@@ -218,7 +218,7 @@ class Alerts:
         Args:
             key: What the alert is about, such as "nightly-export"; one alert per key is open at a time.
             severity: "P1", "P2" or "P3".
-            title: One line that says what is wrong.
+            title: One line that describes the problem.
             facts: Names and values to show in the message, or `redrive.types.Facts`.
             pipeline: The pipeline or flow that it is about, whose routes, runbook and links it uses.
 
@@ -278,7 +278,7 @@ class Alerts:
     def acknowledge(
         self, alert_id: int | None = None, *, key: str | None = None, by: str, note: str | None = None
     ) -> Alert | None:
-        """Acknowledge an alert. It is not repeated any more, unless it escalates.
+        """Acknowledge an alert. It is not sent again, unless it escalates.
 
         Args:
             alert_id: The number of the alert.

@@ -1,8 +1,8 @@
-"""The watch: one process of all that share a store sees to what no run can tell of itself.
+"""The watch: one process of all that share a store checks what no run can report.
 
-A run that never began, a service that is down, a table that has lost its rows; what has held for long enough, what is
-to be said again, what could not be delivered. All that it knows is in the store: it may be killed at any moment, and
-the next one goes on.
+It finds runs that never started, services that are down, and tables that lost rows. It opens alerts whose condition has
+lasted for long enough, sends open alerts again, and retries messages. Its state is in the store, so it may be killed at
+any moment, and another watch takes over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from redrive.alerts.watchers import (
     Unconfigured,
     WatchProblem,
     WatchRegistry,
-    became,
+    change_of,
 )
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
@@ -48,141 +48,146 @@ from redrive.store.repositories.watches import WATCH, record_check
 LOG = logging.getLogger("redrive.watch")
 
 LEASE = timedelta(seconds=60)
-"""After which another one leads where the leader has fallen silent."""
-_RENEWED = 15.0  # seconds: a look may take three times as long before the lead is in danger
+"""How long the lead of a watch lasts without being renewed; then another watch takes over."""
+_RENEWED = 15.0  # seconds between two renewals: a check may take three times as long before the lead ends
 _PURGE = "purge"
 _DAY = timedelta(days=1)
-_LEARN = "learn who leads"
-_MOST = 1_000  # alerts that are compared with those of the look before, to tell what changed
-_HEALS = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
+_FIND_LEADER = "find out which watch leads"
+_MOST = 1_000  # alerts that are compared with those of the last check, to report what changed
+_TRANSIENT = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
 _MEASURE = "measure "
-_LEVELS = "look at levels"
+_LEVELS = "measure the levels"
 _BEAT = "send the heartbeat"
-_HEARTBEAT = 5.0  # seconds for which its answer is waited for
-_MISSED = 3  # looks after which nobody seems to look
+_HEARTBEAT = 5.0  # timeout of the request in seconds
+_MISSED = 3  # checks in a row; then the watch is unhealthy
 
 
 class Watch:
-    """Looks, again and again.
+    """Check the store repeatedly while this watch leads; otherwise stand by.
 
-    every   seconds between two looks; else as the settings say
-    purges  what is to be done once a day, beside forgetting old alerts
-    beside  what is to be done again and again, whoever leads: by words such as "write the metrics"
-    news    is called with each change, for a person who looks on
+    Args:
+        database: The store.
+        alerts: The alerts of the store.
+        levels: Collects the levels.
+        every: Seconds between two checks; the settings decide by default.
+        clock: The clock; that of the database by default.
+        purges: Work for once a day, besides deleting old alerts.
+        periodic: Work for each round, whether this watch leads or not, by a name such as "write the metrics".
+        news: Called with each change, to show it to an operator.
     """
 
     def __init__(
         self,
         database: Database,
-        desk: Alerts,
+        alerts: Alerts,
         levels: LevelCollector,
         *,
         every: float | None = None,
         clock: Clock | None = None,
         purges: Sequence[Callable[[], object]] = (),
-        beside: Mapping[str, Callable[[], object]] | None = None,
+        periodic: Mapping[str, Callable[[], object]] | None = None,
         news: Callable[[News], None] = lambda news: None,
     ) -> None:
-        self._database, self._alerts, self._levels = database, desk, levels
-        self._place = database.dialect.place()
-        self._every = desk.settings.every if every is None else every
+        self._database, self._alerts, self._levels = database, alerts, levels
+        self._file = database.dialect.place()
+        self._every = alerts.settings.every if every is None else every
         self._clock = clock
-        self._purges, self._beside = (desk.purge, *purges), beside or {}
-        self._tell = news
+        self._purges, self._periodic = (alerts.purge, *purges), periodic or {}
+        self._report = news
         self._owner = new_owner()
-        self._watchers = WatchRegistry(database.dialect, desk.settings, self._owner)
+        self._watchers = WatchRegistry(database.dialect, alerts.settings, self._owner)
         self._differing: tuple[str, ...] = ()
         self._unconfigured: dict[str, tuple[int, ...]] = {}
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
         self._leader: str | None = None
         self._runs = False
         self._known: dict[int, Alert] | None = None
-        self._told_until: datetime | None = None
-        self._standing: dict[str, str] = {}
-        """What cannot be done, and the kind of error that said so."""
+        self._reported_until: datetime | None = None
+        self._problems: dict[str, str] = {}
+        """What the watch cannot do now, each with the type of the error."""
         self._bell: SimpleQueue[None] = SimpleQueue()  # may be rung by a signal handler
         self._stopping = StopSignal(None, told=lambda: self._bell.put(None))
         self.failed: list[Exception] = []
-        """What went wrong in the last look."""
+        """The errors of the last check."""
         self.unmeasured: dict[str, str] = {}
-        """What the last look could not measure, and why."""
+        """What the last check could not measure, and why."""
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> None:
-        """Look until told to stop: by `stop`, SIGTERM or Ctrl-C; or until the store is another one."""
+        """Check until `stop`, SIGTERM or Ctrl-C; raise `StoreError` if the file of the store was replaced."""
         due, self._runs = time.monotonic(), True
         with self._stopping.heeding_signals(), self._stopping.heeding_sigint():
             try:
                 while self._stopping.reason() is None:
                     self.failed = []
-                    self._see_that_it_is_the_same()
+                    self._ensure_same_file()
                     if not self._hold():
-                        due = time.monotonic()  # who takes over looks at once
+                        due = time.monotonic()  # a watch that takes over checks at once
                         self._stand_by()
                     elif time.monotonic() >= due:
                         due = time.monotonic() + self._every
-                        self._look()
-                    self._do_beside()
-                    rest = due - time.monotonic()
-                    self._wait(min(_RENEWED, rest if rest > 0 else self._every))
+                        self._check()
+                    self._run_periodic()
+                    left = due - time.monotonic()
+                    self._wait(min(_RENEWED, left if left > 0 else self._every))
             finally:
                 self.leave()
 
-    def _see_that_it_is_the_same(self) -> None:
-        """A file that was removed is still there for who has it open: he would watch what nobody writes to."""
-        place = self._database.dialect.place()
-        if place != self._place:
-            was = "removed" if place is None else "replaced by another file"
+    def _ensure_same_file(self) -> None:
+        """Raise if the file was removed or replaced: this process would still have the old file open."""
+        file = self._database.dialect.place()
+        if file != self._file:
+            was = "removed" if file is None else "replaced by another file"
             raise StoreError(
                 f"{self._database.name} was {was} while it was watched; start the watch again", kind=Kind.TRANSIENT
             )
 
     def stop(self) -> None:
-        """End `run`, from any thread."""
+        """Stop `run`; may be called from any thread."""
         self._stopping.request_stop("it was asked to")
 
     def once(self) -> bool:
-        """Look once, for cron, and be expected again; False where another one leads, which looks anyway."""
+        """Check once, for cron, and note that another check will follow; return False if another watch leads."""
         try:
-            led = self.look()
+            led = self.check()
             if led:
-                self._can("note the look", lambda: self._database.write(self._expected_again))
-            self._do_beside()
+                self._can("record the check", lambda: self._database.write(self._record_check))
+            self._run_periodic()
             return led
         finally:
             self.leave()
 
-    def _expected_again(self, connection: Connection) -> None:
+    def _record_check(self, connection: Connection) -> None:
         dialect = self._database.dialect
         record_check(connection, dialect, now=self._now() or dialect.now(connection))
 
-    def look(self) -> bool:
-        """Take the lead, or keep it, and look; False where another one has it."""
+    def check(self) -> bool:
+        """Take or keep the lead, and check; return False if another watch leads."""
         self.failed = []
         led = self._hold()
         if led:
-            self._look()
+            self._check()
         else:
             self._stand_by()
         return led
 
     def leave(self) -> None:
-        """Give the lead back, so that another one need not wait for it."""
+        """Release the lead, so that another watch does not wait for it."""
         end_work(self._owner)
         self._leader = None
         try:
-            self._database.write(self._left)
+            self._database.write(self._release)
         except StoreError as error:
-            LOG.warning("the lead could not be given back, and ends by itself within a minute: %s", why(error))
+            LOG.warning("the lead could not be released and expires within a minute: %s", why(error))
 
-    def _left(self, connection: Connection) -> None:
+    def _release(self, connection: Connection) -> None:
         self._watchers.leave(connection)
         lease.release(connection, WATCH, self._owner)
 
     def _stand_by(self) -> None:
-        """See that the leader has the same settings, and send what only this one has the address for."""
-        if self._leader is not None and _LEARN not in self._standing:
+        """Compare the settings with those of the leader, and send to channels that only this watch can reach."""
+        if self._leader is not None and _FIND_LEADER not in self._problems:
             self._can("compare settings with the leader", self._compare)
             self._can("send messages", self._send)
 
@@ -199,53 +204,55 @@ class Watch:
             self._differing = differing
             self._news(SettingsDiffer(differing))
 
-    def _see_who_differs(self) -> None:
-        """Withdraw what was told of watches that have ended, or have the settings of this one now."""
-        told = self._alerts.find(status=OPEN, condition=SETTINGS_DIFFER, limit=_MOST)
-        if told:
-            void = self._database.read(lambda connection: self._watchers.void(connection, now=self._now()))
-            over = frozenset(name for one in told for name in one.evidence) - void
+    def _resolve_settings_alerts(self) -> None:
+        """Resolve alerts about watches that have stopped, or that have the settings of this watch now."""
+        alerts = self._alerts.find(status=OPEN, condition=SETTINGS_DIFFER, limit=_MOST)
+        if alerts:
+            differing = self._database.read(lambda connection: self._watchers.evidence(connection, now=self._now()))
+            over = frozenset(name for alert in alerts for name in alert.evidence) - differing
             if over:
                 self._alerts.apply(Judgement(judged=over))
 
-    def _look(self) -> None:
-        if self._known is None:  # what was open before this look is no news of it
-            self._can("see what is open", self._tell_what_changed)
+    def _check(self) -> None:
+        if self._known is None:  # alerts that were open before this check are reported as found
+            self._can("read open alerts", self._report_changes)
         steps: dict[str, Callable[[], object]] = {
             "judge runs that ended": self._alerts.judge_ended,
-            _LEVELS: self._look_at_levels,
-            "see whether watches differ": self._see_who_differs,
-            "let time pass": self._alerts.pass_time,
+            _LEVELS: self._check_levels,
+            "compare the settings of watches": self._resolve_settings_alerts,
+            "update alerts that are due": self._alerts.pass_time,
             "send messages": self._send,
-            "see what waits for other processes": self._see_what_waits,
-            "forget what is old": self._purge,
-            "see what changed": self._tell_what_changed,
+            "find messages for other processes": self._find_unconfigured,
+            "delete old records": self._purge,
+            "report what changed": self._report_changes,
         }
         for what, step in steps.items():
             if not self._can(what, step) and _is_down(self.failed[-1]):
-                return  # every further step would wait for the store as long as this one has
-        if _LEVELS not in self._standing:
-            self._looked_at = time.monotonic()
+                return  # each further step would wait for the store as long as this one did
+        if _LEVELS not in self._problems:
+            self._checked_at = time.monotonic()
             self._beat()
 
     def health(self) -> tuple[bool, str]:
-        """Return whether somebody looks, and who, in a sentence: this watch, or the one that it stands by for."""
+        """Return whether a watch is checking, and which one, in a sentence: this watch, or the leader."""
         if self._leader is None:
-            return False, "the watch does not know who leads yet"
+            return False, "the watch does not know yet which watch leads"
         if self._leader != self._owner:
-            who = json.loads(self._leader)
-            differs = f"; its settings are not those of this one: {', '.join(self._differing)}" * bool(self._differing)
-            return True, f"ok: stands by, process {who['pid']} on {who['host']} leads{differs}"
-        if self._looked_at is None:
-            return False, "the watch leads, and has not completed a look yet"
-        age = time.monotonic() - self._looked_at
+            leader = json.loads(self._leader)
+            differs = f"; its settings differ from those of this watch: {', '.join(self._differing)}" * bool(
+                self._differing
+            )
+            return True, f"ok: stands by, process {leader['pid']} on {leader['host']} leads{differs}"
+        if self._checked_at is None:
+            return False, "the watch leads and has not completed a check yet"
+        age = time.monotonic() - self._checked_at
         if age > max(LEASE.total_seconds(), _MISSED * self._every):
-            return False, f"the watch has not completed a look for {age:.0f} s"
-        cannot = "".join(f"; it cannot {what}" for what in list(self._standing))
-        return True, f"ok: leads, last look {age:.0f} s ago{cannot}"
+            return False, f"the watch has not completed a check for {age:.0f} s"
+        cannot = "".join(f"; it cannot {what}" for what in list(self._problems))
+        return True, f"ok: leads, last check {age:.0f} s ago{cannot}"
 
     def _beat(self) -> None:
-        """Say that somebody looks, to who raises an alarm when nobody does. That must not keep the watch from it."""
+        """Post to the heartbeat URL, whose receiver raises an alarm when no heartbeat comes. A failure is not fatal."""
         if not self._alerts.settings.heartbeat:
             return
         from redrive.alerts.delivery.channels.webhook import post
@@ -255,19 +262,19 @@ class Watch:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            self._begins(_BEAT, type(error).__name__, why(error))
+            self._note_problem(_BEAT, type(error).__name__, why(error))
         else:
-            self._is_over(_BEAT)
+            self._end_problem(_BEAT)
 
     def _send(self) -> None:
-        """By a thread: a channel that does not answer must not keep the watch from looking, nor from leading on."""
+        """Send due messages, in `run` in a thread: a channel that hangs must delay neither checks nor the lead."""
         if self._runs:
             self._alerts.sender.ring()
         else:
             self._alerts.send_due()
 
-    def _see_what_waits(self) -> None:
-        """Say which messages no channel of this watch takes: a channel may have been renamed or removed."""
+    def _find_unconfigured(self) -> None:
+        """Report messages for channels that this watch does not have: a channel may have been renamed or removed."""
         waiting: dict[str, tuple[int, ...]] = {}
         for send in self._alerts.unconfigured():
             waiting[send.channel] = tuple(dict.fromkeys((*waiting.get(send.channel, ()), send.alert_id)))
@@ -275,39 +282,39 @@ class Watch:
             self._unconfigured = waiting
             self._news(Unconfigured(waiting))
 
-    def _look_at_levels(self) -> None:
+    def _check_levels(self) -> None:
         snapshot = self._levels.collect(self._now())
-        if not self._hold():  # what does not answer may be waited for longer than the lead lasts
-            raise AlertError("this watch lost the lead during the look, which was not recorded")
+        if not self._hold():  # a database that does not answer may take longer than the lead lasts
+            raise AlertError("this watch lost the lead during the check, which was not recorded")
         self.unmeasured = dict(snapshot.unknown)
         for name, reason in snapshot.unknown.items():
-            self._begins(f"{_MEASURE}{name}", "unknown", reason)
+            self._note_problem(f"{_MEASURE}{name}", "unknown", reason)
         measured = {f"{_MEASURE}{name}" for name in snapshot.unknown}
-        for what in [one for one in self._standing if one.startswith(_MEASURE) and one not in measured]:
-            self._is_over(what)
+        for what in [known for known in self._problems if known.startswith(_MEASURE) and known not in measured]:
+            self._end_problem(what)
         self._alerts.close_unconfigured()
         self._alerts.apply_levels(snapshot, only_if=self._still_leads)
         self._alerts.close_unwatched(snapshot)
 
     def _still_leads(self, connection: Connection) -> bool:
-        """Who stood still for a while may have seen what is not so any more, and another one leads meanwhile."""
+        """Return whether this watch still leads. After a pause its facts may be outdated, and another one may lead."""
         return lease.holder(connection, self._database.dialect, WATCH, now=self._now()) == self._owner
 
     def _purge(self) -> None:
         def is_due(connection: Connection) -> bool:
-            """Once a day, whoever leads: the day is a lease that nobody gives back."""
+            """Return True once a day, whichever watch leads: the day is a lease that is never released."""
             now, dialect = self._now(), self._database.dialect
             if lease.holder(connection, dialect, _PURGE, now=now) is not None:
                 return False
             return lease.take(connection, dialect, _PURGE, self._owner, _DAY, now=now)
 
         if self._database.write(is_due):
-            done = [self._can(f"forget what is old ({place + 1})", one) for place, one in enumerate(self._purges)]
-            if not all(done):  # it is tried again at the next look
+            done = [self._can(f"delete old records ({number})", purge) for number, purge in enumerate(self._purges, 1)]
+            if not all(done):  # the next check tries again
                 self._database.write(lambda connection: lease.release(connection, _PURGE, self._owner))
 
-    def _do_beside(self) -> None:
-        for what, step in self._beside.items():
+    def _run_periodic(self) -> None:
+        for what, step in self._periodic.items():
             self._can(what, step)
 
     def _wait(self, seconds: float) -> None:
@@ -315,7 +322,7 @@ class Watch:
             self._bell.get(timeout=seconds)
 
     def _now(self) -> datetime | None:
-        """The clock that was given; None for the database's own."""
+        """Return the time of the configured clock; None to use the clock of the database."""
         return None if self._clock is None else self._clock.now()
 
     # ── the lead ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,80 +330,80 @@ class Watch:
     def _hold(self) -> bool:
         begin_work(self._owner)
         leader: list[str | None] = []
-        if not self._can(_LEARN, lambda: leader.append(self._database.write(self._taken))):
+        if not self._can(_FIND_LEADER, lambda: leader.append(self._database.write(self._take_lead))):
             return False
         if leader[0] != self._leader:
             self._leader = leader[0]
-            self._tell_who_leads()
+            self._report_leader()
         return self._leader == self._owner
 
-    def _taken(self, connection: Connection) -> str | None:
-        """Who leads: this one, if it can."""
+    def _take_lead(self, connection: Connection) -> str | None:
+        """Take the lead if possible; return the owner of the watch that leads."""
         now, dialect = self._now(), self._database.dialect
         self._watchers.register(connection, LEASE, now=now)
         holder = lease.holder(connection, dialect, WATCH, now=now)
         if holder not in (None, self._owner) and is_owner_dead(holder):
-            lease.release(connection, WATCH, holder)  # who was killed on this machine is not waited for
+            lease.release(connection, WATCH, holder)  # a watch that was killed on this machine
         if lease.take(connection, dialect, WATCH, self._owner, LEASE, now=now):
             return self._owner
         return lease.holder(connection, dialect, WATCH, now=now)
 
     def _news(self, news: News) -> None:
-        with suppress(OSError):  # whoever looked on is gone; that is no reason not to look any more
-            self._tell(news)
+        with suppress(OSError):  # the output is closed, which must not stop the checks
+            self._report(news)
 
-    def _tell_who_leads(self) -> None:
+    def _report_leader(self) -> None:
         if self._leader == self._owner:
             self._differing = ()
             self._news(Leading())
         elif self._leader is not None:
-            self._known = self._told_until = None
-            who = json.loads(self._leader)
-            self._news(StandingBy(who["pid"], who["host"]))
+            self._known = self._reported_until = None
+            leader = json.loads(self._leader)
+            self._news(StandingBy(leader["pid"], leader["host"]))
 
-    # ── what a person sees ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── news for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _tell_what_changed(self) -> None:
-        known, since = self._known, self._told_until
-        self._told_until = self._now() or self._database.read(self._database.dialect.now)
-        found = self._alerts.find(status=OPEN, limit=_MOST)
-        if since is not None:  # and what has begun and ended since
-            found += self._alerts.find(since=since, limit=_MOST)
-        alerts = {one.id: one for one in found}
+    def _report_changes(self) -> None:
+        known, since = self._known, self._reported_until
+        self._reported_until = self._now() or self._database.read(self._database.dialect.now)
+        current = self._alerts.find(status=OPEN, limit=_MOST)
+        if since is not None:  # alerts that opened and were resolved since
+            current += self._alerts.find(since=since, limit=_MOST)
+        alerts = {alert.id: alert for alert in current}
         for before in (known or {}).values():
             if before.id not in alerts and not before.is_over:
-                with suppress(AlertError):  # it went away before anybody was told
+                with suppress(AlertError):  # it was deleted before it was sent
                     alerts[before.id] = self._alerts.get(before.id)
         self._known = alerts
-        for alert in sorted(alerts.values(), key=lambda one: one.id):
-            before_that = None if known is None else known.get(alert.id)
-            if what := became(alert, before_that, first=known is None):
+        for alert in sorted(alerts.values(), key=lambda alert: alert.id):
+            known_alert = None if known is None else known.get(alert.id)
+            if what := change_of(alert, known_alert, first=known is None):
                 self._news(AlertMoved(what, alert))
 
     def _can(self, what: str, step: Callable[[], object]) -> bool:
-        """Do it; what fails is said once, and keeps nothing else from being done."""
+        """Run a step and return whether it succeeded; a failure is reported once and does not stop other steps."""
         try:
             step()
         except Exception as error:
             if is_interrupt(error):
                 raise
             self.failed.append(error)
-            self._begins(what, type(error).__name__, why(error))
+            self._note_problem(what, type(error).__name__, why(error))
             return False
-        self._is_over(what)
+        self._end_problem(what)
         return True
 
-    def _begins(self, what: str, kind: str, reason: str) -> None:
-        if self._standing.get(what) != kind:
-            self._standing[what] = kind
+    def _note_problem(self, what: str, kind: str, reason: str) -> None:
+        if self._problems.get(what) != kind:
+            self._problems[what] = kind
             LOG.warning("the watch cannot %s: %s", what, reason)
             self._news(WatchProblem(what, reason))
 
-    def _is_over(self, what: str) -> None:
-        if self._standing.pop(what, None) is not None:
+    def _end_problem(self, what: str) -> None:
+        if self._problems.pop(what, None) is not None:
             LOG.info("the watch can %s again", what)
             self._news(WatchProblem(what, None))
 
 
 def _is_down(error: Exception) -> bool:
-    return isinstance(error, StoreError) and error.kind in _HEALS
+    return isinstance(error, StoreError) and error.kind in _TRANSIENT

@@ -45,38 +45,38 @@ class WatchRegistry:
         self._entry = json.dumps({**json.loads(owner), "settings": self._described})
 
     def register(self, connection: Connection, span: timedelta, *, now: datetime | None) -> None:
-        """Say with which settings this watch runs, for so long; and forget those who say so no more."""
+        """Store the settings of this watch for a span of time; delete the entries of watches that have stopped."""
         begin_work(self._entry)
         moment = self._dialect.now(connection) if now is None else now
         connection.execute(delete(leases).where(leases.c.name.startswith(_PREFIX), leases.c.until <= moment))
         lease.take(connection, self._dialect, _name(json.loads(self._entry)), self._entry, span, now=moment)
 
     def leave(self, connection: Connection) -> None:
-        """Take the entry out."""
+        """Delete the entry."""
         end_work(self._entry)
         lease.release(connection, _name(json.loads(self._entry)), self._entry)
 
     def differing(self, connection: Connection, leader: str, *, now: datetime | None) -> tuple[str, ...]:
-        """Return what this watch has set otherwise than the leader; nothing where the leader does not say."""
+        """Return the settings of this watch that differ from the leader's; none if those are unknown."""
         token = json.loads(leader)["token"]
-        theirs = [one for one in self._others(connection, now) if one["token"] == token]
+        theirs = [entry for entry in self._others(connection, now) if entry["token"] == token]
         return _differing(self._described, theirs[0]["settings"]) if theirs else ()
 
-    def void(self, connection: Connection, *, now: datetime | None) -> frozenset[str]:
-        """Return the evidence of all watches whose settings are not those of this one, which leads."""
-        others = [one["settings"] for one in self._others(connection, now)]
-        return frozenset(_evidence(one) for one in others if one != self._described)
+    def evidence(self, connection: Connection, *, now: datetime | None) -> frozenset[str]:
+        """Return the evidence of all watches whose settings differ from those of this watch, which leads."""
+        others = [entry["settings"] for entry in self._others(connection, now)]
+        return frozenset(_evidence(described) for described in others if described != self._described)
 
     def finding(self, names: Collection[str]) -> Finding:
-        """Return what is to be told of these settings, which do not count."""
-        who = json.loads(self._entry)
+        """Return the finding on settings of this watch that have no effect."""
+        watch = json.loads(self._entry)
         some = ", ".join(short(name) for name in list(names)[:_SHOWN])
         more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
         evidence = _evidence(self._described)
         return make_finding(
             SETTINGS_DIFFER,
             Subject(kind="monitor", name="settings"),
-            f"the watch on {short(who['host'])} stands by with other settings than the one that leads: {some}{more}",
+            f"the watch on {short(watch['host'])} stands by with other settings than the one that leads: {some}{more}",
             Facts(
                 status="not watched",
                 impact=f"{counted(len(names), 'setting')} of its redrive.toml have no effect: deadlines, tables and "
@@ -93,7 +93,7 @@ class WatchRegistry:
     def _others(self, connection: Connection, now: datetime | None) -> list[dict[str, Any]]:
         moment = self._dialect.now(connection) if now is None else now
         entries = select(leases.c.owner).where(leases.c.name.startswith(_PREFIX), leases.c.until > moment)
-        return [json.loads(one) for one in connection.execute(entries).scalars() if not is_owner_dead(one)]
+        return [json.loads(owner) for owner in connection.execute(entries).scalars() if not is_owner_dead(owner)]
 
 
 def describe(settings: AlertSettings) -> dict[str, str]:
@@ -112,7 +112,7 @@ def describe(settings: AlertSettings) -> dict[str, str]:
     parts |= {f"[services.{name}]": own for name, own in settings.services.items()}
     parts |= {"[[maintenance]]": settings.maintenance}
     parts |= {"[routes]": settings.routes, "[alerts.thresholds]": settings.thresholds}
-    rest = (one.name for one in fields(settings) if one.name not in (*_OWN, *_NAMED))
+    rest = (field.name for field in fields(settings) if field.name not in (*_OWN, *_NAMED))
     parts |= {f"[alerts] {name}": getattr(settings, name) for name in rest}
     return {name: _digest(value) for name, value in parts.items()}
 
@@ -138,19 +138,19 @@ def _digest(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value, the same for the same settings in whatever order they are written."""
+    """Return the value in a form that is the same for the same settings, in whatever order they are written."""
     if is_dataclass(value) and not isinstance(value, type):
-        return [(one.name, _plain(getattr(value, one.name))) for one in fields(value)]
+        return [(field.name, _plain(getattr(value, field.name))) for field in fields(value)]
     if isinstance(value, Mapping):
-        return sorted((str(name), _plain(one)) for name, one in value.items())
+        return sorted((str(name), _plain(inner)) for name, inner in value.items())
     if isinstance(value, frozenset | set):
         return sorted(map(str, value))
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else repr(value)
+    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else repr(value)
 
 
 # ── news ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-Became = Literal["found", "opened", "escalated", "acknowledged", "resolved"]
+AlertChanged = Literal["found", "opened", "escalated", "acknowledged", "resolved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Leading:
 
 @dataclass(frozen=True, slots=True)
 class StandingBy:
-    """News: another one leads, and this one takes over when it ends."""
+    """News: another watch leads, and this one takes over when it stops."""
 
     process: int
     host: str
@@ -168,26 +168,26 @@ class StandingBy:
 
 @dataclass(frozen=True, slots=True)
 class SettingsDiffer:
-    """News: the settings of this watch that are not those of the leader, and have no effect; none when they agree."""
+    """News: the settings of this watch that differ from the leader's and have no effect; none when they agree."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AlertMoved:
-    """News: what became of an alert; `found` are those that were open already when the watch began."""
+    """News: a change of an alert; `found` are those that were already open when the watch started."""
 
-    what: Became
+    what: AlertChanged
     alert: Alert
 
 
 @dataclass(frozen=True, slots=True)
 class WatchProblem:
-    """News: something cannot be done, or can be again."""
+    """News: the watch cannot do something, or can do it again."""
 
     what: str
     reason: str | None
-    """None where it can be again."""
+    """None when it can do it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,8 @@ class Unconfigured:
 News = Leading | StandingBy | SettingsDiffer | AlertMoved | WatchProblem | Unconfigured
 
 
-def became(alert: Alert, before: Alert | None, *, first: bool) -> Became | None:
-    """What became of an alert since it was last looked at, as far as a person is told."""
+def change_of(alert: Alert, before: Alert | None, *, first: bool) -> AlertChanged | None:
+    """Return how an alert changed since the last check, if operators are notified of that."""
     if alert.status is AlertStatus.WAITING or (first and alert.is_over):
         return None
     if first:

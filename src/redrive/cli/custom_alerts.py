@@ -23,7 +23,7 @@ def open_alert(
     *,
     severity: Annotated[str, typer.Option(metavar="P1|P2|P3", help="Severity.", show_default=False)],
     title: Annotated[
-        str, typer.Option(metavar="TEXT", help="Title: one line that says what is wrong.", show_default=False)
+        str, typer.Option(metavar="TEXT", help="Title: one line that describes the problem.", show_default=False)
     ],
     fact: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Fact for the message; may be repeated.")

@@ -35,7 +35,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _LOG = logging.getLogger("redrive.watch")
 _MOST_OF_A_LOOK = 20.0  # seconds for which old runs are removed each day: who looks must go on leading
 _MOST_NAMES = 10  # settings that are named on one line
-_PATIENCE_ONCE = 60.0  # seconds for which counts and probes are waited for, where there is no next look
+_TIMEOUT_ONCE = 60.0  # seconds to wait for counts and probes if no further check follows
 
 
 @command(app)
@@ -94,7 +94,7 @@ def _made(
     session: Session, store: Store, status: _Status, *, every: str | None, textfile: str | None, once: bool
 ) -> Watch:
     from redrive.alerts.config.read import check_channels
-    from redrive.alerts.facts.collector import PATIENCE, LevelCollector
+    from redrive.alerts.facts.collector import TIMEOUT, LevelCollector
     from redrive.alerts.facts.probes import lag_probes
     from redrive.alerts.watch import Watch
     from redrive.cli.targets import load
@@ -102,18 +102,18 @@ def _made(
 
     settings = check_channels(session.settings)
     between = settings.every if every is None else seconds("--every", every, most=DAY)
-    beside = {}
+    periodic = {}
     if textfile is not None:
         from redrive.observe.prometheus import write_textfile
 
         write_textfile(store, textfile)  # a path that cannot be written to is said at once
-        beside["write the metrics"] = partial(write_textfile, store, textfile)
+        periodic["write the metrics"] = partial(write_textfile, store, textfile)
     levels = LevelCollector(
         store.database,
         settings,
         probes=lag_probes(settings.lags, load),
         figure_probes={one.probe: load(one.probe) for one in settings.defined.values() if one.probe},
-        patience=_PATIENCE_ONCE if once else PATIENCE,
+        timeout=_TIMEOUT_ONCE if once else TIMEOUT,
     )
     status.every = None if once else between
     kept = timedelta(days=settings.keep_days)
@@ -123,7 +123,7 @@ def _made(
         levels,
         every=between,
         purges=[lambda: store.services.purge(_ago(store, kept)), *_purges(session, store)],
-        beside=beside,
+        periodic=periodic,
         news=status.tell,
     )
 

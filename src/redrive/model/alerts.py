@@ -154,7 +154,7 @@ class Finding:
     urgency: Severity
     subject: Subject
     title: str
-    """One line that says what is wrong, with its figures; never "an error occurred"."""
+    """One line that describes the problem, with its figures; never "an error occurred"."""
     facts: Facts = field(default_factory=Facts)
     evidence: str
     """The source of the finding, such as `run:vendor` or `level`. The alert resolves when no evidence is left."""
@@ -183,7 +183,7 @@ class Alert:
     status: AlertStatus
     subject: Subject
     title: str
-    """One line that says what is wrong."""
+    """One line that describes the problem."""
     facts: Facts
     """What an operator needs to act."""
     since: datetime

@@ -75,7 +75,7 @@ class Figures:
     tasks: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Tasks of runs that are not finished, by flow and state."""
     alerts: Mapping[tuple[str, str, str, str], int] = field(default_factory=dict)
-    """Alerts that are not resolved, by status, urgency, the kind of their subject and its name."""
+    """Alerts that are not resolved, by status, severity, the kind of their subject and its name."""
     monitors: Mapping[str, bool] = field(default_factory=dict)
     """Measurements of the watch that have ever failed, and whether each succeeds now."""
     sends: Mapping[tuple[str, str], int] = field(default_factory=dict)

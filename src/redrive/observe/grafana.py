@@ -130,7 +130,7 @@ def _rule(rule: _AlertRule, metrics: Mapping[str, Metric]) -> dict[str, Any]:
 
 
 def _by_subject(metrics: Mapping[str, Metric]) -> dict[str, dict[str, Metric]]:
-    """Group metrics by the first word of their names; a word of a single metric is no group of its own."""
+    """Group metrics by the first part of their names; a part with a single metric is no group of its own."""
     first = {name: name.partition("_")[0].removesuffix("s") for name in metrics}
     often = Counter(first.values())
     groups: dict[str, dict[str, Metric]] = {"store": {}}

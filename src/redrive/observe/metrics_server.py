@@ -23,7 +23,7 @@ from redrive.config import ConfigError
 
 LARGEST = 16 << 10
 """Maximum size of a request in bytes."""
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds that a client has to send its request, and again to take the answer."""
 _AT_ONCE = 16  # connections; further ones are closed
 _LOOKS = 0.1  # seconds between two checks whether the server has to end
@@ -65,7 +65,7 @@ class MetricsServer:
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"<Server {self.address}>"
+        return f"<MetricsServer {self.address}>"
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +145,7 @@ class _Listener(socketserver.ThreadingTCPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Listener
     server_version, sys_version = "redrive", ""
-    timeout = PATIENCE
+    timeout = TIMEOUT
 
     def setup(self) -> None:
         super().setup()
@@ -154,14 +154,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _head(self) -> bytes:
         """Read the whole head within one deadline: the library would wait for each byte as long as they trickle."""
-        head, ends = b"", time.monotonic() + PATIENCE
+        head, ends = b"", time.monotonic() + TIMEOUT
         while b"\r\n\r\n" not in head and len(head) <= LARGEST:
             self.connection.settimeout(max(0.001, ends - time.monotonic()))
             got = self.connection.recv(4_096)
             if not got:
                 break
             head += got
-        self.connection.settimeout(PATIENCE)
+        self.connection.settimeout(TIMEOUT)
         return head
 
     def handle(self) -> None:

@@ -1,8 +1,8 @@
 """Prometheus: the figures of a store as metrics, over HTTP and as a file for the node exporter.
 
 The figures are those of the store, not of this process: one exporter is enough for all processes that share it. Labels
-are names of services, endpoints, pipelines, flows and channels, and redrive's own words for states and outcomes: never
-a run, a key or a message.
+are names of services, endpoints, pipelines, flows and channels, and the states and outcomes of redrive. They are never
+ids of runs, keys or messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LISTEN = "127.0.0.1:9464"
 KEPT = 1.0
 """Seconds for which an answer is cached: many scrapers cost the store no more than one."""
-_PATIENCE = 2.0  # seconds: short, since a scraper tries again soon
+_TIMEOUT = 2.0  # seconds: short, since a scraper tries again soon
 _QUEUE = 5.0  # seconds for which a request waits while another is being answered
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ class _Exporter:
     """Answers for one store, through connections of its own, so that neither side waits for the other."""
 
     def __init__(self, database: Database, health: Health | None) -> None:
-        self._database = Database(database.dialect, patience=_PATIENCE)
+        self._database = Database(database.dialect, patience=_TIMEOUT)
         self._check_health = health or (lambda: (True, "ok"))
         reader = Reader(self._database)
         self._metrics = _Cached(lambda: _scrape(reader))

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.alerts.facts.sla_calendar import KNOWN, RunStart, day_of, is_expected, last_deadline, last_expected, meant
+from redrive.alerts.facts.sla_calendar import (
+    KNOWN,
+    RunStart,
+    day_of,
+    is_expected,
+    last_deadline,
+    last_expected,
+    match_deadlines,
+)
 from redrive.policy.time_of_day import TimeOfDay
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -171,7 +179,7 @@ def usual(*, until=MONDAY, at=time(5, 0), weekdays=range(7)):
 
 def days_meant(turns, *, days=None):
     """For each turn, in its order, the day of its deadline."""
-    return [day_of(SLA, deadline) for _, deadline in meant(SLA, days, turns, LONG_AGO)]
+    return [day_of(SLA, deadline) for _, deadline in match_deadlines(SLA, days, turns, LONG_AGO)]
 
 
 def test_what_begins_behind_a_missed_deadline_makes_up_for_it():
@@ -230,7 +238,7 @@ def test_the_last_one_that_was_expected_is_looked_for_a_week_back():
 )
 def test_every_turn_is_for_the_next_deadline_or_for_a_missed_one_of_the_week_before(some, days):
     turns = [(done if well else failed)(MONDAY + timedelta(days=day), at) for day, at, well in some]
-    found = meant(SLA, days, turns, LONG_AGO)
+    found = match_deadlines(SLA, days, turns, LONG_AGO)
     assert [turn for turn, _ in found] == sorted(turns, key=lambda one: one.at)
     for number, (turn, deadline) in enumerate(found):
         if deadline == SLA.after(turn.at):

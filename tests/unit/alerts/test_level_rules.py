@@ -125,7 +125,7 @@ def test_a_run_that_nobody_is_behind_has_time_to_be_taken_up(lost, found):
     for finding in judgement.findings:
         assert (finding.key, finding.evidence) == ("run:vendor", "level:lost:vendor")
         assert (finding.urgency, finding.persist) == (Severity.P2, 77.0)
-        assert finding.title == ("vendor has died while it ran: no process is behind it any more (12,000 rows written)")
+        assert finding.title == ("vendor is lost: its executor was killed, or its lease expired (12,000 rows written)")
         assert finding.facts.status == "lost"
 
 
@@ -140,7 +140,8 @@ def test_a_run_that_dies_again_and_again_is_as_good_as_lost_while_it_runs_once_m
         assert (finding.key, finding.evidence) == ("run:vendor", "level:lost:vendor")
         assert (finding.urgency, finding.persist) == (Severity.P2, 600.0)
         assert (
-            finding.title == f"vendor has failed or died {failures:,} times, and runs once more (12,000 rows written)"
+            finding.title
+            == f"vendor has failed or been killed {failures:,} times, and runs again (12,000 rows written)"
         )
         assert finding.facts.measured["failures"] == failures
 
@@ -313,7 +314,9 @@ def test_a_slot_lags_by_more_than_ten_gigabytes(lag, limit, found):
         assert (finding.urgency, finding.persist) == (Severity.P1, 300.0)
 
 
-@pytest.mark.parametrize(("active", "reads"), [(True, "its consumer is too slow"), (False, "nobody reads from it")])
+@pytest.mark.parametrize(
+    ("active", "reads"), [(True, "its consumer is too slow"), (False, "no consumer reads from it")]
+)
 def test_a_slot_is_told_with_how_far_it_is_behind_and_whether_anybody_reads(active, reads):
     finding = the_one(looked(levels(slots=(Slot(name="cdc", lag_bytes=12_300_000_000, active=active),))))
     assert finding.title == f"replication slot cdc is 12.3 GB behind (10.0 GB is the limit), and {reads}"

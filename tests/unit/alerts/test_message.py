@@ -119,7 +119,7 @@ def test_what_is_not_known_is_not_said():
     ("what", "begins"),
     [
         (What.OPENED, "P3 vendor: 5,400"),
-        (What.ESCALATED, "P3 (more urgent now) vendor: 5,400"),
+        (What.ESCALATED, "P3 (escalated) vendor: 5,400"),
         (What.REPEATED, "P3 (still open) vendor: 5,400"),
         (What.RESOLVED, "Resolved (P3) vendor: 5,400"),
         (What.ACKNOWLEDGED, "Acknowledged (P3) vendor: 5,400"),

@@ -261,7 +261,7 @@ def test_service_has_the_thresholds_of_all_but_for_its_own(tmp_path):
 
 
 SPAN = 'must be a span such as "90s", "5min" or "1h", or a number of seconds'
-URL = "must be a URL such as https://host/path; what it is now is not shown, for it may hold a secret"
+URL = "must be a URL such as https://host/path; the value is not shown, because it may hold a secret"
 DATABASE = "must be a URL such as postgresql://user@host/database, sqlite:///path/to/file.db or duckdb:///path/to/file"
 TEAM = "[channels.team]\nlog = true\n"
 HUB = "[channels.team]\nwebhook = 'https://h/x'\n"
@@ -301,7 +301,7 @@ REFUSED = {
         "line 2: alerts.links.a has an unknown placeholder '{0}'; there are {pipeline}, {run_id}, {alert}, {service}, "
     ),
     "[alerts]\nlinks = { a = 'https://h/{alert!r}' }\n": "line 2: alerts.links.a has an unknown placeholder '{alert}'",
-    "[alerts]\nlinks = { a = 'https://h/{run_id' }\n": "line 2: alerts.links.a has a brace without its other half",
+    "[alerts]\nlinks = { a = 'https://h/{run_id' }\n": "line 2: alerts.links.a has an unmatched brace",
     "[alerts]\nlinks = { a = 'h/hunter2' }\n": f"line 2: alerts.links.a {URL}",
     "[alerts]\nslots = 'postgresql://h'\n": "line 2: alerts.slots must be a list of URLs of PostgreSQL servers",
     "[alerts]\nslots = [\n'postgresql://h/d',\n'mysql://u:hunter2@h'\n]": (
@@ -382,7 +382,7 @@ REFUSED = {
     "[channels.team]\nslack = ['https://h/hunter2']\n": "line 2: channels.team.slack must be a text",
     "\n[channels.team]\n\nslack = '$SLACK_URL'\n": (
         "line 4: channels.team.slack names the variable SLACK_URL, which is not set; "
-        "set it, or REDRIVE_ALERTS=off to do without alerts here"
+        "set it, or REDRIVE_ALERTS=off to disable alerts here"
     ),
     "[channels.team]\nslack = 'https://h/$/hunter2'\n": (
         "line 2: channels.team.slack has a $ that names no variable; write $NAME, or $$ for a dollar sign"
@@ -401,13 +401,13 @@ REFUSED = {
     f"{HUB}headers = {{ Host = 'x' }}\n": "line 3: channels.team.headers.Host is not a header that can be set here",
     f"{HUB}headers = {{ webhook-id = 'x' }}\n": "line 3: channels.team.headers.webhook-id is not a header that can be",
     f"{HUB}headers = {{ 'X Y' = 'x' }}\n": "line 3: channels.team.headers.'X Y' is not a header that can be set here",
-    f'{HUB}headers = {{ X = "a\\nb" }}\n': "line 3: channels.team.headers.X must be printable ASCII; what it is now is",
+    f'{HUB}headers = {{ X = "a\\nb" }}\n': "line 3: channels.team.headers.X must be printable ASCII; the value is",
     f"{HUB}headers = {{ authorization = 'x' }}\nbearer = '$KEY'\n": (
         "line 4: channels.team.bearer is a header Authorization, and there is another one"
     ),
     f"{HUB}bearer = '$TOKEN'\n": "line 3: channels.team.bearer names the variable TOKEN, which is not set",
-    f"{HUB}signing_key = 'hunter2'\n": "line 3: channels.team.signing_key must have at least 16 bytes; what it is now",
-    f"{HUB}signing_key = 'whsec_hunter2!'\n": "line 3: channels.team.signing_key must be base64 behind whsec_; what",
+    f"{HUB}signing_key = 'hunter2'\n": "line 3: channels.team.signing_key must have at least 16 bytes; the value is",
+    f"{HUB}signing_key = 'whsec_hunter2!'\n": "line 3: channels.team.signing_key must be base64 after whsec_; the",
     "[channels.log]\nslack = '$SLACK'\n": "line 1: channels.log must have another name: 'log' is always the log",
     "[channels.team]\nlog = true\ntimeout = 0\n": "line 3: channels.team.timeout must be more than 0 seconds",
     "[channels.team]\nlog = true\ntimeout = '2min'\n": "line 3: channels.team.timeout must be at most 60 seconds",
@@ -416,7 +416,7 @@ REFUSED = {
         "line 1: channels.on.call is not a setting; a name with a dot is quoted: [channels.'on.call']"
     ),
     # routes
-    f"{TEAM}": "line 1: channels.team is in no route, so that nobody is told; add [routes] with P1 = ['team']",
+    f"{TEAM}": "line 1: channels.team is in no route, so it receives no alerts; add [routes] with P1 = ['team']",
     "[routes]\nP4 = 'log'\n": "line 2: routes.P4 is no tier; routes has P1, P2 and P3",
     "[routes]\np1 = 'log'\n": "line 2: routes.p1 is no tier; did you mean 'P1'?",
     f"{TEAM}[routes]\nP1 = 'taem'\n": "line 4: routes.P1 names an unknown channel 'taem'; did you mean 'team'?",
@@ -425,11 +425,11 @@ REFUSED = {
     ),
     "[routes]\nP1 = 'https://h/hunter2'\n": "line 2: routes.P1 must name a channel; its address belongs in",
     "[routes]\nP1 = '0123456789hunter20123456789hunter2'\n": "line 2: routes.P1 names an unknown channel …; there is",
-    "[routes]\nP1 = []\n": 'line 2: routes.P1 names no channel; write "log" where the log is enough',
+    "[routes]\nP1 = []\n": 'line 2: routes.P1 names no channel; write "log" if the log is enough',
     "[routes]\nP1 = 3\n": "line 2: routes.P1 must be a list of names of channels",
     "[routes]\nP1 = ['log', 'log']\n": "line 2: routes.P1 names the channel 'log' more than once",
     f"{TEAM}[routes]\nP2 = 'team'\n": (
-        'line 3: routes has no channel for P1, which is more urgent than what it has; write "log" for none'
+        'line 3: routes has no channel for P1, a higher severity than those it has; write "log" for none'
     ),
     # pipelines
     "[pipelines.'']\n": "line 1: pipelines.'' has an empty name",
@@ -565,7 +565,7 @@ def test_apprise_itself_looks_at_its_urls_when_there_is_time(say, refused, caplo
     assert say(text).channels["mail"].target == url
     assert refused(text, how=check_channels) == (
         "redrive.toml, line 2: channels.mail.apprise is a URL that apprise does not understand; "
-        "what it is now is not shown, for it may hold a secret"
+        "the value is not shown, because it may hold a secret"
     )
     assert caplog.text == ""
 
@@ -574,7 +574,7 @@ def test_apprise_itself_looks_at_its_urls_when_there_is_time(say, refused, caplo
 def test_a_program_must_be_there_when_there_is_time_to_look(say, refused, program):
     text = f"[channels.lamp]\ncommand = ['{program}', 'hunter2']\n[routes]\nP1 = 'lamp'\n"
     assert refused(text, how=check_channels) == (
-        "redrive.toml, line 2: channels.lamp.command names a program that is not there, or that may not be run"
+        "redrive.toml, line 2: channels.lamp.command names a program that does not exist or is not executable"
     )
 
 

@@ -67,7 +67,7 @@ class TestMaintenance:
             ("from = 2026-12-24T18:00:00\nuntil = 2026-12-25T18:00:00", "has no time zone"),
             ("from = 2026-12-24T18:00:00Z\nuntil = 2026-12-24T18:00:00Z", "until must be later than from"),
             ("from = 2026-12-24T18:00:00Z\nuntil = '02:00'", "maintenance[0].until must be a date and a time"),
-            ("from = 2026-12-24T18:00:00Z\nuntil = 2026-12-25T18:00:00Z\ndays = 'mon'", "days means nothing"),
+            ("from = 2026-12-24T18:00:00Z\nuntil = 2026-12-25T18:00:00Z\ndays = 'mon'", "days is not allowed"),
             ("from = '22:00'\nuntil = '02:00'\nzone = 'UTC'\ncondition = 'slwo'", "did you mean 'slow'?"),
             ("from = '22:00'\nuntil = '02:00'\nzone = 'UTC'\npipeline = []", "pipeline names nothing"),
             ("form = '22:00'", "did you mean 'from'?"),

@@ -278,7 +278,7 @@ def test_tasks_that_died_of_one_cause_under_two_names_are_one_finding():
     dead = (DEAD, replace(DEAD, task="report", count=1, untried=0), replace(DEAD, cause="KeyError@jobs:7"))
     first, second = judged(a_flow("held", dead=dead)).findings
     assert first.title == (
-        "settlement: settle, report (4 tasks, 2 of them not tried) waits for a person: ValueError: no such merchant"
+        "settlement: settle, report (4 tasks, 2 of them not tried) waits for an operator: ValueError: no such merchant"
     )
     assert first.facts.letters == 4
     assert second.key == "task:flow/settlement:KeyError@jobs:7"
@@ -293,7 +293,7 @@ def test_a_dead_task_is_told_with_the_commands_that_send_it_back_or_accept_it():
         f"redrive runs show {str(RUN)[:8]}",
     )
     assert finding.facts.measured == {"tasks done": 5, "tasks": 9}
-    assert "held" in finding.facts.next_step
+    assert "blocked" in finding.facts.next_step
 
 
 def test_dead_tasks_of_a_flow_that_was_given_up_wait_for_nobody():

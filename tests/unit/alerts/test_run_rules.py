@@ -96,9 +96,7 @@ def test_a_run_that_failed_says_why_what_it_did_and_what_comes_next():
         history=past(500, 500, 520, 480, 510),
     )
     finding = the_one(judged(run))
-    assert finding.title == (
-        'vendor has failed, an error that does not heal: UndefinedColumn: column "fee" does not exist'
-    )
+    assert finding.title == ('vendor has failed, a permanent error: UndefinedColumn: column "fee" does not exist')
     facts = finding.facts
     assert facts.status == "failed"
     assert facts.error_type == "UndefinedColumn"
@@ -106,18 +104,18 @@ def test_a_run_that_failed_says_why_what_it_did_and_what_comes_next():
     assert (facts.rows_done, facts.rows_total, facts.checkpoint) == (90_000, 90_000, '{"line": 180001}')
     assert (facts.seconds, facts.usual_seconds) == (600.0, 500)
     assert facts.commands == (f"redrive runs show {str(RUN)[:8]}",)
-    assert "running vendor again goes on from its checkpoint" in facts.next_step
+    assert "running vendor again resumes from its checkpoint" in facts.next_step
     assert finding.since == run.ended_at
 
 
 def test_a_run_that_read_nothing_begins_anew_and_so_it_is_said():
     finding = the_one(judged(a_run("failed", error_kind="transient", read=0, written=0)))
-    assert "running vendor again begins anew" in finding.facts.next_step
+    assert "running vendor again starts from the beginning" in finding.facts.next_step
 
 
 def test_of_a_service_that_is_to_blame_the_way_to_look_at_it_is_told():
     finding = the_one(judged(a_run("failed", error_kind="transient", error_service="shipfast", reason="503")))
-    assert finding.title == "vendor has failed, and its retries are spent: 503"
+    assert finding.title == "vendor has failed, and its retries are exhausted: 503"
     assert finding.facts.commands[0] == "redrive services show shipfast"
     assert "probes" in finding.facts.next_step
 
@@ -139,11 +137,11 @@ def test_tasks_whose_retries_are_spent_are_told_while_the_flow_still_runs():
     failed = ("settle[17]: ReadTimeout: no answer",)
     running = the_one(judged(a_flow("running", failed=failed)))
     assert running.title == (
-        "settlement: tasks have failed, and their retries are spent: settle[17]: ReadTimeout: no answer"
+        "settlement: tasks have failed, and their retries are exhausted: settle[17]: ReadTimeout: no answer"
     )
     ended = the_one(judged(a_flow("failed", failed=failed, error_kind="permanent")))
-    assert "running settlement again goes on where it stands" in running.facts.next_step
-    resumes = "running settlement again resumes this run and tries again what failed; dead letters wait for a decision"
+    assert "running settlement again continues where it stopped" in running.facts.next_step
+    resumes = "running settlement again resumes this run and retries what failed; dead letters wait for a decision"
     assert resumes in ended.facts.next_step
     for finding in (running, ended):
         assert finding.facts.commands[0] == f"redrive tasks retry --run {str(RUN)[:8]} TASK"

@@ -186,7 +186,7 @@ def test_the_thread_ends_when_there_is_nothing_to_wait_for_and_the_next_ring_beg
 
 def test_a_try_that_failed_is_made_again_by_itself(sending, monkeypatch):
     monkeypatch.setattr("redrive.alerts.delivery.outbox.BASE", 0.01)
-    monkeypatch.setattr(dispatcher, "REST", 0.01)
+    monkeypatch.setattr(dispatcher, "PAUSE", 0.01)
     recorder, failures = Recorder(), iter([DeliveryFailed("503")] * 3)
 
     def deliver(channel, message):
@@ -216,7 +216,7 @@ def test_after_a_failure_a_channel_is_left_alone_whatever_else_is_due_to_it(send
 
 
 def test_how_long_a_channel_rests_is_no_matter_of_the_databases_clock(sending, store, monkeypatch):
-    monkeypatch.setattr(dispatcher, "REST", 0.01)
+    monkeypatch.setattr(dispatcher, "PAUSE", 0.01)
     now = type(store.database.dialect).now
     slow = lambda dialect, connection: now(dialect, connection) - timedelta(minutes=10)  # noqa: E731
     monkeypatch.setattr(type(store.database.dialect), "now", slow)

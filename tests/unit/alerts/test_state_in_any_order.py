@@ -88,7 +88,7 @@ class Life(RuleBasedStateMachine):
         assert self.books.cases == before
         for case in self.books.cases.values():
             if case.alert.status is AlertStatus.WAITING:
-                assert not any(one.has_held(after(self.now)) for one in case.evidence)
+                assert not any(one.has_lasted(after(self.now)) for one in case.evidence)
 
     @rule(key=st.sampled_from(KEYS), closes=st.booleans())
     def person(self, key, closes):
@@ -136,7 +136,7 @@ class Life(RuleBasedStateMachine):
             assert bool(case.evidence) is (alert.gone_since is None)
             for one in case.evidence:
                 assert one.since == self.holds[one.name], "how long it has held is the witness's own"
-            held = [one for one in case.evidence if one.has_held(after(self.now))] or case.evidence
+            held = [one for one in case.evidence if one.has_lasted(after(self.now))] or case.evidence
             if held:
                 assert alert.urgency is min(one.finding.urgency for one in held)
 

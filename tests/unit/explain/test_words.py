@@ -7,7 +7,7 @@ import pytest
 
 import redrive
 from redrive.alerts.conditions import CONDITIONS
-from redrive.alerts.rules.runs import HEALS as HEALS_IN_ALERTS
+from redrive.alerts.rules.runs import RETRYABLE as RETRYABLE_IN_ALERTS
 from redrive.explain.consequences import HEALS, ROWS, TASKS, people
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
@@ -47,7 +47,7 @@ def test_there_are_words_for_every_kind(kind):
 
 
 def test_what_heals_is_what_alerts_take_for_healing():
-    assert HEALS == HEALS_IN_ALERTS
+    assert HEALS == RETRYABLE_IN_ALERTS
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -106,7 +106,7 @@ def test_a_request_that_is_too_large_is_refused(server):
 
 
 def test_who_trickles_is_cut_off(server, monkeypatch):
-    monkeypatch.setattr(serving, "PATIENCE", 0.2)
+    monkeypatch.setattr(serving, "TIMEOUT", 0.2)
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=30) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert connection.recv(100) == b""

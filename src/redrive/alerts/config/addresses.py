@@ -1,4 +1,4 @@
-"""Where messages and questions go: what an address must look like to be one. None is ever in an error."""
+"""Checks of addresses: of channels, databases, probes and links. An address is never part of an error message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redrive.config.value_kinds import text
 from redrive.model.alerts import FACTS_IN_LINKS
 
 PLACEHOLDERS = ("pipeline", "run_id", "alert", "service", "condition", "severity", *FACTS_IN_LINKS)
-"""What a link may have filled in, beside `{facts.NAME}` and variables of the environment."""
+"""The placeholders of a link, besides `{facts.NAME}` and environment variables."""
 _VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.*", re.DOTALL)
@@ -27,16 +27,16 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset({"host", "connection", "content-length", "content-type", "transfer-encoding", "user-agent"})
 _SHORTEST_KEY = 16
 _WORDS = 'words, as in ["notify", "--now"]'
-_HIDDEN = "what it is now is not shown, for it may hold a secret"
+_HIDDEN = "the value is not shown, because it may hold a secret"
 _DATABASES = "postgresql://user@host/database, sqlite:///path/to/file.db or duckdb:///path/to/file.duckdb"
 _ASK_APPRISE = (
     "import sys; from apprise import Apprise;sys.exit(Apprise.instantiate(sys.stdin.buffer.read().decode()) is None)"
 )
-_PATIENCE = 60.0
+_TIMEOUT = 60.0  # seconds
 
 
 def web(at: Located) -> str:
-    """A URL that can be posted to."""
+    """Return a URL that can be posted to."""
     url = text(at)
     if not _is_web(url):
         raise at.wrong(f"must be a URL such as https://host/path; {_HIDDEN}")
@@ -54,7 +54,7 @@ def header(name: str, at: Located) -> str:
 
 
 def signing_key(at: Located) -> bytes:
-    """Return the key of signatures: base64 behind `whsec_`, otherwise the text itself."""
+    """Return the key of signatures: base64 after `whsec_`, otherwise the text itself."""
     key = text(at)
     if not key.startswith("whsec_"):
         made = key.encode()
@@ -62,14 +62,14 @@ def signing_key(at: Located) -> bytes:
         try:
             made = b64decode(key.removeprefix("whsec_"), validate=True)
         except ValueError:
-            raise at.wrong(f"must be base64 behind whsec_; {_HIDDEN}") from None
+            raise at.wrong(f"must be base64 after whsec_; {_HIDDEN}") from None
     if len(made) < _SHORTEST_KEY:
         raise at.wrong(f"must have at least {_SHORTEST_KEY} bytes; {_HIDDEN}")
     return made
 
 
 def apprise(at: Located) -> str:
-    """A URL of apprise's, as far as that can be told without loading its hundred services."""
+    """Return a URL of apprise. Its form is checked only, since loading the services of apprise takes long."""
     url = text(at)
     if not _SCHEME.fullmatch(url):
         raise at.wrong(f"must be a URL of apprise's such as mailtos://user@host; {_HIDDEN}")
@@ -77,18 +77,18 @@ def apprise(at: Located) -> str:
 
 
 def is_installed() -> bool:
-    """Whether URLs of apprise's can be used here."""
+    """Return whether apprise is installed."""
     return find_spec("apprise") is not None
 
 
 def check_installed(at: Located) -> None:
-    """Raise where a URL of apprise's cannot be used here."""
+    """Raise if apprise is not installed."""
     if not is_installed():
         raise at.wrong("needs apprise, which is not installed: pip install 'redrive[alerts]'")
 
 
 def pagerduty(at: Located) -> str:
-    """The key of a PagerDuty service, or the address it is sent to with the key in it."""
+    """Return the integration key of a PagerDuty service, or a URL that contains it."""
     target = text(at)
     has_key = _is_web(target) and "routing_key" in parse_qs(urlsplit(target).query)
     if not has_key and not _ROUTING_KEY.fullmatch(target):
@@ -97,12 +97,12 @@ def pagerduty(at: Located) -> str:
 
 
 def command(at: Located) -> tuple[str, ...]:
-    """The words of a command; a program by a relative path lies beside the file.
+    """Return the words of a command; the relative path of a program starts at the directory of the file.
 
-    Variables are not filled in: a shell does that, also with those that say what the message is about; and what stands
-    in a command can be read by everybody on the machine.
+    Environment variables are not filled in: a shell can do that, also with the variables that describe the message.
+    And every user of the machine can read the words of a command.
     """
-    program, *others = [_word(one) for one in at.entries(_WORDS)] or [""]
+    program, *others = [_word(entry) for entry in at.entries(_WORDS)] or [""]
     if not program.strip():
         raise at.wrong(f"must be a list of {_WORDS}")
     if "/" in program and at.source is not None:
@@ -111,7 +111,7 @@ def command(at: Located) -> tuple[str, ...]:
 
 
 def server(at: Located) -> str:
-    """The URL of a PostgreSQL server."""
+    """Return the URL of a PostgreSQL server."""
     url = _whole(text(at), at)
     if not url.startswith(("postgresql://", "postgres://", "postgresql+psycopg://")) or not _is_database(url):
         raise at.wrong(f"must be a URL such as postgresql://user@host/database; {_HIDDEN}")
@@ -119,7 +119,7 @@ def server(at: Located) -> str:
 
 
 def database(at: Located) -> str:
-    """The URL of a database; a path is one of SQLite's, and relative to the file."""
+    """Return the URL of a database; a path names a SQLite file, relative to the settings file."""
     url = text(at)
     if wrong := wrong_path(url, _DATABASES):
         raise at.wrong(f"is not complete: {wrong}")
@@ -140,7 +140,7 @@ def _whole(url: str, at: Located) -> str:
 
 
 def probe(at: Located) -> str:
-    """`FILE:NAME` or `MODULE:NAME` of a function; a file is looked for beside the settings."""
+    """Return `FILE:NAME` or `MODULE:NAME` of a function; a relative file starts at the directory of the settings."""
     where, _, name = text(at).rpartition(":")
     if not where or "://" in where or not all(part.isidentifier() for part in name.split(".")):
         raise at.wrong(f'must be FILE:NAME or MODULE:NAME, such as "probes.py:billing", not {shown(at.value)}')
@@ -149,17 +149,17 @@ def probe(at: Located) -> str:
 
 
 def template(at: Located) -> str:
-    """A link with places for what an alert is about."""
+    """Return a link with placeholders."""
     link = text(at)
     try:
         parts = list(Formatter().parse(link))
     except ValueError:
-        raise at.wrong("has a brace without its other half; write {{ or }} for a brace") from None
+        raise at.wrong("has an unmatched brace; write {{ or }} for a brace") from None
     for _, name, form, conversion in parts:
         if name is not None and (form or conversion or not _can_fill(name)):
             near = nearest(name, PLACEHOLDERS)
             hint = (
-                f"did you mean '{{{near}}}'?" if near else f"there are {listed(f'{{{one}}}' for one in PLACEHOLDERS)}"
+                f"did you mean '{{{near}}}'?" if near else f"there are {listed(f'{{{name}}}' for name in PLACEHOLDERS)}"
             )
             raise at.wrong(f"has an unknown placeholder {shown('{' + name + '}')}; {hint}")
     if not _is_web("".join(before + ("x" if name is not None else "") for before, name, _, _ in parts)):
@@ -172,7 +172,7 @@ def _can_fill(name: str) -> bool:
 
 
 def variable(at: Located) -> str:
-    """The name of a variable of the environment."""
+    """Return the name of an environment variable."""
     name = text(at)
     if not _VARIABLE.fullmatch(name):
         raise at.wrong("must be the name of an environment variable, in capital letters, digits and underscores")
@@ -186,7 +186,7 @@ def _word(at: Located) -> str:
 
 
 def _is_web(url: str) -> bool:
-    if not url.isprintable() or " " in url:  # urlsplit would leave some of it out, and say nothing
+    if not url.isprintable() or " " in url:  # urlsplit silently drops these characters
         return False
     try:
         found = urlsplit(url)
@@ -208,19 +208,19 @@ def _is_database(url: str) -> bool:
 
 
 def check_fully(at: Located, target: str | tuple[str, ...]) -> None:
-    """What takes too long for every run: whether apprise understands its URL, whether a program is there."""
+    """Run checks that take too long for every run: whether apprise accepts its URL, and whether a program exists."""
     if isinstance(target, tuple):
         if which(target[0]) is None:
-            raise at.wrong("names a program that is not there, or that may not be run")
+            raise at.wrong("names a program that does not exist or is not executable")
     elif not _is_of_apprise(target):
         raise at.filled().wrong(f"is a URL that apprise does not understand; {_HIDDEN}")
 
 
 def _is_of_apprise(url: str) -> bool:
-    """Asked in another process, as messages are sent in one: apprise would log the URL, and warn of its own imports."""
+    """Return whether apprise accepts a URL, in another process: apprise logs the URL, and warns about its imports."""
     words = [sys.executable, "-c", _ASK_APPRISE]
     try:
-        asked = subprocess.run(words, input=url.encode(), capture_output=True, timeout=_PATIENCE, check=False)
+        asked = subprocess.run(words, input=url.encode(), capture_output=True, timeout=_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.returncode == 0

@@ -1,16 +1,15 @@
-"""What `redrive.toml` says of alerts, checked to the last word.
+"""Read the settings of alerts in `redrive.toml`, and check all of them.
 
-    [alerts] [alerts.thresholds]    when somebody is told, and when again
+    [alerts] [alerts.thresholds]    when alerts are sent, and when they are sent again
     [channels.NAME]                 where messages go
-    [routes]                        which channels are told of P1, P2 and P3
-    [pipelines.NAME]                what is special about one pipeline or flow
+    [routes]                        the channels of P1, P2 and P3
+    [pipelines.NAME]                settings of one pipeline or flow
     [[tables]]                      tables whose rows are counted
-    [conditions.NAME]               conditions of one's own; see `redrive.alerts.config.sections`
+    [conditions.NAME]               your own conditions; see `redrive.alerts.config.sections`
     [[maintenance]]                 when alerts are not sent; see `redrive.alerts.config.sections`
 
-Whoever cannot be reached because of a slip in the file learns of it when the file is read, not in the night in which it
-matters: whatever is not understood is a `ConfigError` that names file, line and key. Addresses are secrets: they are in
-none of them.
+A mistake in the file must show when the file is read, not in the night in which an alert is lost: everything unknown
+raises a `ConfigError` that names file, line and key. Addresses are secrets, so no error contains one.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from redrive.config.value_kinds import duration, duration_or_never, number, shar
 from redrive.model.alerts import Severity
 from redrive.policy.time_of_day import TimeOfDay
 
-_ADVICE = "set it, or REDRIVE_ALERTS=off to do without alerts here"
+_ADVICE = "set it, or REDRIVE_ALERTS=off to disable alerts here"
 _KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {
     "apprise": addresses.apprise,
     "webhook": addresses.web,
@@ -55,12 +54,12 @@ _KINDS: Mapping[ChannelKind, Callable[[Located], str]] = {
     "pagerduty": addresses.pagerduty,
 }
 _KIND_NAMES = (*_KINDS, "command", "log")
-_SLOWEST = 60.0  # seconds: no service takes longer to take a message in
+_SLOWEST = 60.0  # seconds: the maximum timeout of a channel
 _OF_WEBHOOKS = ("bearer", "headers", "signing_key")
 _CHANNEL_KEYS = (*_KIND_NAMES, "timeout", *_OF_WEBHOOKS)
 _PIPELINE_KEYS = ("sla", "fresh_within", "days", "holidays", "runbook", "links", "routes")
 _LONGEST_KEPT = 3_650
-# What a threshold is measured in; the others are counts.
+# The units of thresholds; the others are counts.
 _MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
     ("down_seconds", "flap_seconds", "lag_seconds", "silence", "auth_silence", "letter_age"): duration,
     ("sla_grace", "duration_least"): partial(duration, zero=True),
@@ -70,7 +69,7 @@ _MEASURES: Mapping[tuple[str, ...], Callable[[Located], Any]] = {
     ("retries_least", "retries_spreads"): partial(number, zero=True),
 }
 
-# The thresholds that a service may have of its own. Those of flapping are for all, since an alert may be of several.
+# The thresholds that can be set for one service. Those of flapping cannot, because an alert may cover several services.
 OF_SERVICES = (
     *("down_seconds", "down_share", "down_faults", "silence", "auth_silence", "client_errors", "server_errors"),
     *("calls_failed", "calls_failed_least", "retries_rise", "retries_spreads", "retries_least", "retries_calls"),
@@ -80,10 +79,11 @@ Tables = Mapping[str, Located]
 
 
 def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings:
-    """The settings for alerts; a `ConfigError` about the first thing in the file that cannot be used.
+    """Return the settings of alerts; raise `ConfigError` for the first mistake in the file.
 
-    Where alerts are off, a variable that the file names may be missing: nothing is sent, and no server is asked. So it
-    may be for the commands of an operator: a channel without its address is known by name, and not delivered to.
+    Environment variables that the file names may be missing if alerts are disabled, because nothing is sent and no
+    server is queried. With `may_lack_secrets` they may be missing, too: commands of operators need only the name of a
+    channel, and deliver nothing to a channel without an address.
     """
     tables = settings.alerts
     if not tables:
@@ -103,7 +103,7 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
         name: read_condition(name, one, channels=partial(_channel_names, channels=channels), needed=on)
         for name, one in _named(tables, "conditions", CONDITION_KEYS).items()
     }
-    _check_that_people_are_told(tables, routes, pipelines, conditions)
+    _check_routes(tables, routes, pipelines, conditions)
     return AlertSettings(
         **found,
         channels=channels,
@@ -119,9 +119,9 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
 
 
 def check_channels(settings: Settings) -> AlertSettings:
-    """The same as `read`, with channels looked at more closely than every run has time for.
+    """Read the settings with checks that take too long for every run.
 
-    Apprise reads its own URLs, programs must be there, and calendars of holidays known.
+    Apprise checks its own URLs, programs must exist, and calendars of holidays must be known.
     """
     read_so_far = read(settings)
     for name, channel in read_so_far.channels.items():
@@ -181,7 +181,7 @@ def _thresholds(at: Located) -> Thresholds:
 
 
 def _services(tables: Tables, thresholds: Thresholds) -> Mapping[str, Thresholds]:
-    """The thresholds of services that have their own; what one does not say is as for all."""
+    """Return the thresholds of services that have their own; the other thresholds apply to all services."""
     return {
         name: replace(thresholds, **{key: _READERS[key](value) for key, value in one.table().items()})
         for name, one in _named(tables, "services", OF_SERVICES).items()
@@ -245,7 +245,7 @@ def _channel(name: str, at: Located, *, needed: bool) -> Channel:
 
 
 def _with_headers(channel: Channel, found: Mapping[str, Located], *, needed: bool) -> Channel:
-    """A webhook with what its requests have beside the document. Without one of its secrets it is not delivered to."""
+    """Return a webhook with headers and signing key; without its target if one of its secrets is missing."""
     if channel.kind != "webhook":
         (name, *_) = (one for one in _OF_WEBHOOKS if one in found)
         raise found[name].wrong("is for webhooks only")
@@ -264,7 +264,7 @@ def _with_headers(channel: Channel, found: Mapping[str, Located], *, needed: boo
 
 def _must_be_true(at: Located) -> None:
     if not switch(at):
-        raise at.wrong("must be true; leave the channel out where nothing is to be logged")
+        raise at.wrong("must be true; remove the channel if nothing is to be logged")
 
 
 def _target(at: Located, check: Callable[[Located], str], *, needed: bool) -> str:
@@ -284,7 +284,7 @@ def _channel_names(at: Located, channels: Collection[str]) -> tuple[str, ...]:
     known = {*channels, LOG_CHANNEL}
     names = [text(one) for one in entries]
     if not names:
-        raise at.wrong(f'names no channel; write "{LOG_CHANNEL}" where the log is enough')
+        raise at.wrong(f'names no channel; write "{LOG_CHANNEL}" if the log is enough')
     for one, name in zip(entries, names, strict=True):
         if "://" in name:
             raise one.wrong("must name a channel; its address belongs in a table of its own, [channels.NAME]")
@@ -297,23 +297,23 @@ def _channel_names(at: Located, channels: Collection[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_that_people_are_told(
+def _check_routes(
     tables: Tables,
     routes: Mapping[Severity, Any],
     pipelines: Mapping[str, PipelineSettings],
     conditions: Mapping[str, ConditionSettings],
 ) -> None:
-    """What is not routed goes to the log; where channels are named, that is seldom what was meant."""
+    """Raise if alerts would go to the log although channels are configured, which is rarely intended."""
     unrouted = [tier for tier in Severity if tier not in routes and any(tier.outranks(other) for other in routes)]
     if unrouted:
         raise tables["routes"].wrong(
-            f'has no channel for {unrouted[0]}, which is more urgent than what it has; write "{LOG_CHANNEL}" for none'
+            f'has no channel for {unrouted[0]}, a higher severity than those it has; write "{LOG_CHANNEL}" for none'
         )
     channels = tables["channels"].table() if "channels" in tables else {}
     routed = any(one.routes for one in pipelines.values()) or any(one.channels for one in conditions.values())
     if channels and not routes and not routed:
         name, first = next(iter(channels.items()))
-        raise first.wrong(f"is in no route, so that nobody is told; add [routes] with P1 = [{shown(name)}]")
+        raise first.wrong(f"is in no route, so it receives no alerts; add [routes] with P1 = [{shown(name)}]")
 
 
 # ── [pipelines.NAME] and [[tables]] ───────────────────────────────────────────────────────────────────────────────────
@@ -368,11 +368,11 @@ def _tables(at: Located, *, needed: bool) -> tuple[WatchedTable, ...]:
     return tuple(table for table in found.values() if table.url)
 
 
-# ── what they share ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── shared readers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _named(tables: Tables, group: str, known: Collection[str]) -> dict[str, Located]:
-    """The tables [group.NAME], each with these keys."""
+    """Return the tables [group.NAME], each with these keys."""
     found = _with_names(tables[group].table()) if group in tables else {}
     for name, one in found.items():
         for inner, value in one.value.items() if isinstance(one.value, dict) else ():

@@ -47,10 +47,13 @@ _MOST = 1e15
 def read_condition(
     name: str, at: Located, *, channels: Callable[[Located], tuple[str, ...]], needed: bool
 ) -> ConditionSettings:
-    """One condition.
+    """Return the settings of one condition.
 
-    channels  reads names of channels
-    needed    whether the variables that its address names must be set
+    Args:
+        name: The name of the condition.
+        at: Its table.
+        channels: Reads names of channels.
+        needed: Whether the variables that its address names must be set.
     """
     found = at.table(CONDITION_KEYS)
     routed = channels(found["channels"]) if "channels" in found else ()
@@ -81,7 +84,7 @@ def read_condition(
 
 
 def check_metrics(at: Located) -> None:
-    """Raise where a condition names a metric that redrive does not have, or that cannot be read here."""
+    """Raise if a condition names an unknown metric, or one that cannot be read here."""
     named = {name: one for name, one in at.table().items() if "metric" in one.table()}
     if not named:
         return
@@ -107,28 +110,30 @@ def check_metrics(at: Located) -> None:
 def _check_built_in(at: Located, found: Mapping[str, Located]) -> None:
     for key, one in found.items():
         if key != "channels":
-            raise one.wrong("means nothing for a built-in condition, which may only have channels; choose another name")
+            raise one.wrong(
+                "is not allowed for a built-in condition, which may only have channels; choose another name"
+            )
     if not found:
         raise at.wrong("has no channels")
 
 
 def _source(at: Located, found: Mapping[str, Located], *, needed: bool) -> dict[str, Any]:
-    said = [one for one in _SOURCES if one in found]
-    if len(said) != 1:
+    sources = [source for source in _SOURCES if source in found]
+    if len(sources) != 1:
         raise at.wrong(
-            f"must have exactly one of {listed(_SOURCES, last='or')}; it has {listed(said) if said else 'none'}"
+            f"must have exactly one of {listed(_SOURCES, last='or')}; it has {listed(sources) if sources else 'none'}"
         )
-    if "url" in found and said != ["query"]:
-        raise found["url"].wrong(f"means nothing beside {said[0]}")
-    if said == ["metric"]:
+    if "url" in found and sources != ["query"]:
+        raise found["url"].wrong(f"is not allowed with {sources[0]}")
+    if sources == ["metric"]:
         if "every" in found:
-            raise found["every"].wrong("means nothing beside metric, which is read at every look")
+            raise found["every"].wrong("is not allowed with metric, which is read at every check")
         metric, labels = _metric(found["metric"])
         return {"metric": metric, "labels": labels}
-    if said == ["probe"]:
+    if sources == ["probe"]:
         return {"probe": addresses.probe(found["probe"])}
     if "url" not in found:
-        raise at.wrong("has no url: name the database that is asked")
+        raise at.wrong("has no url: name the database to query")
     query, url = found["query"], found["url"]
     if not is_one_query(text(query)):
         raise query.wrong(ONE_QUERY)
@@ -147,9 +152,7 @@ def _metric(at: Located) -> tuple[str, dict[str, str]]:
         labels[label["name"]] = label["value"]
         rest = rest[label.end() :]
     if found is None:
-        raise at.wrong(
-            'must be a metric of redrive\'s, such as \'redrive_letters{pipeline="orders",status="pending"}\''
-        )
+        raise at.wrong('must be a metric of redrive, such as \'redrive_letters{pipeline="orders",status="pending"}\'')
     return found["name"], labels
 
 
@@ -158,7 +161,7 @@ def _limits(at: Located, found: Mapping[str, Located]) -> tuple[float | None, fl
     if above is None and below is None:
         raise at.wrong("has neither above nor below")
     if above is not None and below is not None and below > above:
-        raise found["below"].wrong("is more than above, so that it would always hold")
+        raise found["below"].wrong("is more than above, so the condition would always hold")
     return above, below
 
 
@@ -178,7 +181,7 @@ def _severity(at: Located, found: Mapping[str, Located]) -> Severity:
 
 
 ONE_QUERY = "must be one statement that begins with SELECT, WITH, VALUES or TABLE"
-"""What is said of a statement that is rejected."""
+"""The end of the error for a rejected statement."""
 
 _BEGINNING = re.compile(r"[\s(]*(?:SELECT|WITH|VALUES|TABLE)\b", re.IGNORECASE)
 _OPENING = re.compile(r"['\"]|--|/\*")
@@ -202,17 +205,21 @@ _KEYS = ("from", "until", "zone", "days", "pipeline", "subject", "condition", "r
 
 
 def read_maintenance(at: Located, defined: Collection[str]) -> tuple[Maintenance, ...]:
-    """The maintenance windows.
+    """Return the maintenance windows.
 
-    defined  the names of conditions that the file has
+    Args:
+        at: The array of tables.
+        defined: The names of conditions that the file defines.
     """
     return tuple(_window(one, defined) for one in at.entries("windows: write [[maintenance]] above each"))
 
 
 def read_holidays(at: Located, *, needed: bool) -> DaysOff:
-    """Days off: dates and calendars, as in ["DE-BY", "2026-12-24"], or one of them.
+    """Return days off: dates and calendars, as in ["DE-BY", "2026-12-24"], or one of them.
 
-    needed  whether the library that has the calendars must be installed here
+    Args:
+        at: The value.
+        needed: Whether the library with the calendars must be installed here.
     """
     dates, calendars = set[date](), list[str]()
     for one in at.entries('dates and calendars, as in ["DE-BY", "2026-12-24"]') if isinstance(at.value, list) else [at]:
@@ -230,7 +237,7 @@ def read_holidays(at: Located, *, needed: bool) -> DaysOff:
 
 
 def check_calendars(at: Located) -> None:
-    """Raise where a calendar is not known; loading them takes longer than a run has time for."""
+    """Raise if a calendar is not known; loading them takes too long for every run."""
     for code in read_holidays(at, needed=True).calendars:
         if (why := unknown_calendar(code)) is not None:
             near = nearest(code.partition("-")[0], known_calendars())
@@ -262,7 +269,7 @@ def _window(at: Located, defined: Collection[str]) -> Maintenance:
         days = weekdays(found["days"]) if "days" in found else None
         return Maintenance(only=only, hours=_hours(at, found), days=days, reason=reason)
     if "days" in found:
-        raise found["days"].wrong("means nothing for a window with dates; leave it out, or give times of day only")
+        raise found["days"].wrong("is not allowed for a window with dates; remove it, or give times of day only")
     place = zone(found["zone"]) if "zone" in found else None
     begins, ends = moment(found["from"], place), moment(found["until"], place)
     if begins >= ends:
@@ -280,7 +287,7 @@ def _hours(at: Located, found: Mapping[str, Located]) -> Quiet:
 
 
 def _is_time_of_day(at: Located) -> bool:
-    """Whether it has no date: 22:00:00 or "22:00"."""
+    """Return whether a value is a time without a date: 22:00:00 or "22:00"."""
     return isinstance(at.value, time) or (isinstance(at.value, str) and "-" not in at.value)
 
 
@@ -290,7 +297,7 @@ def _names(found: Mapping[str, Located], name: str) -> tuple[str, ...]:
     at = found[name]
     names = (text(at),) if isinstance(at.value, str) else texts(at, "names")
     if not names:
-        raise at.wrong("names nothing; leave it out where all alerts are meant")
+        raise at.wrong("names nothing; remove it to include all alerts")
     return names
 
 

@@ -1,4 +1,7 @@
-"""What may be set about alerts; `redrive.alerts.config.read` makes it of `redrive.toml`."""
+"""Settings of alerts; `redrive.alerts.config.read` reads them from `redrive.toml`.
+
+Days off come from dates and public calendars. The `holidays` library is loaded when a day is first looked up.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class DaysOff:
 
     def __contains__(self, day: object) -> bool:
         return isinstance(day, date) and (
-            day in self.dates or any(day in _days(one, day.year) for one in self.calendars)
+            day in self.dates or any(day in _days(code, day.year) for code in self.calendars)
         )
 
 
@@ -36,12 +39,12 @@ NO_DAYS_OFF = DaysOff()
 
 
 def are_calendars_installed() -> bool:
-    """Whether calendars can be used here."""
+    """Return whether the library with the calendars is installed."""
     return find_spec("holidays") is not None
 
 
 def unknown_calendar(code: str) -> str | None:
-    """Return why a calendar cannot be used; None where it can."""
+    """Return why a calendar cannot be used; None if it can."""
     try:
         _look_up(code, date.today().year)
     except (NotImplementedError, ValueError) as error:
@@ -62,7 +65,7 @@ def _library() -> Any:
 
 @cache
 def _days(code: str, year: int) -> frozenset[date]:
-    """The days off of a year. A calendar that cannot be used has none: better a page too many than one too few."""
+    """Return the days off of a year; none for a calendar that cannot be used, since no page must be lost."""
     try:
         return _look_up(code, year)
     except (ImportError, NotImplementedError, ValueError) as error:
@@ -81,65 +84,65 @@ def _look_up(code: str, year: int) -> frozenset[date]:
 ChannelKind = Literal["apprise", "webhook", "slack", "pagerduty", "command", "log"]
 WEEKEND = frozenset({5, 6})
 LOG_CHANNEL = "log"
-"""The channel that is always there: a line of the logger `redrive.alerts`."""
+"""The channel that always exists: a line of the logger `redrive.alerts`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Where each condition begins; how many rejected rows are too many is the pipeline's own `Gate`."""
+    """The thresholds of conditions. The limits for rejected rows are in the `Gate` of the pipeline."""
 
     sla_grace: float = 0.0
-    """Seconds after its deadline from which a run is late."""
+    """Seconds after the deadline until a run counts as late."""
     row_drop: float = 0.20
-    """Share by which a table's rows are down against the same weekday last week."""
+    """Share by which a table has fewer rows than on the same weekday last week."""
     few_rows: float = 0.5
-    """Share of the rows of the smallest of its last ten runs, below which a run has read too few."""
+    """A run read too few rows below this share of the smallest of its last ten runs."""
     slot_bytes: float = 10e9
-    """How far a replication slot lags."""
+    """Lag of a replication slot, in bytes."""
     growing_runs: int = 3
-    """Consecutive runs over which rejected rows only ever became more."""
+    """Number of consecutive runs with a rising number of rejected rows."""
     growing_rise: float = 1.5
-    """Times the first of these runs. Of any three runs whose rows are rejected by chance, one in six rises somehow."""
+    """Multiple of the first of these runs: of three runs with random counts, one in six rises by chance."""
     growing_least: int = 10
-    """Rejected rows in the last of them below which a rise is nothing to speak of."""
+    """Minimum number of rejected rows in the last of these runs."""
     pending_day: int = 100
     """Open letters of one pipeline that were rejected within a day."""
     pending_total: int = 100_000
-    """Open letters in all."""
+    """Open letters of all pipelines."""
     letter_age: float = 30 * 86_400.0
-    """Seconds for which a letter may be open."""
+    """Maximum age of an open letter, in seconds."""
     letters_bytes: float = 10e9
     """Size of the table of letters, with its indexes; on PostgreSQL."""
     store_bytes: float = 50e9
     """Size of the store."""
     too_long: float = 2.0
-    """Times the 95th percentile of past durations."""
+    """Multiple of the 95th percentile of past durations."""
     slow: float = 1.5
-    """Times the median of past durations."""
+    """Multiple of the median of past durations."""
     history_least: int = 5
-    """Past runs it takes to say what is usual."""
+    """Minimum number of past runs to compare with."""
     duration_least: float = 60.0
-    """Seconds below which no run is too long for anybody."""
+    """Seconds below which no run counts as too long."""
     down_seconds: float = 300.0
-    """For how long a service has failed by its own fault."""
+    """Seconds for which a service must fail by its own fault."""
     down_share: float = 0.5
     """Share of attempts in a minute that must fail for the minute to count."""
     down_faults: int = 5
-    """Attempts that must have failed in that time: two calls that a retry has healed are no outage."""
+    """Minimum number of failed attempts in that time: two calls that recovered after a retry are no outage."""
     flap_seconds: float = 3_600.0
-    """Seconds without a failure after which an alert is over that may come back: a service that was down, and any level
-    or run that has come back within this time."""
+    """Seconds without a failure until an alert that may return is resolved: for a service that was down, and for any
+    level or run that has returned within this time."""
     flap_times: int = 3
-    """How often a service has failed in turn, each time for a minute or more, to be reported although it was never down
-    for `down_seconds`."""
+    """Number of failures of a minute or more that are reported although the service was never down for
+    `down_seconds`."""
     silence: float = 3_600.0
-    """Seconds without any attempt after which what a service did before says nothing of it any more."""
+    """Seconds without any attempt after which earlier failures of a service no longer count."""
     auth_silence: float = 86_400.0
-    """The same for a refused credential, which does not heal by being left alone: a nightly job comes back at night."""
+    """The same for a refused credential, which stays refused: a nightly job tries again a day later."""
     lag_messages: int = 10_000
     lag_seconds: float = 300.0
     client_errors: int = 1
-    """Calls within an hour that ended in an answer 4xx; 404 and 410 count where nothing succeeded."""
+    """Calls within an hour that ended in an answer 4xx; 404 and 410 count only if no call succeeded."""
     server_errors: int = 1
     """Times within an hour that three calls in a row ended in an answer 5xx."""
     calls_failed: float = 0.05
@@ -147,29 +150,29 @@ class Thresholds:
     calls_failed_least: int = 10
     """Failed calls within the last hour below which the share is not judged."""
     retries_rise: float = 1.5
-    """Times the usual retries per success: those of the same hours of the last seven days."""
+    """Multiple of the usual retries per success, which are those of the same hours of the last seven days."""
     retries_spreads: float = 4.0
-    """Standard deviations by which retries, or failed calls, are above the usual: less may be chance."""
+    """Minimum number of standard deviations of retries or failed calls above the usual: fewer may be chance."""
     retries_least: float = 0.03
     """Mean retries per success below which a rise is not reported."""
     retries_calls: int = 100
-    """Successes within the last hour, and in the hours it is compared with, that it takes to judge."""
+    """Minimum number of successes within the last hour, and in the hours that it is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """Where messages go."""
+    """A destination of messages."""
 
     name: str
     kind: ChannelKind
     target: str | tuple[str, ...] = ""
-    """A URL, a routing key, or the words of a command. May be a secret: never shown, never stored."""
+    """A URL, a routing key, or the words of a command. May be a secret, so it is never shown or stored."""
     timeout: float = 10.0
-    """Seconds for one try."""
+    """Timeout of one delivery in seconds."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Of a webhook, beside those that every request has. May hold secrets."""
+    """Additional headers of a webhook. They may hold secrets."""
     signing_key: bytes = b""
-    """Of a webhook whose receiver checks signatures."""
+    """The key of a webhook whose receiver checks signatures."""
 
     def __repr__(self) -> str:
         return f"<Channel {self.name}: {self.kind}>"
@@ -177,14 +180,14 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Hours in which what can wait until the morning waits."""
+    """Quiet hours: P3 messages wait until they end."""
 
     begins: time
     ends: time
     zone: ZoneInfo
 
     def until(self, now: datetime) -> datetime | None:
-        """When they end, if it is quiet now."""
+        """Return when the current quiet hours end; None if it is not quiet now."""
         local = now.astimezone(self.zone)
         at = local.timetz().replace(tzinfo=None)
         overnight = self.begins > self.ends
@@ -197,19 +200,19 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """A window in which some alerts are not sent: once, or on some days of every week."""
+    """A window in which some alerts are not sent: once, or on some days of each week."""
 
     only: AlertFilter = field(default_factory=AlertFilter)
     hours: Quiet | None = None
-    """The time of day, of a window that comes again."""
+    """The time of day of a recurring window."""
     days: frozenset[int] | None = None
-    """The weekdays on which it begins, Monday being 0; None for every day."""
+    """The weekdays on which it starts, with Monday as 0; None for every day."""
     begins: datetime | None = None
     ends: datetime | None = None
     reason: str = "maintenance"
 
     def until(self, now: datetime) -> datetime | None:
-        """When it ends, if it is under way now."""
+        """Return when the current window ends; None if it is not active now."""
         if self.hours is None:
             assert self.begins is not None
             assert self.ends is not None
@@ -225,19 +228,19 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """What is special about one pipeline or flow."""
+    """The settings of one pipeline or flow."""
 
     sla: TimeOfDay | None = None
-    """Holds before what its program says."""
+    """Takes precedence over the SLA in the program."""
     fresh_within: float | None = None
-    """Seconds that may pass between two complete runs."""
+    """Maximum number of seconds between two complete runs."""
     days: frozenset[int] | None = None
-    """The weekdays on which it runs, Monday being 0; None where that is to be learned from its history."""
+    """The weekdays on which it runs, with Monday as 0; None to learn them from its history."""
     holidays: DaysOff | None = None
-    """Days on which no deadline has to be kept; None for those of `AlertSettings`, which hold for weekday pipelines."""
+    """Days without a deadline; None for those of `AlertSettings`, which apply to weekday pipelines."""
     routes: Mapping[Severity, tuple[str, ...]] = field(default_factory=dict)
     runbook: tuple[str, ...] = ()
-    """What to do, step by step."""
+    """Steps for the operator."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Name → template with {pipeline}, {run_id}, {alert}, {service}."""
 
@@ -250,29 +253,29 @@ class WatchedTable:
     url: str = field(repr=False)
     pipeline: str | None = None
     time_column: str | None = None
-    """The column that says when a row was made."""
+    """The column with the time at which a row was created."""
     fresh_within: float | None = None
-    """Seconds that the newest row may be old, by `time_column`."""
+    """Maximum age of the newest row in seconds, by `time_column`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionSettings:
-    """A condition that the settings define, or where alerts of a built-in one go."""
+    """A condition that the settings define, or the channels of a built-in one."""
 
     severity: Severity | None = None
     """None for a built-in condition, which has its own."""
     metric: str | None = None
-    """A metric of redrive's by its name; with `labels`, the sum of the samples that have these."""
+    """The name of a metric of redrive; with `labels`, the sum of the samples that have these."""
     labels: Mapping[str, str] = field(default_factory=dict)
     query: str | None = None
-    """SQL that returns one number, asked of `url`."""
+    """SQL that returns one number from the database at `url`."""
     url: str = field(default="", repr=False)
     probe: str | None = None
     """`FILE_OR_MODULE:NAME` of a function that returns a number."""
     above: float | None = None
-    """It holds where the number is larger."""
+    """The condition holds if the number is larger."""
     below: float | None = None
-    """It holds where the number is smaller."""
+    """The condition holds if the number is smaller."""
     title: str | None = None
     persist: float | None = None
     """Seconds for which it must hold; None for that of `AlertSettings`."""
@@ -281,60 +284,60 @@ class ConditionSettings:
     pipeline: str | None = None
     """The pipeline or flow that it is about."""
     channels: tuple[str, ...] = ()
-    """Where its alerts go, whatever the routes say."""
+    """The channels of its alerts; they replace the routes."""
 
 
 AIRFLOW = tuple(f"AIRFLOW_CTX_{name}" for name in ("DAG_ID", "DAG_RUN_ID", "TASK_ID", "TRY_NUMBER"))
-"""What Airflow sets for the tasks that it runs."""
+"""Environment variables that Airflow sets for its tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
-    """All of it."""
+    """All settings of alerts."""
 
     enabled: bool = True
     persist: float = 300.0
-    """Seconds for which a level must hold before it is an alert, and be gone before the alert is resolved."""
+    """Seconds for which a level must last before its alert opens, and stay clear before the alert is resolved."""
     recovery: float = 600.0
-    """Seconds that a run whose retries are spent has to recover by itself before anybody is told."""
+    """Seconds that a run with exhausted retries has to recover by itself before its alert is sent."""
     repeat: Mapping[Severity, float | None] = field(
         default_factory=lambda: {Severity.P1: 3_600.0, Severity.P2: 14_400.0, Severity.P3: 86_400.0}
     )
     """Seconds after which an alert that is open and not acknowledged is sent again; None for never."""
     cause_window: float = 3_600.0
-    """Seconds after a cause was last seen within which a run that fails of it joins its alert."""
+    """Seconds after a cause was last seen in which a run that fails with it joins its alert."""
     storm: int = 5
-    """Messages to one channel within `storm_window` that are sent one by one; what comes beyond is summed up."""
+    """Number of messages to one channel within `storm_window` that are sent one by one; further ones are combined."""
     storm_window: float = 300.0
     quiet: Quiet | None = None
-    """For P3."""
+    """Quiet hours for P3."""
     holidays: DaysOff = NO_DAYS_OFF
-    """Days on which pipelines that run on weekdays only have no deadline to keep."""
+    """Days without deadlines for pipelines that run on weekdays only."""
     exit_wait: float = 5.0
-    """Seconds that a program which ends waits for its messages; what is left is sent by the next one, or the watch."""
+    """Seconds that a program waits for its messages at exit; the next program or the watch sends the rest."""
     every: float = 30.0
-    """Seconds between two looks of the watch."""
+    """Seconds between two checks of the watch."""
     keep_days: int = 90
-    """Days for which alerts that are over, and rollups of services, are kept."""
+    """Retention of resolved alerts and of service metrics, in days."""
     channels: Mapping[str, Channel] = field(default_factory=dict)
     routes: Mapping[Severity, tuple[str, ...]] = field(default_factory=dict)
-    """Urgency → names of channels; where none is named, the log."""
+    """Severity → names of channels; the log for severities without channels."""
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = AIRFLOW
-    """Variables of the environment that are kept with each run, for links and details."""
+    """Environment variables that are stored with each run, for links and details."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     services: Mapping[str, Thresholds] = field(default_factory=dict)
-    """By the names of services: their thresholds, where these are not those of all."""
+    """Thresholds of single services, by the name of the service."""
     conditions: Mapping[str, ConditionSettings] = field(default_factory=dict)
-    """By name: conditions that are defined here, and built-in ones with channels of their own."""
+    """Conditions by name: those that are defined here, and built-in ones with their own channels."""
     maintenance: tuple[Maintenance, ...] = ()
     """Windows in which alerts are not sent."""
     tables: tuple[WatchedTable, ...] = ()
     slots: tuple[str, ...] = field(default=(), repr=False)
-    """URLs of PostgreSQL servers whose replication slots are watched; the store's own always is."""
+    """URLs of PostgreSQL servers whose replication slots are watched; the server of the store always is."""
     heartbeat: str = field(default="", repr=False)
-    """A URL that the watch posts to after every look, for a dead man's switch."""
+    """A URL that the watch posts to after each check, for a dead man's switch."""
     lags: tuple[str, ...] = ()
     """`FILE_OR_MODULE:NAME` of probes for the lag of consumers; see `redrive.alerts.facts.probes`."""
 
@@ -343,9 +346,11 @@ class AlertSettings:
         return self.services.get(service, self.thresholds)
 
     def days_off(self, name: str, *, on_weekends: bool) -> DaysOff:
-        """Return the days on which a pipeline or flow has no deadline to keep.
+        """Return the days on which a pipeline or flow has no deadline.
 
-        on_weekends  whether it runs on weekends, where no setting says on which days it runs
+        Args:
+            name: The name of the pipeline or flow.
+            on_weekends: Whether it runs on weekends; used if its days are not set.
         """
         own = self.pipelines.get(name, PipelineSettings())
         if own.holidays is not None:
@@ -356,14 +361,14 @@ class AlertSettings:
     @property
     def defined(self) -> Mapping[str, ConditionSettings]:
         """The conditions that are defined in the settings, by name."""
-        return {name: one for name, one in self.conditions.items() if one.severity is not None}
+        return {name: own for name, own in self.conditions.items() if own.severity is not None}
 
     def has_channel(self, name: str) -> bool:
         """Return whether these settings have a channel, with or without its address."""
         return name == LOG_CHANNEL or name in self.channels
 
     def channels_for(self, urgency: Severity, subject: Subject, condition: str) -> tuple[str, ...]:
-        """Who is told of it."""
+        """Return the names of the channels for an alert."""
         if condition in self.conditions and self.conditions[condition].channels:
             return self.conditions[condition].channels
         own = self.pipelines.get(subject.name) if subject.kind in ("pipeline", "flow") else None

@@ -1,11 +1,11 @@
 """Batching of messages: a storm of alerts becomes a summary, and messages from quiet hours become a digest.
 
-Pure. Of what is due to one channel, up to `storm` messages within `storm_window` go out one by one, the most urgent
-first; whatever comes beyond is one summary, and what comes after that waits until the window has moved on. So a channel
-sees at most `storm` + 1 messages within a window, digests not counted, however much there is to tell.
+Pure. Up to `storm` of the messages that are due to one channel within `storm_window` are sent one by one, the most
+severe first. The rest is one summary, and later messages wait until the window has passed. So a channel gets at most
+`storm` + 1 messages within a window, not counting digests, however many alerts there are.
 
-PagerDuty is never told in sums: it keeps an incident for each alert, which only a message of its own with the alert's
-key can open or close; it has its own way of grouping for people. A test is always sent as it is, and at once.
+PagerDuty never gets summaries: it keeps an incident for each alert, which only a message with the key of the alert can
+open or close, and it has its own grouping. A test is always sent by itself and at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GroupKind = Literal["one", "digest", "summary"]
 KEEPS_STATE: frozenset[ChannelKind] = frozenset({"pagerduty"})
 """Channels that track alerts by key, so that each alert needs a message of its own."""
 _OWN: Mapping[int, str] = {}
-"""Every alert has a key of its own."""
+"""No keys: each alert counts as having its own key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,23 @@ class MessageBatch:
 def sendable(
     waiting: Iterable[Send], now: datetime, *, taken: Collection[int] = (), keys: Mapping[int, str] = _OWN
 ) -> list[Send]:
-    """Return what may be sent now, of all that waits for one channel: what is due, claimed by nobody, and not behind
-    something of the same key that is neither. A receiver knows an alert by its key: its messages keep their order.
+    """Return the messages to one channel that can be sent now: those that are due and not claimed.
 
-    taken  messages that are claimed, by id
-    keys   the keys of alerts, by the ids of alerts
+    A receiver identifies an alert by its key, so messages of one key keep their order: each waits for earlier ones.
+
+    Args:
+        waiting: All messages that wait for the channel.
+        now: The current time.
+        taken: The ids of messages that are claimed.
+        keys: The keys of alerts, by the ids of alerts.
     """
     free: list[Send] = []
-    held: set[str] = set()
+    blocked: set[str] = set()
     for send in sorted(waiting, key=lambda send: send.id):
         key = _key(send, keys)
         if send.due_at > now or send.id in taken:
-            held.add(key)
-        elif key not in held:
+            blocked.add(key)
+        elif key not in blocked:
             free.append(send)
     return free
 
@@ -57,20 +61,23 @@ def sendable(
 def overtaken(
     waiting: Iterable[Send], now: datetime, *, taken: Collection[int] = (), keys: Mapping[int, str] = _OWN
 ) -> set[int]:
-    """Return the ids of messages that must not be sent any more: what they tell of is over, cannot be sent yet, and a
-    newer alert of the same key can. Sent later, they would close the newer one; waited for, they would hold it up."""
+    """Return the ids of messages that must not be sent any more, because a newer alert of the same key is due first.
+
+    Their alert is over and they cannot be sent yet. Sent later, they would close the newer alert; if the newer alert
+    waited for them, it would be delayed.
+    """
     by_alert: defaultdict[int, list[Send]] = defaultdict(list)
     for send in sorted(waiting, key=lambda send: send.id):
         by_alert[send.alert_id].append(send)
     newer: set[str] = set()
-    found: set[int] = set()
+    outdated: set[int] = set()
     for _, sends in sorted(by_alert.items(), reverse=True):
         key = _key(sends[0], keys)
         if sends[0].due_at <= now:
             newer.add(key)
         elif key in newer and not any(send.id in taken for send in sends):
-            found.update(send.id for send in sends)
-    return found
+            outdated.update(send.id for send in sends)
+    return outdated
 
 
 def _key(send: Send, keys: Mapping[int, str]) -> str:
@@ -87,15 +94,18 @@ def groups(
 ) -> list[MessageBatch]:
     """Return the messages to one channel, in the order in which they are sent.
 
-    due   what may be sent now
-    sent  the messages that went out, or are on their way, within the last `storm_window`
-    keys  the keys of alerts, by the ids of alerts
+    Args:
+        due: The messages that can be sent now.
+        sent: The number of messages that were sent, or are being sent, within the last `storm_window`.
+        settings: The alert settings.
+        kind: The kind of the channel.
+        keys: The keys of alerts, by the ids of alerts.
     """
     ordered = _in_order(due, keys)
     if kind in KEEPS_STATE:
         return [MessageBatch("one", (send,)) for send in ordered]
     tests = [send for send in ordered if send.what is What.TEST]
-    # What came after something that waited for the morning comes with it: it must not come before.
+    # Messages of a key with a message from quiet hours are part of the digest, because they must not arrive before it.
     waited = {_key(send, keys) for send in ordered if send.digest}
     digest = [send for send in ordered if _key(send, keys) in waited]
     rest = [send for send in ordered if _key(send, keys) not in waited and send.what is not What.TEST]
@@ -114,9 +124,12 @@ def _together(kind: GroupKind, sends: Sequence[Send]) -> MessageBatch:
 
 
 def _in_order(due: Sequence[Send], keys: Mapping[int, str]) -> list[Send]:
-    """What is open goes first: after an outage of the channel, what is over has time. Then what was tried least, that
-    one message which the channel refuses does not hold up all others; then the most urgent, then the oldest. Messages
-    of one key stay in their order: who hears last that it is over takes it to be over."""
+    """Return the messages in the order of sending.
+
+    Open alerts come first, because after an outage of the channel resolved ones can wait. Then come messages with few
+    attempts, so that one message which the channel rejects does not delay the others; then the most severe, then the
+    oldest. Messages of one key keep their order, because the last one decides whether the alert counts as resolved.
+    """
     by_id = sorted(due, key=lambda send: send.id)
     over = {_key(send, keys): send.what is What.RESOLVED for send in by_id}
     place: Counter[str] = Counter()

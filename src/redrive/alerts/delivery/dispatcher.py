@@ -1,7 +1,7 @@
-"""Messages on their way: one at a time to each channel, each channel in a thread of its own, none longer than it may.
+"""The dispatcher of messages: one delivery at a time to each channel, in its own thread and with a timeout.
 
-A delivery that does not come back in time counts as a try that failed, and its thread is left behind: what hangs holds
-up nobody else. It may still succeed, and then the message arrives twice: that is the price of not waiting.
+A delivery that does not end in time counts as a failed attempt, and its thread is abandoned, so that a hanging channel
+does not block the others. The delivery may still succeed, and then the message arrives twice.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MOST_LEFT_BEHIND = 3
 """Maximum number of hanging deliveries to a channel; no further delivery starts until one of them ends."""
 HELD = 5.0
 """Seconds until the next check for due messages that cannot be sent yet, during a storm or a claim elsewhere."""
-REST, LONGEST_REST = 2.0, 60.0
-"""Seconds for which a channel that failed is left alone, whatever else is due to it; the ramp and its end."""
+PAUSE, LONGEST_PAUSE = 2.0, 60.0
+"""First and longest pause of a channel after a failure, in seconds, whatever else is due to it."""
 
 
 class DeliveryEnded:
@@ -97,7 +97,7 @@ class _InFlight:
 
 @dataclass(slots=True)
 class _FailingChannel:
-    """A channel that failed."""
+    """The pause of a channel after failures."""
 
     failures: int
     until: float
@@ -105,9 +105,9 @@ class _FailingChannel:
 
 
 class Dispatcher:
-    """Everything that is on its way. Used by one thread at a time; its hands are threads of their own.
+    """All deliveries in progress. Used by one thread at a time; each channel has its own worker thread.
 
-    The time is given with every call, or with none of them.
+    Callers pass the time with every call, or with none of them.
     """
 
     def __init__(self, outbox: Outbox, settings: AlertSettings, deliver: Deliver | None) -> None:
@@ -134,11 +134,14 @@ class Dispatcher:
         for name in [name for name in self._workers if name not in self._under_way]:
             self._workers.pop(name).stop()
 
-    # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── begin ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, *, now: datetime | None = None, alert_id: int | None = None) -> float | None:
-        """Claim what is due to channels that are free, and hand it over; the seconds after which to look again, None
-        where nothing waits."""
+        """Claim messages that are due to idle channels, and deliver them in their threads.
+
+        Returns:
+            The number of seconds until the next check; None if no message waits.
+        """
         while self._unmarked:
             _store_result(self._unmarked[0])
             del self._unmarked[0]
@@ -167,7 +170,7 @@ class Dispatcher:
         self._under_way[channel.name] = _InFlight(claim, worker, time.monotonic() + channel.timeout + BEYOND)
         if worker is not None:
             worker.take(claim)
-        else:  # the program ends, and no thread can be begun
+        else:  # the program is exiting, and no thread can be started
             self.bell.put(delivered(claim, self._deliver_message))
 
     def _worker(self, name: str) -> ChannelWorker | None:
@@ -206,16 +209,15 @@ class Dispatcher:
     def _next_check(self, due: DueMessages, now: datetime | None = None) -> float | None:
         waits: list[float] = []
         for name, at in due.channels.items():
-            if name not in self._under_way:  # it is looked at again when that has ended
+            if name not in self._under_way:  # a channel that is busy is checked when its delivery ends
                 wait = max((at - due.now).total_seconds(), self._pause(name, now))
                 waits.append(wait if wait > 0 else HELD)
         return min(waits, default=None)
 
-    # ── back ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── end ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self, seconds: float | None, *, now: datetime | None = None) -> int:
-        """Wait until something has ended, the bell is rung, or so many seconds have passed; how many messages got
-        there meanwhile."""
+        """Wait until a delivery ends, the bell is rung, or the time is over; return how many messages arrived."""
         ends = [delivery.until for delivery in self._under_way.values()]
         if seconds is not None:
             ends.append(time.monotonic() + seconds)
@@ -238,7 +240,7 @@ class Dispatcher:
         name = rung.claim.channel.name
         under_way = self._under_way.get(name)
         if under_way is None or under_way.claim is not rung.claim:
-            return 0  # it was left behind, and is tried again
+            return 0  # the delivery was abandoned, and is retried
         del self._under_way[name]
         if rung.error is not None:
             self._failed(rung.claim, rung.error, now)
@@ -267,13 +269,13 @@ class Dispatcher:
             reason = str(error) or "no answer in time"
         self._mark(lambda: self._outbox.failed(claim, reason, permanent=permanent, retry_after=retry_after, now=now))
         name = claim.channel.name
-        if permanent:  # it is this message that the channel does not take
-            LOG.error("channel %s does not take a message: %s", name, safe_line(reason, 300))
+        if permanent:  # the channel rejects this message, and may take others
+            LOG.error("channel %s rejected a message: %s", name, safe_line(reason, 300))
             return
         failures = self._troubled[name].failures + 1 if name in self._troubled else 1
         if failures == 1:
-            LOG.warning("channel %s cannot be reached, and is tried again: %s", name, safe_line(reason, 300))
-        longest = backoff.ceiling(failures, base=REST, multiplier=2, cap=LONGEST_REST)
+            LOG.warning("delivery to channel %s failed and is retried: %s", name, safe_line(reason, 300))
+        longest = backoff.ceiling(failures, base=PAUSE, multiplier=2, cap=LONGEST_PAUSE)
         self._troubled[name] = _FailingChannel(failures, _moment(now) + random.uniform(0, longest))
 
     def _mark(self, mark: Callable[[], None]) -> None:
@@ -281,13 +283,16 @@ class Dispatcher:
         try:
             _store_result(mark)
         except StoreError as error:
-            LOG.warning("what became of a message could not be stored yet: %s", error)
+            LOG.warning("the result of a delivery could not be stored yet: %s", error)
             self._unmarked.append(mark)
 
 
 def _store_result(mark: Callable[[], None]) -> None:
-    """Mark a message. What goes wrong there, but for the store, would go wrong each time, and holds up nobody: the
-    message is free again when its claim ends."""
+    """Store the result of a delivery.
+
+    An error that is not one of the store would be raised each time, so it is logged and the result is dropped: another
+    attempt is made when the claim of the message expires.
+    """
     try:
         mark()
     except StoreError:
@@ -295,10 +300,12 @@ def _store_result(mark: Callable[[], None]) -> None:
     except Exception as error:
         if is_interrupt(error):
             raise
-        LOG.error("what became of a message cannot be stored: %s", safe_line(f"{type(error).__name__}: {error}", 300))
+        LOG.error("the result of a delivery cannot be stored: %s", safe_line(f"{type(error).__name__}: {error}", 300))
 
 
 def _moment(now: datetime | None) -> float:
-    """Seconds by the clock that is given; else by this machine's own, which nobody can set: the database's clock may be
-    another, and how long a channel rests is a matter of this process."""
+    """Return the given time in seconds, or else the monotonic time.
+
+    The pause of a channel concerns this process only, so the clock of the database is not needed.
+    """
     return time.monotonic() if now is None else now.timestamp()

@@ -1,4 +1,4 @@
-"""What is known of an alert, in labelled lines and in the words of people."""
+"""The facts of an alert as labelled lines for operators, and its links."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MOST_MEASURED = 10
 _ERROR = 1_500
 
 _PLACE = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r"|facts\.[^{}]+|[A-Z_][A-Z0-9_]*)\}")
-# What means something there, and the braces of a placeholder that nobody knows.
-_IN_ADDRESSES = "%/:?#[]@!$&'()*+,;=~{}"
+# Characters with a meaning in a URL, and the braces of an unknown placeholder.
+_KEPT_IN_URLS = "%/:?#[]@!$&'()*+,;=~{}"
 _MOST_LINKS = 10
 _LINK = 2_000
 
@@ -36,13 +36,13 @@ class FactLine(NamedTuple):
 
 
 def of_pipeline(alert: Alert, settings: AlertSettings) -> PipelineSettings:
-    """What is set about the pipeline or flow that an alert is about."""
+    """Return the settings of the pipeline or flow that an alert is about."""
     own = settings.pipelines.get(alert.subject.name) if alert.subject.kind in ("pipeline", "flow") else None
     return own or PipelineSettings()
 
 
 def zone_of(alert: Alert, settings: AlertSettings) -> ZoneInfo | None:
-    """The zone in which its deadline is meant, where that is known."""
+    """Return the time zone of its deadline, if known."""
     if (daily := of_pipeline(alert, settings).sla) is not None:
         return daily.zone
     zone: tzinfo | None = alert.facts.sla.tzinfo if alert.facts.sla is not None else None
@@ -50,27 +50,27 @@ def zone_of(alert: Alert, settings: AlertSettings) -> ZoneInfo | None:
 
 
 def moment(at: datetime, zone: ZoneInfo | None = None) -> str:
-    """`2026-03-02 01:00 UTC (06:30 Asia/Kolkata)`; the date once more where it is another one there."""
+    """Return `2026-03-02 01:00 UTC (06:30 Asia/Kolkata)`; with the local date if it is another one."""
     at = at.astimezone(UTC)
-    told = f"{at:%Y-%m-%d %H:%M} UTC"
+    in_utc = f"{at:%Y-%m-%d %H:%M} UTC"
     if zone is None or str(zone) == "UTC":
-        return told
-    there = at.astimezone(zone)
-    form = "%H:%M" if there.date() == at.date() else "%Y-%m-%d %H:%M"
-    return f"{told} ({there:{form}} {zone})"
+        return in_utc
+    local = at.astimezone(zone)
+    form = "%H:%M" if local.date() == at.date() else "%Y-%m-%d %H:%M"
+    return f"{in_utc} ({local:{form}} {zone})"
 
 
 def lasted(alert: Alert) -> str:
-    """For how long it has held, up to when it was last told of, or over."""
+    """Return how long it has lasted until its last message, or until it was resolved."""
     until = alert.resolved_at or max(alert.told_at or alert.last_seen, alert.last_seen)
     return format_duration(max(0.0, (until - alert.since).total_seconds()))
 
 
-def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
-    """What a person wants to know first: what it means, since when, and how bad it is."""
+def summary_lines(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
+    """Yield what an operator wants to know first: the impact, since when, and how severe it is."""
     facts = alert.facts
     if what is What.RESOLVED:
-        yield from _end(alert, zone)
+        yield from _resolution(alert, zone)
     if facts.impact:
         yield FactLine("Impact was" if what is What.RESOLVED else "Impact", safe(facts.impact, 600))
     if facts.sla is not None:
@@ -80,7 +80,7 @@ def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]
     if what is What.RESOLVED:
         return
     if what is What.ACKNOWLEDGED:
-        yield from _taken(alert, zone)
+        yield from _acknowledgement(alert, zone)
     if facts.letters is not None:
         yield FactLine("Letters", _letters(facts.letters, facts.rate))
     if facts.cause:
@@ -101,7 +101,7 @@ def story(what: What, alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]
 
 
 def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[FactLine]:
-    """What is looked up rather than read."""
+    """Yield details for looking up."""
     facts, zone = alert.facts, zone_of(alert, settings)
     if facts.status:
         yield FactLine("Status", safe_line(facts.status, 60))
@@ -116,7 +116,7 @@ def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[FactL
     if alert.seen > 1:
         yield FactLine("Seen", f"{alert.seen:,} times, last {moment(alert.last_seen, zone)}")
     if alert.status is AlertStatus.ACKNOWLEDGED and what is not What.ACKNOWLEDGED:
-        yield from _taken(alert, zone)
+        yield from _acknowledgement(alert, zone)
     every = settings.repeat.get(alert.urgency)
     if every and what in (What.OPENED, What.ESCALATED, What.REPEATED) and alert.status is AlertStatus.OPEN:
         yield FactLine("Sent again", f"every {format_duration(every)} until it is acknowledged")
@@ -124,29 +124,29 @@ def details(what: What, alert: Alert, settings: AlertSettings) -> Iterator[FactL
 
 
 def error_of(alert: Alert) -> str | None:
-    """The error with its type; all its lines where they are known."""
-    said, kind = alert.facts.detail or alert.facts.error, alert.facts.error_type
-    if said is None or kind is None:
-        return safe(said or kind or "", _ERROR) or None
-    return safe(said if said.startswith(kind) else f"{kind}: {said}", _ERROR)
+    """Return the error with its type, and all its lines if they are known."""
+    error, kind = alert.facts.detail or alert.facts.error, alert.facts.error_type
+    if error is None or kind is None:
+        return safe(error or kind or "", _ERROR) or None
+    return safe(error if error.startswith(kind) else f"{kind}: {error}", _ERROR)
 
 
 def links_of(alert: Alert, settings: AlertSettings) -> tuple[FactLine, ...]:
-    """The links set for all and for its pipeline; one that needs what is not known, or is endless, is left out."""
+    """Return the links of all alerts and of its pipeline, without those that lack a value or are too long."""
     values = _values_of(alert)
     templates = {**settings.links, **of_pipeline(alert, settings).links}
-    found = (
+    links = (
         FactLine(safe_line(name, 100) or "link", _address(template, values))
         for name, template in list(templates.items())[:_MOST_LINKS]
         if all(values.get(place) is not None for place in _PLACE.findall(template))
     )
-    return tuple(link for link in found if 0 < len(link.value) <= _LINK)
+    return tuple(link for link in links if 0 < len(link.value) <= _LINK)
 
 
 def _values_of(alert: Alert) -> dict[str, str | None]:
-    """What placeholders stand for."""
+    """Return the values of placeholders."""
     facts, subject = alert.facts, alert.subject
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "pipeline": subject.name if subject.kind in ("pipeline", "flow") else next(iter(facts.affected), None),
         "run_id": facts.run_id,
         "alert": alert.id,
@@ -157,16 +157,16 @@ def _values_of(alert: Alert) -> dict[str, str | None]:
         **{f"facts.{name}": value for name, value in facts.named.items()},
         **facts.environment,
     }
-    return {name: None if value is None else str(value) for name, value in found.items()}
+    return {name: None if value is None else str(value) for name, value in values.items()}
 
 
 def _address(template: str, values: Mapping[str, str | None]) -> str:
     # Masked before it is quoted, for a quoted secret does not look like one.
     filled = _PLACE.sub(lambda place: quote(safe_line(values[place[1]] or "", _LINE), safe=""), template)
-    return quote(safe_line(filled, _LINK + 1), safe=_IN_ADDRESSES)
+    return quote(safe_line(filled, _LINK + 1), safe=_KEPT_IN_URLS)
 
 
-def _end(alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
+def _resolution(alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
     over = "" if alert.resolved_at is None else f"{moment(alert.resolved_at, zone)}, after {lasted(alert)}"
     why = safe(alert.resolution, 600) if alert.resolution else ""
     yield FactLine("Resolved", ": ".join(part for part in (over, why) if part) or "yes")
@@ -174,7 +174,7 @@ def _end(alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
         yield FactLine("Note", safe(alert.note, 600))
 
 
-def _taken(alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
+def _acknowledgement(alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
     when = "" if alert.acknowledged_at is None else moment(alert.acknowledged_at, zone)
     who = f"by {safe_line(alert.acknowledged_by, 100)}" if alert.acknowledged_by else ""
     yield FactLine("Taken", ", ".join(part for part in (when, who) if part) or "yes")
@@ -183,10 +183,10 @@ def _taken(alert: Alert, zone: ZoneInfo | None) -> Iterator[FactLine]:
 
 
 def _letters(count: int, rate: float | None) -> str:
-    told = f"{count:,} dead letter{'' if count == 1 else 's'}"
+    text = f"{count:,} dead letter{'' if count == 1 else 's'}"
     if rate is None or not math.isfinite(rate):
-        return told
-    return f"{told}, {100 * rate:{'.1f' if rate >= 0.001 else '.1g'}} % of the rows"
+        return text
+    return f"{text}, {100 * rate:{'.1f' if rate >= 0.001 else '.1g'}} % of the rows"
 
 
 def _measured(figures: Mapping[str, float]) -> str:

@@ -19,25 +19,25 @@ from redrive._internal.masking.excerpts import end_of, start_of
 
 LONGEST = 4_000
 TITLE_LENGTH = 160
-"""Characters of a line that a phone shows whole."""
+"""Maximum length of a title: a phone shows it completely."""
 _NAME_LENGTH = 60
 _CORE = "id, source_key, error_type, error_message, raw_record"
 _MOST_ENTRIES = 100
 _MOST_BITS = 1_023  # a float holds as much; readers of JSON, and Python itself, refuse the digits of far larger numbers
 
-# Looked at beyond what is shown, for masking makes texts shorter.
+# Characters beyond the limit that are masked, too, because masking makes texts shorter.
 _MARGIN = 5_000
 
 _LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
-# Controls, and what turns the direction of writing.
+# Control characters, and those that change the direction of writing.
 _UNPRINTABLE = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-_HALVES = re.compile("[\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _BLANK_LINES = re.compile(r"\n[ \n]*\n")
-_EVERYBODY = re.compile(r"@(?=(?:channel|here|everyone|group|all)(?![a-z0-9_]))", re.IGNORECASE)
+_GROUP_MENTION = re.compile(r"@(?=(?:channel|here|everyone|group|all)(?![a-z0-9_]))", re.IGNORECASE)
 
 
 def safe(text: str, most: int = LONGEST) -> str:
-    """The text, its lines kept; of one that is too long the beginning and the end, for both may tell the most."""
+    """Return the text with its lines; if it is too long, its beginning and its end, which matter most."""
     if len(text) > most + 2 * _MARGIN:
         head, tail = start_of(text, most + _MARGIN, _cleaned), end_of(text, most + _MARGIN, _cleaned)
         return _beginning_and_end(head, tail, most, left_out=len(text) - most)
@@ -46,17 +46,17 @@ def safe(text: str, most: int = LONGEST) -> str:
 
 
 def safe_line(text: str, most: int) -> str:
-    """The text in one line, cut at its end."""
+    """Return the text on one line, cut at its end."""
     return cut(" ".join(start_of(text, most + _MARGIN, _cleaned).split()), most)
 
 
 def cut(text: str, most: int) -> str:
-    """The text, with an ellipsis where it is too long."""
+    """Return the text, cut with an ellipsis if it is too long."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def safe_document(value: Any) -> Any:
-    """A JSON document of which every text may be shown, and that every reader of JSON can read."""
+    """Return a JSON document whose texts may all be shown, and that every JSON parser accepts."""
     if isinstance(value, str):
         return safe(value)
     if isinstance(value, Mapping):
@@ -72,14 +72,14 @@ def safe_document(value: Any) -> Any:
 
 
 def without_calls(text: str) -> str:
-    """The text with `@channel` and its like broken: what an error says must not wake everybody."""
-    return _EVERYBODY.sub("@\u200b", text)
+    """Return the text with `@channel` and similar mentions broken, so that the text of an error notifies no group."""
+    return _GROUP_MENTION.sub("@\u200b", text)
 
 
 def _cleaned(text: str) -> str:
     # Masked last: an escape in the middle of a secret's name would hide it.
     text = _LINE_ENDS.sub("\n", without_controls(text)).replace("\t", " ")
-    text = _HALVES.sub("\ufffd", _UNPRINTABLE.sub("", text))
+    text = _SURROGATES.sub("\ufffd", _UNPRINTABLE.sub("", text))
     lines = "\n".join(line.rstrip() for line in mask(text).split("\n"))
     return _BLANK_LINES.sub("\n\n", lines).strip()
 
@@ -95,22 +95,22 @@ def _beginning_and_end(head: str, tail: str, most: int, *, left_out: int) -> str
 
 
 def short(name: str) -> str:
-    """A name that leaves room for the figures beside it."""
+    """Return a name that leaves room for figures on the same line."""
     return safe_line(name, _NAME_LENGTH)
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 row`, `5,400 rows`."""
+    """Return `1 row`, `5,400 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def percent(share: float) -> str:
-    """`3.0 %`; what is more than nothing never looks like nothing."""
+    """Return `3.0 %`; a share above zero is never shown as zero."""
     return "<0.1 %" if 0 < share < 0.001 else f"{share * 100:.1f} %"
 
 
 def span(seconds: float) -> str:
-    """A duration in one or two units, so that two of them can be compared: 47 s, 12 min, 2 h 10 min, 3 days 4 h."""
+    """Return a duration in one or two units, so that two can be compared: 47 s, 12 min, 2 h 10 min, 3 days 4 h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7_200:
@@ -127,23 +127,23 @@ def _two(seconds: float, large: int, name: str, small: int, rest: str) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """`12.3 GB`."""
+    """Return `12.3 GB`."""
     return f"{size / 1e9:,.1f} GB"
 
 
 def clock(moment: datetime, now: datetime) -> str:
-    """`02:14 UTC`; with its date, where that is not today's."""
+    """Return `02:14 UTC`; with its date if that is not today."""
     at = moment.astimezone(UTC)
     return f"{at:%H:%M} UTC" if at.date() == now.astimezone(UTC).date() else whole(at)
 
 
 def whole(moment: datetime) -> str:
-    """`2026-11-14 06:12 UTC`."""
+    """Return `2026-11-14 06:12 UTC`."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def wall(moment: datetime, zone: tzinfo | None, now: datetime) -> str:
-    """A deadline on the wall of its place, and in UTC: `06:30 IST (01:00 UTC)`."""
+    """Return a deadline in local time and in UTC: `06:30 IST (01:00 UTC)`."""
     if zone is None or moment.astimezone(zone).utcoffset() == moment.astimezone(UTC).utcoffset():
         return clock(moment, now)
     local = moment.astimezone(zone)
@@ -151,20 +151,20 @@ def wall(moment: datetime, zone: tzinfo | None, now: datetime) -> str:
     return f"{dated}{local:%H:%M %Z} ({moment.astimezone(UTC):%H:%M} UTC)"
 
 
-# ── what to type ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── commands and SQL ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def command(*words: object) -> str:
-    """A command, as a shell takes it."""
+    """Return a command of redrive, quoted for a shell."""
     return "redrive " + " ".join(shlex.quote(str(word)) for word in words)
 
 
 def text(value: object) -> str:
-    """A text, as SQL takes it."""
+    """Return a text as a literal of SQL."""
     return "'" + str(value).replace("'", "''") + "'"
 
 
 def letters_sql(where: str) -> str:
-    """The letters that are meant, for who has only PostgreSQL at hand."""
+    """Return SQL that selects open letters."""
     is_open = "status IN ('pending', 'escalated')"
     return f"SELECT {_CORE} FROM pipeline.dead_letter_queue WHERE {where} AND {is_open} ORDER BY id LIMIT 50"

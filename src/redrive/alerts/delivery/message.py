@@ -1,4 +1,4 @@
-"""What is told of an alert: composed once, as one structure, and rendered for whoever reads it."""
+"""Messages about alerts: composed once as one structure, and rendered for each kind of receiver."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from typing import Any, Literal
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery import render
 from redrive.alerts.delivery.batching import GroupKind
-from redrive.alerts.delivery.facts import FactLine, details, error_of, links_of, moment, of_pipeline, story, zone_of
+from redrive.alerts.delivery.facts import (
+    FactLine,
+    details,
+    error_of,
+    links_of,
+    moment,
+    of_pipeline,
+    summary_lines,
+    zone_of,
+)
 from redrive.alerts.delivery.format import safe, safe_document, safe_line
 from redrive.model.alerts import Alert, AlertStatus, Severity, Subject, What
 
 VERSION = 1
-"""Of the JSON document; it grows with every change that could break a reader."""
+"""Version of the JSON document; it grows with every incompatible change."""
 
 Kind = Literal["alert", "summary", "digest"]
 
@@ -33,29 +42,29 @@ _MOST_GROUPS = 20
 _MOST_IN_GROUP = 5
 _MOST_ALERTS = 50
 
-# A run that recovered is over when it is told of, and is no less to be told for that.
-_TOLD_WHEN_OVER = "recovered"
+# The alert about a recovered run is resolved at once, and is sent all the same.
+_SENT_WHEN_OVER = "recovered"
 
-_BEFORE_TITLE = {
-    What.OPENED: "{urgency}",
-    What.ESCALATED: "{urgency} (more urgent now)",
-    What.REPEATED: "{urgency} (still open)",
-    What.RESOLVED: "Resolved ({urgency})",
-    What.ACKNOWLEDGED: "Acknowledged ({urgency})",
-    What.TEST: "Test ({urgency})",
+_PREFIX = {
+    What.OPENED: "{severity}",
+    What.ESCALATED: "{severity} (escalated)",
+    What.REPEATED: "{severity} (still open)",
+    What.RESOLVED: "Resolved ({severity})",
+    What.ACKNOWLEDGED: "Acknowledged ({severity})",
+    What.TEST: "Test ({severity})",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePart:
-    """One alert of a message about many."""
+    """One alert of a message about several alerts."""
 
     what: What
     key: str
     urgency: Severity
     subject: Subject
     headline: str
-    """The title with what it is about."""
+    """The title with the subject."""
     title: str
     since: datetime
     resolved_at: datetime | None = None
@@ -63,22 +72,22 @@ class MessagePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What is told, in the order in which a person at three in the morning wants it. All text is safe to show."""
+    """A message, with its parts in the order in which an operator needs them. All text is safe to show."""
 
     kind: Kind
     what: What
     urgency: Severity
     key: str
-    """The cause, by which a receiver that keeps state knows what belongs together."""
+    """The key of the alert, by which a receiver that keeps state finds its incident."""
     subject: Subject | None
-    """None where it is about many."""
+    """None for a message about several alerts."""
     headline: str
     condition: str
     since: datetime
     lines: tuple[FactLine, ...] = ()
     error: str | None = None
     next_step: str | None = None
-    """What the automation does next, or that it waits for a person."""
+    """What redrive does next, or what the operator must do."""
     commands: tuple[str, ...] = ()
     sql: str | None = None
     steps: tuple[str, ...] = ()
@@ -86,29 +95,29 @@ class Message:
     links: tuple[FactLine, ...] = ()
     details: tuple[FactLine, ...] = ()
     parts: tuple[MessagePart, ...] = ()
-    """Of a message about many, all of them."""
+    """The alerts of a message about several alerts."""
     alerts: tuple[dict[str, Any], ...] = ()
-    """As JSON documents; of very many, the first."""
+    """The first alerts as JSON documents."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of what it tells of is still the case."""
+        """Whether all alerts of the message are resolved."""
         return self.what is What.RESOLVED
 
     def plain(self, *, headline: bool = True) -> str:
-        """For mail and terminals; without the headline where that is shown elsewhere, as a mail's subject is."""
+        """Return the message for mail and terminals; without the headline if that is the subject of the mail."""
         return render.plain(self, headline=headline)
 
     def markdown(self, *, headline: bool = True) -> str:
-        """For services that read Markdown."""
+        """Return the message as Markdown."""
         return render.markdown(self, headline=headline)
 
     def slack(self) -> dict[str, Any]:
-        """The payload of a Slack incoming webhook."""
+        """Return the payload of a Slack incoming webhook."""
         return render.slack_payload(self)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it, for programs."""
+        """Return the message as a JSON document for programs."""
         return {
             "version": VERSION,
             "kind": self.kind,
@@ -131,9 +140,9 @@ class Message:
 
 
 def compose(what: What, alert: Alert, settings: AlertSettings) -> Message:
-    """What is told of one alert."""
+    """Return the message about one alert."""
     facts, own = alert.facts, of_pipeline(alert, settings)
-    needs_hands = what in (What.OPENED, What.ESCALATED, What.REPEATED, What.TEST)
+    needs_action = what in (What.OPENED, What.ESCALATED, What.REPEATED, What.TEST)
     subject = Subject(kind=alert.subject.kind, name=safe_line(alert.subject.name, 200))
     return Message(
         kind="alert",
@@ -141,15 +150,15 @@ def compose(what: What, alert: Alert, settings: AlertSettings) -> Message:
         urgency=alert.urgency,
         key=safe_line(alert.key, 1_000),
         subject=subject,
-        headline=f"{_BEFORE_TITLE[what].format(urgency=alert.urgency)} {_title(alert)}",
+        headline=f"{_PREFIX[what].format(severity=alert.urgency)} {_title(alert)}",
         condition=safe_line(alert.condition, 100),
         since=alert.since,
-        lines=tuple(line for line in story(what, alert, zone_of(alert, settings)) if line.value),
-        error=error_of(alert) if needs_hands else None,
+        lines=tuple(line for line in summary_lines(what, alert, zone_of(alert, settings)) if line.value),
+        error=error_of(alert) if needs_action else None,
         next_step=_next(what, alert),
-        commands=tuple(_to_type(what, alert)) if needs_hands else (),
-        sql=safe(facts.sql, _SQL) if facts.sql and needs_hands else None,
-        steps=tuple(safe(step, _STEP) for step in own.runbook[:_MOST_STEPS]) if needs_hands else (),
+        commands=tuple(_to_type(what, alert)) if needs_action else (),
+        sql=safe(facts.sql, _SQL) if facts.sql and needs_action else None,
+        steps=tuple(safe(step, _STEP) for step in own.runbook[:_MOST_STEPS]) if needs_action else (),
         links=links_of(alert, settings),
         details=tuple(details(what, alert, settings)),
         alerts=(safe_document(alert.document()),),
@@ -159,16 +168,16 @@ def compose(what: What, alert: Alert, settings: AlertSettings) -> Message:
 def compose_many(
     kind: Literal["digest", "summary"], items: Sequence[tuple[What, Alert]], settings: AlertSettings
 ) -> Message:
-    """What is told of many alerts at once; of a single one, the same as if it were told by itself."""
+    """Return one message about several alerts; about a single alert, the same message as `compose`."""
     if not items:
         raise ValueError("a message needs at least one alert")
     latest = {alert.id: (_as_it_stands(what, alert), alert) for what, alert in items}
-    # Of a key that is open again, only the newer alert is told of: that an older one is over says nothing of it.
-    still = {alert.key: number for number, (what, alert) in sorted(latest.items()) if not _is_over(what)}
+    # If an alert of the same key is open again, the resolved one is left out.
+    open_again = {alert.key: number for number, (what, alert) in sorted(latest.items()) if not _is_over(what)}
     latest = {
         number: (what, alert)
         for number, (what, alert) in latest.items()
-        if not _is_over(what) or number > still.get(alert.key, 0)
+        if not _is_over(what) or number > open_again.get(alert.key, 0)
     }
     if len(latest) == 1:
         return compose(*next(iter(latest.values())), settings)
@@ -191,44 +200,44 @@ def compose_many(
 
 
 def compose_plain(kind: GroupKind, items: Sequence[tuple[What, Alert]]) -> Message:
-    """What is told where the whole cannot be shown: that there is an alert, and where to look."""
+    """Return a short message for alerts that cannot be formatted: there is an alert, and the command that shows it."""
     what, alert = items[0]
     if kind == "one":
-        headline = f"{_BEFORE_TITLE[what].format(urgency=alert.urgency)} {_title(alert)}"
+        headline = f"{_PREFIX[what].format(severity=alert.urgency)} {_title(alert)}"
         subject, look = Subject(kind=alert.subject.kind, name=safe_line(alert.subject.name, 200)), f"show {alert.id}"
         key, condition = safe_line(alert.key, 1_000), safe_line(alert.condition, 100)
     else:
         is_over = all(_is_over(_as_it_stands(*item)) for item in items)
         what, subject, look = What.RESOLVED if is_over else What.OPENED, None, "ls"
         headline, condition = f"{alert.urgency}, {len(items):,} messages about alerts", kind
-        numbers = [one.id for _, one in items]
+        numbers = [item.id for _, item in items]
         key = f"{kind}:{min(numbers)}-{max(numbers)}"
     return Message(
         kind="alert" if kind == "one" else kind,
         what=what,
-        urgency=min(one.urgency for _, one in items),
+        urgency=min(item.urgency for _, item in items),
         key=key,
         subject=subject,
         headline=headline,
         condition=condition,
-        since=min(one.since for _, one in items),
+        since=min(item.since for _, item in items),
         lines=(FactLine("Details", "cannot be shown in a message"),),
         commands=(f"redrive alerts {look}",),
     )
 
 
-# ── one ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one alert ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _title(alert: Alert) -> str:
-    """The title, with what it is about in front unless it says so itself."""
-    says_so = re.search(rf"(?<!\w){re.escape(alert.subject.name)}(?!\w)", alert.title)
-    return safe_line(alert.title if says_so else f"{alert.subject}: {alert.title}", HEADLINE - 40)
+    """Return the title; the subject comes first unless the title contains it."""
+    has_subject = re.search(rf"(?<!\w){re.escape(alert.subject.name)}(?!\w)", alert.title)
+    return safe_line(alert.title if has_subject else f"{alert.subject}: {alert.title}", HEADLINE - 40)
 
 
 def _next(what: What, alert: Alert) -> str | None:
     if what is What.TEST:
-        return "This is a test of the route: nothing is wrong. An incident that it opens is closed after a minute."
+        return "This is a test of the route: nothing is wrong. If it opens an incident, that is closed after a minute."
     if what in (What.RESOLVED, What.ACKNOWLEDGED) or not alert.facts.next_step:
         return None
     return safe(alert.facts.next_step, 1_000)
@@ -241,12 +250,12 @@ def _to_type(what: What, alert: Alert) -> Iterable[str]:
         yield f"redrive alerts ack {alert.id}"
 
 
-# ── many ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── several alerts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _as_it_stands(what: What, alert: Alert) -> What:
-    """An alert that was to be told of and is over meanwhile is told of as over."""
-    return What.RESOLVED if alert.is_over and alert.condition != _TOLD_WHEN_OVER else what
+    """Return "resolved" for an alert that was resolved before its message is sent."""
+    return What.RESOLVED if alert.is_over and alert.condition != _SENT_WHEN_OVER else what
 
 
 def _is_over(what: What) -> bool:
@@ -268,14 +277,14 @@ def _part(what: What, alert: Alert) -> MessagePart:
 
 def _counted(kind: Kind, parts: Sequence[MessagePart]) -> str:
     by_urgency = Counter(part.urgency for part in parts if not _is_over(part.what))
-    told = [f"{by_urgency[urgency]:,} {urgency}" for urgency in sorted(by_urgency)]
+    counts = [f"{by_urgency[urgency]:,} {urgency}" for urgency in sorted(by_urgency)]
     if over := sum(_is_over(part.what) for part in parts):
-        told.append(f"{over:,} resolved" + (" meanwhile" if kind == "digest" else ""))
+        counts.append(f"{over:,} resolved" + (" meanwhile" if kind == "digest" else ""))
     number = f"{len(parts):,} alerts"
     if kind == "digest":
         subjects = len({part.subject for part in parts})
-        return f"Digest of {number} about {subjects:,} subject{'' if subjects == 1 else 's'}: {', '.join(told)}"
-    return f"{parts[0].urgency}, {number} at once: {', '.join(told)}"
+        return f"Digest of {number} about {subjects:,} subject{'' if subjects == 1 else 's'}: {', '.join(counts)}"
+    return f"{parts[0].urgency}, {number} at once: {', '.join(counts)}"
 
 
 def _first_titles(parts: Sequence[MessagePart]) -> Iterable[FactLine]:
@@ -286,16 +295,16 @@ def _first_titles(parts: Sequence[MessagePart]) -> Iterable[FactLine]:
 
 
 def _by_pipeline(parts: Sequence[MessagePart]) -> Iterable[FactLine]:
-    """Those of which something is open come first."""
-    order = {part.subject: place for place, part in reversed(list(enumerate(parts)))}
+    """Yield the alerts by subject; subjects with open alerts come first."""
+    order = {part.subject: position for position, part in reversed(list(enumerate(parts)))}
     groups = groupby(sorted(parts, key=lambda part: order[part.subject]), key=lambda part: part.subject)
-    for place, (subject, found) in enumerate(groups):
-        if place == _MOST_GROUPS:
+    for position, (subject, alerts) in enumerate(groups):
+        if position == _MOST_GROUPS:
             yield FactLine("More", f"{len(order) - _MOST_GROUPS:,} other subjects")
             return
-        told = [_entry(part) for part in found]
-        more = [f"and {len(told) - _MOST_IN_GROUP:,} more"] if len(told) > _MOST_IN_GROUP else []
-        yield FactLine(safe_line(str(subject), 100), "\n".join([*told[:_MOST_IN_GROUP], *more]))
+        entries = [_entry(part) for part in alerts]
+        more = [f"and {len(entries) - _MOST_IN_GROUP:,} more"] if len(entries) > _MOST_IN_GROUP else []
+        yield FactLine(safe_line(str(subject), 100), "\n".join([*entries[:_MOST_IN_GROUP], *more]))
 
 
 def _entry(part: MessagePart) -> str:
@@ -306,11 +315,11 @@ def _entry(part: MessagePart) -> str:
 
 
 def _commands(chosen: Sequence[tuple[What, Alert]]) -> Iterable[str]:
-    """The most useful one of each that is open, and the one that shows them all."""
-    found = dict.fromkeys(
+    """Yield the first command of each open alert, and the command that lists all."""
+    commands = dict.fromkeys(
         safe_line(alert.facts.commands[0], _COMMAND)
         for what, alert in chosen
         if not _is_over(what) and alert.facts.commands
     )
-    yield from list(found)[: _MOST_COMMANDS - 1]
+    yield from list(commands)[: _MOST_COMMANDS - 1]
     yield "redrive alerts ls"

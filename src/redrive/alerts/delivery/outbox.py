@@ -1,9 +1,9 @@
 """The outbox of messages: they are stored with their alert, and kept until a channel accepts them.
 
-A message is claimed before it is delivered and marked when it was. Several processes may do so at once: a claim is a
-lease of whoever made it, is fenced by a name of its own, and is free again when its holder died. Who is killed between
-the delivery and the mark has sent a message that the store does not know of, and it is sent once more: at least once is
-what can be promised. PagerDuty knows an alert by its key, and takes no harm from that.
+A message is claimed before it is delivered, and marked afterwards. Several processes may do so at the same time: a
+claim is a lease with a unique owner, and ends when its holder dies. If a process is killed between the delivery and the
+mark, the message is sent a second time: delivery is at least once. PagerDuty identifies an alert by its key, so a
+second message changes nothing there.
 
 Silences are checked when a message is claimed, too: a message may wait for its channel, or for the end of quiet hours,
 when its alert is silenced. It is sent when the silence ends, or dropped if the alert was acknowledged or resolved
@@ -36,7 +36,7 @@ from redrive.store.sql import in_ids
 
 BASE, CAP = 15.0, 900.0
 """The first and the longest backoff between attempts, in seconds, with full jitter."""
-PATIENCE = {
+MAX_AGE = {
     Severity.P1: timedelta(days=1),
     Severity.P2: timedelta(hours=12),
     Severity.P3: timedelta(hours=6),
@@ -73,10 +73,10 @@ class DueMessages(NamedTuple):
 
 
 def known(settings: AlertSettings) -> dict[str, Channel]:
-    """The channels that a process with these settings can deliver to.
+    """Return the channels that a process with these settings can deliver to.
 
-    None where alerts are off, and none whose address is not known here: their messages wait for a process that has it.
-    The log is always there.
+    There are none if alerts are disabled. Messages for a channel without its address wait for a process that has it.
+    The log is always included.
     """
     if not settings.enabled:
         return {}
@@ -92,7 +92,7 @@ class Outbox:
         self._database, self._settings = database, settings
         self._chance = random.Random() if chance is None else chance
 
-    # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── storing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def put(self, connection: Connection, alert: Alert, what: What, now: datetime) -> None:
         """Store the messages about an alert, in the transaction that stores the alert."""
@@ -101,8 +101,8 @@ class Outbox:
         for channel, urgency in self._receivers(alert, what, rows):
             if what is What.REPEATED and self._was_sent_after_silence(connection, alert, channel, rows, now):
                 continue
-            unheard = [row for row in rows if row.channel == channel and row.status == SendStatus.WAITING]
-            if self._drop_outdated(connection, unheard, what, now):
+            unsent = [row for row in rows if row.channel == channel and row.status == SendStatus.WAITING]
+            if self._drop_outdated(connection, unsent, what, now):
                 continue
             # An alert that is over when it is sent would stay open forever in a channel that tracks alerts by key.
             messages = [self._schedule(what, urgency, now)]
@@ -130,23 +130,24 @@ class Outbox:
     def _was_sent_after_silence(
         self, connection: Connection, alert: Alert, channel: str, rows: Sequence[Row[Any]], now: datetime
     ) -> bool:
-        """Return whether a message that a silence had held back was sent when the silence ended.
+        """Return whether a message that a silence had delayed was sent when the silence ended.
 
-        The end of a silence repeats what was sent before it. This channel has just received its first message.
+        At the end of a silence, alerts that were sent before it are sent again. This channel has just received its
+        first message.
         """
         sent = [row.sent_at for row in rows if row.channel == channel and row.sent_at is not None]
         ended = self._silenced(connection, now).ended_at(alert)
         if not sent or ended is None or max(sent) < ended:
             return False
         every = self._settings.repeat.get(alert.urgency)
-        # Half of it: the next repeat is due by when the alert was stored, which is a little before it was sent.
+        # Half of it: the interval starts when the alert was stored, which is a little before it was sent.
         return every is None or now - max(sent) < timedelta(seconds=every) / 2
 
     def _drop_outdated(self, connection: Connection, unsent: Sequence[Row[Any]], what: What, now: datetime) -> bool:
         """Delete waiting messages that are outdated; return whether the new message is not needed either.
 
-        Who is told now that it is urgent need not be told before that it was less so. Who is to hear in the morning
-        that something opened, and that it is over, hears the second.
+        A message that an alert escalated replaces earlier ones about a lower severity. If an alert opened and was
+        resolved during quiet hours, only the second is sent.
         """
         idle = [row.id for row in unsent if not _is_taken(row, now)]
         if what is What.ESCALATED:
@@ -159,7 +160,7 @@ class Outbox:
         return False
 
     def _receivers(self, alert: Alert, what: What, rows: Sequence[Row[Any]]) -> Iterator[tuple[str, Severity]]:
-        """Return the channels that get a message, each with the urgency that it shows."""
+        """Return the channels that get a message, each with the severity that it shows."""
         if what in (*_OPENING, What.TEST):
             for name in dict.fromkeys(self._settings.channels_for(alert.urgency, alert.subject, alert.condition)):
                 yield name, alert.urgency
@@ -167,12 +168,12 @@ class Outbox:
         for name in dict.fromkeys(row.channel for row in rows if row.what in SUPPRESSED):
             sent = [row for row in rows if row.channel == name]
             if what is What.REPEATED:
-                # A message that still waits will be sent; one that could not be delivered is tried once more.
+                # A message that still waits will be sent; one that could not be delivered is sent again.
                 is_waiting = any(row.status == SendStatus.WAITING for row in sent)
                 if not is_waiting and self._is_repeated_to(name, alert):
                     yield name, alert.urgency
             elif all(row.status == SendStatus.FAILED for row in sent):
-                continue  # it never got there: nobody there would know what is over
+                continue  # no earlier message was delivered, so the receiver does not know the alert
             elif what is What.RESOLVED or self._keeps_state(name):
                 yield name, Severity(min(row.urgency for row in sent))
 
@@ -242,8 +243,8 @@ class Outbox:
         keys = {row.alert_id: row.key for row in waiting}
         silenced = self._silenced(connection, now)
         affected = _alerts_of(connection, waiting) if silenced else {}
-        settled = {alert.id for alert in affected.values() if silenced.is_settled(alert)}
-        unwanted = _unnecessary(connection, channel, waiting, taken, settled)
+        handled = {alert.id for alert in affected.values() if silenced.is_handled(alert)}
+        unwanted = _unnecessary(connection, channel, waiting, taken, handled)
         sends = [
             _delay_until_silence_ends(send_of(row), affected, silenced) for row in waiting if row.id not in unwanted
         ]
@@ -259,8 +260,8 @@ class Outbox:
         # Each message has its own owner, however many alerts it contains.
         sent = select(_sends.owner).where(_sends.channel == channel.name, _sends.sent_at > since).distinct()
         messages = {*connection.execute(sent).scalars(), *(row.owner for row in waiting if row.id in taken)}
-        found = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind, keys=keys)
-        return found[0] if found else None
+        batches = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind, keys=keys)
+        return batches[0] if batches else None
 
     def due(self, *, now: datetime | None = None, alert_id: int | None = None) -> DueMessages:
         """Return when messages can be sent, for the channels of these settings."""
@@ -275,12 +276,12 @@ class Outbox:
             rows = connection.execute(waiting).all()
             silenced = self._silenced(connection, moment)
             affected = _alerts_of(connection, rows) if silenced else {}
-            found: dict[str, datetime] = {}
+            channels: dict[str, datetime] = {}
             for row in rows:
                 due_at = _delay_until_silence_ends(send_of(row), affected, silenced).due_at
                 at = max(due_at, row.owner_until) if _is_taken(row, moment) else due_at
-                found[row.channel] = min(at, found.get(row.channel, at))
-            return DueMessages(moment, found)
+                channels[row.channel] = min(at, channels.get(row.channel, at))
+            return DueMessages(moment, channels)
 
         return self._database.read(work)
 
@@ -304,8 +305,8 @@ class Outbox:
                     owner_until=None,
                 )
             )
-            # The channel takes messages again: what waits for its next attempt goes out in its order, not by the end
-            # of waits that were drawn while the channel was down.
+            # The channel takes messages again: messages that wait for a retry are sent in their order, not after the
+            # backoff that was drawn while the channel was down.
             waits = (_sends.channel == claim.channel.name) & (_sends.status == SendStatus.WAITING.value)
             delayed = waits & (_sends.attempts > 0) & (_sends.due_at > moment)
             connection.execute(update(alert_sends).where(delayed).values(due_at=moment))
@@ -323,7 +324,7 @@ class Outbox:
         now: datetime | None = None,
     ) -> None:
         """Mark an attempt as failed: schedule the next attempt, or stop after a permanent error or the deadline."""
-        error = safe_line(reason, _REASON) or "it failed without a word"
+        error = safe_line(reason, _REASON) or "it failed without a reason"
 
         def work(connection: Connection) -> None:
             moment = self._begin(connection, now)
@@ -345,17 +346,17 @@ class Outbox:
         self._database.write(work)
         end_work(claim.owner)
 
-    def _wait(self, tries: int, retry_after: float | None) -> timedelta:
+    def _wait(self, attempts: int, retry_after: float | None) -> timedelta:
         drawn = backoff.wait(
-            tries, base=BASE, multiplier=2.0, cap=CAP, jitter="full", previous=None, random=self._chance
+            attempts, base=BASE, multiplier=2.0, cap=CAP, jitter="full", previous=None, random=self._chance
         )
         # A channel may ask for more than a century.
-        asked = min(retry_after or 0.0, max(PATIENCE.values()).total_seconds())
+        asked = min(retry_after or 0.0, max(MAX_AGE.values()).total_seconds())
         return timedelta(seconds=max(drawn, asked))
 
     def _ends(self, send: Send, silence_ended_at: datetime | None) -> datetime:
         quiet = self._settings.quiet.until(send.created_at) if send.digest and self._settings.quiet else None
-        return max(quiet or send.created_at, silence_ended_at or send.created_at) + PATIENCE[send.urgency]
+        return max(quiet or send.created_at, silence_ended_at or send.created_at) + MAX_AGE[send.urgency]
 
 
 def _is_taken(row: Row[Any], now: datetime) -> bool:
@@ -372,10 +373,10 @@ def _is_claimed_by(claim: ClaimedMessage) -> Any:
 def _delay_until_silence_ends(send: Send, affected: Mapping[int, Alert], silenced: Silenced) -> Send:
     """Return the message, due when the silence of its alert ends.
 
-    An alert that is settled is not held back: its messages are dropped when they are claimed.
+    An alert that was handled is not delayed: its messages are dropped when they are claimed.
     """
     alert = affected.get(send.alert_id)
-    if alert is None or send.what not in SUPPRESSED or silenced.is_settled(alert):
+    if alert is None or send.what not in SUPPRESSED or silenced.is_handled(alert):
         return send
     return replace(send, due_at=max(send.due_at, silenced.until(alert) or send.due_at))
 
@@ -385,23 +386,23 @@ def _unnecessary(
     channel: Channel,
     waiting: Sequence[Row[Any]],
     taken: Collection[int],
-    settled: Collection[int],
+    handled: Collection[int],
 ) -> set[int]:
-    """Return the ids of messages that a silence has made unnecessary: their alerts were settled before it ended.
+    """Return the ids of messages that a silence has made unnecessary: their alerts were handled before it ended.
 
     A channel that knows of the alert still receives that it was acknowledged or resolved.
     """
-    if not settled:
+    if not handled:
         return set()
     sent = (_sends.channel == channel.name) & (_sends.status == SendStatus.SENT.value)
-    known = set(connection.execute(select(_sends.alert_id).where(sent, in_ids(_sends.alert_id, settled))).scalars())
+    known = set(connection.execute(select(_sends.alert_id).where(sent, in_ids(_sends.alert_id, handled))).scalars())
     # An attempt that failed may have opened an incident, which nothing else would close.
     tried = channel.kind in KEEPS_STATE
     known |= {row.alert_id for row in waiting if row.id in taken or row.what == What.TEST or (tried and row.attempts)}
     return {
         row.id
         for row in waiting
-        if row.alert_id in settled and row.id not in taken and (row.alert_id not in known or row.what in SUPPRESSED)
+        if row.alert_id in handled and row.id not in taken and (row.alert_id not in known or row.what in SUPPRESSED)
     }
 
 
@@ -411,7 +412,7 @@ def _alerts_of(connection: Connection, sends: Iterable[Send | Row[Any]]) -> dict
 
 
 def _read_messages(connection: Connection, sends: Collection[Send]) -> Iterator[tuple[What, Alert]]:
-    found = _alerts_of(connection, sends)
+    by_id = _alerts_of(connection, sends)
     for send in sends:
         # The severity at the time of the message is sent, because it may have dropped since without a message.
-        yield send.what, replace(found[send.alert_id], urgency=send.urgency)
+        yield send.what, replace(by_id[send.alert_id], urgency=send.urgency)

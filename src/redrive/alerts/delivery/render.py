@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 WIDTH = 78
 _INDENT = "  "
 _LABEL = 24
-"""Longer labels stand on a line of their own."""
+"""Longer labels are on their own line."""
 
 _TICKS = re.compile("`+")
 # An underscore inside a word means nothing in Markdown, and names of tables are full of them.
-_MEANS_SOMETHING = re.compile(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)")
+_SPECIAL = re.compile(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)")
 
 
 # ── plain ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def plain(message: Message, *, headline: bool) -> str:
-    """Paragraphs; what is to be copied stands on lines of its own and is never broken."""
+    """Return paragraphs; commands and SQL are on their own lines and are never wrapped."""
     parts = [
         _wrapped(message.headline, "") if headline else "",
         _table(message.lines),
@@ -80,7 +80,7 @@ def _wrapped(text: str, indent: str, *, first: str | None = None) -> str:
         WIDTH,
         initial_indent=indent if first is None else first,
         subsequent_indent=indent,
-        break_long_words=False,  # an address that is cut in two cannot be followed
+        break_long_words=False,  # a wrapped address cannot be opened
         break_on_hyphens=False,
     )
 
@@ -89,7 +89,7 @@ def _wrapped(text: str, indent: str, *, first: str | None = None) -> str:
 
 
 def markdown(message: Message, *, headline: bool) -> str:
-    """Common Markdown: a list of facts, code in fences."""
+    """Return common Markdown: a list of facts, and code in fences."""
     parts = [
         f"**{_escaped(message.headline)}**" if headline else "",
         _listed(message.lines),
@@ -139,17 +139,17 @@ def _link(link: FactLine) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _MEANS_SOMETHING.sub(r"\\\g<0>", text)
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 # ── Slack ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# docs.slack.dev/reference/block-kit/blocks; Slack does not say what a character is, so the longer ones count twice.
+# docs.slack.dev/reference/block-kit/blocks; Slack does not define a character, so the longer ones count twice.
 HEADER, SECTION, FIELD, FIELDS, BLOCKS = 150, 3_000, 2_000, 10, 50
 TEXT = 3_000
-"""Of the fallback; Slack asks for less than 4,000."""
+"""Maximum length of the fallback text; Slack asks for less than 4,000."""
 ALTOGETHER = 10_000
-"""Of all blocks: beyond some 13,000 Slack answers `msg_blocks_too_long`, which it does not document."""
+"""Maximum length of all blocks: above about 13,000, Slack answers `msg_blocks_too_long`, which is undocumented."""
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
@@ -157,19 +157,19 @@ Block = dict[str, Any]
 
 
 def slack_payload(message: Message) -> dict[str, Any]:
-    """`text` for notifications and screen readers, `blocks` for everybody else."""
+    """Return the payload: `text` for notifications and screen readers, `blocks` for the display."""
     first = next((f"\n{line.label}: {line.value}" for line in message.lines), "")
     return {
         "text": _fit(message.headline + first, TEXT),
         "blocks": list(_within_limits(_blocks(message))),
-        # An address in an error must not be fetched by Slack, nor shown as a picture.
+        # Slack must neither fetch an address in an error nor show a preview of it.
         "unfurl_links": False,
         "unfurl_media": False,
     }
 
 
 def _within_limits(blocks: Iterator[Block]) -> Iterator[Block]:
-    """As many as there is room for: they come in the order of their use."""
+    """Yield as many blocks as fit; the most useful ones come first."""
     room = ALTOGETHER
     for number, block in enumerate(blocks):
         size = sum(_size(text) for text in _texts(block))
@@ -185,7 +185,7 @@ def _blocks(message: Message) -> Iterator[Block]:
         "type": "header",
         "text": {"type": "plain_text", "text": _fit(message.headline, HEADER), "emoji": False},
     }
-    yield from _stories(message.lines)
+    yield from _fact_sections(message.lines)
     if message.error:
         yield _section("*Error*\n", message.error, code=True)
     if message.next_step:
@@ -203,24 +203,24 @@ def _blocks(message: Message) -> Iterator[Block]:
     yield _context(f"redrive · {message.key}")
 
 
-def _stories(lines: Sequence[FactLine]) -> Iterator[Block]:
-    """The facts one below the other, in as few sections as hold them."""
-    held = ""
+def _fact_sections(lines: Sequence[FactLine]) -> Iterator[Block]:
+    """Yield the facts below each other, in as few sections as possible."""
+    section = ""
     for line in lines:
-        told = _labelled(line, SECTION - 1)
-        if held and _size(held) + _size(told) + 1 > SECTION:
-            yield _raw_section(held)
-            held = ""
-        held = f"{held}\n{told}" if held else told
-    if held:
-        yield _raw_section(held)
+        entry = _labelled(line, SECTION - 1)
+        if section and _size(section) + _size(entry) + 1 > SECTION:
+            yield _raw_section(section)
+            section = ""
+        section = f"{section}\n{entry}" if section else entry
+    if section:
+        yield _raw_section(section)
 
 
 def _slack_links(links: Sequence[FactLine]) -> Iterator[Block]:
     shown = ""
-    for told in map(_slack_link, links):
-        if _size(shown) + _size(told) + 3 <= SECTION:
-            shown = f"{shown} · {told}" if shown else told
+    for entry in map(_slack_link, links):
+        if _size(shown) + _size(entry) + 3 <= SECTION:
+            shown = f"{shown} · {entry}" if shown else entry
     if shown:
         yield _raw_section(shown)
 
@@ -239,7 +239,7 @@ def _labelled(line: FactLine, most: int) -> str:
 
 
 def _section(title: str, text: str, *, code: bool = False) -> Block:
-    # On lines of their own: a backtick at an end of the text must not become part of the fence.
+    # The fence has its own lines, so that a backtick at the end of the text does not become part of it.
     before, after = ("```\n", "\n```") if code else ("", "")
     return _raw_section(title + before + _fit(text, SECTION - len(title) - len(before) - len(after)) + after)
 
@@ -258,14 +258,14 @@ def _mrkdwn(text: str) -> dict[str, Any]:
 
 
 def _texts(block: Block) -> Iterator[str]:
-    for found in (block.get("text"), *block.get("fields", ()), *block.get("elements", ())):
-        if found:
-            yield found["text"]
+    for element in (block.get("text"), *block.get("fields", ()), *block.get("elements", ())):
+        if element:
+            yield element["text"]
 
 
 def _fit(text: str, most: int) -> str:
-    """The text as Slack wants it, escaped, and cut so that it fits with its escapes."""
-    text = without_calls(text).replace("```", "'''")  # a fence of foreign text would turn all that follows into code
+    """Return the text escaped for Slack, and cut so that it fits with its escapes."""
+    text = without_calls(text).replace("```", "'''")  # a fence in the text would turn everything after it into code
     escaped = "".join(_ENTITIES.get(letter, letter) for letter in text)
     if _size(escaped) <= most:
         return escaped
@@ -280,5 +280,5 @@ def _fit(text: str, most: int) -> str:
 
 
 def _size(text: str) -> int:
-    """In UTF-16, as JavaScript counts: never less than the characters."""
+    """Return the length in UTF-16 units, as JavaScript counts; it is never less than the number of characters."""
     return len(text) + sum(letter > "\uffff" for letter in text)

@@ -27,18 +27,21 @@ LONGEST_PAUSE = 60.0
 """Seconds between two attempts to reach an unreachable store."""
 
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()
-"""All that somebody has, or whose thread still runs. Who forgets a store without closing it has it no more."""
+"""All senders in use, or whose thread still runs. A store that was dropped without closing it is not in here."""
 _closed_at_exit: set[int] = set()
-"""The processes that close them when they end: this one, and those it was forked from."""
+"""The ids of processes that close them at exit: this one, and those it was forked from."""
 
 
 class Sender:
-    """Delivers messages to the channels that these settings know.
+    """Deliver messages to the channels of the settings.
 
-    A thread does so from when it is rung until nothing waits any more. What it has not sent when the program ends is in
-    the store, for the next one or for `redrive watch`.
+    `ring` starts a thread that ends when no message waits any more. Messages that are not sent when the program exits
+    stay in the store, for the next program or for `redrive watch`.
 
-    deliver  takes a message to a channel; else as the channel's kind demands
+    Args:
+        database: The store.
+        settings: The alert settings.
+        deliver: Delivers a message to a channel; by the kind of the channel by default.
     """
 
     def __init__(self, database: Database, settings: AlertSettings, *, deliver: Deliver | None = None) -> None:
@@ -67,12 +70,12 @@ class Sender:
                     self._thread.start()
                 self._background.bell.put(None)
             _close_at_exit()
-        except Exception as error:  # no thread can be started: a run must not fail by that
+        except Exception as error:  # no thread can be started, which must not fail a run
             self._thread = None
-            LOG.warning("messages wait for another process: %s", mask(str(error)))
+            LOG.warning("messages cannot be sent by this process and wait for another one: %s", mask(str(error)))
 
     def ring_if_due(self, *, now: datetime | None = None) -> None:
-        """Ring where a message can be sent now, whoever stored it."""
+        """Ring if a message can be sent now, whichever process stored it."""
         due = self._outbox.due(now=now)
         if any(at <= due.now for at in due.channels.values()):
             self.ring()
@@ -80,8 +83,8 @@ class Sender:
     def send_due(self, *, now: datetime | None = None, alert_id: int | None = None) -> int:
         """Send the due messages, of all alerts or of one, and wait for it; return how many were delivered.
 
-        Each channel is given its time, all at once. One that fails is left alone for a while, and so is what else is
-        due to it.
+        The channels are used in parallel, each with its timeout. After a failure a channel is paused, together with the
+        other messages that are due to it.
         """
         arrived, dispatch = 0, self._foreground
         with self._turn:
@@ -91,7 +94,7 @@ class Sender:
                     arrived += dispatch.wait(None, now=now)
                     dispatch.begin(now=now, alert_id=alert_id)
             except StoreError:
-                while dispatch.is_busy:  # the store is lost, and what is on its way is not
+                while dispatch.is_busy:  # wait for deliveries in progress although the store is unreachable
                     dispatch.wait(None, now=now)
                 raise
             finally:
@@ -119,30 +122,30 @@ class Sender:
 
     def _run(self) -> None:
         failures = 0
-        again: float | None = 0.0
-        while not self._is_done(again):
+        wait: float | None = 0.0
+        while not self._is_done(wait):
             try:
-                self._background.wait(again)
-                again = None if self._is_late() else self._background.begin()
+                self._background.wait(wait)
+                wait = None if self._is_late() else self._background.begin()
                 failures = 0
-            except Exception as error:  # of whatever kind: what is stored is not lost
+            except Exception as error:  # of any kind, since the messages stay in the store
                 failures += 1
                 if failures == 1:
-                    said = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-                    LOG.warning("messages cannot be sent now, and wait: %s", mask(said))
-                again = random.uniform(0, backoff.ceiling(failures, base=1, multiplier=2, cap=LONGEST_PAUSE))
+                    reason = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+                    LOG.warning("messages cannot be sent now and wait: %s", mask(reason))
+                wait = random.uniform(0, backoff.ceiling(failures, base=1, multiplier=2, cap=LONGEST_PAUSE))
 
     def _is_late(self) -> bool:
         """Return whether the exit wait is over, so that no further delivery starts."""
         with self._lock:
             return self._ends_at is not None and time.monotonic() >= self._ends_at
 
-    def _is_done(self, again: float | None) -> bool:
+    def _is_done(self, wait: float | None) -> bool:
         """Return whether nothing is pending; then the thread ends, and the next `ring` starts a new one."""
         with self._lock:
             if self._background.is_busy or not self._background.bell.empty():
                 return False
-            if again is not None and self._ends_at is None:
+            if wait is not None and self._ends_at is None:
                 return False
             self._background.stop()
             self._thread = None
@@ -153,15 +156,15 @@ def _close_at_exit() -> None:
     if os.getpid() in _closed_at_exit:
         return
     _closed_at_exit.add(os.getpid())
-    atexit.unregister(_close_all)  # a forked child has it of its parent
+    atexit.unregister(_close_all)  # a forked child has inherited it
     atexit.register(_close_all)
-    # A worker of multiprocessing ends without what `atexit` has, but with this.
+    # A worker of multiprocessing runs these finalizers instead of those of `atexit`.
     if (finalizers := sys.modules.get("multiprocessing.util")) is not None:
         finalizers.Finalize(None, _close_all, exitpriority=0)
 
 
 def _close_all() -> None:
-    for wait in [sender._start_closing() for sender in list(_senders)]:  # all at once: their channels may all hang
+    for wait in [sender._start_closing() for sender in list(_senders)]:  # in parallel, because all channels may hang
         wait()
 
 

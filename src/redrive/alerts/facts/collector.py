@@ -33,7 +33,7 @@ from redrive.store.schema import cause_hours, causes
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds to wait for other databases and probes; a later answer is used in the next snapshot."""
 _DAY = timedelta(days=1)
 _DOWN = {Kind.TRANSIENT, Kind.RETRY_NOW, Kind.RATE_LIMITED}
@@ -47,7 +47,7 @@ class LevelCollector:
         settings: The alert settings.
         probes: Probes for consumer lag by name; see `redrive.alerts.facts.probes`.
         figure_probes: Probes of defined conditions by `FILE_OR_MODULE:NAME`.
-        patience: Seconds to wait for other databases and probes.
+        timeout: Seconds to wait for other databases and probes.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class LevelCollector:
         *,
         probes: Mapping[str, Probe] | None = None,
         figure_probes: Mapping[str, Callable[[], object]] | None = None,
-        patience: float = PATIENCE,
+        timeout: float = TIMEOUT,
     ) -> None:
         self._database, self._settings = database, settings
-        self._patience = patience
+        self._timeout = timeout
         self._probes = {f"lags:{name}": probe for name, probe in (probes or {}).items()}
         self._slas = SlaMonitor(database, settings)
         self._tables = TableCounts(database, settings.tables)
@@ -76,7 +76,7 @@ class LevelCollector:
         counting = self._measure("tables", lambda: self._tables.to_count(now), unknown) or {}
         asking = {**counting, **self._ages.to_ask(now), **self._conditions.to_ask(now)}
         self._runner.send({**self._servers, **self._probes, **asking})
-        until, read = time.monotonic() + self._patience, partial(read_bounded, self._database)
+        until, read = time.monotonic() + self._timeout, partial(read_bounded, self._database)
         due, inactive = self._measure("due", lambda: self._slas.due(now), unknown) or ([], [])
         unknown |= self._slas.unknown
         fresh = self._measure("fresh", lambda: read_freshness(self._database, self._settings, now), unknown)
@@ -96,7 +96,7 @@ class LevelCollector:
             running=tuple(running or ()),
             services=tuple(called or ()),
             letters=tuple(letters),
-            pending_total=sum(one.pending for one in letters),
+            pending_total=sum(of_pipeline.pending for of_pipeline in letters),
             store_bytes=sizes[0],
             letters_bytes=sizes[1],
             tables=tuple(tables or ()),

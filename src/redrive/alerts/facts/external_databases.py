@@ -1,4 +1,4 @@
-"""What is asked of databases beside the store: how many rows a table has, how far replication slots lag."""
+"""Queries of other databases than the store: row counts, newest rows, numbers of conditions, replication slots."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from redrive.alerts.config.sections import ONE_QUERY, is_one_query
 from redrive.alerts.facts.snapshot import Slot
 
 _POSTGRES = ("postgresql", "postgres")
-_CONNECTING = 10  # seconds
-_ASKING = 60  # the same for a condition's query
-_COUNTING = 600  # seconds after which the server itself gives up to count
+_CONNECT_TIMEOUT = 10  # seconds
+_QUERY_TIMEOUT = 60  # seconds for the query of a condition
+_COUNT_TIMEOUT = 600  # seconds after which the server cancels other queries
 _SLOTS = text(
     """SELECT slot_name AS name, active, pg_wal_lsn_diff(
            CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
@@ -43,7 +43,7 @@ _SLOTS = text(
 
 
 def count_rows(url: str, name: str) -> int:
-    """How many rows a table has; `schema.table`, both as they are written, capitals and all."""
+    """Return the number of rows of a table: `table` or `schema.table`, with the case of its letters."""
     schema, _, bare = name.rpartition(".")
     parsed = _parsed(url)
     if parsed.get_backend_name() == "duckdb":
@@ -54,11 +54,11 @@ def count_rows(url: str, name: str) -> int:
 
 
 def read_newest(url: str, name: str, column_name: str) -> Any:
-    """Return the largest value of a column, as its database has it; None where there is none."""
+    """Return the largest value of a column, in the type of its database; None if the table is empty."""
     schema, _, bare = name.rpartition(".")
     parsed = _parsed(url)
     if parsed.get_backend_name() == "duckdb":
-        row = _ask_duckdb(parsed, f"SELECT max({_quoted(column_name)}) FROM {_path(schema, bare)}")
+        row = _query_duckdb(parsed, f"SELECT max({_quoted(column_name)}) FROM {_path(schema, bare)}")
         return None if row is None else row[0]
     newest: ColumnClause[Any] = column(quoted_name(column_name, True))
     of_table = table(quoted_name(bare, True), newest, schema=quoted_name(schema, True) if schema else None)
@@ -67,18 +67,17 @@ def read_newest(url: str, name: str, column_name: str) -> Any:
 
 
 def read_number(url: str, query: str) -> float | None:
-    """Return the number that a query returns; None for no row. Only one statement is taken, and it cannot write.
+    """Return the number that a query returns; None for no row. The query must be one statement, and cannot write.
 
     Raises:
-        ValueError: It is not one query, or there is more than one number, or none that can be compared: NULL, NaN,
-            infinity, a text.
+        ValueError: It is not one query, it returns more than one value, or the value is not a finite number.
     """
     if not is_one_query(query):
         raise ValueError(f"the query {ONE_QUERY}")
     parsed = _parsed(url)
     if parsed.get_backend_name() == "duckdb":
         return _number(_select_from_duckdb(parsed, query))
-    with _connected(parsed, limit=_ASKING) as connection:
+    with _connected(parsed, limit=_QUERY_TIMEOUT) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SET TRANSACTION READ ONLY"))
         if connection.dialect.driver == "psycopg":
@@ -88,14 +87,14 @@ def read_number(url: str, query: str) -> float | None:
             return _number(cursor.fetchmany(2))
         if connection.dialect.name == "sqlite":
             _confine(connection.connection.driver_connection)
-        # As it is written: a colon or a percent sign is no placeholder.
+        # The query is passed unchanged: a colon or a percent sign is no placeholder.
         return _number(connection.execution_options(no_parameters=True).exec_driver_sql(query).fetchmany(2))
 
 
 def _confine(connection: Any) -> None:
-    """Keep a query from other files than its own, which is read-only, and from running for ever."""
-    refused, until = (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH), time.monotonic() + _ASKING
-    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_DENY if action in refused else sqlite3.SQLITE_OK)
+    """Prevent a query from reading other files, and stop it after a timeout."""
+    forbidden, until = (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH), time.monotonic() + _QUERY_TIMEOUT
+    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_DENY if action in forbidden else sqlite3.SQLITE_OK)
     connection.set_progress_handler(lambda: time.monotonic() > until, 100_000)
 
 
@@ -108,7 +107,7 @@ def _number(rows: Sequence[Any]) -> float | None:
 
 
 def finite(value: Any, source: str) -> float:
-    """Return a number as a float; ValueError for what cannot be compared with a limit."""
+    """Return a number as a float; raise `ValueError` if it cannot be compared with a limit."""
     try:
         number = float(value)
     except OverflowError:
@@ -122,13 +121,13 @@ def finite(value: Any, source: str) -> float:
 
 
 def slots_of(url: str) -> list[Slot]:
-    """The replication slots of a PostgreSQL server, and how much of its log each holds back."""
+    """Return the replication slots of a PostgreSQL server, with their lag."""
     with _connected(_parsed(url)) as connection:
         return read_slots(connection)
 
 
 def read_slots(connection: Connection) -> list[Slot]:
-    """The same, on a connection."""
+    """Return the replication slots of the server of a connection."""
     return [
         Slot(name=row.name, lag_bytes=max(0, int(row.lag)), active=bool(row.active))
         for row in connection.execute(_SLOTS)
@@ -137,7 +136,7 @@ def read_slots(connection: Connection) -> list[Slot]:
 
 
 def server_of(url: str) -> str:
-    """The server of a URL, as slots are told apart by it."""
+    """Return host and port of a URL, which distinguish slots of several servers."""
     parsed = _parsed(url)
     return f"{parsed.host or 'localhost'}:{parsed.port or 5432}"
 
@@ -147,16 +146,16 @@ def _parsed(url: str) -> URL:
 
 
 @contextmanager
-def _connected(url: URL, *, limit: int = _COUNTING) -> Iterator[Connection]:
+def _connected(url: URL, *, limit: int = _COUNT_TIMEOUT) -> Iterator[Connection]:
     options: dict[str, Any] = {"poolclass": NullPool, "hide_parameters": True}
     if url.drivername in _POSTGRES:
         url = url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() == "sqlite":
         path = Path(url.database or "")
-        # The driver would make an empty file of a name that is mistyped.
+        # The driver would create an empty file if the name is mistyped.
         options["creator"] = lambda: sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     elif url.drivername == "postgresql+psycopg" and "connect_timeout" not in url.query:
-        options["connect_args"] = {"connect_timeout": _CONNECTING}
+        options["connect_args"] = {"connect_timeout": _CONNECT_TIMEOUT}
     engine = create_engine(url, **options)
     try:
         with engine.connect() as connection:
@@ -168,8 +167,8 @@ def _connected(url: URL, *, limit: int = _COUNTING) -> Iterator[Connection]:
 
 
 def _count_in_duckdb(url: URL, schema: str, name: str) -> int:
-    found = _ask_duckdb(url, f"SELECT count(*) FROM {_path(schema, name)}")
-    return int(found[0]) if found else 0
+    row = _query_duckdb(url, f"SELECT count(*) FROM {_path(schema, name)}")
+    return int(row[0]) if row else 0
 
 
 def _path(schema: str, name: str) -> str:
@@ -180,13 +179,13 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _ask_duckdb(url: URL, query: str) -> Any:
+def _query_duckdb(url: URL, query: str) -> Any:
     with _duckdb(url) as connection:
         return connection.execute(query).fetchone()
 
 
 def _select_from_duckdb(url: URL, query: str) -> list[Any]:
-    """Read-only is the file; other statements than SELECT could write other files."""
+    """Run one SELECT: the file is opened read-only, but other statements could write other files."""
     with _duckdb(url) as connection:
         statements = connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type.name != "SELECT":

@@ -23,12 +23,12 @@ from redrive.store.schema import gauges
 
 EVERY = timedelta(hours=1)
 AGAIN = timedelta(minutes=5)
-"""After which a table that could not be counted is tried again."""
+"""How long after a failure a table is counted again."""
 WEEK = timedelta(days=7)
 NEAR = timedelta(hours=3)
-"""How far from the very hour of last week a count may be that is compared with."""
+"""Maximum distance of the count of last week from the same hour."""
 KEPT = timedelta(days=15)
-_STALE = 2 * EVERY  # a count that takes long is no reason to know nothing
+_STALE = 2 * EVERY  # age at which a count is outdated; a count may take long
 
 
 class _Sample(NamedTuple):
@@ -37,27 +37,27 @@ class _Sample(NamedTuple):
 
 
 class TableCounts:
-    """The counts of a store's watched tables."""
+    """Row counts of the watched tables; they are stored, so that they can be compared with those of last week."""
 
     def __init__(self, database: Database, tables: Sequence[WatchedTable]) -> None:
         self._database = database
-        self._tables = {f"tables:{one.name}": one for one in tables}
+        self._tables = {f"tables:{table.name}": table for table in tables}
         self._failed: dict[str, tuple[datetime, str]] = {}
-        """When and why a table could not be counted; forgotten with the process, and the next one tries at once."""
+        """When and why a table could not be counted; a new process tries at once."""
 
     def to_count(self, now: datetime) -> Mapping[str, Callable[[], int]]:
-        """The questions that are due, by the names that `unknown` of the picture knows."""
+        """Return the counts that are due, by their names in `LevelSnapshot.unknown`."""
         newest = self._newest(now)
         due = {}
-        for name, one in self._tables.items():
+        for name, table in self._tables.items():
             counted = name in newest and now - newest[name].at < EVERY
             failed = name in self._failed and timedelta() <= now - self._failed[name][0] < AGAIN
             if not counted and not failed:
-                due[name] = partial(count_rows, one.url, one.name)
+                due[name] = partial(count_rows, table.url, table.name)
         return due
 
     def keep(self, answers: Mapping[str, Any], now: datetime) -> None:
-        """Put the answers down."""
+        """Store the counts."""
         counted: dict[str, int] = {}
         for name, answer in answers.items():
             if not isinstance(answer, Unanswered):
@@ -69,22 +69,24 @@ class TableCounts:
             self._database.write(partial(self._put, counted=counted, now=now))
 
     def compared(self, now: datetime, answers: Mapping[str, Any]) -> tuple[list[TableRows], dict[str, str]]:
-        """Each table beside itself a week ago; and those of which nothing can be said, with the reason."""
-        newest, found, unknown = self._newest(now), [], {}
+        """Return each table with its count of last week, and the tables without a count with the reason."""
+        newest, compared, unknown = self._newest(now), [], {}
         before = self._samples(now - WEEK - _STALE - NEAR, now - WEEK + NEAR) if newest else {}
-        for name, one in self._tables.items():
+        for name, table in self._tables.items():
             if name in self._failed:
                 unknown[name] = self._failed[name][1]
             elif name in newest:
                 week_ago = _nearest(before.get(name, ()), newest[name].at - WEEK)
-                found.append(TableRows(name=one.name, rows=newest[name].rows, week_ago=week_ago, pipeline=one.pipeline))
+                compared.append(
+                    TableRows(name=table.name, rows=newest[name].rows, week_ago=week_ago, pipeline=table.pipeline)
+                )
             else:
                 late = answers.get(name)
                 unknown[name] = late.reason if isinstance(late, Unanswered) else "it was not counted yet"
-        return found, unknown
+        return compared, unknown
 
     def _newest(self, now: datetime) -> dict[str, _Sample]:
-        """The last count of each table, unless it is stale. One of the future is of a clock that was wrong."""
+        """Return the last count of each table, unless it is outdated. Counts in the future come from a wrong clock."""
         return {name: max(samples) for name, samples in self._samples(now - _STALE, now).items()}
 
     def _samples(self, since: datetime, until: datetime) -> dict[str, list[_Sample]]:
@@ -92,10 +94,10 @@ class TableCounts:
         if not wanted:
             return {}
         within = select(gauges).where(gauges.c.name.in_(wanted), gauges.c.at.between(since, until))
-        found = defaultdict(list)
+        samples = defaultdict(list)
         for row in self._database.read(lambda connection: connection.execute(within).all()):
-            found[wanted[row.name]].append(_Sample(row.at, round(row.value)))
-        return found
+            samples[wanted[row.name]].append(_Sample(row.at, round(row.value)))
+        return samples
 
     def _put(self, connection: Connection, counted: Mapping[str, int], now: datetime) -> None:
         connection.execute(delete(gauges).where(gauges.c.name.in_(counted), gauges.c.at < now - KEPT))
@@ -104,8 +106,8 @@ class TableCounts:
 
 
 def _nearest(samples: Sequence[_Sample], at: datetime) -> int | None:
-    near = [one for one in samples if abs(one.at - at) <= NEAR]
-    return min(near, key=lambda one: abs(one.at - at)).rows if near else None
+    near = [sample for sample in samples if abs(sample.at - at) <= NEAR]
+    return min(near, key=lambda sample: abs(sample.at - at)).rows if near else None
 
 
 def _gauge(name: str) -> str:
@@ -113,20 +115,20 @@ def _gauge(name: str) -> str:
 
 
 _NEWEST = "newest:"
-_SHARE = 10  # it is asked so many times within `fresh_within`
+_SHARE = 10  # number of queries within `fresh_within`
 _SHORTEST, _LONGEST = timedelta(minutes=1), timedelta(minutes=15)
 
 
 class TableFreshness:
-    """Asks for the newest row of each table, and keeps the last answers; a process that starts anew asks at once."""
+    """Newest rows of the watched tables; the last answers are kept in memory, and a new process queries at once."""
 
     def __init__(self, tables: Sequence[WatchedTable]) -> None:
-        self._tables = {f"{_NEWEST}{one.name}": one for one in tables if one.fresh_within is not None}
+        self._tables = {f"{_NEWEST}{table.name}": table for table in tables if table.fresh_within is not None}
         self._asked: dict[str, datetime] = {}
         self._last: dict[str, Any] = {}
 
     def to_ask(self, now: datetime) -> dict[str, Callable[[], datetime | None]]:
-        """Return the questions that are due, by the names that `unknown` of the picture knows."""
+        """Return the queries that are due, by their names in `LevelSnapshot.unknown`."""
         due: dict[str, Callable[[], datetime | None]] = {}
         for name, table in self._tables.items():
             assert table.fresh_within is not None
@@ -140,7 +142,7 @@ class TableFreshness:
 
     def ages(self, answers: Mapping[str, Any], now: datetime, unknown: dict[str, str]) -> list[TableAge]:
         """Return the age of each table; what could not be measured is added to `unknown`."""
-        found = []
+        ages = []
         for name, table in self._tables.items():
             self._last[name] = answers.get(name, self._last.get(name))
             if isinstance(self._last[name], Unanswered):
@@ -149,7 +151,7 @@ class TableFreshness:
             assert table.fresh_within is not None
             assert table.time_column is not None
             newest: datetime | None = self._last[name]
-            found.append(
+            ages.append(
                 TableAge(
                     name=table.name,
                     column=table.time_column,
@@ -159,11 +161,11 @@ class TableFreshness:
                     pipeline=table.pipeline,
                 )
             )
-        return found
+        return ages
 
 
 def _read_newest_time(url: str, name: str, column: str) -> datetime | None:
-    """Return the newest time in a column; None where the table is empty. Times without a zone are UTC."""
+    """Return the newest time in a column; None if the table is empty. Times without a zone are UTC."""
     value = read_newest(url, name, column)
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
@@ -178,9 +180,12 @@ _CONDITIONS = "conditions:"
 
 
 class ConditionFigures:
-    """Asks for the numbers, each no more often than its condition says, and keeps the last ones.
+    """Values of the conditions that the settings define, each measured at its own interval.
 
-    probes  functions that return a number, by the name that the settings have for them
+    Args:
+        database: The store, whose metrics a condition may use.
+        conditions: The settings of the conditions.
+        probes: Functions that return a number, by their names in the settings.
     """
 
     def __init__(
@@ -190,57 +195,57 @@ class ConditionFigures:
         probes: Mapping[str, Callable[[], object]],
     ) -> None:
         self._database, self._conditions = database, conditions
-        # Without the address that a query needs, nothing can be asked here.
-        self._questions = {
-            name: partial(read_number, one.url, one.query)
-            for name, one in conditions.items()
-            if one.query is not None and one.url
+        # A query without an address cannot be run here.
+        self._queries = {
+            name: partial(read_number, own.url, own.query)
+            for name, own in conditions.items()
+            if own.query is not None and own.url
         } | {
-            name: partial(_call, one.probe, probes[one.probe])
-            for name, one in conditions.items()
-            if one.probe is not None and one.probe in probes
+            name: partial(_call, own.probe, probes[own.probe])
+            for name, own in conditions.items()
+            if own.probe is not None and own.probe in probes
         }
         self._asked: dict[str, datetime] = {}
         self._last: dict[str, Any] = {}
 
     def to_ask(self, now: datetime) -> dict[str, Callable[[], float | None]]:
-        """Return the questions that are due, by name."""
+        """Return the queries and probes that are due, by name."""
         due: dict[str, Callable[[], float | None]] = {}
-        for name, question in self._questions.items():
+        for name, query in self._queries.items():
             every, asked = timedelta(seconds=self._conditions[name].every), self._asked.get(name)
             if asked is None or not asked <= now < asked + every:
                 self._asked[name] = now
-                due[f"{_CONDITIONS}{name}"] = question
+                due[f"{_CONDITIONS}{name}"] = query
         return due
 
     def figures(self, answers: Mapping[str, Any], now: datetime, unknown: dict[str, str]) -> list[Figure]:
-        """Return the numbers as they are known now; what could not be measured is added to `unknown`."""
-        found = self._metrics()
-        for name in self._questions:
+        """Return the values as they are known now; what could not be measured is added to `unknown`."""
+        figures = self._metrics()
+        for name in self._queries:
             self._last[name] = answers.get(f"{_CONDITIONS}{name}", self._last.get(name))
             if isinstance(self._last[name], Unanswered):
                 unknown[f"{_CONDITIONS}{name}"] = self._last[name].reason
             else:
-                found.append(Figure(name=name, value=self._last[name]))
-        return found
+                figures.append(Figure(name=name, value=self._last[name]))
+        return figures
 
     def _metrics(self) -> list[Figure]:
-        wanted = {name: one for name, one in self._conditions.items() if one.metric is not None}
+        wanted = {name: own for name, own in self._conditions.items() if own.metric is not None}
         if not wanted:
             return []
         from redrive.observe.figures import Reader
         from redrive.observe.metric_families import families
 
         samples = [sample for family in families(Reader(self._database).read(), took=0.0) for sample in family.samples]
-        found = []
-        for name, one in wanted.items():
+        figures = []
+        for name, own in wanted.items():
             matching = [
                 sample.value
                 for sample in samples
-                if sample.name == one.metric and one.labels.items() <= sample.labels.items()
+                if sample.name == own.metric and own.labels.items() <= sample.labels.items()
             ]
-            found.append(Figure(name=name, value=sum(matching) if matching else None))
-        return found
+            figures.append(Figure(name=name, value=sum(matching) if matching else None))
+        return figures
 
 
 def _call(name: str, probe: Callable[[], object]) -> float | None:

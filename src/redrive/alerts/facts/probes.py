@@ -36,7 +36,7 @@ _LONGEST = 300  # characters of a reason
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """Why there is no answer, fit to be shown."""
+    """The reason why there is no answer, without secrets."""
 
     reason: str
     still_out: bool = False
@@ -119,17 +119,17 @@ _MOST = 1e15
 
 @runtime_checkable
 class LagProbe(Protocol):
-    """Tells how far one or more consumers are behind."""
+    """Measures how far one or more consumers are behind."""
 
     def lag(self) -> Answer:
-        """How far, now. Bring a timeout: who does not answer is not asked again until he has."""
+        """Return the current lag. Use a timeout: a probe is not started again while it still runs."""
 
 
 Probe = Callable[[], tuple[Lag, ...]]
 
 
 class BadProbe(ConfigError):
-    """Something that is no probe, or an answer that is no lag."""
+    """An object is not a probe, or its answer is not a `Lag`."""
 
 
 def lag_probes(names: Iterable[str], load: Callable[[str], Any]) -> Mapping[str, Probe]:
@@ -148,15 +148,15 @@ def _lag_probe(name: str, found: object) -> Probe:
 
 def _check_lags(name: str, answer: Any) -> tuple[Lag, ...]:
     listed = (answer,) if isinstance(answer, Lag) or not isinstance(answer, Iterable) else tuple(answer)
-    for one in listed:
-        if not isinstance(one, Lag):
-            raise BadProbe(f"{name} answered a {type(one).__name__}, not a redrive.types.Lag")
-        if not isinstance(one.consumer, str) or not one.consumer.isprintable() or not one.consumer.strip():
+    for lag in listed:
+        if not isinstance(lag, Lag):
+            raise BadProbe(f"{name} answered a {type(lag).__name__}, not a redrive.types.Lag")
+        if not isinstance(lag.consumer, str) or not lag.consumer.isprintable() or not lag.consumer.strip():
             raise BadProbe(f"{name} answered a lag of a consumer whose name is no text that can be shown")
-        if one.messages is None and one.seconds is None:
-            raise BadProbe(f"{name} knows neither messages nor seconds of {one.consumer}")
-        if any(value is not None and not _is_amount(value) for value in (one.messages, one.seconds)):
-            raise BadProbe(f"{name} answered a lag of {one.consumer} that is no number from 0 up")
+        if lag.messages is None and lag.seconds is None:
+            raise BadProbe(f"{name} knows neither messages nor seconds of {lag.consumer}")
+        if any(value is not None and not _is_amount(value) for value in (lag.messages, lag.seconds)):
+            raise BadProbe(f"{name} answered a lag of {lag.consumer} that is no number from 0 up")
     return listed
 
 

@@ -29,10 +29,10 @@ def usual(history: Sequence[PastRun], least: int) -> UsualDuration | None:
     took = sorted(past.seconds for past in history if past.status == "complete")
     if len(took) < max(1, least):
         return None
-    place = 0.95 * (len(took) - 1)  # between two runs, as far along as PostgreSQL's percentile_cont has it
-    below = int(place)
+    position = 0.95 * (len(took) - 1)  # interpolated between two runs, like percentile_cont of PostgreSQL
+    below = int(position)
     above = min(below + 1, len(took) - 1)
-    return UsualDuration(median(took), took[below] + (took[above] - took[below]) * (place - below))
+    return UsualDuration(median(took), took[below] + (took[above] - took[below]) * (position - below))
 
 
 def due_by(run: RunSnapshot, settings: AlertSettings) -> datetime | None:
@@ -42,7 +42,7 @@ def due_by(run: RunSnapshot, settings: AlertSettings) -> datetime | None:
     zone = zone_of(run, settings)
     if due is None or zone is None:
         return due
-    on_weekends = not run.history or any(one.started_at.astimezone(zone).weekday() in WEEKEND for one in run.history)
+    on_weekends = not run.history or any(past.started_at.astimezone(zone).weekday() in WEEKEND for past in run.history)
     off = settings.days_off(run.subject.name, on_weekends=on_weekends)
     return None if due.astimezone(zone).date() in off else due
 
@@ -95,7 +95,7 @@ def facts_of(
         usual_seconds=None if known is None else known.median,
         measured={**(measured or {}), **tasks},
         affected=(run.subject.name,),
-        commands=(*commands, *looking_at(run)),
+        commands=(*commands, *show_commands(run)),
         sql=sql,
         next_step=next_step,
     )
@@ -109,17 +109,17 @@ def stale(one: RunSnapshot | DueRun, sla: datetime | None, zone: tzinfo | None, 
         since = (one.ended_at or now) if one.status == "complete" else one.last_of_all
     is_old = isinstance(one, RunSnapshot) and one.status not in ("complete", "running")
     age = "stale since" if is_old else "as of"
-    said = f"{what} has never been complete" if since is None else f"{what} is {age} {whole(since)}"
+    state = f"{what} has never been complete" if since is None else f"{what} is {age} {whole(since)}"
     if sla is None:
-        return said
-    return f"{said}; it {'was due' if sla < now else 'is due'} by {wall(sla, zone, now)}"
+        return state
+    return f"{state}; it {'was due' if sla < now else 'is due'} by {wall(sla, zone, now)}"
 
 
-# ── what to type ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def looking_at(run: RunSnapshot) -> tuple[str, ...]:
-    """The commands that show the run."""
+def show_commands(run: RunSnapshot) -> tuple[str, ...]:
+    """Return the commands that show the run."""
     run_id = short_id(run.run_id)
     shown = command("runs", "show", run_id)
     return (command("tasks", "ls", "--run", run_id), shown) if run.subject.kind == "flow" else (shown,)
@@ -130,8 +130,8 @@ def short_id(run_id: UUID) -> str:
     return str(run_id)[:8]
 
 
-def about_letters(run: RunSnapshot) -> tuple[str, ...]:
-    """The commands that show the run's letters, and send them back."""
+def letter_commands(run: RunSnapshot) -> tuple[str, ...]:
+    """Return the commands that show and replay the letters of the run."""
     return (
         command("dlq", "causes", "--run", short_id(run.run_id)),
         command("dlq", "replay", "--run", short_id(run.run_id)),
@@ -139,17 +139,17 @@ def about_letters(run: RunSnapshot) -> tuple[str, ...]:
 
 
 def sql_of_letters(run_id: UUID) -> str:
-    """The letters of a run."""
+    """Return SQL that selects the letters of a run."""
     return letters_sql(f"run_id = {text(run_id)}")
 
 
-def goes_on(run: RunSnapshot) -> str:
-    """What running it again does."""
+def on_restart(run: RunSnapshot) -> str:
+    """Return what running it again does."""
     name = short(run.subject.name)
     if run.subject.kind == "flow":
         if run.status in ("running", "stopped"):
-            return f"running {name} again goes on where it stands"
-        return f"running {name} again resumes this run and tries again what failed; dead letters wait for a decision"
+            return f"running {name} again continues where it stopped"
+        return f"running {name} again resumes this run and retries what failed; dead letters wait for a decision"
     if run.read:
-        return f"running {name} again goes on from its checkpoint"
-    return f"running {name} again begins anew"
+        return f"running {name} again resumes from its checkpoint"
+    return f"running {name} again starts from the beginning"

@@ -49,7 +49,7 @@ Span = tuple[datetime, datetime]
 
 
 def services(connection: Connection, *, now: datetime) -> list[ServiceSnapshot]:
-    """Return every service that did anything within a day: its last hour, what is usual, its last minutes."""
+    """Return every service with calls within a day: its last hour, its baseline, and its last minutes."""
     names = _names(connection)
     if not names:
         return []
@@ -62,12 +62,12 @@ def services(connection: Connection, *, now: datetime) -> list[ServiceSnapshot]:
         },
         "last_auth_failure": func.max(column.last_failed_auth, type_=column.at.type),
         "last_success": func.max(column.last_success, type_=column.at.type),
-        # Windows that older versions have written.
+        # Windows that were written by older versions.
         "quarter_auth_failure": _last_quarter((column.failed_auth > 0) & column.last_failed_auth.is_(None)),
         "quarter_success": _last_quarter((column.successes > 0) & column.last_success.is_(None)),
     }
     summed = (
-        select(column.service, *(one.label(name) for name, one in sums.items()))
+        select(column.service, *(column.label(name) for name, column in sums.items()))
         .where(column.service.in_(names), column.at >= hour - _DAY)
         .group_by(column.service)
         .order_by(column.service)
@@ -86,7 +86,7 @@ def services(connection: Connection, *, now: datetime) -> list[ServiceSnapshot]:
         values["last_success"] = _latest(values["last_success"], success_in)
         quarters = compared.get(name, [])
         usual = usual_windows(quarters, hour, troubles.get(name, ()))
-        if quarters and quarters[-1][0] >= hour and sum(one.successes for one in usual) < FEW:
+        if quarters and quarters[-1][0] >= hour and sum(window.successes for window in usual) < FEW:
             usual = usual_windows(_all_hours(connection, name, hour), hour, troubles.get(name, ()))
         snapshots.append(
             ServiceSnapshot(
@@ -121,10 +121,12 @@ def last_hour(now: datetime) -> datetime:
 def usual_windows(quarters: Quarters, hour: datetime, troubles: Collection[Span]) -> tuple[Window, ...]:
     """Return one window for each earlier day, the newest first, without quarters in which an alert stood.
 
-    What an alert rests on are the figures of an hour: the hour before it began is left out as well.
+    An alert is based on the figures of an hour, so the hour before it started is left out, too.
 
-    hour      when the last hour begins
-    troubles  when alerts about the service began and ended
+    Args:
+        quarters: Quarters of an hour, each with its start.
+        hour: The start of the last hour.
+        troubles: Start and end of alerts about the service.
     """
     days: defaultdict[int, Window] = defaultdict(Window)
     quarter = timedelta(seconds=QUARTER)

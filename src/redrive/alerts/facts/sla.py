@@ -21,7 +21,7 @@ from redrive.alerts.facts.sla_calendar import (
     day_of,
     last_deadline,
     last_expected,
-    meant,
+    match_deadlines,
     with_days_off,
 )
 from redrive.alerts.facts.snapshot import DueRun, Freshness
@@ -39,10 +39,10 @@ _MOMENT = timedelta(microseconds=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sla:
     subject: Subject
-    sla: TimeOfDay
+    daily: TimeOfDay
     days: frozenset[int] | None
     since: datetime
-    """From when on it is to be kept."""
+    """When the SLA was first seen; earlier deadlines do not count."""
     last_started: datetime | None = None
 
     @property
@@ -50,180 +50,182 @@ class _Sla:
         return task_runs if self.subject.kind == "flow" else runs
 
     @property
-    def ours(self) -> ColumnElement[bool]:
-        """Its runs."""
+    def is_own_run(self) -> ColumnElement[bool]:
+        """The condition that selects its runs."""
         name = self.table.c.flow_name if self.subject.kind == "flow" else self.table.c.pipeline_name
         return name == self.subject.name
 
 
 @dataclass(slots=True)
 class _SlaSettings:
-    """What is promised here, and who promises nothing."""
+    """The SLAs of all pipelines and flows."""
 
-    kept_by: list[_Sla] = field(default_factory=list)
-    free: list[str] = field(default_factory=list)
+    slas: list[_Sla] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    """The idents of pipelines and flows without an SLA."""
     new: list[str] = field(default_factory=list)
-    """Under which names what is set is to be remembered."""
+    """The names of gauges that record when an SLA of the settings was first seen."""
     unknown: dict[str, str] = field(default_factory=dict)
-    """What cannot be read, and why."""
+    """SLAs that cannot be read, as `due:IDENT`, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deadline:
-    """The last deadline that was expected to be kept."""
+    """The last deadline that a pipeline or flow was expected to meet."""
 
     last: datetime
-    """The one that has passed last, whether or not it was."""
+    """The last deadline that has passed, expected or not."""
     since: datetime
     at: datetime | None
     counts_from: datetime
-    """What began before this was for an earlier one."""
+    """Runs that started before this were for an earlier deadline."""
 
 
 class SlaMonitor:
-    """The promises of a store. What was kept stays so, and is not asked for again: a quiet look is two queries."""
+    """The SLAs of a store. A deadline that was met is not queried again, so most checks take two queries."""
 
     def __init__(self, database: Database, settings: AlertSettings) -> None:
         self._database, self._settings = database, settings
         self._deadlines: dict[Subject, _Deadline] = {}
         self._kept: dict[Subject, DueRun] = {}
         self.unknown: Mapping[str, str] = {}
-        """At the last look, whose promise could not be read, as `due:IDENT`, and why: nothing is concluded of it."""
+        """The SLAs that could not be read at the last check, as `due:IDENT`, with the reason. They are not judged."""
 
     def due(self, now: datetime) -> tuple[list[DueRun], list[str]]:
-        """The last deadline of each that was expected to keep one, and whether it has; and who is not waited for."""
-        promised = read_bounded(self._database, lambda connection: self._read(connection, now))
-        self.unknown = promised.unknown
-        if promised.new:
-            values = [{"name": name, "at": now, "value": 0.0} for name in promised.new]
+        """Return the last deadline of each pipeline and flow, and the idents of those without a current deadline."""
+        known = read_bounded(self._database, lambda connection: self._read(connection, now))
+        self.unknown = known.unknown
+        if known.new:
+            values = [{"name": name, "at": now, "value": 0.0} for name in known.new]
             put = self._database.dialect.insert(gauges).on_conflict_do_nothing()
             self._database.write(lambda connection: connection.execute(put, values))
-        found = read_bounded(
+        by_ident = read_bounded(
             self._database,
-            lambda connection: {one.subject.ident: self._due(connection, one, now) for one in promised.kept_by},
+            lambda connection: {sla.subject.ident: self._due(connection, sla, now) for sla in known.slas},
         )
-        inactive = [*promised.free, *(ident for ident, due in found.items() if due is None)]
-        return [due for due in found.values() if due is not None], inactive
+        inactive = [*known.without, *(ident for ident, due in by_ident.items() if due is None)]
+        return [due for due in by_ident.values() if due is not None], inactive
 
-    # ── what is promised ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the SLAs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, connection: Connection, now: datetime) -> _SlaSettings:
-        """What is set holds before what a program says, and only from when it was first seen here."""
+        """Read the SLAs. Those of the settings take precedence, and count from when they were first seen."""
         known = {_subject(row): row for row in connection.execute(select(pipelines))}
-        set_here = [_sla_gauge(name, own.sla) for name, own in self._settings.pipelines.items() if own.sla is not None]
-        noted = select(gauges.c.name, gauges.c.at).where(gauges.c.name.in_(set_here))
-        seen: Mapping[str, datetime] = {row.name: row.at for row in connection.execute(noted)} if set_here else {}
+        gauge_names = [
+            _sla_gauge(name, own.sla) for name, own in self._settings.pipelines.items() if own.sla is not None
+        ]
+        noted = select(gauges.c.name, gauges.c.at).where(gauges.c.name.in_(gauge_names))
+        seen: Mapping[str, datetime] = {row.name: row.at for row in connection.execute(noted)} if gauge_names else {}
         flows = {subject.name for subject in known if subject.kind == "flow"}
-        found = _SlaSettings(new=[name for name in set_here if name not in seen])
+        settings = _SlaSettings(new=[name for name in gauge_names if name not in seen])
         named = {Subject(kind="pipeline", name=name) for name in self._settings.pipelines}
-        for subject in sorted({*known, *named}, key=lambda one: one.ident):
+        for subject in sorted({*known, *named}, key=lambda subject: subject.ident):
             row, own = known.get(subject), self._settings.pipelines.get(subject.name)
             days = None if own is None else own.days
             if row is None and subject.name in flows:
-                found.free.append(subject.ident)  # what is set means the flow, which had not run yet
+                settings.without.append(subject.ident)  # the setting is for the flow of this name
             elif own is not None and own.sla is not None:
-                # Nothing is known of one that never ran: it is waited for every day.
+                # A pipeline that never ran is expected every day, because nothing is known about its days.
                 days = _EVERY_DAY if days is None and row is None else days
                 since = seen.get(_sla_gauge(subject.name, own.sla), now)
-                found.kept_by.append(_promise(subject, row, own.sla, days, since))
+                settings.slas.append(_make_sla(subject, row, own.sla, days, since))
             elif row is not None and row.sla is not None:
                 try:
                     sla = TimeOfDay.of("sla", row.sla)
-                except ValueError as error:  # whoever wrote it knew a time zone that this machine does not
-                    found.unknown[f"due:{subject.ident}"] = why(error)
+                except ValueError as error:  # its time zone is unknown on this machine
+                    settings.unknown[f"due:{subject.ident}"] = why(error)
                 else:
-                    found.kept_by.append(_promise(subject, row, sla, days, row.first_seen))
+                    settings.slas.append(_make_sla(subject, row, sla, days, row.first_seen))
             else:
-                found.free.append(subject.ident)
-        return found
+                settings.without.append(subject.ident)
+        return settings
 
-    # ── whether it was kept ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── whether they were met ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _due(self, connection: Connection, promise: _Sla, now: datetime) -> DueRun | None:
-        deadline = self._deadline(connection, promise, now)
+    def _due(self, connection: Connection, sla: _Sla, now: datetime) -> DueRun | None:
+        deadline = self._deadline(connection, sla, now)
         if deadline.at is None:
             return None
-        kept = self._kept.get(promise.subject)
+        kept = self._kept.get(sla.subject)
         if kept is not None and kept.sla == deadline.at:
             return kept
-        due = _looked_up(connection, promise, deadline.at, deadline.counts_from)
+        due = _read_due_run(connection, sla, deadline.at, deadline.counts_from)
         if due.done_at is not None:
-            self._kept[promise.subject] = due
+            self._kept[sla.subject] = due
         return due
 
-    def _deadline(self, connection: Connection, promise: _Sla, now: datetime) -> _Deadline:
-        last, known = last_deadline(promise.sla, now), self._deadlines.get(promise.subject)
-        if known is None or (known.last, known.since) != (last, promise.since):
-            known = self._deadlines[promise.subject] = _deadline(connection, promise, last, self._settings)
+    def _deadline(self, connection: Connection, sla: _Sla, now: datetime) -> _Deadline:
+        last, known = last_deadline(sla.daily, now), self._deadlines.get(sla.subject)
+        if known is None or (known.last, known.since) != (last, sla.since):
+            known = self._deadlines[sla.subject] = _deadline(connection, sla, last, self._settings)
         return known
 
 
-def _deadline(connection: Connection, promise: _Sla, last: datetime, settings: AlertSettings) -> _Deadline:
-    sla, began = promise.sla, _turns(connection, promise, last)
-    on_weekends = promise.days is None or not promise.days.isdisjoint(WEEKEND)
-    if promise.days is None and began:
-        on_weekends = any(day_of(sla, sla.after(turn.at)).weekday() in WEEKEND for turn in began)
-    off = settings.days_off(promise.subject.name, on_weekends=on_weekends)
-    turns = meant(sla, promise.days, began, promise.since, off=off)
-    ran = with_days_off({day_of(sla, deadline) for _, deadline in turns}, off, day_of(sla, last))
-    at = last_expected(sla, promise.days, ran, promise.since, last, off=off)
-    begins = last_deadline(sla, (last if at is None else at) - _MOMENT)
-    made_up = [turn.at + _MOMENT for turn, deadline in turns if deadline <= begins <= turn.at]
-    return _Deadline(last=last, since=promise.since, at=at, counts_from=max([begins, *made_up]))
+def _deadline(connection: Connection, sla: _Sla, last: datetime, settings: AlertSettings) -> _Deadline:
+    daily, starts = sla.daily, _run_starts(connection, sla, last)
+    on_weekends = sla.days is None or not sla.days.isdisjoint(WEEKEND)
+    if sla.days is None and starts:
+        on_weekends = any(day_of(daily, daily.after(start.at)).weekday() in WEEKEND for start in starts)
+    off = settings.days_off(sla.subject.name, on_weekends=on_weekends)
+    by_deadline = match_deadlines(daily, sla.days, starts, sla.since, off=off)
+    ran = with_days_off({day_of(daily, deadline) for _, deadline in by_deadline}, off, day_of(daily, last))
+    at = last_expected(daily, sla.days, ran, sla.since, last, off=off)
+    begins = last_deadline(daily, (last if at is None else at) - _MOMENT)
+    made_up = [start.at + _MOMENT for start, deadline in by_deadline if deadline <= begins <= start.at]
+    return _Deadline(last=last, since=sla.since, at=at, counts_from=max([begins, *made_up]))
 
 
-def _turns(connection: Connection, promise: _Sla, last: datetime) -> list[RunStart]:
-    """When it began in the weeks before; of one that runs every few minutes, once for each deadline."""
-    table, began = promise.table, promise.table.c.started_at
+def _run_starts(connection: Connection, sla: _Sla, last: datetime) -> list[RunStart]:
+    """Return when its runs of the last weeks started; for very frequent runs, one for each deadline."""
+    table, started_at = sla.table, sla.table.c.started_at
     since = last - KNOWN - timedelta(days=BACK)
-    columns = select(began, table.c.ended_at, table.c.status).where(promise.ours)
-    found = connection.execute(columns.where(began >= since).order_by(began.desc()).limit(_MANY)).all()
-    if len(found) >= _MANY:
-        found, deadline = [], last
+    columns = select(started_at, table.c.ended_at, table.c.status).where(sla.is_own_run)
+    rows = connection.execute(columns.where(started_at >= since).order_by(started_at.desc()).limit(_MANY)).all()
+    if len(rows) >= _MANY:
+        rows, deadline = [], last
         while deadline > since:
-            before = last_deadline(promise.sla, deadline - _MOMENT)
-            once = columns.where(began >= before, began < deadline).order_by(began).limit(1)
-            found += connection.execute(once).all()
+            before = last_deadline(sla.daily, deadline - _MOMENT)
+            first = columns.where(started_at >= before, started_at < deadline).order_by(started_at).limit(1)
+            rows += connection.execute(first).all()
             deadline = before
-    turns = [RunStart(row.started_at, row.ended_at if row.status == _COMPLETE else None) for row in found]
-    again = promise.last_started  # which may be when an earlier run was gone on with
-    if again is not None and again >= since and all(turn.at != again for turn in turns):
-        turns.append(RunStart(again))
-    return turns
+    starts = [RunStart(row.started_at, row.ended_at if row.status == _COMPLETE else None) for row in rows]
+    resumed_at = sla.last_started  # the last start, which may have resumed an earlier run
+    if resumed_at is not None and resumed_at >= since and all(start.at != resumed_at for start in starts):
+        starts.append(RunStart(resumed_at))
+    return starts
 
 
-def _looked_up(connection: Connection, promise: _Sla, deadline: datetime, counts_from: datetime) -> DueRun:
-    table, newest_first = promise.table, promise.table.c.started_at.desc()
-    complete = select(table.c.run_id, table.c.ended_at).where(promise.ours, table.c.status == _COMPLETE)
+def _read_due_run(connection: Connection, sla: _Sla, deadline: datetime, counts_from: datetime) -> DueRun:
+    table, newest_first = sla.table, sla.table.c.started_at.desc()
+    complete = select(table.c.run_id, table.c.ended_at).where(sla.is_own_run, table.c.status == _COMPLETE)
     last = connection.execute(complete.order_by(newest_first).limit(1)).first()
     kept = connection.execute(
         complete.where(table.c.started_at >= counts_from).order_by(table.c.started_at).limit(1)
     ).first()
-    again = promise.last_started is not None and promise.last_started >= counts_from
-    if kept is None and again:  # one of an earlier day, that was gone on with
-        gone_on = complete.where(table.c.ended_at >= promise.last_started).order_by(newest_first)
-        kept = connection.execute(gone_on.limit(1)).first()
-    newest = connection.execute(select(table).where(promise.ours).order_by(newest_first).limit(1)).first()
-    started = kept is not None or again or (newest is not None and newest.started_at >= counts_from)
+    resumed = sla.last_started is not None and sla.last_started >= counts_from
+    if kept is None and resumed:  # a run of an earlier day was resumed
+        resumed_runs = complete.where(table.c.ended_at >= sla.last_started).order_by(newest_first)
+        kept = connection.execute(resumed_runs.limit(1)).first()
+    newest = connection.execute(select(table).where(sla.is_own_run).order_by(newest_first).limit(1)).first()
+    started = kept is not None or resumed or (newest is not None and newest.started_at >= counts_from)
     shown = kept or (newest if started else None)
     return DueRun(
-        subject=promise.subject,
+        subject=sla.subject,
         sla=deadline,
         done_at=None if kept is None else kept.ended_at,
         started=started,
         run_id=None if shown is None else shown.run_id,
         last_complete=None if last is None else last.ended_at,
-        target=None if newest is None or promise.subject.kind == "flow" else newest.sink,
-        daily=promise.sla,
+        target=None if newest is None or sla.subject.kind == "flow" else newest.sink,
+        daily=sla.daily,
     )
 
 
-def _promise(
-    subject: Subject, row: Row[Any] | None, sla: TimeOfDay, days: frozenset[int] | None, since: datetime
+def _make_sla(
+    subject: Subject, row: Row[Any] | None, daily: TimeOfDay, days: frozenset[int] | None, since: datetime
 ) -> _Sla:
-    return _Sla(
-        subject=subject, sla=sla, days=days, since=since, last_started=None if row is None else row.last_started
-    )
+    last_started = None if row is None else row.last_started
+    return _Sla(subject=subject, daily=daily, days=days, since=since, last_started=last_started)
 
 
 def _subject(row: Row[Any]) -> Subject:
@@ -240,8 +242,8 @@ _DAY = timedelta(days=1)
 def read_freshness(database: Database, settings: AlertSettings, now: datetime) -> list[Freshness]:
     """Return how fresh every pipeline and flow with a `fresh_within` is.
 
-    One that has never been complete is measured from when its setting was first seen, so that the first look of a new
-    watch pages nobody.
+    A pipeline that was never complete is measured from when its setting was first seen, so that the first check of a
+    new watch sends no page.
     """
     limits = {name: own for name, own in settings.pipelines.items() if own.fresh_within is not None}
     if not limits:
@@ -266,7 +268,7 @@ def read_freshness(database: Database, settings: AlertSettings, now: datetime) -
 def worked(
     since: datetime, until: datetime, days: frozenset[int] | None, zone: tzinfo, off: DaysOff = NO_DAYS_OFF
 ) -> float:
-    """Return the seconds between two moments, without those of weekdays and days off on which nothing is expected."""
+    """Return the seconds between two times, without weekdays and days off on which no run is expected."""
     if days is None and off == NO_DAYS_OFF:
         return max(0.0, (until - since).total_seconds())
     seconds, begin = 0.0, since

@@ -1,4 +1,4 @@
-"""Which deadlines a pipeline is expected to keep, learned from the days on which it ran."""
+"""Daily deadlines that a pipeline is expected to meet, learned from the days on which it ran. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from redrive.policy.time_of_day import TimeOfDay
 _WEEK = timedelta(days=7)
 _YOUNG = timedelta(days=8)
 KNOWN = timedelta(days=15)
-"""How far back turns have to be known for all of this."""
+"""How far back the starts of runs must be known."""
 BACK = 7
-"""Deadlines that are looked back at for one that was expected."""
-_LONGEST_OFF = 31  # days off in a row that are looked past
-_LATELY = 7  # deadlines that say how early it usually begins
+"""Number of deadlines before the last one that are searched for an expected one."""
+_LONGEST_OFF = 31  # maximum number of consecutive days off that are skipped
+_LATELY = 7  # number of deadlines from which the usual lead time is learned
 _TWICE = 2
 _EARLY = timedelta(hours=1)
 _MOMENT = timedelta(microseconds=1)
@@ -23,20 +23,20 @@ _MOMENT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """One time that it began, or was gone on with."""
+    """A start of a run, or the time at which a run was resumed."""
 
     at: datetime
     done_at: datetime | None = None
-    """When the run that began then was complete."""
+    """When the run completed."""
 
 
 def last_deadline(sla: TimeOfDay, now: datetime) -> datetime:
-    """The deadline that passed last; at the moment itself, this one."""
+    """Return the last deadline that has passed; at the time of a deadline, that one."""
     return sla.before(now)
 
 
 def day_of(sla: TimeOfDay, deadline: datetime) -> date:
-    """The day of a deadline, in its place."""
+    """Return the day of a deadline in its time zone."""
     return deadline.astimezone(sla.zone).date()
 
 
@@ -49,17 +49,20 @@ def is_expected(
     *,
     off: Container[date] = (),
 ) -> bool:
-    """Whether there should be a run that is done by this deadline.
+    """Return whether a run is expected to be complete by this deadline.
 
-    days        the weekdays of its deadlines, Monday being 0, where they are set; else they are learned
-    ran         the days of the deadlines that it ran for, of the last `KNOWN`
-    first_seen  when it first ran at all: what came before that was not missed
-    off         days on which nothing is expected
+    A run is expected if one has started, or if one ran for the same weekday last week. So a weekly file is missed on
+    its own day, and a pipeline that was stopped for good is missed for a week at most. A weekday that was missed last
+    week is still expected this week if the pipeline has run since. A pipeline that is new is expected after two
+    consecutive days.
 
-    One is expected where it has begun, or where there was one for the same weekday last week: so a weekly file is
-    missed on its own day, and what was given up is not missed for longer than a week. A day on which it failed to run
-    last week does not hide it this week, if it has run since. What is not known for a week yet is expected after two
-    days in a row.
+    Args:
+        sla: The time of day of the deadlines.
+        days: The weekdays of its deadlines, with Monday as 0; None to learn them.
+        ran: The days of the deadlines that it ran for, within the last `KNOWN`.
+        first_seen: When it first ran; earlier deadlines were not missed.
+        deadline: The deadline.
+        off: Days on which no run is expected.
     """
     if first_seen > deadline:
         return False
@@ -70,24 +73,24 @@ def is_expected(
         return day.weekday() in days
     if day in ran or day - _WEEK in ran:
         return True
-    if day - 2 * _WEEK in ran and any(day - _WEEK < one < day for one in ran):
+    if day - 2 * _WEEK in ran and any(day - _WEEK < ran_on < day for ran_on in ran):
         return True
     return deadline - first_seen < _YOUNG and {day - timedelta(days=1), day - timedelta(days=2)} <= ran
 
 
 def with_days_off(ran: Set[date], off: Container[date], until: date) -> Set[date]:
-    """The days that it ran for, and the days off on which it would have run: the same weekday before says so.
+    """Return the days that it ran for and the days off on which it would have run, by the same weekday before.
 
-    Without these, what does not run on two Fridays in a row, at Christmas and at New Year, would not be missed on the
-    third.
+    Otherwise a pipeline that does not run on two consecutive Fridays, at Christmas and at New Year, would not be missed
+    on the third.
     """
-    found = set(ran)
-    day = min(found, default=until)
+    expected = set(ran)
+    day = min(expected, default=until)
     while day < until:
-        if day in off and day - _WEEK in found:
-            found.add(day)
+        if day in off and day - _WEEK in expected:
+            expected.add(day)
         day += timedelta(days=1)
-    return found
+    return expected
 
 
 def last_expected(
@@ -99,10 +102,9 @@ def last_expected(
     *,
     off: Container[date] = (),
 ) -> datetime | None:
-    """The last deadline that was expected to be kept, from this one back; None where there was none for a week.
+    """Return the last deadline at or before `last` that was expected to be met; None if there was none for a week.
 
-    A day on which it does not run hides nothing: what was missed on the day before is missed still. Nor does a day off,
-    however many there are in a row.
+    A deadline that was missed stays missed on a following day without a run, and on any number of days off.
     """
     deadline, left = last, BACK
     for _ in range(BACK + _LONGEST_OFF):
@@ -115,59 +117,59 @@ def last_expected(
     return None
 
 
-def meant(
+def match_deadlines(
     sla: TimeOfDay,
     days: frozenset[int] | None,
-    turns: Iterable[RunStart],
+    starts: Iterable[RunStart],
     first_seen: datetime,
     *,
     off: Container[date] = (),
 ) -> list[tuple[RunStart, datetime]]:
-    """The turns in their order, and the deadline that each was for.
+    """Return the starts in their order, each with the deadline that it was for.
 
-    That is the next one after it. But what begins behind a deadline that was missed, and long before it usually begins
-    for the next one, makes up for what was missed: the next deadline is still to be kept.
+    That is the next deadline after the start. But a run that starts after a missed deadline, and long before the usual
+    start for the next one, makes up for the missed one, and the next deadline must still be met.
     """
-    found: list[tuple[RunStart, datetime]] = []
+    matched: list[tuple[RunStart, datetime]] = []
     ran: set[date] = set()
     leads = _LeadTimes(sla)
-    for turn in sorted(turns, key=lambda one: one.at):
-        following, missed = sla.after(turn.at), None
-        if following - turn.at > leads.usual(following):
-            missed = last_expected(sla, days, ran, first_seen, last_deadline(sla, turn.at), off=off)
-            if missed is not None and _is_kept(found, missed, turn.at):
+    for start in sorted(starts, key=lambda start: start.at):
+        following, missed = sla.after(start.at), None
+        if following - start.at > leads.usual(following):
+            missed = last_expected(sla, days, ran, first_seen, last_deadline(sla, start.at), off=off)
+            if missed is not None and _is_met(matched, missed, start.at):
                 missed = None
-        leads.note(following, turn.at, makes_up=missed is not None)
+        leads.note(following, start.at, makes_up=missed is not None)
         ran.add(day_of(sla, missed or following))
-        found.append((turn, missed or following))
-    return found
+        matched.append((start, missed or following))
+    return matched
 
 
-def _is_kept(found: Iterable[tuple[RunStart, datetime]], deadline: datetime, now: datetime) -> bool:
-    """Whether by now something is done that was meant for this deadline, or for a later one."""
-    return any(turn.done_at is not None and turn.done_at <= now and one >= deadline for turn, one in found)
+def _is_met(matched: Iterable[tuple[RunStart, datetime]], deadline: datetime, now: datetime) -> bool:
+    """Return whether a run for this deadline or a later one was complete at this time."""
+    return any(start.done_at is not None and start.done_at <= now and due >= deadline for start, due in matched)
 
 
 class _LeadTimes:
-    """How long before its deadlines it begins."""
+    """How long before its deadlines a pipeline starts."""
 
     def __init__(self, sla: TimeOfDay) -> None:
         self._sla = sla
         self._leads: dict[datetime, tuple[bool, timedelta]] = {}
 
     def note(self, deadline: datetime, at: datetime, *, makes_up: bool) -> None:
-        """Note when it began before this deadline; what made up for another one counts where there is nothing else."""
+        """Record a start before this deadline. One that made up for another deadline counts only if it is alone."""
         known = self._leads.get(deadline)
         if known is None or known[0] > makes_up:
             self._leads[deadline] = makes_up, deadline - at
 
     def usual(self, deadline: datetime) -> timedelta:
-        """At most so long before this one, going by those before: as early as it has begun twice of late.
+        """Return the longest usual lead time for this deadline: as early as the pipeline has lately started twice.
 
-        What made up for another one is early, and once is not enough to make that usual; but where it begins earlier
-        from now on, that is understood on the third day. Of what is new it is only known what is nearer.
+        A start that made up for another deadline is early, and one is not enough to count as usual. If a pipeline
+        starts earlier from now on, that is learned on the third day. For a new pipeline, the nearer deadline counts.
         """
-        before = [lead for one, (_, lead) in self._leads.items() if one < deadline]
+        before = [lead for known, (_, lead) in self._leads.items() if known < deadline]
         if len(before) < _TWICE:
             return (deadline - last_deadline(self._sla, deadline - _MOMENT)) / 2
         return sorted(before[-_LATELY:])[-_TWICE] + _EARLY

@@ -309,7 +309,7 @@ class LevelSnapshot:
     table_ages: tuple[TableAge, ...] = ()
     """Every watched table with a `fresh_within`."""
     running: tuple[RunSnapshot, ...] = ()
-    """Runs that are running, lost, or ended incomplete with an SLA; and flows that are held, or stopped with dead
+    """Runs that are running, lost, or ended incomplete with an SLA; and flows that are blocked, or stopped with dead
     tasks."""
     services: tuple[ServiceSnapshot, ...] = ()
     letters: tuple[PendingLetters, ...] = ()

@@ -159,9 +159,7 @@ def _choose_key(
         return finding.key
     same = [record for record in records.values() if is_of(record.alert.key, group)]
     mine = [record for record, _ in supported if is_of(record.alert.key, group)]
-    if (
-        finding.condition == "dead_task"
-    ):  # from another run of this flow: the dead tasks of the first run are still open
+    if finding.condition == "dead_task":  # the dead tasks of an earlier run of this flow are still open
         mine += [record for record in same if finding.subject in members_of(record)]
     if mine:
         return mine[0].alert.key

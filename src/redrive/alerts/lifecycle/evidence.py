@@ -47,8 +47,8 @@ class Evidence:
         """Whether title and most facts were dropped because the alert has many members."""
         return not self.finding.title
 
-    def has_held(self, now: datetime) -> bool:
-        """Whether the condition has held for its `persist` seconds. A level counts only until its last measurement."""
+    def has_lasted(self, now: datetime) -> bool:
+        """Whether the condition has lasted for its `persist` seconds. A level counts until its last measurement."""
         until = self.seen_at if self.name.startswith(LEVEL) else now
         return until - self.since >= timedelta(seconds=self.finding.persist)
 
@@ -78,7 +78,7 @@ class AlertRecord:
     snooze: Snooze | None = None
     """Set while the alert is snoozed: until it gets worse or is resolved."""
     notified: tuple[str, str] | None = None
-    """The condition and title of the last notification; the resolve notification repeats them."""
+    """The condition and title of the last notification; the resolve notification has the same."""
 
     @property
     def is_notified(self) -> bool:
@@ -98,9 +98,9 @@ def failed_run(evidence: str) -> str | None:
 
 
 def leading_evidence(record: AlertRecord, now: datetime) -> Evidence:
-    """Return the evidence that describes the alert: the most severe that has held for long enough, then the latest."""
-    held = [item for item in record.evidence if item.has_held(now)] or record.evidence
-    return min(reversed(held), key=lambda item: item.finding.urgency.value)
+    """Return the evidence that describes the alert: the most severe that has lasted long enough, then the latest."""
+    lasting = [item for item in record.evidence if item.has_lasted(now)] or record.evidence
+    return min(reversed(lasting), key=lambda item: item.finding.urgency.value)
 
 
 def title_of(record: AlertRecord, lead: Evidence, *, over: bool = False) -> str:

@@ -284,7 +284,7 @@ def unreached_channels(connection: Connection, settings: AlertSettings, silenced
         Unreached(record.alert, [name for name in _routed(record, settings) if (record.alert.id, name) not in known])
         for record in records
     ]
-    return [one for one in pairs if one.channels]
+    return [unreached for unreached in pairs if unreached.channels]
 
 
 def unconfigured_messages(connection: Connection, settings: AlertSettings) -> list[Send]:

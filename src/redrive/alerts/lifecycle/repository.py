@@ -127,7 +127,7 @@ class AlertRepository(AlertQueries):
             if watched:
                 return records, changed
             # Without a watch, this process also sends what waited for a watch or for the end of a silence, even if the
-            # run is a good one. Only scheduled repeats are left to a watch.
+            # run succeeded. Only a watch sends alerts again by their schedule.
             unsent = {
                 key: change.record
                 for key, change in changed.items()
@@ -140,12 +140,12 @@ class AlertRepository(AlertQueries):
                 if (key in unsent or key not in changed)
                 and (record.alert.told_at is None or record.alert.gone_since is None)
             }
-            return records, {**changed, **self._pass_time(waiting, at, silenced, repeats=False)}
+            return records, {**changed, **self._pass_time(waiting, at, silenced, scheduled=False)}
 
         return self._apply_step(step, now)
 
     def pass_time(self, *, now: datetime | None = None) -> list[Alert]:
-        """Open alerts whose condition has held for long enough, repeat open alerts, and resolve those that cleared.
+        """Open alerts whose condition has lasted for long enough, send open alerts again, and resolve cleared ones.
 
         Returns:
             The alerts that were opened, escalated or resolved.
@@ -195,11 +195,11 @@ class AlertRepository(AlertQueries):
         return 0 if row is None or row.resolution != NO_LONGER else row.evidence.get("returns", 0) + 1
 
     def _pass_time(
-        self, records: Mapping[str, AlertRecord], now: datetime, silenced: Silenced, *, repeats: bool = True
+        self, records: Mapping[str, AlertRecord], now: datetime, silenced: Silenced, *, scheduled: bool = True
     ) -> dict[str, AlertChange]:
         def step(record: AlertRecord) -> AlertChange:
             is_over = silenced.is_over(record.alert)
-            change = state_machine.pass_time(record, now, self._settings, after_silence=is_over, repeats=repeats)
+            change = state_machine.pass_time(record, now, self._settings, after_silence=is_over, scheduled=scheduled)
             return _suppress_silenced(record, change, silenced, now)
 
         changes = {key: step(record) for key, record in records.items()}
@@ -287,12 +287,12 @@ class AlertRepository(AlertQueries):
     # ── decisions of operators ────────────────────────────────────────────────────────────────────────────────────────
 
     def acknowledge(self, alert_id: int, *, by: str, note: str | None = None, now: datetime | None = None) -> Alert:
-        """Acknowledge an alert. It is not repeated any more, unless it escalates."""
+        """Acknowledge an alert. It is not sent again, unless it escalates."""
         author, safe_note = safe_line(by, _BY), None if note is None else safe(note, _NOTE)
 
         def step(record: AlertRecord, at: datetime) -> AlertChange:
             if record.alert.status is AlertStatus.WAITING:
-                raise AlertError(f"nobody has been told of alert {alert_id} yet, so there is nothing to acknowledge")
+                raise AlertError(f"alert {alert_id} was not sent yet, so there is nothing to acknowledge")
             return state_machine.acknowledge(record, at, by=author, note=safe_note)
 
         return self._decide(alert_id, step, now)
@@ -402,7 +402,7 @@ def _rename_evidence(item: Evidence, finding: Finding) -> Evidence:
 def _is_written(connection: Connection, applied: _Applied) -> bool:
     """Return whether a commit took place although its confirmation was lost: a row is stored as it was written.
 
-    If other processes have changed all of these rows since, the result is unknown and the transaction is repeated.
+    If other processes have changed all of these rows since, the result is unknown and the transaction is retried.
     That sends nothing twice, because an open alert only counts the second finding.
     """
     for record in applied.records:

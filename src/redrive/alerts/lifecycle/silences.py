@@ -65,7 +65,7 @@ class Silenced:
         """Return when the last silence of an alert ended; None if none has ended lately."""
         return max((silence.until for silence in self._ended if silence.covers(alert)), default=None)
 
-    def is_settled(self, alert: Alert) -> bool:
+    def is_handled(self, alert: Alert) -> bool:
         """Return whether an alert was acknowledged or resolved before or at the end of a silence of it."""
         moments = [moment for moment in (alert.acknowledged_at, alert.resolved_at) if moment is not None]
         if not moments or self.until(alert) is not None:
@@ -102,7 +102,7 @@ def check_silence(only: AlertFilter, length: timedelta, reason: str, *, conditio
     if not timedelta() < length <= MAX_LENGTH:
         raise AlertError("a silence must last for more than 0 seconds, and a year at most")
     if not reason.strip():
-        raise AlertError("a silence needs a reason, for those who wonder why they were not told")
+        raise AlertError("a silence needs a reason, which is shown with it")
     known = {*CONDITIONS, CUSTOM, *conditions}
     for name in only.conditions:
         if name not in known:

@@ -138,16 +138,16 @@ def _quiet_seconds(record: AlertRecord, settings: AlertSettings) -> float:
 
 
 def pass_time(
-    record: AlertRecord, now: datetime, settings: AlertSettings, *, after_silence: bool = False, repeats: bool = True
+    record: AlertRecord, now: datetime, settings: AlertSettings, *, after_silence: bool = False, scheduled: bool = True
 ) -> AlertChange:
-    """Open, repeat or resolve an alert because time has passed.
+    """Open an alert, send it again, or resolve it, because time has passed.
 
     Args:
         record: The alert.
         now: The current time.
         settings: The alert settings.
         after_silence: Whether a silence of the alert has ended since it was last sent.
-        repeats: Whether the alert is sent again by its schedule.
+        scheduled: Whether the alert is sent again by its schedule.
     """
     alert = record.alert
     if alert.gone_since is not None:
@@ -157,7 +157,7 @@ def pass_time(
     if change.messages or change.record is None:
         return change
     alert = change.record.alert
-    interval = settings.repeat.get(alert.urgency) if repeats else None
+    interval = settings.repeat.get(alert.urgency) if scheduled else None
     if alert.status is not AlertStatus.OPEN or alert.told_at is None:
         return change
     if not after_silence and (interval is None or now - alert.told_at < timedelta(seconds=interval)):
@@ -290,7 +290,7 @@ def _update(record: AlertRecord, now: datetime) -> AlertChange:
         since=min(record.alert.since, began) if record.is_notified else began,
     )
     if record.peak is None:
-        if not lead.has_held(now):
+        if not lead.has_lasted(now):
             return AlertChange(replace(record, alert=alert))
         opened = replace(alert, status=AlertStatus.OPEN, opened_at=alert.opened_at or now, told_at=now)
         return AlertChange(_notified(replace(record, alert=opened, peak=alert.urgency)), (What.OPENED,))

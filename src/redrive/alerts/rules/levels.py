@@ -41,7 +41,7 @@ _SLOTS = (
 
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_KEPT = "they are kept until somebody decides: replay them when the cause is mended, or discard them with a note"
+_KEPT = "they are kept until an operator decides: replay them when the cause is fixed, or discard them with a note"
 
 
 def pending(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
@@ -201,12 +201,12 @@ def slots(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
 
 def _slot_finding(slot: Slot, settings: AlertSettings) -> Finding:
     limit = settings.thresholds.slot_bytes
-    reads = "its consumer is too slow" if slot.active else "nobody reads from it"
+    reads = "its consumer is too slow" if slot.active else "no consumer reads from it"
     facts = Facts(
         impact="the server keeps all of its log since then, and stops when its disk is full",
         measured={"behind by bytes": slot.lag_bytes, "threshold": limit},
         sql=_SLOTS,
-        next_step="nothing frees it but its consumer: start that again, or drop the slot if nobody needs it",
+        next_step="only its consumer frees it: restart that, or drop the slot if it is not needed",
     )
     return make_finding(
         "slot_lag",
@@ -232,25 +232,25 @@ def consumers(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
 
 def _lag_finding(lag: Lag, settings: AlertSettings) -> Finding | None:
     limits = settings.thresholds
-    said: list[str] = []
+    excess: list[str] = []
     measured: dict[str, float] = {}
     if lag.messages is not None and lag.messages > limits.lag_messages:
-        said.append(f"by {counted(lag.messages, 'message')} ({limits.lag_messages:,} is the limit)")
+        excess.append(f"by {counted(lag.messages, 'message')} ({limits.lag_messages:,} is the limit)")
         measured |= {"messages": lag.messages, "threshold": limits.lag_messages}
     if lag.seconds is not None and lag.seconds > limits.lag_seconds:
-        said.append(f"by {span(lag.seconds)} ({span(limits.lag_seconds)} is the limit)")
+        excess.append(f"by {span(lag.seconds)} ({span(limits.lag_seconds)} is the limit)")
         measured |= {"seconds": lag.seconds, "threshold of seconds": limits.lag_seconds}
-    if not said:
+    if not excess:
         return None
     facts = Facts(
         measured=measured,
         commands=() if lag.look is None else (lag.look,),
-        next_step="it goes on to read; if it does not catch up, see whether it runs, and whether it is fast enough",
+        next_step="it continues to read; if it does not catch up, check whether it runs, and whether it is fast enough",
     )
     return make_finding(
         "consumer_lag",
         Subject(kind="consumer", name=lag.consumer),
-        f"consumer {short(lag.consumer)} is behind {' and '.join(said)}",
+        f"consumer {short(lag.consumer)} is behind {' and '.join(excess)}",
         facts,
         key=f"lag:{lag.consumer}",
         evidence=f"level:lag:{lag.consumer}",
@@ -291,7 +291,7 @@ def _old_letters_finding(letters: PendingLetters, snapshot: LevelSnapshot, setti
             command("dlq", "discard", "--pipeline", name, "--note", "WHY"),
         ),
         sql=letters_sql(f"pipeline_name = {text(name)}"),
-        next_step="open letters are never removed unasked: replay them when the cause is fixed, or discard them",
+        next_step="open letters are never removed automatically: replay them when the cause is fixed, or discard them",
     )
     return make_finding(
         "old_letters",

@@ -20,7 +20,7 @@ from redrive.alerts.delivery.format import (
     wall,
     whole,
 )
-from redrive.alerts.facts.run_history import due_by, facts_of, goes_on, short_id, stale, usual, zone_of
+from redrive.alerts.facts.run_history import due_by, facts_of, on_restart, short_id, stale, usual, zone_of
 from redrive.alerts.facts.snapshot import (
     DueRun,
     DueTask,
@@ -90,7 +90,7 @@ def _missed_finding(due: DueRun, snapshot: LevelSnapshot, settings: AlertSetting
             next_step=(
                 "nothing starts it but your scheduler: see why that did not, and run it"
                 if not due.started
-                else "it does not go on by itself: see why it ended, and run it again"
+                else "it does not resume by itself: see why it ended, and run it again"
             ),
         )
     facts = replace(facts, impact=stale(due, due.sla, zone, now), sla=due.sla)
@@ -108,12 +108,12 @@ def _missed_finding(due: DueRun, snapshot: LevelSnapshot, settings: AlertSetting
 def _under_way(run: RunSnapshot, at: str, settings: AlertSettings, snapshot: LevelSnapshot) -> tuple[str, Facts]:
     name = short(run.subject.name)
     if run.status == "running" and not run.lost:
-        title, step = f"{name} still runs, and it was due at {at}", "it goes on until it is complete"
+        title, step = f"{name} still runs, and it was due at {at}", "it continues until it is complete"
     else:
         how = "is lost" if run.lost else f"is {run.status}"
         title, step = (
             f"{name} {how}, and it was due at {at}",
-            f"nothing but your scheduler starts it again: {goes_on(run)}",
+            f"nothing but your scheduler starts it again: {on_restart(run)}",
         )
     return title, facts_of(run, settings, snapshot.now, next_step=step)
 
@@ -135,11 +135,11 @@ def _lost_finding(run: RunSnapshot, snapshot: LevelSnapshot, settings: AlertSett
     done = f"{run.tasks_done:,} of {counted(run.tasks_total, 'task')}" if run.tasks_total else None
     done = done or f"{counted(run.written, 'row')} written"
     if run.lost:
-        title = f"{name} has died while it ran: no process is behind it any more ({done})"
-        step = f"nothing but your scheduler starts it again: {goes_on(run)}"
+        title = f"{name} is lost: its executor was killed, or its lease expired ({done})"
+        step = f"nothing but your scheduler starts it again: {on_restart(run)}"
     else:
-        title = f"{name} has failed or died {run.failures:,} times, and runs once more ({done})"
-        step = "it goes on until it is complete, or ends as it did before: see what kills it, memory first"
+        title = f"{name} has failed or been killed {run.failures:,} times, and runs again ({done})"
+        step = "it continues until it is complete, or fails as before: see what kills it, memory first"
     return make_finding(
         "retries_exhausted",
         run.subject,
@@ -259,8 +259,8 @@ def _late_task(run: RunSnapshot, task: DueTask, settings: AlertSettings, now: da
 def _next_step(run: RunSnapshot, now: datetime) -> str:
     if run.status == "running" and not run.lost:
         retry = "" if run.next_retry is None else f"; the next retry of a task is at {clock(run.next_retry, now)}"
-        return f"the run goes on until it is complete{retry}"
-    return f"nothing but your scheduler starts it again: {goes_on(run)}"
+        return f"the run continues until it is complete{retry}"
+    return f"nothing but your scheduler starts it again: {on_restart(run)}"
 
 
 def under_way(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:

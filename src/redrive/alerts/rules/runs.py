@@ -11,11 +11,11 @@ from redrive.alerts.conditions import TIERS, make_finding
 from redrive.alerts.config.settings import AlertSettings
 from redrive.alerts.delivery.format import clock, command, counted, letters_sql, percent, short, span, text, wall
 from redrive.alerts.facts.run_history import (
-    about_letters,
     daily_of,
     due_by,
     facts_of,
-    goes_on,
+    letter_commands,
+    on_restart,
     short_id,
     sql_of_letters,
     usual,
@@ -26,7 +26,7 @@ from redrive.alerts.lifecycle.evidence import shared_cause
 from redrive.model.alerts import Finding, Subject
 from redrive.model.calls import Kind
 
-HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
+RETRYABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
 """Kinds of errors that may be gone when the run is restarted. All other kinds need an operator, including unknown
 errors, a row error that ended a whole run, and too little memory for the smallest batch."""
 
@@ -44,7 +44,7 @@ def errors(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgemen
     if run.ended_at is not None and run.last_complete is not None and run.last_complete > run.ended_at:
         return Judgement()  # a later run has completed since
     # A task with a permanent error is a dead letter with its own alert, so a failed task has exhausted its retries.
-    is_retryable = run.subject.kind == "flow" or run.error_kind in HEALS
+    is_retryable = run.subject.kind == "flow" or run.error_kind in RETRYABLE
     finding = _retries_exhausted(run, settings, now) if is_retryable else _permanent_error(run, settings, now)
     return Judgement(findings=(finding,), judged=frozenset({finding.evidence}))
 
@@ -52,7 +52,7 @@ def errors(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgemen
 def _permanent_error(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
     name, service = short(run.subject.name), run.error_service
     refused = run.error_kind == Kind.AUTH
-    what = "a credential was refused" if refused else "an error that does not heal"
+    what = "a credential was refused" if refused else "a permanent error"
     title, group_title = f"{name} has failed, {what}: {_why(run)}", f"have failed, {what}: {_cause(run)}"
     if _has_exited(run):
         title, group_title = f"{name} was stopped: {_exit(_why(run))}", f"were stopped: {_exit(_cause(run))}"
@@ -60,7 +60,7 @@ def _permanent_error(run: RunSnapshot, settings: AlertSettings, now: datetime) -
         run,
         settings,
         now,
-        next_step=f"nothing is repeated: this does not heal by itself. Once it is mended, {goes_on(run)}",
+        next_step=f"a retry cannot help, so nothing is retried. Once the cause is fixed, {on_restart(run)}",
         commands=() if service is None else (command("services", "show", service),),
     )
     return make_finding(
@@ -92,7 +92,7 @@ def _exit(reason: str) -> str:
 
 def _retries_exhausted(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Finding:
     name, service = short(run.subject.name), run.error_service
-    step = f"nothing but your scheduler starts it again: {goes_on(run)}"
+    step = f"nothing but your scheduler starts it again: {on_restart(run)}"
     commands: tuple[str, ...] = ()
     if service is not None:
         probe = "" if run.next_probe is None else f", the next at {clock(run.next_probe, now)}"
@@ -103,9 +103,9 @@ def _retries_exhausted(run: RunSnapshot, settings: AlertSettings, now: datetime)
     if run.ended_at is not None and settings.recovery:
         grace = run.ended_at + timedelta(seconds=settings.recovery)
         step += f"; grace period for its recovery: until {clock(grace, now)}"
-    title = f"{name} has failed, and its retries are spent: {_why(run)}"
+    title = f"{name} has failed, and its retries are exhausted: {_why(run)}"
     if run.status != "failed":
-        title = f"{name}: tasks have failed, and their retries are spent: {_why(run)}"
+        title = f"{name}: tasks have failed, and their retries are exhausted: {_why(run)}"
     return make_finding(
         "retries_exhausted",
         run.subject if service is None else Subject(kind="service", name=service),
@@ -116,7 +116,7 @@ def _retries_exhausted(run: RunSnapshot, settings: AlertSettings, now: datetime)
         since=run.ended_at,
         persist=settings.recovery,
         group=_group(run, settings) if service is None else None,
-        group_title=f"have failed, and their retries are spent: {_cause(run)}",
+        group_title=f"have failed, and their retries are exhausted: {_cause(run)}",
     )
 
 
@@ -133,7 +133,7 @@ def _cause(run: RunSnapshot) -> str:
 
 def _why(run: RunSnapshot) -> str:
     causes = "; ".join(run.failed)
-    return causes or run.reason or run.error_type or "it does not say why"
+    return causes or run.reason or run.error_type or "it gives no reason"
 
 
 def late(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
@@ -153,11 +153,11 @@ def late(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
         return Judgement()
     due = wall(sla, zone_of(run, settings), now)
     missed = span((done - sla).total_seconds())
-    step = f"it was due, and does not come by itself: {goes_on(run)}"
+    step = f"it was due, and does not restart by itself: {on_restart(run)}"
     if complete:
         title, step = f"{name} is complete, {missed} late: it was due at {due}", "it is complete: nothing is left to do"
     elif run.status == "running" and not run.lost:
-        title, step = f"{name} still runs, and was due at {due}, {missed} ago", "it goes on until it is complete"
+        title, step = f"{name} still runs, and was due at {due}, {missed} ago", "it continues until it is complete"
     else:
         title = f"{name} is {'lost' if run.lost else run.status}, and was due at {due}, {missed} ago"
     measured = {"late by": (done - sla).total_seconds(), "threshold": settings.thresholds.sla_grace}
@@ -212,7 +212,7 @@ def rejects(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
         settings,
         now,
         next_step=step,
-        commands=about_letters(run),
+        commands=letter_commands(run),
         sql=sql_of_letters(run.run_id),
         measured={"rejected": run.rejected, "read": run.read},
     )
@@ -267,12 +267,12 @@ def few_rows(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgem
 
 
 def growing(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """Whether more and more rows are rejected from run to run."""
+    """Return a pipeline that rejects more rows with each run."""
     if run.subject.kind == "flow":
         return Judgement()
     evidence, limits = f"run:{run.subject.ident}:growing", settings.thresholds
     runs = max(2, limits.growing_runs)
-    past = [one.rejected for one in run.history if one.status in _COUNTED]
+    past = [past_run.rejected for past_run in run.history if past_run.status in _COUNTED]
     counts = [*reversed(past[: runs - 1]), run.rejected]
     rises = len(counts) == runs and all(before < after for before, after in pairwise(counts))
     if not rises or run.rejected < limits.growing_least or run.rejected < limits.growing_rise * counts[0]:
@@ -286,8 +286,8 @@ def growing(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
             run,
             settings,
             now,
-            next_step="runs go on, and quarantine what is bad; what changed in the source or the checks is to be found",
-            commands=about_letters(run),
+            next_step="runs continue and quarantine the rejected rows; find what changed in the source or the checks",
+            commands=letter_commands(run),
             sql=sql_of_letters(run.run_id),
             measured={"rising over runs": runs, "threshold": limits.growing_runs},
         ),
@@ -299,7 +299,7 @@ def growing(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgeme
 
 
 def took(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Judgement:
-    """How long it took, beside what is usual; and that it does not run any more."""
+    """Return a complete run that took longer than usual; any ended run withdraws the level of its duration."""
     level = f"level:duration:{run.subject.ident}"
     if run.status != "complete":
         return _no_finding(level)
@@ -333,7 +333,7 @@ def duration(
             run,
             settings,
             now,
-            next_step="it goes on until it is done" if runs else "it is complete: nothing is left to do but to see why",
+            next_step="it continues until it is done" if runs else "it is complete: check why it took longer",
             measured={"seconds": run.seconds, "threshold": limit},
         ),
         key=f"duration:{run.subject.ident}",
@@ -365,8 +365,8 @@ def _dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Iterator[
             settings,
             now,
             next_step=(
-                "it is not tried again, and what comes after it is held; everything else goes on. "
-                "When it is mended, send it back, or accept it as it is, and run the flow again"
+                "it is not retried, and the tasks after it are blocked; everything else continues. "
+                "When the cause is fixed, retry it, or accept it as it is, and run the flow again"
             ),
             commands=(
                 command("tasks", "retry", "--cause", cause, "--run", short_id(run.run_id)),
@@ -377,13 +377,13 @@ def _dead(run: RunSnapshot, settings: AlertSettings, now: datetime) -> Iterator[
         yield make_finding(
             "dead_task",
             run.subject,
-            f"{short(run.subject.name)}: {short(tasks)}{many} waits for a person: {groups[0].reason}",
+            f"{short(run.subject.name)}: {short(tasks)}{many} waits for an operator: {groups[0].reason}",
             replace(facts, error=groups[0].reason, cause=cause, letters=count),
             key=f"task:{run.subject.ident}:{cause}",
             evidence=f"dead:{run.run_id}:{cause}",
             since=run.ended_at,
             group=shared_cause(groups[0].reason, kind=groups[0].kind, subject=run.subject, settings=settings),
-            group_title=f"have tasks that wait for a person: {groups[0].reason}",
+            group_title=f"have tasks that wait for an operator: {groups[0].reason}",
         )
 
 

@@ -18,7 +18,7 @@ from redrive.calls.metrics.window import MINUTES_KEPT
 from redrive.model.alerts import Facts, Finding, Subject
 
 _MINUTE = timedelta(minutes=1)
-_WAITING = "runs that need it wait, or fail and go on from their checkpoints when they are started again"
+_WAITING = "runs that need it wait, or fail and resume from their checkpoints when they are restarted"
 _RENEW = (
     "calls that need it fail at once, and nothing renews it: put a valid credential in place, then run again what has "
     "failed"
@@ -135,34 +135,36 @@ def outage(
 ) -> Outage | None:
     """Return the last outage, if it still counts: the service is down, was so not long ago, or fails on and off.
 
-    A short stretch of which half went well is no part of it: of a service that is seldom called, that is one attempt
-    that failed and a retry that did not.
+    A short period in which half of the attempts succeeded does not count: in a rarely called service, that is one
+    failed attempt and a successful retry.
     """
-    known = [one for one in minutes if one.attempts > 0 and now - within <= one.at <= now]
+    known = [minute for minute in minutes if minute.attempts > 0 and now - within <= minute.at <= now]
     chain: list[FailurePeriod] = []
-    for one in failure_periods(known, now, limits):
-        if not one.is_outage(limits) and 2 * one.faults <= one.attempts:
+    for period in failure_periods(known, now, limits):
+        if not period.is_outage(limits) and 2 * period.faults <= period.attempts:
             continue
-        if chain and (one.begins - chain[-1].ends).total_seconds() > limits.flap_seconds:
+        if chain and (period.begins - chain[-1].ends).total_seconds() > limits.flap_seconds:
             chain = []
-        chain.append(one)
+        chain.append(period)
     if not chain:
         return None
     lasts = limits.silence if chain[-1].unbroken else limits.flap_seconds
     if (now - chain[-1].ends).total_seconds() > lasts:
         return None
-    if not any(one.is_outage(limits) for one in chain) and not _flaps(chain, known, limits):
+    if not any(period.is_outage(limits) for period in chain) and not _flaps(chain, known, limits):
         return None
-    return Outage(tuple(chain), sum(one.attempts for one in known if chain[0].begins <= one.at <= chain[-1].last))
+    return Outage(
+        tuple(chain), sum(minute.attempts for minute in known if chain[0].begins <= minute.at <= chain[-1].last)
+    )
 
 
 def _flaps(chain: Sequence[FailurePeriod], minutes: Iterable[Minute], limits: Thresholds) -> bool:
     """Return whether the service failed `flap_times` times, and for a large part of the time between."""
-    times, known = max(2, limits.flap_times), [one.at for one in minutes if one.attempts > 0]
-    for place in range(len(chain) - times + 1):
-        turns = chain[place : place + times]
-        between = sum(turns[0].begins <= at <= turns[-1].last for at in known)
-        bad, faults = sum(one.minutes for one in turns), sum(one.faults for one in turns)
+    times, known = max(2, limits.flap_times), [minute.at for minute in minutes if minute.attempts > 0]
+    for start in range(len(chain) - times + 1):
+        periods = chain[start : start + times]
+        between = sum(periods[0].begins <= at <= periods[-1].last for at in known)
+        bad, faults = sum(period.minutes for period in periods), sum(period.faults for period in periods)
         if faults >= limits.down_faults and bad >= _FLAPPING * between:
             return True
     return False
@@ -215,16 +217,16 @@ def _may_fail_again(service: ServiceSnapshot, now: datetime, limits: Thresholds)
 def refused(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return services that permanently rejected a credential and have not answered successfully since.
 
-    A refusal counts for a quarter of an hour at least, whatever succeeds: a page too many is better than a credential
-    that only some processes have.
+    A rejection counts for at least a quarter of an hour even if other calls succeed, because it may be that only some
+    processes have a valid credential.
     """
     now = snapshot.now
     findings = []
     for service in _services(snapshot):
         limits = settings.limits_of(service.name)
         at = service.last_auth_failure or (now if service.failed_auth else None)
-        healed = at is not None and service.last_success is not None and service.last_success >= at
-        if at is None or (healed and now - at >= _REFUSAL) or (now - at).total_seconds() >= limits.auth_silence:
+        recovered = at is not None and service.last_success is not None and service.last_success >= at
+        if at is None or (recovered and now - at >= _REFUSAL) or (now - at).total_seconds() >= limits.auth_silence:
             continue
         often = f" {counted(service.failed_auth, 'time')} within the hour" if service.failed_auth else ""
         findings.append(
@@ -255,7 +257,7 @@ def client_errors(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement
             service,
             snapshot,
             f"{short(service.name)} answered {counted(count, 'call')} with a 4xx within the hour",
-            next_step="these calls are not repeated: the request, or what it asks for, has to change",
+            next_step="these calls are not retried: the request, or what it asks for, has to change",
             measured={"calls within the hour": count, "threshold": settings.limits_of(service.name).client_errors},
         )
         for service, count in refused_calls.items()
@@ -321,9 +323,9 @@ def calls_failing(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement
 def retries(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return services that need more retries for each success than is usual at this hour.
 
-    Retries of an outage are reported as that. Where many are needed, and there are too few calls to judge or nothing to
-    compare them with, nothing is concluded: an alert that is open stays open. So it does while there are fewer than it
-    takes to open it, but clearly more than usual: figures near the limit are now above it, now below.
+    Retries during an outage are reported as the outage. If many retries are needed, but there are too few calls to
+    judge or no baseline, an open alert stays open. It also stays open while retries are below the limit but clearly
+    above the usual value, because values near the limit alternate.
     """
     findings, left = [], _services_with_outage(snapshot, settings)
     for service in _services(snapshot):
@@ -361,17 +363,16 @@ def retries(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
 def _chance(past: Sequence[tuple[int, int]], total: int, spreads: float) -> float:
     """Return how many events of a total may still be chance, by what they were on earlier days.
 
-    Counts vary by the root of what is expected, more where little is known of earlier days, and by as much as they did
-    from day to day. The last term is for small counts, which are lopsided: (√e + s/2)² = e + s·√e + s²/4.
-
-    past  for each day, how many events there were of what total
+    Counts vary by the square root of the expected value, more if earlier days have few calls, and as much as they did
+    from day to day. The last term is for small counts, whose distribution is skewed: (√e + s/2)² = e + s·√e + s²/4.
+    `past` has, for each day, the number of events and the total.
     """
-    days = [(one, of) for one, of in past if of > 0]
+    days = [(count, of) for count, of in past if of > 0]
     known = sum(of for _, of in days)
-    usual = sum(one for one, _ in days) / known
+    usual = sum(count for count, _ in days) / known
     expected, from_day_to_day = total * usual, 0.0
-    if len(days) >= _DAYS_LEAST:  # weighed by calls: a day of which a quarter of an hour is known says little
-        squares = sum(of * (one / of - usual) ** 2 for one, of in days) / known
+    if len(days) >= _DAYS_LEAST:  # weighted by calls, because a day with a quarter of an hour means little
+        squares = sum(of * (count / of - usual) ** 2 for count, of in days) / known
         from_day_to_day = total * sqrt(squares * len(days) / (len(days) - 1))
     by_chance = sqrt(expected * (1 + total / known))
     return expected + spreads * max(by_chance, from_day_to_day) + spreads**2 / 4

@@ -18,11 +18,12 @@ _log = logging.getLogger("redrive.alerts")
 
 
 class DeliveryFailed(Exception):
-    """A try has failed.
+    """A delivery failed.
 
-    reason       one sentence for a person, secrets masked
-    permanent    trying again is of no use: a person must change something
-    retry_after  seconds for which the receiver asks to be left alone
+    Attributes:
+        reason: One sentence for the operator, with secrets masked.
+        permanent: Whether a retry cannot help, because the operator must change something.
+        retry_after: Seconds that the receiver asks to wait.
     """
 
     def __init__(self, reason: str, *, permanent: bool = False, retry_after: float | None = None) -> None:
@@ -33,28 +34,29 @@ class DeliveryFailed(Exception):
 
 
 def deliver(channel: Channel, message: Message) -> None:
-    """Deliver a message, within about `channel.timeout` seconds; what goes wrong is a `DeliveryFailed`.
+    """Deliver a message within about `channel.timeout` seconds.
 
-    No part of the channel's address or credentials is in the failure, nor in what led to it.
+    Raises:
+        DeliveryFailed: The delivery failed. Neither the error nor its cause contains the address or credentials.
     """
-    failed = _tried(channel, message)
+    failed = _try(channel, message)
     if failed is not None:
-        raise failed  # outside of any `except`, so that it has no context to be shown with
+        raise failed  # outside of any `except`, so that it has no context
 
 
-def _tried(channel: Channel, message: Message) -> DeliveryFailed | None:
+def _try(channel: Channel, message: Message) -> DeliveryFailed | None:
     try:
         _send(channel, message)
     except DeliveryFailed as failure:
-        found = failure
-    except Exception as error:  # the sender has other messages to send, whatever is wrong with this one
-        found = DeliveryFailed(f"{type(error).__name__}: {error}")
+        failed = failure
+    except Exception as error:  # the sender continues with other messages
+        failed = DeliveryFailed(f"{type(error).__name__}: {error}")
     else:
         return None
     return DeliveryFailed(
-        concealed(found.reason, channel.target, *channel.headers.values()),
-        permanent=found.permanent,
-        retry_after=found.retry_after,
+        concealed(failed.reason, channel.target, *channel.headers.values()),
+        permanent=failed.permanent,
+        retry_after=failed.retry_after,
     )
 
 
@@ -88,8 +90,8 @@ def _send(channel: Channel, message: Message) -> None:
 
 
 def _send_to_log(message: Message) -> None:
-    """Log it, with the whole document as `extra["alert"]` for handlers that write JSON."""
-    _log.log(_level(message), "%s", _in_a_line(message), extra={"alert": message.document()})
+    """Log a message, with the whole document as `extra["alert"]` for handlers that write JSON."""
+    _log.log(_level(message), "%s", _single_line(message), extra={"alert": message.document()})
 
 
 def _level(message: Message) -> int:
@@ -98,38 +100,38 @@ def _level(message: Message) -> int:
     return logging.ERROR if message.urgency is Severity.P1 else logging.WARNING
 
 
-def _in_a_line(message: Message) -> str:
-    told = [message.headline]
+def _single_line(message: Message) -> str:
+    parts = [message.headline]
     more = [(line.label, line.value) for line in message.lines if line.label in ("Impact", "Cause", "Resolved")]
     more.append(("Error", message.error or ""))
-    told += [f"{label}: {value}" for label, value in more if value and value not in message.headline]
+    parts += [f"{label}: {value}" for label, value in more if value and value not in message.headline]
     if message.next_step:
-        told.append(f"Next: {message.next_step}")
+        parts.append(f"Next: {message.next_step}")
     if message.commands:
-        told.append(f"See: {message.commands[0]}")
-    return " | ".join(" ".join(part.split()) for part in told)
+        parts.append(f"See: {message.commands[0]}")
+    return " | ".join(" ".join(part.split()) for part in parts)
 
 
-# ── without the address of the channel ────────────────────────────────────────────────────────────────────────────────
+# ── hiding the address of the channel ─────────────────────────────────────────────────────────────────────────────────
 
 _LONGEST = 500
 _END = 300
-# Who a mail is for is no secret, and a mail server names the one it refuses.
+# The addressees of a mail are no secret, and a mail server names the one that it rejects.
 _ADDRESSES = frozenset({"to", "cc", "bcc", "from", "reply"})
 _WORDS = re.compile(r"[\s/=:&?#@,;|]+")
 
 
 def concealed(text: str, *targets: str | tuple[str, ...]) -> str:
-    """The text in one line, without secrets and without any part of a channel's target that could be one."""
+    """Return the text on one line, without secrets and without any part of a channel's target that may be one."""
     for target in targets:
         text = _without(text, target)
     return safe_line(text, _LONGEST)
 
 
 def end_of(output: str, target: str | tuple[str, ...]) -> str:
-    """The end of what a program has printed, where it says why it failed; concealed before it is cut."""
-    said = safe_line(_without(output, target), len(output))
-    return said if len(said) <= _END else f"…{said[1 - _END :]}"
+    """Return the end of the output of a program, which usually has the reason of a failure, without secrets."""
+    shown = safe_line(_without(output, target), len(output))  # masked before it is cut
+    return shown if len(shown) <= _END else f"…{shown[1 - _END :]}"
 
 
 def _without(text: str, target: str | tuple[str, ...]) -> str:
@@ -139,7 +141,7 @@ def _without(text: str, target: str | tuple[str, ...]) -> str:
 
 
 def _pieces(target: str | tuple[str, ...]) -> Iterator[str]:
-    # The name of the program is none: without it nobody finds out why it cannot be started.
+    # The name of a program is not hidden, because it is needed to find out why it cannot be started.
     for word in target[1:] if isinstance(target, tuple) else (target,):
         if "://" not in word:
             yield from _of_word(word)
@@ -152,7 +154,7 @@ def _pieces(target: str | tuple[str, ...]) -> Iterator[str]:
 
 def _of_word(word: str) -> Iterator[str]:
     parts = [word, *_WORDS.split(word)]
-    yield from _telling([*parts, *map(unquote, parts)])
+    yield from _distinctive([*parts, *map(unquote, parts)])
 
 
 def _of_query(query: str) -> Iterator[str]:
@@ -169,18 +171,18 @@ def _of_url(url: str) -> Iterator[str]:
     except ValueError:
         return
     yield from _long_enough([*found, *map(unquote, found)])
-    if parts.username is not None:  # as it is sent, and as a receiver may repeat it
+    if parts.username is not None:  # as it is sent, and as a receiver may return it
         words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         yield base64.b64encode(words.encode()).decode()
-    yield from _telling(parts.netloc.split("."))  # some receivers are known by a name that nobody can guess
+    yield from _distinctive(parts.netloc.split("."))  # the host names of some receivers are secrets
 
 
 def _long_enough(parts: Iterable[str]) -> Iterator[str]:
     return (part for part in parts if len(part) >= 4)
 
 
-def _telling(parts: Iterable[str]) -> Iterator[str]:
-    """Those that are no mere words: to hide every `api` of a sentence would hide its meaning."""
+def _distinctive(parts: Iterable[str]) -> Iterator[str]:
+    """Yield the parts that are not common words: a sentence with every `api` hidden cannot be understood."""
     for part in parts:
         if len(part) >= 8 or (len(part) >= 4 and any(letter.isdigit() for letter in part)):
             yield part

@@ -1,8 +1,8 @@
-"""Anything that apprise speaks, in a process of its own.
+"""The channel `apprise`: a message is sent by apprise in its own process.
 
-apprise logs addresses with their credentials at its lowest levels, and so do libraries that it uses; it tells failures
-by logging them, and what hangs in it cannot be ended. In another process none of that touches the pipeline's. That
-process runs `main`: it reads an order on stdin and prints an answer of one line.
+apprise logs addresses with their credentials at its lowest levels, and so do libraries that it uses. It reports
+failures by logging them, and a call that hangs in it cannot be stopped. In its own process none of that affects the
+pipeline. That process runs `main`: it reads an order on stdin and prints an answer of one line.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from redrive.alerts.delivery.channels.webhook import address
 from redrive.alerts.delivery.message import Message
 from redrive.model.alerts import Severity, What
 
-# The address is given on stdin: the words of a command can be read by everybody on the machine.
+# The address is passed on stdin, because every user of the machine can read the words of a command.
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from redrive.alerts.delivery.channels.apprise import main; main()"
 
 
 def send(channel: Channel, message: Message) -> None:
-    """Have it sent, in the form that the service takes."""
+    """Send a message in the format that the service takes."""
     if not sys.executable:
-        raise DeliveryFailed("apprise needs a Python interpreter, and this program does not say where its own is")
+        raise DeliveryFailed("apprise needs a Python interpreter, and sys.executable of this program is empty")
     order = {
         "url": address(channel),
         "title": message.headline,
@@ -56,7 +56,7 @@ def send(channel: Channel, message: Message) -> None:
 
 
 def _type(message: Message) -> str:
-    """How apprise is to colour it."""
+    """Return the type of the notification, by which apprise colours it."""
     if message.what is What.RESOLVED:
         return "success"
     if message.what in (What.ACKNOWLEDGED, What.TEST):
@@ -65,29 +65,29 @@ def _type(message: Message) -> str:
 
 
 _WARNING = ("WARNING", "ERROR", "CRITICAL")
-# What apprise logs as mere details is why it failed.
+# apprise logs the reason of a failure as details.
 _WHY = ("Socket Exception", "Response Details")
 
 
 def main() -> None:
     """Read the order, send, answer."""
     order = json.loads(sys.stdin.buffer.read())
-    if hasattr(signal, "alarm"):  # should who waits for it be killed, nobody else would end it
+    if hasattr(signal, "alarm"):  # if the parent is killed, nothing else stops this process
         signal.alarm(math.ceil(order["seconds"]) + 1)
     answer = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)  # services may print, and nothing but the answer is to be read
+    os.dup2(nowhere, 1)  # services may print, and only the answer must be on stdout
     os.dup2(nowhere, 2)
     try:
-        reason, permanent = _sent(order)
-    except Exception as error:  # of foreign code; nobody would see its traceback
+        reason, permanent = _notify(order)
+    except Exception as error:  # errors of foreign code: their traceback would be lost
         reason, permanent = f"{type(error).__name__}: {error}", False
     os.write(answer, json.dumps({"reason": reason, "permanent": permanent}).encode() + b"\n")
-    os._exit(0)  # not held up by threads that services have left
+    os._exit(0)  # without waiting for threads of services
 
 
-def _sent(order: dict[str, Any]) -> tuple[str | None, bool]:
-    """Why it could not be sent, and whether it never can be."""
+def _notify(order: dict[str, Any]) -> tuple[str | None, bool]:
+    """Send; return why that failed, or None, and whether the failure is permanent."""
     try:
         with require_extra("alerts"):
             import apprise
@@ -117,11 +117,11 @@ def _sent(order: dict[str, Any]) -> tuple[str | None, bool]:
     )
     if result:
         return None, False
-    return _reason(result) or "apprise could not deliver it, and does not say why", False
+    return _reason(result) or "apprise could not deliver it and gives no reason", False
 
 
 def _form(service: Any, order: dict[str, Any]) -> tuple[Any, str]:
-    """Markdown where the service shows it, else plain text; what takes only HTML is given Markdown to make it of."""
+    """Return Markdown if the service shows it, else plain text; apprise makes HTML from Markdown."""
     from apprise import NotifyFormat
 
     for form, body in ((NotifyFormat.MARKDOWN, order["markdown"]), (NotifyFormat.TEXT, order["plain"])):
@@ -131,9 +131,9 @@ def _form(service: Any, order: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _reason(result: Any) -> str:
-    told = (
+    reasons = (
         " ".join(entry.message.split())[:1_000]
         for entry in result.logs()
         if entry.level in _WARNING or entry.message.startswith(_WHY)
     )
-    return "; ".join(dict.fromkeys(told))[:3_000]
+    return "; ".join(dict.fromkeys(reasons))[:3_000]

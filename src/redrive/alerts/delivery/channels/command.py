@@ -19,7 +19,7 @@ from redrive.alerts.delivery.message import Message
 
 
 def send(channel: Channel, message: Message) -> None:
-    """Run it; an exit code other than 0 is a failure, with the end of what it printed as the reason."""
+    """Run the command; an exit code other than 0 is a failure, with the end of its output as the reason."""
     words = shlex.split(channel.target) if isinstance(channel.target, str) else list(channel.target)
     if not words:
         raise DeliveryFailed("the channel has no command", permanent=True)
@@ -32,13 +32,13 @@ def send(channel: Channel, message: Message) -> None:
     else:
         if ended.code == 0:
             return
-        said = end_of(ended.output, channel.target)
-        failed = DeliveryFailed(f"the command {_outcome(ended, channel.timeout)}" + (f": {said}" if said else ""))
+        output = end_of(ended.output, channel.target)
+        failed = DeliveryFailed(f"the command {_outcome(ended, channel.timeout)}" + (f": {output}" if output else ""))
     raise failed
 
 
 def environment(message: Message) -> dict[str, str]:
-    """What a shell script needs without reading JSON."""
+    """Return environment variables for shell scripts, which need not read JSON."""
     return {
         "REDRIVE_ALERT_URGENCY": message.urgency.value,
         "REDRIVE_ALERT_WHAT": message.what.value,
@@ -64,9 +64,9 @@ def _signal(number: int) -> str:
 
 
 _TAIL = 4_000
-"""Bytes of output that are kept: the last, where programs say why they failed."""
-_LOOK = 0.02
-"""Seconds between two looks whether it has ended: its output may be held open by a child of its own for longer."""
+"""Bytes at the end of the output that are kept, since programs print the reason of a failure last."""
+_POLL = 0.02
+"""Seconds between two checks whether the program has ended; its output may be kept open longer by its children."""
 _GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -80,9 +80,10 @@ class ProcessEnded:
 
 
 def run(words: Sequence[str], given: bytes, *, environment: Mapping[str, str], seconds: float) -> ProcessEnded:
-    """Start a program, give it a text on stdin, and wait; at the end of its time it is killed with its children.
+    """Run a program with a text on stdin; after the timeout it is killed with its children.
 
-    What cannot be started is an OSError.
+    Raises:
+        OSError: The program cannot be started.
     """
     deadline = time.monotonic() + seconds
     process = subprocess.Popen(
@@ -95,7 +96,7 @@ def run(words: Sequence[str], given: bytes, *, environment: Mapping[str, str], s
     )
     with _Pipes(process, given) as pipes:
         while process.poll() is None and (left := deadline - time.monotonic()) > 0:
-            pipes.turn(min(_LOOK, left))
+            pipes.poll(min(_POLL, left))
         code = process.poll()
         if code is None:
             _stop(process, pipes)
@@ -104,7 +105,7 @@ def run(words: Sequence[str], given: bytes, *, environment: Mapping[str, str], s
 
 
 class _Pipes:
-    """Both ends at once: a program may print before it has read, or never read at all."""
+    """Both pipes of a program at once: it may print before it has read its input, or never read it."""
 
     def __init__(self, process: subprocess.Popen[bytes], given: bytes) -> None:
         assert process.stdin is not None
@@ -126,8 +127,8 @@ class _Pipes:
             self._input.close()
         self._output.close()
 
-    def turn(self, seconds: float) -> None:
-        """Pass on what there is; wait so long for there to be something."""
+    def poll(self, seconds: float) -> None:
+        """Read and write what is possible; wait this long for a pipe to be ready."""
         if not self._selector.get_map():
             time.sleep(seconds)
             return
@@ -135,7 +136,7 @@ class _Pipes:
             key.data()
 
     def drain(self) -> None:
-        """Take what is there already, but not what a child that lives on may yet write."""
+        """Read the output that exists, but not what a child that still runs may write later."""
         for _ in range(64):
             if not self._read():
                 return
@@ -145,7 +146,7 @@ class _Pipes:
             self._left = self._left[os.write(self._input.fileno(), self._left) :]
         except BlockingIOError:
             return
-        except OSError:  # it has read enough
+        except OSError:  # the program does not read any more
             self._left = self._left[:0]
         if not self._left:
             self._selector.unregister(self._input)
@@ -166,7 +167,7 @@ class _Pipes:
 def _stop(process: subprocess.Popen[bytes], pipes: _Pipes) -> None:
     for which in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, which)  # it leads a session of its own, so the number is its group's too
+            os.killpg(process.pid, which)  # the program leads its own session, so this is also the number of its group
         end = time.monotonic() + _GRACE
         while process.poll() is None and (left := end - time.monotonic()) > 0:
-            pipes.turn(min(_LOOK, left))
+            pipes.poll(min(_POLL, left))

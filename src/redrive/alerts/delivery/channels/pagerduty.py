@@ -29,7 +29,7 @@ _HASH = 40
 
 
 def send(channel: Channel, message: Message) -> None:
-    """Post the message's events, all within the channel's time; a repeated one changes nothing at PagerDuty."""
+    """Post the events of a message within the timeout; an event that is sent twice changes nothing at PagerDuty."""
     endpoint, routing_key = _where(address(channel))
     deadline = time.monotonic() + channel.timeout
     for event in events(message):
@@ -41,10 +41,10 @@ def send(channel: Channel, message: Message) -> None:
 
 
 def events(message: Message) -> Iterator[dict[str, Any]]:
-    """What is posted, without the routing key.
+    """Yield the events of a message, without the routing key.
 
-    Of a message about many, what is over or taken is said of each by its own key, for PagerDuty keeps them apart; what
-    is new is one incident: a storm must not ring a hundred times.
+    For a message about many alerts, resolved and acknowledged ones have their own events with their own keys, because
+    PagerDuty keeps an incident for each. New alerts are one incident, because a storm must not page a hundred times.
     """
     if message.kind == "alert":
         yield _event(_ACTIONS.get(message.what, "trigger"), message)
@@ -57,7 +57,7 @@ def events(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def dedup_key(key: str) -> str:
-    """The cause's key; of one that is too long its beginning and a hash."""
+    """Return the key of the alert; a key that is too long is cut and gets a hash."""
     if len(key) <= DEDUP_KEY:
         return key or "redrive"
     digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:_HASH]
@@ -87,22 +87,22 @@ def _event(action: Action, message: Message) -> dict[str, Any]:
 
 
 def _details(message: Message) -> dict[str, Any]:
-    told: dict[str, Any] = {line.label: line.value for line in message.lines}
+    values: dict[str, Any] = {line.label: line.value for line in message.lines}
     if message.parts:  # many lines of one label
-        told = {f"{number}. {line.label}": line.value for number, line in enumerate(message.lines, 1)}
-    told |= {
+        values = {f"{number}. {line.label}": line.value for number, line in enumerate(message.lines, 1)}
+    values |= {
         "Error": message.error,
         "Next": message.next_step,
         "Commands": list(message.commands),
         "SQL": message.sql,
         "Runbook": list(message.steps),
     }
-    told |= {line.label: line.value for line in message.details}
-    return {**{label: value for label, value in told.items() if value}, "alerts": list(message.alerts)}
+    values |= {line.label: line.value for line in message.details}
+    return {**{label: value for label, value in values.items() if value}, "alerts": list(message.alerts)}
 
 
 def _severity(message: Message) -> str:
-    # A test pages as the alert would that it stands for.
+    # A test pages like a real alert of its severity.
     may_be_over = message.kind == "alert" and message.what is not What.TEST
     over = may_be_over and all(alert.get("resolved_at") for alert in message.alerts)
     return "info" if over else _SEVERITY[message.urgency]
@@ -113,7 +113,7 @@ def _iso(moment: datetime) -> str:
 
 
 def _where(target: str) -> tuple[str, str]:
-    """The endpoint and the routing key: the target is the key alone, or an address with the key in its query."""
+    """Return the endpoint and the routing key: the target is the key, or a URL with the key in its query."""
     if "://" not in target:
         endpoint, key = ENDPOINT, target.strip()
     else:

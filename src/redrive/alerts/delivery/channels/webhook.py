@@ -38,7 +38,7 @@ def send_to_slack(channel: Channel, message: Message) -> None:
 
 
 def signature(key: bytes, body: bytes) -> Mapping[str, str]:
-    """Return the headers that sign a body, as Standard Webhooks has them; a message sent twice has one id."""
+    """Return the headers that sign a body, as in Standard Webhooks; a message that is sent twice has one id."""
     name, at = f"msg_{hashlib.blake2b(body, digest_size=16).hexdigest()}", str(int(time.time()))
     signed = hmac.digest(key, b".".join((name.encode(), at.encode(), body)), "sha256")
     return {
@@ -49,99 +49,101 @@ def signature(key: bytes, body: bytes) -> Mapping[str, str]:
 
 
 def address(channel: Channel) -> str:
-    """The target, which is one text for every channel but a command."""
+    """Return the target, which is a text for every channel except a command."""
     return channel.target if isinstance(channel.target, str) else " ".join(channel.target)
 
 
 _BODY = 16_384
-"""Bytes of an answer that are read: enough to learn why it was refused."""
-# Answers below 500 after which the same request may be taken.
+"""Bytes of a response that are read: enough for the reason of a failure."""
+# Statuses below 500 that may succeed when the request is retried.
 _PASSING = frozenset({408, 425, 429})
 
 
 def post(url: str, body: bytes, *, seconds: float, headers: Mapping[str, str] | None = None) -> None:
-    """Post JSON; anything but an answer 2xx within that time is a `DeliveryFailed`.
+    """Post JSON in a thread, because neither a DNS lookup nor a slow server obeys the timeout of a socket.
 
-    It is done in a thread of its own, for neither the look-up of a name nor a server that sends a byte now and then
-    keeps to the timeout of a socket. That thread is left behind if its time is over, with its connection cut.
+    After the timeout the connection is closed and the thread is abandoned.
+
+    Raises:
+        DeliveryFailed: There was no answer 2xx within the timeout.
     """
     exchange = _Exchange(_read(url), body, headers or {}, seconds)
     threading.Thread(target=exchange.run, name="redrive alert", daemon=True).start()
     exchange.done.wait(seconds)
     failed = exchange.failure(seconds)
-    exchange.cut_off()
+    exchange.abort()
     if failed is not None:
         raise failed
 
 
 class _Connection(HTTPConnection):
-    """A connection that can be cut off from another thread, even while TLS is being agreed upon."""
+    """A connection that can be closed from another thread, even during the TLS handshake."""
 
     def __init__(self, host: str, port: int, *, tls_name: str | None, timeout: float) -> None:
         super().__init__(host, port, timeout=timeout)
         self._tls_name = tls_name
-        self.held: socket.socket | None = None
+        self.open_socket: socket.socket | None = None
 
     def connect(self) -> None:
-        super().connect()  # through the proxy, where there is one
-        self.held = self.sock
+        super().connect()  # through the proxy, if there is one
+        self.open_socket = self.sock
         if self._tls_name is not None:
             secure = ssl.create_default_context().wrap_socket(
                 self.sock, server_hostname=self._tls_name, do_handshake_on_connect=False
             )
-            self.sock = self.held = secure
+            self.sock = self.open_socket = secure
             secure.do_handshake()
 
 
 class _Exchange:
-    """A request and what has come back of it so far."""
+    """A request and its response so far."""
 
     def __init__(self, url: SplitResult, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
         self._url, self._body, self._headers, self._seconds = url, body, headers, seconds
         self.done = threading.Event()
         self._connection: _Connection | None = None
-        self._given_up = False
+        self._aborted = False
         self._error: Exception | None = None
         self._answer: HTTPResponse | None = None
-        self._said = b""
+        self._response_body = b""
 
     def run(self) -> None:
-        """Make the request; whatever goes wrong is kept for `failure`."""
+        """Make the request; an error is kept for `failure`."""
         try:
             self._connection, target, headers = _towards(self._url, self._seconds)
-            if self._given_up:
+            if self._aborted:
                 return
             self._connection.request("POST", target, self._body, {**headers, **self._headers})
             self._answer = self._connection.getresponse()
             if not _is_taken(self._answer.status):
                 self._read_on(self._answer)
-        except Exception as error:  # of foreign code, in a thread where nobody would hear it
+        except Exception as error:  # reported by `failure`, since this thread has no caller
             self._error = error
         finally:
             self.done.set()
-            for opened in (self._answer, self._connection):  # the answer takes the connection's socket over
+            for opened in (self._answer, self._connection):  # the response takes over the socket of the connection
                 if opened is not None:
                     opened.close()
 
     def _read_on(self, answer: HTTPResponse) -> None:
-        while len(self._said) < _BODY and (more := answer.read1(_BODY)):
-            self._said += more
+        while len(self._response_body) < _BODY and (more := answer.read1(_BODY)):
+            self._response_body += more
 
-    def cut_off(self) -> None:
-        """End what may still be under way."""
-        self._given_up = True
-        held = self._connection.held if self._connection is not None else None
-        if held is not None:
+    def abort(self) -> None:
+        """Close the connection if it is still open."""
+        self._aborted = True
+        open_socket = self._connection.open_socket if self._connection is not None else None
+        if open_socket is not None:
             with contextlib.suppress(OSError):
                 # Not the method of a TLS socket, which the other thread may be reading from.
-                socket.socket.shutdown(held, socket.SHUT_RDWR)
+                socket.socket.shutdown(open_socket, socket.SHUT_RDWR)
 
     def failure(self, seconds: float) -> DeliveryFailed | None:
-        """What went wrong, as far as is known now."""
+        """Return the failure; None if the request succeeded."""
         if self._answer is not None:
-            return _judged(self._answer, self._said)
+            return _check_answer(self._answer, self._response_body)
         if self._error is not None:
-            return _unreached(self._error)
+            return _connection_failure(self._error)
         return DeliveryFailed(f"the receiver has not answered within {seconds:.3g} s")
 
 
@@ -157,7 +159,7 @@ def _read(url: str) -> SplitResult:
 
 
 def _towards(url: SplitResult, seconds: float) -> tuple[_Connection, str, dict[str, str]]:
-    """The connection to make, what to ask it for, with which headers; by way of the proxy that the machine has set."""
+    """Return the connection, the request target and the headers; through the proxy of the environment, if any."""
     from urllib.request import getproxies, proxy_bypass
 
     host, secure = url.hostname or "", url.scheme == "https"
@@ -195,7 +197,7 @@ def _is_taken(status: int) -> bool:
     return 200 <= status < 300
 
 
-def _judged(answer: HTTPResponse, said: bytes) -> DeliveryFailed | None:
+def _check_answer(answer: HTTPResponse, body: bytes) -> DeliveryFailed | None:
     status = answer.status
     if _is_taken(status):
         return None
@@ -203,18 +205,21 @@ def _judged(answer: HTTPResponse, said: bytes) -> DeliveryFailed | None:
         return DeliveryFailed(
             f"the receiver answered {status}: a redirect is not followed, give the address itself", permanent=True
         )
-    detail = body_detail(said.decode("utf-8", "replace"))
-    told = f"the receiver answered {status}" + (f": {detail}" if detail else "")
+    detail = body_detail(body.decode("utf-8", "replace"))
+    reason = f"the receiver answered {status}" + (f": {detail}" if detail else "")
     passes = status >= 500 or status in _PASSING
     wait = retry_after(answer.headers, datetime.now(UTC)) if passes else None
-    return DeliveryFailed(told, permanent=not passes, retry_after=wait)
+    return DeliveryFailed(reason, permanent=not passes, retry_after=wait)
 
 
-def _unreached(error: Exception) -> DeliveryFailed:
-    """Nobody knows whether it is the network, the receiver or the address: it may pass."""
+def _connection_failure(error: Exception) -> DeliveryFailed:
+    """Return the failure to connect, which may be transient: the network, the receiver or the address is at fault."""
     explained: tuple[tuple[type[Exception], Callable[[Any], str]], ...] = (
         (socket.gaierror, lambda error: f"the receiver's name cannot be looked up: {error.strerror}"),
-        (ssl.SSLCertVerificationError, lambda error: f"the receiver's certificate is refused: {error.verify_message}"),
+        (
+            ssl.SSLCertVerificationError,
+            lambda error: f"the receiver's certificate was rejected: {error.verify_message}",
+        ),
         (ssl.SSLError, lambda error: f"no TLS connection: {error.reason or error.strerror}"),
         (TimeoutError, lambda error: "the receiver has not answered in time"),
         (OSError, lambda error: f"no connection: {error.strerror or error}"),
