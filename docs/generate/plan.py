@@ -198,8 +198,9 @@ def pages() -> list[Page]:
         Page(
             "alerts.md",
             "Alerts",
-            "Whom to tell, and who was told: `store.alerts`. The guide is [Alerts](../alerts.md); channels and routes "
-            "are set in [`redrive.toml`](../configuration.md). An alert that is not there is an `AlertError`.",
+            "Open, find, acknowledge and resolve alerts: `store.alerts`. The guide is [Alerts](../alerts.md); channels "
+            "and routes are set in [`redrive.toml`](../configuration.md). An alert that does not exist is an "
+            "`AlertError`.",
             [
                 Entry(
                     Alerts,

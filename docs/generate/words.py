@@ -73,7 +73,7 @@ WORDS = {
     "task": "the name of the task, `settle[17]` for a child of a fan-out",
     "timeout": "seconds of one attempt",
     "until": "until when",
-    "urgency": "how soon a person is needed",
+    "urgency": "how soon an operator is needed",
     "verdict": "what the failure is taken for",
     "wait": "seconds until the next attempt",
     "written": "rows that are in the sink",
