@@ -24,15 +24,16 @@ from redrive.alerts.facts.runs import (
     has_open_letters,
     mark_judged,
     read_snapshot,
+    run_of,
     still_runs,
     unjudged,
 )
 from redrive.alerts.facts.snapshot import Judgement, LevelSnapshot
 from redrive.alerts.lifecycle.debounce import Debouncer
-from redrive.alerts.lifecycle.queries import OPEN, is_about, withdraw
+from redrive.alerts.lifecycle.queries import OPEN, is_about, unconfigured_alerts, unwatched_alerts, withdraw
 from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.lifecycle.silences import SilenceLog, check_silence
-from redrive.alerts.rules import of_levels, of_run
+from redrive.alerts.rules import keep_run_evidence, of_levels, of_run
 from redrive.clock import Clock
 from redrive.dlq.status import actor
 from redrive.errors import AlertError, StoreError
@@ -49,18 +50,13 @@ from redrive.model.alerts import (
 )
 from redrive.model.calls import Event
 from redrive.model.letters import LettersChanged, LettersPurged, LettersReplayed
-from redrive.model.runs import RunEnded
-from redrive.model.tasks import FlowEnded, SlaAtRisk, TaskFailed, TasksDead
+from redrive.model.tasks import SlaAtRisk, TaskFailed, TasksDead
 from redrive.store.database import Database
 from redrive.store.schema import SCHEMA
 
 LOG = logging.getLogger("redrive.alerts")
 
 _MAX_ALERTS = 1_000  # open alerts that are read for one decision
-_TASK_EVIDENCE = ("dead:", "task_sla:")
-"""Prefixes of evidence about the tasks of a single run, which later runs do not change."""
-_ROW_EVIDENCE = ":gate"
-"""Suffix of evidence about rejected rows, which stay quarantined whatever later runs do."""
 _MAX_OTHER_RUNS = 5  # runs of other processes that are judged after one of this process
 
 
@@ -91,7 +87,7 @@ class Alerts:
         try:
             if isinstance(event, LettersReplayed | LettersChanged | LettersPurged):
                 self.resolve_handled_letters()
-            elif (run := _run_of(event)) is not None:
+            elif (run := run_of(event)) is not None:
                 if isinstance(event, TasksDead | TaskFailed | SlaAtRisk):
                     self._debouncer.ask(run)
                 else:
@@ -110,7 +106,7 @@ class Alerts:
             return []
         judgement = of_run(snapshot, self.settings, now=at)
         if snapshot.is_history:
-            judgement = _keep_run_evidence(judgement)
+            judgement = keep_run_evidence(judgement)
 
         def is_unchanged(connection: Connection) -> bool:
             """Return whether no other process has judged or resumed the run meanwhile."""
@@ -410,35 +406,15 @@ class Alerts:
 
     def close_unconfigured(self) -> list[Alert]:
         """Resolve alerts about conditions and tables that were removed from the settings: nothing measures them."""
-        is_configured = {
-            "level:condition:": self.settings.defined.__contains__,
-            "level:rows:": {table.name for table in self.settings.tables}.__contains__,
-            "level:stale_table:": {table.name for table in self.settings.tables if table.time_column}.__contains__,
-        }
-
-        def is_unconfigured(evidence: str) -> bool:
-            prefix = next((prefix for prefix in is_configured if evidence.startswith(prefix)), None)
-            return prefix is not None and not is_configured[prefix](evidence.removeprefix(prefix))
-
-        unconfigured = [
-            alert
-            for alert in self.find(status=OPEN, limit=_MAX_ALERTS)
-            if alert.evidence and all(map(is_unconfigured, alert.evidence))
-        ]
-        return [self.resolve(alert.id, by="redrive watch", note="no longer configured") for alert in unconfigured]
+        return self._close_removed(unconfigured_alerts(self.find(status=OPEN, limit=_MAX_ALERTS), self.settings))
 
     def close_unwatched(self, snapshot: LevelSnapshot) -> list[Alert]:
         """Resolve missed deadlines of pipelines whose deadline was removed from the settings."""
-        if any(name == "due" or name.startswith("due:") for name in snapshot.unknown):
-            return []
-        watched = {*snapshot.inactive, *(due.subject.ident for due in snapshot.due)}
         missed = self.find(status=OPEN, condition="sla_missed", limit=_MAX_ALERTS)
-        unwatched = [
-            alert
-            for alert in missed
-            if alert.evidence == {f"sla:{alert.subject.ident}"} and alert.subject.ident not in watched
-        ]
-        return [self.resolve(alert.id, by="redrive watch", note="no longer configured") for alert in unwatched]
+        return self._close_removed(unwatched_alerts(missed, snapshot))
+
+    def _close_removed(self, alerts: Sequence[Alert]) -> list[Alert]:
+        return [self.resolve(alert.id, by="redrive watch", note="no longer configured") for alert in alerts]
 
     def purge(self) -> int:
         """Delete alerts that were resolved longer ago than the settings keep them; return how many."""
@@ -459,27 +435,3 @@ def _length(seconds: float) -> timedelta:
         return timedelta(seconds=seconds)
     except (OverflowError, ValueError):
         raise AlertError("a silence must last for more than 0 seconds, and a year at most") from None
-
-
-def _keep_run_evidence(judgement: Judgement) -> Judgement:
-    """Return the part of a judgement that is about one run alone, for a run after which others have ended."""
-
-    def is_own(evidence: str) -> bool:
-        return evidence.startswith(_TASK_EVIDENCE) or evidence.endswith(_ROW_EVIDENCE)
-
-    return Judgement(
-        findings=tuple(finding for finding in judgement.findings if is_own(finding.evidence)),
-        judged=frozenset(evidence for evidence in judgement.judged if is_own(evidence)),
-        judged_under=frozenset(prefix for prefix in judgement.judged_under if prefix.startswith(_TASK_EVIDENCE)),
-    )
-
-
-def _run_of(event: Event) -> RunName | None:
-    match event:
-        case RunEnded(report=report):
-            return RunName("pipeline", report.run_id)
-        case FlowEnded(report=report):
-            return RunName("flow", report.run_id)
-        case TasksDead(run_id=run_id) | TaskFailed(run_id=run_id) | SlaAtRisk(run_id=run_id):
-            return RunName("flow", run_id)
-    return None

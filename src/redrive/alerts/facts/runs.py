@@ -18,10 +18,10 @@ from redrive.alerts.conditions import TIERS
 from redrive.alerts.facts.services import next_probes
 from redrive.alerts.facts.snapshot import DeadTasks, DueTask, PastRun, RunSnapshot
 from redrive.model.alerts import Alert, Subject
-from redrive.model.calls import Kind
+from redrive.model.calls import Event, Kind
 from redrive.model.letters import OPEN
-from redrive.model.runs import RunStatus
-from redrive.model.tasks import FlowStatus, State
+from redrive.model.runs import RunEnded, RunStatus
+from redrive.model.tasks import FlowEnded, FlowStatus, SlaAtRisk, State, TaskFailed, TasksDead
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.encoding import encode
 from redrive.store.process_identity import is_owner_dead
@@ -42,6 +42,18 @@ class RunName(NamedTuple):
 
     kind: Runnable
     run_id: UUID
+
+
+def run_of(event: Event) -> RunName | None:
+    """Return the run that an event is about; None for events about something else."""
+    match event:
+        case RunEnded(report=report):
+            return RunName("pipeline", report.run_id)
+        case FlowEnded(report=report):
+            return RunName("flow", report.run_id)
+        case TasksDead(run_id=run_id) | TaskFailed(run_id=run_id) | SlaAtRisk(run_id=run_id):
+            return RunName("flow", run_id)
+    return None
 
 
 def unjudged(connection: Connection, *, limit: int = 100) -> list[RunName]:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select, update
 from redrive.alerts.conditions import SETTINGS_DIFFER
 from redrive.alerts.config.settings import LOG_CHANNEL, AlertSettings
 from redrive.alerts.facts.runs import variant_of
-from redrive.alerts.facts.snapshot import Judgement
+from redrive.alerts.facts.snapshot import Judgement, LevelSnapshot
 from redrive.alerts.lifecycle.evidence import CAUSE, LATER, RECOVERED, AlertRecord
 from redrive.alerts.lifecycle.rows import StoredKeys, alert_of, as_sent_before, record_of, send_of
 from redrive.alerts.lifecycle.silences import Silenced, read_silenced
@@ -339,3 +339,33 @@ def withdraw(subject: Subject, run_ids: Iterable[UUID] = (), params: Iterable[st
         judged=frozenset({*judged, f"sla:{subject.ident}", f"sla_risk:{subject.ident}"}),
         judged_under=frozenset(f"{kind}:{run_id}:" for run_id in run_ids for kind in ("dead", "task_sla")),
     )
+
+
+# ── removed settings ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def unconfigured_alerts(open_alerts: Iterable[Alert], settings: AlertSettings) -> list[Alert]:
+    """Return the alerts about conditions and tables that the settings do not have any more."""
+    is_configured = {
+        "level:condition:": settings.defined.__contains__,
+        "level:rows:": {table.name for table in settings.tables}.__contains__,
+        "level:stale_table:": {table.name for table in settings.tables if table.time_column}.__contains__,
+    }
+
+    def is_unconfigured(evidence: str) -> bool:
+        prefix = next((prefix for prefix in is_configured if evidence.startswith(prefix)), None)
+        return prefix is not None and not is_configured[prefix](evidence.removeprefix(prefix))
+
+    return [alert for alert in open_alerts if alert.evidence and all(map(is_unconfigured, alert.evidence))]
+
+
+def unwatched_alerts(missed: Iterable[Alert], snapshot: LevelSnapshot) -> list[Alert]:
+    """Return the alerts about missed deadlines that nothing sets any more; none while deadlines are unknown."""
+    if any(name == "due" or name.startswith("due:") for name in snapshot.unknown):
+        return []
+    watched = {*snapshot.inactive, *(due.subject.ident for due in snapshot.due)}
+    return [
+        alert
+        for alert in missed
+        if alert.evidence == {f"sla:{alert.subject.ident}"} and alert.subject.ident not in watched
+    ]

@@ -58,6 +58,11 @@ LEVEL_RULES: tuple[LevelRule, ...] = (
     levels.monitors,
 )
 
+_TASK_EVIDENCE = ("dead:", "task_sla:")
+"""Prefixes of evidence about the tasks of a single run, which later runs do not change."""
+_ROW_EVIDENCE = ":gate"
+"""Suffix of evidence about rejected rows, which stay quarantined whatever later runs do."""
+
 
 def of_run(run: RunSnapshot, settings: AlertSettings, *, now: datetime) -> Judgement:
     """Return the judgement of a run by its current state."""
@@ -68,3 +73,16 @@ def of_run(run: RunSnapshot, settings: AlertSettings, *, now: datetime) -> Judge
 def of_levels(snapshot: LevelSnapshot, settings: AlertSettings) -> Judgement:
     """Return the judgement of a snapshot of the levels."""
     return sum((rule(snapshot, settings) for rule in LEVEL_RULES), Judgement())
+
+
+def keep_run_evidence(judgement: Judgement) -> Judgement:
+    """Return the part of a judgement that is about one run alone, for a run after which others have ended."""
+
+    def is_own(evidence: str) -> bool:
+        return evidence.startswith(_TASK_EVIDENCE) or evidence.endswith(_ROW_EVIDENCE)
+
+    return Judgement(
+        findings=tuple(finding for finding in judgement.findings if is_own(finding.evidence)),
+        judged=frozenset(evidence for evidence in judgement.judged if is_own(evidence)),
+        judged_under=frozenset(prefix for prefix in judgement.judged_under if prefix.startswith(_TASK_EVIDENCE)),
+    )
