@@ -175,6 +175,22 @@ def test_a_canary_that_passes_lets_the_rest_go(dlq, put):
 UNPROCESSABLE = httpx.Response(422, request=httpx.Request("POST", "http://bank/orders"), json={"detail": "no D-5"})
 
 
+@pytest.mark.parametrize("levels", [255, 300])
+def test_record_that_is_not_stored_as_a_whole_is_sent_once_it_is_edited(dlq, levels):
+    record = {"leaf": 1}
+    for _ in range(levels):
+        record = {"a": record}
+    dlq.put(record, "bad", pipeline="vendor")
+    shelf = []
+    report = dlq.replay(shelf.extend, pipeline="vendor", dry_run=False)
+    assert (shelf, report.reprocessed, report.failed_again) == ([], 0, 1)
+    (letter,) = dlq.find(pipeline="vendor")
+    assert "the record is nested too deep" in letter.last_error
+    dlq.edit(letter.id, record={"a": 1})
+    assert dlq.replay(shelf.extend, pipeline="vendor", dry_run=False).reprocessed == 1
+    assert shelf == [{"a": 1}]
+
+
 class TestTargetThatRaises:
     """A function that sends record by record, and raises at one of them."""
 

@@ -18,6 +18,9 @@ BODY_MISSING = "body_missing"
 ARGUMENT_MISSING = "argument_missing"
 """Where the record of a call says why an argument is not kept."""
 
+INCOMPLETE = "incomplete"
+"""The name under which the context of a letter has why its record is not stored as a whole."""
+
 
 class ErrorType(StrEnum):
     """Where in a pipeline a record was rejected."""

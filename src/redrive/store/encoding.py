@@ -76,6 +76,9 @@ from redrive.store.contents import (
 _DEPTHS = (250, 80)
 _DECIMAL_INT_BITS = 2_000  # CPython prints no int of more digits than a limit that may be set as low as 640
 
+TOO_DEEP = " nested too deep"
+"""Ends the description of what lies deeper than a record is stored."""
+
 _LOST = 10  # maximum number of descriptions that are reported
 
 _SIMPLE = frozenset({str, int, bool, type(None)})
@@ -115,7 +118,7 @@ def encode(value: object, *, lost: list[str] | None = None) -> str:
             lost += nodes.lost
         return text
     if lost is not None:
-        lost.append(_named(value))
+        lost.append(_named(value) + TOO_DEEP)
     return orjson.dumps(_repr(value)).decode()
 
 
@@ -200,7 +203,7 @@ class _Nodes:
                 self.lost.append("itself")
                 return {"$repr": "<cycle>"}
             if len(self._within) == self._deepest:
-                return self._described(value, " nested too deep")
+                return self._described(value, TOO_DEEP)
             self._within.add(id(value))
             try:
                 write = _CONTAINERS.get(kind)
@@ -211,8 +214,9 @@ class _Nodes:
             return self._described(value)
 
     def _described(self, value: Any, why: str = "") -> _Json:
-        if len(self.lost) < _LOST:
-            self.lost.append(_named(value) + why)
+        name = _named(value) + why
+        if len(self.lost) < _LOST or (why == TOO_DEEP and name not in self.lost):
+            self.lost.append(name)
         return _repr(value)
 
     def list_of(self, values: Iterable[Any]) -> list[Any]:

@@ -210,6 +210,16 @@ def test_record_without_fields_is_not_patched(run, store, record, kind):
         store.dlq.edit(1, patch={"name": "b"})
 
 
+def test_list_is_not_replaced_by_an_object(run, store):
+    store.dlq.put({"order": {"items": [{"price": 1}]}}, "bad", pipeline="vendor")
+    answer = run("dlq", "edit", 1, "--set", "order.items.0.price=5", "--go")
+    assert answer.code == 70
+    assert "order.items is a list, and a patch cannot change an item of it" in answer.err
+    assert not store.dlq.get(1).edited
+    assert run("dlq", "edit", 1, "--set", "order.items=[5]", "--go").code == 0
+    assert store.dlq.get(1).edited_record == {"order": {"items": [5]}}
+
+
 @pytest.mark.parametrize(("words", "stdin"), [(["--line", "2,b,6"], None), (["--line", "-"], "2,b,6\r\n")])
 def test_line_is_replaced_by_text(run, store, words, stdin):
     store.dlq.put(b"2,b\xff,6", "bad", pipeline="vendor")

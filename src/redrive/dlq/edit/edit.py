@@ -65,7 +65,21 @@ def _patched(record: Any, patch: Mapping[str, Any]) -> Any:
         names: dict[type, str] = {bytes: "bytes", str: "text", list: "a list of records"}
         kind = names.get(type(record), f"a {type(record).__name__}")
         raise LetterError(f"the record is {kind}, and a patch needs fields; replace it as a whole (--line, --record)")
+    _keep_lists(record, patch)
     return merge_patch(record, patch)
+
+
+def _keep_lists(record: Any, patch: Mapping[str, Any], place: str = "") -> None:
+    """Raise LetterError if a patch would replace a list by an object, as `items.0.price` would."""
+    for name, value in patch.items():
+        there = record.get(name) if isinstance(record, Mapping) else None
+        if isinstance(value, Mapping) and value:
+            if isinstance(there, list | tuple):
+                raise LetterError(
+                    f"{place}{name} is a list, and a patch cannot change an item of it; give the whole list, or use "
+                    "an expression (--expr)"
+                )
+            _keep_lists(there, value, f"{place}{name}.")
 
 
 def edit_one(
@@ -188,7 +202,11 @@ def refuse_mask(redactor: Redactor, before: Any, after: Any) -> None:
     """Raise LetterError if an edit would put the mask, as people see it, in the place of a value that is not shown."""
     if redactor.has_masked_field(after) and not redactor.has_masked_field(before):
         raise LetterError(f"it would set a redacted field to its mask, {MASK!r}; give the value itself")
-    shown = {one.path: one.after for one in diff(before, mask_all(before)) if not _lacks_only_controls(one)}
+    try:
+        masked = mask_all(before)
+    except RecursionError:  # too deep to be shown, masked or not
+        return
+    shown = {one.path: one.after for one in diff(before, masked) if not _lacks_only_controls(one)}
     for change in diff(before, after):
         if change.path in shown and change.after == shown[change.path]:
             raise LetterError(f"it would set {change.path!r} to what is shown of its value; give the value itself")

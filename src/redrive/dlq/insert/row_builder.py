@@ -16,10 +16,10 @@ from redrive.dlq.insert.copies import LetterIdentity
 from redrive.dlq.insert.digests import Digests
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
-from redrive.model.letters import GENERATED_KEY, ErrorType, NewLetter
+from redrive.model.letters import GENERATED_KEY, INCOMPLETE, ErrorType, NewLetter
 from redrive.store.column_types import utc_text
 from redrive.store.dialects.dialect import LetterRow
-from redrive.store.encoding import canonical, decode, encode
+from redrive.store.encoding import TOO_DEEP, canonical, decode, encode
 
 _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000
@@ -88,7 +88,10 @@ class LetterRowBuilder:
         """The letter as a row."""
         pipeline, source = self._place(letter)
         error_type, message, cause = self._error(letter)
-        raw, context = encode(letter.record), letter.context
+        lost: list[str] = []
+        raw, context = encode(letter.record, lost=lost), letter.context
+        if any(each.endswith(TOO_DEEP) for each in lost):
+            context = {**(context or {}), INCOMPLETE: "the record is nested too deep: below, only its text is stored"}
         key = None if letter.key is None else as_key(letter.key)
         own_key = None if key is None else _identifying(letter.key, key)
         sink_key = None if letter.sink_key is None else as_key(letter.sink_key)

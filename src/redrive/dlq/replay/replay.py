@@ -32,7 +32,7 @@ from redrive.dlq.replay.target import LetterOutcome, Target, TargetAnswer, Targe
 from redrive.dlq.replay.unknown_keys import UnknownKeys
 from redrive.dlq.schedule import Schedule
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.model.letters import ARGUMENT_MISSING, BODY_MISSING, OPEN, ErrorType, Letter, ReplayReport
+from redrive.model.letters import ARGUMENT_MISSING, BODY_MISSING, INCOMPLETE, OPEN, ErrorType, Letter, ReplayReport
 from redrive.policy import option_checks
 from redrive.store.database import Database
 from redrive.store.schema import letter_claims, letters
@@ -518,6 +518,8 @@ def _why_not_sent(letter: Letter) -> str | None:
     record = letter.payload
     if (letter.context or {}).get(REDACTED) and has_mask(record):
         return _MASKED
+    if (incomplete := (letter.context or {}).get(INCOMPLETE)) and not letter.edited:
+        return f"{incomplete}; edit it before it is replayed"
     if letter.error_type != ErrorType.CALL or not isinstance(record, Mapping):
         return None
     if missing := record.get(ARGUMENT_MISSING):
