@@ -189,8 +189,8 @@ def _is_web(url: str) -> bool:
     if not url.isprintable() or " " in url:  # urlsplit silently drops these characters
         return False
     try:
-        found = urlsplit(url)
-        return found.scheme in {"http", "https"} and bool(found.hostname) and found.port != 0
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
 
@@ -199,12 +199,15 @@ def _is_database(url: str) -> bool:
     from sqlalchemy.exc import ArgumentError
 
     try:
-        found = parse_url(url, "the URL", _DATABASES)
-        if found.drivername not in {"postgres", "duckdb"}:  # names that SQLAlchemy does not know by itself
-            found.get_dialect()
+        parsed = parse_url(url, "the URL", _DATABASES)
+        if parsed.drivername not in {"postgres", "duckdb"}:  # names that SQLAlchemy does not know by itself
+            parsed.get_dialect()
     except (ArgumentError, ValueError, ImportError):
         return False
-    return bool(found.database and found.database != ":memory:") or found.get_backend_name() not in {"sqlite", "duckdb"}
+    return bool(parsed.database and parsed.database != ":memory:") or parsed.get_backend_name() not in {
+        "sqlite",
+        "duckdb",
+    }
 
 
 def check_fully(at: Located, target: str | tuple[str, ...]) -> None:

@@ -89,30 +89,32 @@ def read(settings: Settings, *, may_lack_secrets: bool = False) -> AlertSettings
     if not tables:
         return AlertSettings(enabled=settings.alerts_on is not False)
     alerts = tables["alerts"].table((*_ALERTS, "slots", "heartbeat", "holidays")) if "alerts" in tables else {}
-    found = {name: _ALERTS[name](one) for name, one in alerts.items() if name in _ALERTS}
+    values = {name: _ALERTS[name](entry) for name, entry in alerts.items() if name in _ALERTS}
     if settings.alerts_on is not None:
-        found["enabled"] = settings.alerts_on
-    on = found.get("enabled", True) and not may_lack_secrets
-    channels = {name: _channel(name, one, needed=on) for name, one in _named(tables, "channels", _CHANNEL_KEYS).items()}
+        values["enabled"] = settings.alerts_on
+    on = values.get("enabled", True) and not may_lack_secrets
+    channels = {
+        name: _channel(name, entry, needed=on) for name, entry in _named(tables, "channels", _CHANNEL_KEYS).items()
+    }
     routes = _routes(tables["routes"], channels) if "routes" in tables else {}
     named = _named(tables, "pipelines", _PIPELINE_KEYS)
-    pipelines = {name: _pipeline(one, channels, needed=on) for name, one in named.items()}
+    pipelines = {name: _pipeline(entry, channels, needed=on) for name, entry in named.items()}
     if "holidays" in alerts:
-        found["holidays"] = read_holidays(alerts["holidays"], needed=on)
+        values["holidays"] = read_holidays(alerts["holidays"], needed=on)
     conditions = {
-        name: read_condition(name, one, channels=partial(_channel_names, channels=channels), needed=on)
-        for name, one in _named(tables, "conditions", CONDITION_KEYS).items()
+        name: read_condition(name, entry, channels=partial(_channel_names, channels=channels), needed=on)
+        for name, entry in _named(tables, "conditions", CONDITION_KEYS).items()
     }
     _check_routes(tables, routes, pipelines, conditions)
     return AlertSettings(
-        **found,
+        **values,
         channels=channels,
         routes=routes,
         pipelines=pipelines,
         tables=_tables(tables["tables"], needed=on) if "tables" in tables else (),
         slots=_slots(alerts["slots"], needed=on) if "slots" in alerts else (),
         conditions=conditions,
-        services=_services(tables, found.get("thresholds", Thresholds())),
+        services=_services(tables, values.get("thresholds", Thresholds())),
         maintenance=read_maintenance(tables["maintenance"], conditions) if "maintenance" in tables else (),
         heartbeat=_target(alerts["heartbeat"], addresses.web, needed=on) if "heartbeat" in alerts else "",
     )
@@ -130,9 +132,9 @@ def check_channels(settings: Settings) -> AlertSettings:
             addresses.check_fully(at, channel.target)
     tables = settings.alerts
     named = tables["pipelines"].table().values() if "pipelines" in tables else ()
-    for one in (*([tables["alerts"]] if "alerts" in tables else ()), *named):
-        if "holidays" in one.table():
-            check_calendars(one.at("holidays"))
+    for table in (*([tables["alerts"]] if "alerts" in tables else ()), *named):
+        if "holidays" in table.table():
+            check_calendars(table.at("holidays"))
     if "conditions" in tables:
         check_metrics(tables["conditions"])
     return read_so_far
@@ -142,20 +144,20 @@ def check_channels(settings: Settings) -> AlertSettings:
 
 
 def _repeat(at: Located) -> Mapping[Severity, float | None]:
-    said = {Severity(name): duration_or_never(one) for name, one in _by_tier(at).items()}
-    return {**AlertSettings().repeat, **said}
+    intervals = {Severity(name): duration_or_never(entry) for name, entry in _by_tier(at).items()}
+    return {**AlertSettings().repeat, **intervals}
 
 
 def _quiet(at: Located) -> Quiet:
-    found = at.table(("from", "until", "zone"))
-    begins, ends = (time_of_day(_needed(at, found, name)) for name in ("from", "until"))
+    keys = at.table(("from", "until", "zone"))
+    begins, ends = (time_of_day(_needed(at, keys, name)) for name in ("from", "until"))
     if begins == ends:
-        raise found["until"].wrong("is the same as from, so that it would be always quiet or never")
-    return Quiet(begins, ends, zone(_needed(at, found, "zone")))
+        raise keys["until"].wrong("is the same as from, so that it would be always quiet or never")
+    return Quiet(begins, ends, zone(_needed(at, keys, "zone")))
 
 
 def _links(at: Located) -> Mapping[str, str]:
-    return {name: addresses.template(one) for name, one in _with_names(at.table()).items()}
+    return {name: addresses.template(entry) for name, entry in _with_names(at.table()).items()}
 
 
 def _environment(at: Located) -> tuple[str, ...]:
@@ -164,7 +166,7 @@ def _environment(at: Located) -> tuple[str, ...]:
 
 
 def _lags(at: Located) -> tuple[str, ...]:
-    return tuple(addresses.probe(one) for one in at.entries('probes, as in ["probes.py:billing"]'))
+    return tuple(addresses.probe(entry) for entry in at.entries('probes, as in ["probes.py:billing"]'))
 
 
 def _exit_wait(at: Located) -> float:
@@ -172,8 +174,8 @@ def _exit_wait(at: Located) -> float:
 
 
 def _slots(at: Located, *, needed: bool) -> tuple[str, ...]:
-    found = (_target(one, addresses.server, needed=needed) for one in at.entries("URLs of PostgreSQL servers"))
-    return tuple(url for url in found if url)
+    urls = (_target(entry, addresses.server, needed=needed) for entry in at.entries("URLs of PostgreSQL servers"))
+    return tuple(url for url in urls if url)
 
 
 def _thresholds(at: Located) -> Thresholds:
@@ -183,8 +185,8 @@ def _thresholds(at: Located) -> Thresholds:
 def _services(tables: Tables, thresholds: Thresholds) -> Mapping[str, Thresholds]:
     """Return the thresholds of services that have their own; the other thresholds apply to all services."""
     return {
-        name: replace(thresholds, **{key: _READERS[key](value) for key, value in one.table().items()})
-        for name, one in _named(tables, "services", OF_SERVICES).items()
+        name: replace(thresholds, **{key: _READERS[key](value) for key, value in table.table().items()})
+        for name, table in _named(tables, "services", OF_SERVICES).items()
     }
 
 
@@ -195,7 +197,9 @@ def _reader_of(threshold: Field[Any]) -> Callable[[Located], Any]:
     return whole
 
 
-_READERS: Mapping[str, Callable[[Located], Any]] = {one.name: _reader_of(one) for one in fields(Thresholds)}
+_READERS: Mapping[str, Callable[[Located], Any]] = {
+    threshold.name: _reader_of(threshold) for threshold in fields(Thresholds)
+}
 _ALERTS: Mapping[str, Callable[[Located], Any]] = {
     "enabled": switch,
     "persist": duration,
@@ -219,46 +223,46 @@ _ALERTS: Mapping[str, Callable[[Located], Any]] = {
 
 
 def _channel(name: str, at: Located, *, needed: bool) -> Channel:
-    found = at.table()
-    said = [kind for kind in _KIND_NAMES if kind in found]
-    if len(said) != 1:
-        has = listed(said) if said else "none"
+    keys = at.table()
+    kinds = [kind for kind in _KIND_NAMES if kind in keys]
+    if len(kinds) != 1:
+        has = listed(kinds) if kinds else "none"
         raise at.wrong(f"must have exactly one of {listed(_KIND_NAMES, last='or')}; it has {has}")
-    (kind,) = said
+    (kind,) = kinds
     if name == LOG_CHANNEL and kind != "log":
         raise at.wrong(f"must have another name: {LOG_CHANNEL!r} is always the log")
     target: str | tuple[str, ...] = ""
     if kind == "log":
-        _must_be_true(found["log"])
+        _must_be_true(keys["log"])
     elif kind == "command":
-        target = addresses.command(found["command"])
+        target = addresses.command(keys["command"])
     else:
-        target = _target(found[kind], _KINDS[kind], needed=needed)
+        target = _target(keys[kind], _KINDS[kind], needed=needed)
         if kind == "apprise" and needed:
-            addresses.check_installed(found[kind])
+            addresses.check_installed(keys[kind])
         elif kind == "apprise" and not addresses.is_installed():
             target = ""
-    made = Channel(name=name, kind=kind, target=target)
-    if any(one in found for one in _OF_WEBHOOKS):
-        made = _with_headers(made, found, needed=needed)
-    return replace(made, timeout=duration(found["timeout"], most=_SLOWEST)) if "timeout" in found else made
+    channel = Channel(name=name, kind=kind, target=target)
+    if any(key in keys for key in _OF_WEBHOOKS):
+        channel = _with_headers(channel, keys, needed=needed)
+    return replace(channel, timeout=duration(keys["timeout"], most=_SLOWEST)) if "timeout" in keys else channel
 
 
-def _with_headers(channel: Channel, found: Mapping[str, Located], *, needed: bool) -> Channel:
+def _with_headers(channel: Channel, keys: Mapping[str, Located], *, needed: bool) -> Channel:
     """Return a webhook with headers and signing key; without its target if one of its secrets is missing."""
     if channel.kind != "webhook":
-        (name, *_) = (one for one in _OF_WEBHOOKS if one in found)
-        raise found[name].wrong("is for webhooks only")
-    listed_headers = found["headers"].table() if "headers" in found else {}
-    said = [*listed_headers.values(), *(found[name] for name in ("bearer", "signing_key") if name in found)]
-    if not needed and any(one.unset() for one in said):
+        (name, *_) = (entry for entry in _OF_WEBHOOKS if entry in keys)
+        raise keys[name].wrong("is for webhooks only")
+    listed_headers = keys["headers"].table() if "headers" in keys else {}
+    secrets = [*listed_headers.values(), *(keys[name] for name in ("bearer", "signing_key") if name in keys)]
+    if not needed and any(entry.unset() for entry in secrets):
         return replace(channel, target="")
-    headers = {name: addresses.header(name, one.filled(advice=_ADVICE)) for name, one in listed_headers.items()}
-    if "bearer" in found:
+    headers = {name: addresses.header(name, entry.filled(advice=_ADVICE)) for name, entry in listed_headers.items()}
+    if "bearer" in keys:
         if any(name.lower() == "authorization" for name in headers):
-            raise found["bearer"].wrong("is a header Authorization, and there is another one")
-        headers["Authorization"] = f"Bearer {addresses.header('Authorization', found['bearer'].filled(advice=_ADVICE))}"
-    key = addresses.signing_key(found["signing_key"].filled(advice=_ADVICE)) if "signing_key" in found else b""
+            raise keys["bearer"].wrong("is a header Authorization, and there is another one")
+        headers["Authorization"] = f"Bearer {addresses.header('Authorization', keys['bearer'].filled(advice=_ADVICE))}"
+    key = addresses.signing_key(keys["signing_key"].filled(advice=_ADVICE)) if "signing_key" in keys else b""
     return replace(channel, headers=headers, signing_key=key)
 
 
@@ -272,26 +276,26 @@ def _target(at: Located, check: Callable[[Located], str], *, needed: bool) -> st
 
 
 def _by_tier(at: Located) -> dict[str, Located]:
-    return at.table([one.value for one in Severity], called="is no tier")
+    return at.table([severity.value for severity in Severity], called="is no tier")
 
 
 def _routes(at: Located, channels: Collection[str]) -> Mapping[Severity, tuple[str, ...]]:
-    return {Severity(name): _channel_names(one, channels) for name, one in _by_tier(at).items()}
+    return {Severity(name): _channel_names(entry, channels) for name, entry in _by_tier(at).items()}
 
 
 def _channel_names(at: Located, channels: Collection[str]) -> tuple[str, ...]:
     entries = [at] if isinstance(at.value, str) else at.entries("names of channels")
     known = {*channels, LOG_CHANNEL}
-    names = [text(one) for one in entries]
+    names = [text(entry) for entry in entries]
     if not names:
         raise at.wrong(f'names no channel; write "{LOG_CHANNEL}" if the log is enough')
-    for one, name in zip(entries, names, strict=True):
+    for entry, name in zip(entries, names, strict=True):
         if "://" in name:
-            raise one.wrong("must name a channel; its address belongs in a table of its own, [channels.NAME]")
+            raise entry.wrong("must name a channel; its address belongs in a table of its own, [channels.NAME]")
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near!r}?" if near else f"there {'are' if channels else 'is'} {listed(sorted(known))}"
-            raise one.wrong(f"names an unknown channel {shown(name)}; {hint}")
+            raise entry.wrong(f"names an unknown channel {shown(name)}; {hint}")
         if names.count(name) > 1:
             raise at.wrong(f"names the channel {name!r} more than once")
     return tuple(names)
@@ -310,7 +314,7 @@ def _check_routes(
             f'has no channel for {unrouted[0]}, a higher severity than those it has; write "{LOG_CHANNEL}" for none'
         )
     channels = tables["channels"].table() if "channels" in tables else {}
-    routed = any(one.routes for one in pipelines.values()) or any(one.channels for one in conditions.values())
+    routed = any(own.routes for own in pipelines.values()) or any(own.channels for own in conditions.values())
     if channels and not routes and not routed:
         name, first = next(iter(channels.items()))
         raise first.wrong(f"is in no route, so it receives no alerts; add [routes] with P1 = [{shown(name)}]")
@@ -329,7 +333,7 @@ def _pipeline(at: Located, channels: Collection[str], *, needed: bool) -> Pipeli
         "links": _links,
         "routes": partial(_routes, channels=channels),
     }
-    return PipelineSettings(**{name: read_each[name](one) for name, one in at.table().items()})
+    return PipelineSettings(**{name: read_each[name](entry) for name, entry in at.table().items()})
 
 
 def _sla(at: Located) -> TimeOfDay:
@@ -347,25 +351,25 @@ def _runbook(at: Located) -> tuple[str, ...]:
 
 
 def _tables(at: Located, *, needed: bool) -> tuple[WatchedTable, ...]:
-    found: dict[str, WatchedTable] = {}
-    for one in at.entries("tables: write [[tables]] above each"):
-        keys = one.table(("name", "url", "pipeline", "time_column", "fresh_within"))
-        name = text(_needed(one, keys, "name"))
-        if name in found:
+    by_name: dict[str, WatchedTable] = {}
+    for entry in at.entries("tables: write [[tables]] above each"):
+        keys = entry.table(("name", "url", "pipeline", "time_column", "fresh_within"))
+        name = text(_needed(entry, keys, "name"))
+        if name in by_name:
             raise keys["name"].wrong(f"is {shown(name)} for a second time; every table has a name of its own")
-        url = _target(_needed(one, keys, "url"), addresses.database, needed=needed)
+        url = _target(_needed(entry, keys, "url"), addresses.database, needed=needed)
         pipeline = text(keys["pipeline"]) if "pipeline" in keys else None
         if ("time_column" in keys) is not ("fresh_within" in keys):
             (alone,) = (key for key in ("time_column", "fresh_within") if key in keys)
             raise keys[alone].wrong("needs the other one: time_column and fresh_within go together")
-        found[name] = WatchedTable(
+        by_name[name] = WatchedTable(
             name=name,
             url=url,
             pipeline=pipeline,
             time_column=text(keys["time_column"]) if "time_column" in keys else None,
             fresh_within=duration(keys["fresh_within"]) if "fresh_within" in keys else None,
         )
-    return tuple(table for table in found.values() if table.url)
+    return tuple(table for table in by_name.values() if table.url)
 
 
 # ── shared readers ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -373,24 +377,24 @@ def _tables(at: Located, *, needed: bool) -> tuple[WatchedTable, ...]:
 
 def _named(tables: Tables, group: str, known: Collection[str]) -> dict[str, Located]:
     """Return the tables [group.NAME], each with these keys."""
-    found = _with_names(tables[group].table()) if group in tables else {}
-    for name, one in found.items():
-        for inner, value in one.value.items() if isinstance(one.value, dict) else ():
+    named = _with_names(tables[group].table()) if group in tables else {}
+    for name, table in named.items():
+        for inner, value in table.value.items() if isinstance(table.value, dict) else ():
             if inner not in known and isinstance(value, dict):
                 meant = dotted((group, f"{name}.{inner}"))
-                raise one.at(inner).wrong(f"is not a setting; a name with a dot is quoted: [{meant}]")
-        one.table(known)
-    return found
+                raise table.at(inner).wrong(f"is not a setting; a name with a dot is quoted: [{meant}]")
+        table.table(known)
+    return named
 
 
-def _with_names(found: dict[str, Located]) -> dict[str, Located]:
-    for name, one in found.items():
+def _with_names(tables: dict[str, Located]) -> dict[str, Located]:
+    for name, table in tables.items():
         if not name.strip() or not name.isprintable():
-            raise one.wrong("has an empty name" if not name.strip() else "has a name that cannot be shown")
-    return found
+            raise table.wrong("has an empty name" if not name.strip() else "has a name that cannot be shown")
+    return tables
 
 
-def _needed(at: Located, found: Mapping[str, Located], name: str) -> Located:
-    if name not in found:
+def _needed(at: Located, keys: Mapping[str, Located], name: str) -> Located:
+    if name not in keys:
         raise at.wrong(f"has no {name}")
-    return found[name]
+    return keys[name]

@@ -55,37 +55,37 @@ def read_condition(
         channels: Reads names of channels.
         needed: Whether the variables that its address names must be set.
     """
-    found = at.table(CONDITION_KEYS)
-    routed = channels(found["channels"]) if "channels" in found else ()
+    keys = at.table(CONDITION_KEYS)
+    routed = channels(keys["channels"]) if "channels" in keys else ()
     if name in _BUILT_IN:
-        _check_built_in(at, found)
+        _check_built_in(at, keys)
         return ConditionSettings(channels=routed)
     if name in _RESERVED or not _NAME.fullmatch(name):
-        near = nearest(name, _BUILT_IN) if set(found) == {"channels"} else None
+        near = nearest(name, _BUILT_IN) if set(keys) == {"channels"} else None
         hint = f"did you mean {near!r}?" if near else "use lower-case letters, digits, _ and -"
         raise at.wrong(f"is not a name for a condition; {hint}")
-    if set(found) == {"channels"}:
+    if set(keys) == {"channels"}:
         near = nearest(name, _BUILT_IN)
         raise at.wrong(
             f"is no built-in condition{f'; did you mean {near!r}?' if near else ''}, and has none of {listed(_SOURCES)}"
         )
-    above, below = _limits(at, found)
+    above, below = _limits(at, keys)
     return ConditionSettings(
-        severity=_severity(at, found),
-        **_source(at, found, needed=needed),
+        severity=_severity(at, keys),
+        **_source(at, keys, needed=needed),
         above=above,
         below=below,
-        title=text(found["title"]) if "title" in found else None,
-        persist=duration(found["persist"], zero=True) if "persist" in found else None,
-        every=duration(found["every"]) if "every" in found else ConditionSettings().every,
-        pipeline=text(found["pipeline"]) if "pipeline" in found else None,
+        title=text(keys["title"]) if "title" in keys else None,
+        persist=duration(keys["persist"], zero=True) if "persist" in keys else None,
+        every=duration(keys["every"]) if "every" in keys else ConditionSettings().every,
+        pipeline=text(keys["pipeline"]) if "pipeline" in keys else None,
         channels=routed,
     )
 
 
 def check_metrics(at: Located) -> None:
     """Raise if a condition names an unknown metric, or one that cannot be read here."""
-    named = {name: one for name, one in at.table().items() if "metric" in one.table()}
+    named = {name: table for name, table in at.table().items() if "metric" in table.table()}
     if not named:
         return
     try:
@@ -95,46 +95,46 @@ def check_metrics(at: Located) -> None:
         raise next(iter(named.values())).at("metric").wrong(f"cannot be read: {error}") from None
     suffix = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "info": ("_info",)}
     known = {
-        f"{one.name}{end}"
-        for one in families(Figures(database="", schema_version=""), took=0.0)
-        for end in suffix.get(one.type, ("",))
+        f"{family.name}{end}"
+        for family in families(Figures(database="", schema_version=""), took=0.0)
+        for end in suffix.get(family.type, ("",))
     }
-    for one in named.values():
-        metric, _ = _metric(one.at("metric"))
+    for table in named.values():
+        metric, _ = _metric(table.at("metric"))
         if metric not in known:
             near = nearest(metric, known)
             hint = f"; did you mean {near!r}?" if near else ""
-            raise one.at("metric").wrong(f"names an unknown metric {shown(metric, longest=100)}{hint}")
+            raise table.at("metric").wrong(f"names an unknown metric {shown(metric, longest=100)}{hint}")
 
 
-def _check_built_in(at: Located, found: Mapping[str, Located]) -> None:
-    for key, one in found.items():
+def _check_built_in(at: Located, keys: Mapping[str, Located]) -> None:
+    for key, entry in keys.items():
         if key != "channels":
-            raise one.wrong(
+            raise entry.wrong(
                 "is not allowed for a built-in condition, which may only have channels; choose another name"
             )
-    if not found:
+    if not keys:
         raise at.wrong("has no channels")
 
 
-def _source(at: Located, found: Mapping[str, Located], *, needed: bool) -> dict[str, Any]:
-    sources = [source for source in _SOURCES if source in found]
+def _source(at: Located, keys: Mapping[str, Located], *, needed: bool) -> dict[str, Any]:
+    sources = [source for source in _SOURCES if source in keys]
     if len(sources) != 1:
         raise at.wrong(
             f"must have exactly one of {listed(_SOURCES, last='or')}; it has {listed(sources) if sources else 'none'}"
         )
-    if "url" in found and sources != ["query"]:
-        raise found["url"].wrong(f"is not allowed with {sources[0]}")
+    if "url" in keys and sources != ["query"]:
+        raise keys["url"].wrong(f"is not allowed with {sources[0]}")
     if sources == ["metric"]:
-        if "every" in found:
-            raise found["every"].wrong("is not allowed with metric, which is read at every check")
-        metric, labels = _metric(found["metric"])
+        if "every" in keys:
+            raise keys["every"].wrong("is not allowed with metric, which is read at every check")
+        metric, labels = _metric(keys["metric"])
         return {"metric": metric, "labels": labels}
     if sources == ["probe"]:
-        return {"probe": addresses.probe(found["probe"])}
-    if "url" not in found:
+        return {"probe": addresses.probe(keys["probe"])}
+    if "url" not in keys:
         raise at.wrong("has no url: name the database to query")
-    query, url = found["query"], found["url"]
+    query, url = keys["query"], keys["url"]
     if not is_one_query(text(query)):
         raise query.wrong(ONE_QUERY)
     filled = "" if not needed and url.unset() else addresses.database(url.filled(advice="set it"))
@@ -142,26 +142,26 @@ def _source(at: Located, found: Mapping[str, Located], *, needed: bool) -> dict[
 
 
 def _metric(at: Located) -> tuple[str, dict[str, str]]:
-    found = _METRIC.fullmatch(text(at))
-    rest, labels = (found["labels"] or "") if found else "", dict[str, str]()
-    while found and rest.strip():
+    match = _METRIC.fullmatch(text(at))
+    rest, labels = (match["labels"] or "") if match else "", dict[str, str]()
+    while match and rest.strip():
         label = _LABEL.match(rest)
         if label is None or label["name"] in labels:
-            found = None
+            match = None
             break
         labels[label["name"]] = label["value"]
         rest = rest[label.end() :]
-    if found is None:
+    if match is None:
         raise at.wrong('must be a metric of redrive, such as \'redrive_letters{pipeline="orders",status="pending"}\'')
-    return found["name"], labels
+    return match["name"], labels
 
 
-def _limits(at: Located, found: Mapping[str, Located]) -> tuple[float | None, float | None]:
-    above, below = (_limit(found[name]) if name in found else None for name in ("above", "below"))
+def _limits(at: Located, keys: Mapping[str, Located]) -> tuple[float | None, float | None]:
+    above, below = (_limit(keys[name]) if name in keys else None for name in ("above", "below"))
     if above is None and below is None:
         raise at.wrong("has neither above nor below")
     if above is not None and below is not None and below > above:
-        raise found["below"].wrong("is more than above, so the condition would always hold")
+        raise keys["below"].wrong("is more than above, so the condition would always hold")
     return above, below
 
 
@@ -171,13 +171,13 @@ def _limit(at: Located) -> float:
     return float(at.value)
 
 
-def _severity(at: Located, found: Mapping[str, Located]) -> Severity:
-    if "severity" not in found:
+def _severity(at: Located, keys: Mapping[str, Located]) -> Severity:
+    if "severity" not in keys:
         raise at.wrong(f"has no severity: {listed(Severity, last='or')}")
     try:
-        return Severity(text(found["severity"]))
+        return Severity(text(keys["severity"]))
     except ValueError:
-        raise found["severity"].wrong(f"must be {listed(Severity, last='or')}") from None
+        raise keys["severity"].wrong(f"must be {listed(Severity, last='or')}") from None
 
 
 ONE_QUERY = "must be one statement that begins with SELECT, WITH, VALUES or TABLE"
@@ -211,7 +211,7 @@ def read_maintenance(at: Located, defined: Collection[str]) -> tuple[Maintenance
         at: The array of tables.
         defined: The names of conditions that the file defines.
     """
-    return tuple(_window(one, defined) for one in at.entries("windows: write [[maintenance]] above each"))
+    return tuple(_window(entry, defined) for entry in at.entries("windows: write [[maintenance]] above each"))
 
 
 def read_holidays(at: Located, *, needed: bool) -> DaysOff:
@@ -222,14 +222,16 @@ def read_holidays(at: Located, *, needed: bool) -> DaysOff:
         needed: Whether the library with the calendars must be installed here.
     """
     dates, calendars = set[date](), list[str]()
-    for one in at.entries('dates and calendars, as in ["DE-BY", "2026-12-24"]') if isinstance(at.value, list) else [at]:
-        if isinstance(day := _as_date(one), date):
+    for entry in (
+        at.entries('dates and calendars, as in ["DE-BY", "2026-12-24"]') if isinstance(at.value, list) else [at]
+    ):
+        if isinstance(day := _as_date(entry), date):
             dates.add(day)
         elif _CALENDAR.fullmatch(day):
             calendars.append(day)
         else:
-            raise one.wrong(
-                f'must be a date such as "2026-12-24" or a calendar such as "DE-BY", not {shown(one.value)}'
+            raise entry.wrong(
+                f'must be a date such as "2026-12-24" or a calendar such as "DE-BY", not {shown(entry.value)}'
             )
     if calendars and needed and not are_calendars_installed():
         raise at.wrong("needs the library holidays, which is not installed: pip install 'redrive[holidays]'")
@@ -257,33 +259,33 @@ def _as_date(at: Located) -> date | str:
 
 
 def _window(at: Located, defined: Collection[str]) -> Maintenance:
-    found = at.table(_KEYS)
+    keys = at.table(_KEYS)
     for name in ("from", "until"):
-        if name not in found:
+        if name not in keys:
             raise at.wrong(f"has no {name}")
-    reason = text(found["reason"]) if "reason" in found else "maintenance"
+    reason = text(keys["reason"]) if "reason" in keys else "maintenance"
     only = AlertFilter(
-        subjects=_names(found, "subject"), conditions=_conditions(found, defined), pipelines=_names(found, "pipeline")
+        subjects=_names(keys, "subject"), conditions=_conditions(keys, defined), pipelines=_names(keys, "pipeline")
     )
-    if _is_time_of_day(found["from"]):
-        days = weekdays(found["days"]) if "days" in found else None
-        return Maintenance(only=only, hours=_hours(at, found), days=days, reason=reason)
-    if "days" in found:
-        raise found["days"].wrong("is not allowed for a window with dates; remove it, or give times of day only")
-    place = zone(found["zone"]) if "zone" in found else None
-    begins, ends = moment(found["from"], place), moment(found["until"], place)
+    if _is_time_of_day(keys["from"]):
+        days = weekdays(keys["days"]) if "days" in keys else None
+        return Maintenance(only=only, hours=_hours(at, keys), days=days, reason=reason)
+    if "days" in keys:
+        raise keys["days"].wrong("is not allowed for a window with dates; remove it, or give times of day only")
+    timezone = zone(keys["zone"]) if "zone" in keys else None
+    begins, ends = moment(keys["from"], timezone), moment(keys["until"], timezone)
     if begins >= ends:
-        raise found["until"].wrong("must be later than from")
+        raise keys["until"].wrong("must be later than from")
     return Maintenance(only=only, begins=begins, ends=ends, reason=reason)
 
 
-def _hours(at: Located, found: Mapping[str, Located]) -> Quiet:
-    begins, ends = time_of_day(found["from"]), time_of_day(found["until"])
+def _hours(at: Located, keys: Mapping[str, Located]) -> Quiet:
+    begins, ends = time_of_day(keys["from"]), time_of_day(keys["until"])
     if begins == ends:
-        raise found["until"].wrong("is the same as from")
-    if "zone" not in found:
+        raise keys["until"].wrong("is the same as from")
+    if "zone" not in keys:
         raise at.wrong('has no zone, such as zone = "Europe/Berlin"')
-    return Quiet(begins, ends, zone(found["zone"]))
+    return Quiet(begins, ends, zone(keys["zone"]))
 
 
 def _is_time_of_day(at: Located) -> bool:
@@ -291,22 +293,22 @@ def _is_time_of_day(at: Located) -> bool:
     return isinstance(at.value, time) or (isinstance(at.value, str) and "-" not in at.value)
 
 
-def _names(found: Mapping[str, Located], name: str) -> tuple[str, ...]:
-    if name not in found:
+def _names(keys: Mapping[str, Located], name: str) -> tuple[str, ...]:
+    if name not in keys:
         return ()
-    at = found[name]
+    at = keys[name]
     names = (text(at),) if isinstance(at.value, str) else texts(at, "names")
     if not names:
         raise at.wrong("names nothing; remove it to include all alerts")
     return names
 
 
-def _conditions(found: Mapping[str, Located], defined: Collection[str]) -> tuple[str, ...]:
-    names = _names(found, "condition")
+def _conditions(keys: Mapping[str, Located], defined: Collection[str]) -> tuple[str, ...]:
+    names = _names(keys, "condition")
     known = {*CONDITIONS, CUSTOM, *defined}
     for name in names:
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near!r}?" if near else "see `redrive alerts rules`"
-            raise found["condition"].wrong(f"names an unknown condition {shown(name)}; {hint}")
+            raise keys["condition"].wrong(f"names an unknown condition {shown(name)}; {hint}")
     return names

@@ -414,7 +414,7 @@ def _defined_finding(figure: Figure, own: ConditionSettings, settings: AlertSett
         facts=Facts(
             measured={"value": value, "threshold": limit},
             affected=about,
-            commands=tuple(command("runs", "ls", "--pipeline", one) for one in about),
+            commands=tuple(command("runs", "ls", "--pipeline", pipeline) for pipeline in about),
             sql=own.query,
         ),
         evidence=f"level:condition:{name}",

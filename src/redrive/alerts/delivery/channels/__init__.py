@@ -167,10 +167,10 @@ def _of_query(query: str) -> Iterator[str]:
 def _of_url(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
-        found = [parts.password or "", parts.username or "", parts.hostname or "", parts.path.strip("/")]
+        pieces = [parts.password or "", parts.username or "", parts.hostname or "", parts.path.strip("/")]
     except ValueError:
         return
-    yield from _long_enough([*found, *map(unquote, found)])
+    yield from _long_enough([*pieces, *map(unquote, pieces)])
     if parts.username is not None:  # as it is sent, and as a receiver may return it
         words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         yield base64.b64encode(words.encode()).decode()

@@ -155,13 +155,13 @@ class _Pipes:
 
     def _read(self) -> bool:
         try:
-            found = os.read(self._output.fileno(), 65_536)
+            chunk = os.read(self._output.fileno(), 65_536)
         except BlockingIOError:
             return False
-        if not found and self._output in self._selector.get_map():
+        if not chunk and self._output in self._selector.get_map():
             self._selector.unregister(self._output)
-        self.tail = (self.tail + found)[-_TAIL:]
-        return bool(found)
+        self.tail = (self.tail + chunk)[-_TAIL:]
+        return bool(chunk)
 
 
 def _stop(process: subprocess.Popen[bytes], pipes: _Pipes) -> None:
