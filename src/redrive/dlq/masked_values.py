@@ -26,10 +26,12 @@ def mask_values(text: str, forms: Iterable[str], *, cut: Iterable[str]) -> str:
         cut: texts of which the beginning and the end are masked as well, where they are long enough.
     """
     spans = [(start, start + len(form)) for form in forms for start in _places(text, form)]
-    forward = sorted({value for value in cut if len(value) > _BESIDE_ELLIPSIS})
-    if forward:
-        backward = sorted(value[::-1] for value in forward)
+    values = {value for value in cut if len(value) > _BESIDE_ELLIPSIS}
+    if values:
         size, mirrored = len(text), text[::-1]
+        # No more of a value can be in the text, and a value may be a file.
+        forward = sorted({value[: size + 1] for value in values})
+        backward = sorted({value[-size - 1 :][::-1] for value in values})
         spans += [*_beginnings(text, forward), *_before_ellipses(text, forward)]
         ends = [*_beginnings(mirrored, backward), *_before_ellipses(mirrored, backward)]
         spans += [(size - end, size - start) for start, end in ends]

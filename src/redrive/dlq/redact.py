@@ -103,7 +103,7 @@ class Redactor:
         )
         message = mask_reported(message, hides)
         secrets = {secret for walk in walks for secret in walk.secrets if len(secret.strip()) >= _SHORTEST}
-        forms = {form for secret in secrets for form in _forms_in_messages(secret)}
+        forms = {form for secret in secrets for form in _forms_in_messages(secret) if form in message}
         return mask_values(message, forms, cut={text for secret in secrets for text in (secret, secret.strip())})
 
     def is_shown(self, text: str, record: Any) -> bool:
