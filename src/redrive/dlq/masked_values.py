@@ -18,24 +18,41 @@ _ELLIPSIS = re.compile(r"\.{3,}+|…")
 _Span = tuple[int, int]
 
 
-def mask_values(text: str, forms: Iterable[str], *, cut: Iterable[str]) -> str:
-    """Return a text without values.
+def mask_values(text: str, forms: Iterable[str], *, cut: Collection[str]) -> str:
+    """Return a text without values that it has whole, in one of their forms, and without what continues one.
 
     Args:
-        forms: texts that are masked where all of one is there.
-        cut: texts of which the beginning and the end are masked as well, where they are long enough.
+        cut: values of which a beginning may go on where another ends.
     """
-    spans = [(start, start + len(form)) for form in forms for start in _places(text, form)]
-    values = {value for value in cut if len(value) > _BESIDE_ELLIPSIS}
-    if values:
-        size, mirrored = len(text), text[::-1]
-        # No more of a value can be in the text, and a value may be a file.
-        forward = sorted({value[: size + 1] for value in values})
-        backward = sorted({value[-size - 1 :][::-1] for value in values})
-        spans += [*_beginnings(text, forward), *_before_ellipses(text, forward)]
-        ends = [*_beginnings(mirrored, backward), *_before_ellipses(mirrored, backward)]
-        spans += [(size - end, size - start) for start, end in ends]
-    return _without(text, spans)
+    whole = [(start, start + len(form)) for form in forms for start in _places(text, form)]
+    if not whole:
+        return text
+    spans = _merged([*whole, *_parts(text, cut)])
+    starts = sorted(start for start, _ in whole)
+    return _without(
+        text, [(start, end) for start, end in spans if bisect_left(starts, start) < bisect_left(starts, end)]
+    )
+
+
+def mask_parts(text: str, values: Collection[str]) -> str:
+    """Return a text without beginnings and ends of values, where these are long enough to be recognized."""
+    return _without(text, _merged(_parts(text, values)))
+
+
+def _parts(text: str, of_values: Collection[str]) -> list[_Span]:
+    values = {value for value in of_values if len(value) > _BESIDE_ELLIPSIS}
+    if not values:
+        return []
+    size, mirrored = len(text), text[::-1]
+    # No more of a value can be in the text, and a value may be a file.
+    forward = sorted({value[: size + 1] for value in values})
+    backward = sorted({value[-size - 1 :][::-1] for value in values})
+    ends = [*_beginnings(mirrored, backward), *_before_ellipses(mirrored, backward)]
+    return [
+        *_beginnings(text, forward),
+        *_before_ellipses(text, forward),
+        *((size - end, size - start) for start, end in ends),
+    ]
 
 
 def _places(text: str, form: str) -> Iterator[int]:
@@ -84,13 +101,21 @@ def _before_ellipses(text: str, values: Collection[str]) -> Iterator[_Span]:
                 break
 
 
+def _merged(spans: list[_Span]) -> list[_Span]:
+    """Return the spans in their order, those that overlap as one."""
+    merged: list[_Span] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
 def _without(text: str, spans: list[_Span]) -> str:
     pieces: list[str] = []
     at = 0
-    for start, end in sorted(spans):
-        if end <= at:
-            continue
-        if start >= at:
-            pieces += (text[at:start], MASK)
+    for start, end in spans:
+        pieces += (text[at:start], MASK)
         at = end
     return "".join([*pieces, text[at:]])

@@ -31,7 +31,7 @@ from uuid import UUID
 from redrive._internal.masking import MASK, mask, mask_start
 from redrive.dlq.form_fields import field_path, is_form, mask_form
 from redrive.dlq.json_documents import documents_of
-from redrive.dlq.masked_values import mask_values
+from redrive.dlq.masked_values import mask_parts, mask_values
 from redrive.dlq.multipart import Part, charset_of, is_multipart, parts_of
 from redrive.dlq.reported_values import hides_by, mask_reported
 from redrive.store.encoding import decode, encode
@@ -87,24 +87,28 @@ class Redactor:
             rows: records whose values the message may show as well, such as the rows of a page.
             most: characters of it that are looked at for credentials, and returned.
         """
-        if self.fields:
-            walks = [self._walk(one) for one in (record, *rows)]
-            if None in walks:
-                return MASK  # the record cannot be looked into, so nobody knows what of it the message shows
-            message = self._without_values(message, [walk for walk in walks if walk is not None])
-        return mask(message) if most is None else mask_start(message, most)
+        looking = mask if most is None else lambda text: mask_start(text, most)
+        if not self.fields:
+            return looking(message)
+        walks = [walk for one in (record, *rows) if (walk := self._walk(one)) is not None]
+        if len(walks) <= len(rows):
+            return MASK  # a record cannot be looked into, so nobody knows what of it the message shows
+        secrets = {secret for walk in walks for secret in walk.secrets if len(secret.strip()) >= _SHORTEST}
+        message = self._without_reported(message, walks)
+        cut = {text for secret in secrets for text in (secret, secret.strip())}
+        message = mask_values(message, (form for secret in secrets for form in _forms_in_messages(secret)), cut=cut)
+        # After credentials: one that has lost its beginning does not look like one.
+        return mask_parts(looking(message), cut)
 
-    def _without_values(self, message: str, walks: Sequence[_Parting]) -> str:
+    def _without_reported(self, message: str, walks: Sequence[_Parting]) -> str:
+        """Return a message without the values that stand beside the names of their columns."""
         message = _CUT_SHORT.sub(f"input_value={MASK}", message)
         fields = {name for walk in walks for name in walk.shown}
         hidden = {name.casefold() for walk in walks for name in walk.hidden}
         hides = hides_by(
             lambda name: name.casefold() in hidden or self._is_named(name), fields, unknown=bool(hidden) or not fields
         )
-        message = mask_reported(message, hides)
-        secrets = {secret for walk in walks for secret in walk.secrets if len(secret.strip()) >= _SHORTEST}
-        forms = {form for secret in secrets for form in _forms_in_messages(secret) if form in message}
-        return mask_values(message, forms, cut={text for secret in secrets for text in (secret, secret.strip())})
+        return mask_reported(message, hides)
 
     def is_shown(self, text: str, record: Any) -> bool:
         """Whether a text, such as a key or a position, holds the value of a named field.

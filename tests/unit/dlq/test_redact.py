@@ -455,6 +455,13 @@ class TestCutValues:
         assert Redactor(["story"]).text(f"a {STORY[:45]}, b", record) == "a ***, b"
         assert Redactor(["story"]).text(f"a {STORY[:40]}other w, b", record) == "a ***, b"
 
+    def test_leave_credentials_that_begin_alike_masked(self):
+        record = {"dsn": "postgresql://etl:first-Secret-1@db/lake", "key": "-----BEGIN PRIVATE KEY-----\nMIIabc"}
+        message = "no answer of postgresql://etl:other-Secret-2@db/lake\n-----BEGIN PRIVATE KEY-----\nMIIxyzMIIxyz\n"
+        shown = Redactor(["dsn", "key"]).text(message, record)
+        assert "other-Secret-2" not in shown
+        assert "MIIxyz" not in shown
+
     @pytest.mark.parametrize("message", ["Anna takes lithium", "the patient is new", "kidney disease...", "at..."])
     def test_are_not_seen_in_a_few_words(self, message):
         assert Redactor(["story"]).text(message, {"story": STORY}) == message
