@@ -18,7 +18,7 @@ from redrive.calls import testmode
 from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials, Grant
 from redrive.calls.effects.idempotency_keys import SentKeys
-from redrive.calls.effects.repeatable import why_not_again
+from redrive.calls.effects.repeatable import BODY_GONE, why_not_again
 from redrive.calls.failure_of import story_of
 from redrive.calls.remediation import BUDGET_SPENT, CIRCUIT_OPEN, EFFECT_UNKNOWN, NO_KEY_LEFT, advise
 from redrive.calls.steps import CallFallback, DiscardResponse, Invoke, Outcome, Raised, Refresh, Returned, Step, Wait
@@ -123,6 +123,7 @@ class RetryLoop:
         self._refused: set[int] = set()  # keys that are not sent again in this call
         self._expired: set[int] = set()  # tokens that had expired when they were fetched: they are used all the same
         self._renewal: Refresh | None = None
+        self._effect_unknown = False  # of the last attempt
 
     def run(self, first: AttemptResult | None) -> Steps:
         """Go on from the first attempt, or from before it; the generator's value is the call's outcome."""
@@ -251,7 +252,7 @@ class RetryLoop:
             self._ambiguous += 1
         free = self._credential_decision(trial, verdict)
         decision = free or self._retry_decision(verdict)
-        if isinstance(decision, Stop):
+        if isinstance(decision, Stop) and verdict.kind not in REPEATABLE:
             return decision
         refusal = why_not_again(
             trial.failure,
@@ -261,6 +262,9 @@ class RetryLoop:
             since=trial.outcome.since if isinstance(trial.outcome, Raised) else -1,
             beside=self._beside,
         )
+        self._effect_unknown = refusal is not None and refusal is not BODY_GONE
+        if isinstance(decision, Stop):
+            return decision
         if refusal is not None:
             return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
         if free is None and not self._core.may_repeat():
@@ -386,6 +390,7 @@ class RetryLoop:
             advice=advise(last.verdict if last else verdict, stop),
             retry_in=stop.retry_in,
             cut_short=stop.cut_short,
+            effect_unknown=self._effect_unknown,
         )
         exhausted = stop.spent and bool(self._attempts) and not self._has_fallback
         self._core.announcer.event(CallFailed(self._shown(failure), exhausted))

@@ -142,6 +142,8 @@ class Failure:
     retry_in: float | None = None
     cut_short: bool = False
     """Whether the call had attempts left, and an open circuit or a spent retry budget ended it."""
+    effect_unknown: bool = False
+    """Whether a request that is not idempotent, a commit or a mail may have taken effect: a retry may do it twice."""
 
     def __str__(self) -> str:
         call = f"service {self.service!r}" + ("" if self.endpoint == self.service else f", {self.endpoint}")

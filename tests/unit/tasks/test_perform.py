@@ -9,6 +9,7 @@ import functools
 import socket
 from pathlib import Path
 
+import httpx
 import pytest
 
 import redrive
@@ -275,6 +276,70 @@ def test_an_error_that_cannot_be_looked_at_is_still_one():
     outcome = attempt(work)
     assert outcome.ended is AttemptEnd.RAISED
     assert outcome.error == "Hostile"
+
+
+class TestUnknownEffect:
+    """The request may have taken effect, and the service has not sent it again."""
+
+    @pytest.fixture
+    def post(self):
+        bank = redrive.Service("bank", retry=redrive.Retry(base=0, cap=0))
+        pages = {}
+
+        def post(answer, method="POST", service=bank, headers=()):
+            def answering(request):
+                pages["sent"] = pages.get("sent", 0) + 1
+                return answer(request)
+
+            transport = service.httpx_transport(httpx.MockTransport(answering))
+            with httpx.Client(transport=transport, base_url="https://bank.example") as client:
+                client.request(method, "/pay", headers=dict(headers)).raise_for_status()
+
+        post.pages = pages
+        return post
+
+    @staticmethod
+    def slow(request):
+        raise httpx.ReadTimeout("too slow", request=request)
+
+    @pytest.mark.parametrize("status", [500, 503])
+    def test_answer_that_leaves_it_open_is_a_dead_letter(self, post, status):
+        outcome = attempt(lambda: post(lambda _: httpx.Response(status)))
+        assert (outcome.verdict.kind, post.pages["sent"]) == (Kind.PERMANENT, 1)
+        assert "it may have taken effect" in outcome.error
+
+    @pytest.mark.parametrize("attempts", [1, 3])
+    def test_lost_answer_is_a_dead_letter(self, post, attempts):
+        bank = redrive.Service("bank", retry=redrive.Retry(attempts=attempts, base=0, cap=0))
+        outcome = attempt(lambda: post(self.slow, service=bank))
+        assert (outcome.verdict.kind, post.pages["sent"]) == (Kind.PERMANENT, 1)
+
+    def test_error_of_its_own_is_a_dead_letter(self, post):
+        def work():
+            try:
+                post(self.slow)
+            except httpx.HTTPError as error:
+                raise redrive.Transient("the bank is away") from error
+
+        assert attempt(work).verdict.kind is Kind.PERMANENT
+
+    def test_what_is_idempotent_is_retried(self, post):
+        assert attempt(lambda: post(self.slow, method="GET")).verdict.kind is Kind.TRANSIENT
+        safe = redrive.Service("bank", retry=redrive.Retry(attempts=1), idempotent=True)
+        assert attempt(lambda: post(self.slow, service=safe)).verdict.kind is Kind.TRANSIENT
+        assert attempt(lambda: post(self.slow, headers={"Idempotency-Key": "a"})).verdict.kind is Kind.TRANSIENT
+
+    def test_what_never_left_is_retried(self, post):
+        def refused(request):
+            raise httpx.ConnectError("refused", request=request)
+
+        assert attempt(lambda: post(refused)).verdict.kind is Kind.TRANSIENT
+
+    def test_what_the_server_has_turned_away_is_retried(self, post):
+        assert attempt(lambda: post(lambda _: httpx.Response(429))).verdict.kind is Kind.RATE_LIMITED
+
+    def test_task_with_an_idempotency_key_is_retried(self, post):
+        assert attempt(lambda idempotency_key: post(self.slow)).verdict.kind is Kind.TRANSIENT
 
 
 def test_missing_arguments_are_an_error_of_the_task():

@@ -33,6 +33,7 @@ IDEMPOTENT_METHODS = frozenset({*_SAFE_METHODS, "PUT", "DELETE"})
 # Answers by which the server says that it did not act on the request.
 REFUSALS = frozenset({401, 403, 408, 425, 429})
 
+BODY_GONE = "the request's body was a stream that cannot be sent again; pass bytes or a seekable file"
 KEY_SENT = "redrive.key_sent"
 KEY = "redrive.key"
 """Where an adapter notes the key of the request that a redirect comes from."""
@@ -144,7 +145,7 @@ def why_not_again(
     for holder, request in sent_requests(failure, since):
         # A function that raises an error of its own makes the body anew; an adapter would send this very one.
         if holder is failure and not _replayable(request):
-            return "the request's body was a stream that cannot be sent again; pass bytes or a seekable file"
+            return BODY_GONE
         if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, keys):
             continue
         if _says_not_done(holder, verdict if holder is failure else None):

@@ -9,16 +9,19 @@ import time
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Collection, ItemsView, Iterator, KeysView, Set, ValuesView
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from redrive._internal.private_files import make_directory, open_new, scratch_beside
+from redrive.calls.failure_of import story_of
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
 from redrive.errors import TaskTimeout
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import Branch
+from redrive.policy.retry import REPEATABLE
 from redrive.store.encoding import decode, encode
 from redrive.tasks.binding import KEY
 from redrive.tasks.graph import Node
@@ -232,6 +235,9 @@ def _described(node: Node, job: TaskJob, error: BaseException, seconds: float) -
         said, trace = one_line(error), trace_of(error, skip=_HERE)
         verdict = _storable((node.classifier or _CLASSIFIER).classify(error, "task"))
         cause = with_status(cause, verdict.status)
+        if verdict.kind in REPEATABLE and _may_have_acted(node, error):
+            said = f"{said}; it may have taken effect: check that before the task is retried"
+            verdict = replace(verdict, kind=Kind.PERMANENT, reason="it may have taken effect", retry_after=None)
     return TaskOutcome(
         ticket=job.ticket,
         ended=AttemptEnd.RAISED,
@@ -241,6 +247,15 @@ def _described(node: Node, job: TaskJob, error: BaseException, seconds: float) -
         fingerprint=storable(cause),
         trace=trace,
     )
+
+
+def _may_have_acted(node: Node, error: BaseException) -> bool:
+    """Return whether a service has refused to send again what the task would send again.
+
+    A task that takes an idempotency key can be retried; a sensor polls again in any case.
+    """
+    story = story_of(error)
+    return story is not None and story.effect_unknown and not node.binding.wants_key and node.sensing is None
 
 
 def _ended_itself(node: Node, error: BaseException) -> str:
