@@ -22,7 +22,7 @@ def mask_values(text: str, forms: Iterable[str], *, cut: Collection[str]) -> str
     """Return a text without values that it has whole, in one of their forms, and without what continues one.
 
     Args:
-        cut: values of which a beginning may go on where another ends.
+        cut: values of which a beginning may continue what another begins.
     """
     whole = [(start, start + len(form)) for form in forms for start in _places(text, form)]
     if not whole:

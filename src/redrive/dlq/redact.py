@@ -90,9 +90,12 @@ class Redactor:
         looking = mask if most is None else lambda text: mask_start(text, most)
         if not self.fields:
             return looking(message)
-        walks = [walk for one in (record, *rows) if (walk := self._walk(one)) is not None]
-        if len(walks) <= len(rows):
-            return MASK  # a record cannot be looked into, so nobody knows what of it the message shows
+        walks: list[_Parting] = []
+        for each in (record, *rows):
+            walk = self._walk(each)
+            if walk is None:
+                return MASK  # it cannot be looked into, so what of it the message shows is unknown
+            walks.append(walk)
         secrets = {secret for walk in walks for secret in walk.secrets if len(secret.strip()) >= _SHORTEST}
         message = self._without_reported(message, walks)
         cut = {text for secret in secrets for text in (secret, secret.strip())}
