@@ -521,7 +521,7 @@ def test_what_is_stored_takes_the_space_that_the_page_says(new_store, kind, tmp_
 
 def test_the_sentences_that_the_page_explains_are_said_by_the_program():
     source = "\n".join(path.read_text() for path in (ROOT / "src" / "redrive").rglob("*.py"))
-    sentences = re.findall(r"^\| `(.+?)` \|", PAGE.partition("| it says |")[2], re.MULTILINE)
+    sentences = re.findall(r"^\| `(.+?)` \|", PAGE.partition("| message |")[2], re.MULTILINE)
     pieces = [piece.strip() for sentence in sentences for piece in re.split("…|; ", sentence) if piece.strip(" ;,:")]
     assert len(pieces) > 20
     assert [piece for piece in pieces if piece not in source] == []
