@@ -270,9 +270,9 @@ def failing_contenders(function: Callable[[int], int]) -> list[Contender]:
     broken = breaker(NEVER)(function)
     retries = {
         "tenacity": ("nothing is logged; wait_none()", tenacity.retry(**impatient)),
-        "tenacity, logs": ("the same with before_sleep_log: a line per repeat", tenacity.retry(**noted)),
-        "stamina": ("its own line per repeat; stamina.set_testing", stamina_retry),
-        "backoff": ("its own line per repeat and one at the end; interval=0", impatient_backoff),
+        "tenacity, logs": ("the same with before_sleep_log: a line per retry", tenacity.retry(**noted)),
+        "stamina": ("its own line per retry; stamina.set_testing", stamina_retry),
+        "backoff": ("its own line per retry and one at the end; interval=0", impatient_backoff),
     }
     return [
         Contender(BARE, "three attempts, each caught: no guard at all", "\n".join([caught] * 3), {"fetch": function}),
@@ -284,7 +284,7 @@ def failing_contenders(function: Callable[[int], int]) -> list[Contender]:
         ),
         Contender(
             REDRIVE,
-            "full Service, breaker and budget set to let it go on; a WARNING line per attempt; set_testing",
+            "full Service, breaker and budget set so that it continues; a WARNING line per attempt; set_testing",
             caught,
             ours,
             COUNTED,

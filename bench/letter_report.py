@@ -39,7 +39,7 @@ SECTIONS: dict[str, tuple[str, tuple[Column, ...]]] = {
         (("in the table", "in_table", 0), ("ms", "ms", 2), ("by hand ms", "by_hand_ms", 2), ("× by hand", "ratio", 2)),
     ),
     "work": (
-        "Sending back and keeping",
+        "Replay and storage",
         (
             *(("in the table", "in_table", 0), ("letters", "touched", 0), ("µs per letter", "us_per_letter", 1)),
             *(("letters per s", "letters_per_s", 0), ("naive µs", "naive_us_per_letter", 1), ("× naive", "ratio", 1)),
@@ -49,9 +49,9 @@ SECTIONS: dict[str, tuple[str, tuple[Column, ...]]] = {
 GLOSSARY = {
     "put_many": "a generator of NewLetter, made of records that are at hand, through store.dlq.put_many",
     "making NewLetters": "what of that goes into making the NewLetter objects",
-    "put_many, all repeats": "the same letters again: none is new, each is counted where it stands",
+    "put_many, all stored before": "the same letters again: none is new, each is counted at the stored one",
     "floor": "the same columns and bytes, ready-made, by the bare driver into a table without index or constraint: "
-    "SQLite executemany, PostgreSQL COPY of lines of text, 10,000 a transaction; it counts no causes and repeats",
+    "SQLite executemany, PostgreSQL COPY of lines of text, 10,000 a transaction; it counts no causes and duplicates",
     "naive": "one INSERT and one COMMIT per letter, ready-made, into an empty table with the indexes of redrive's; "
     "measured on a sample on an idle disk and extrapolated",
     "GROUP BY": "fingerprint, count(*), min, max over the span, grouped, in the same table; both must count the same",

@@ -167,7 +167,7 @@ def put_rows(about: dict[str, Any], times: Sequence[dict[str, float]]) -> list[d
             **{"to_floor": round(each["floor"] / taken, 3), "to_naive": round(each["naive"] / taken, 2)},
         }
 
-    names = {"redrive": "put_many", "again": "put_many, all repeats", "floor": "floor", "naive": "naive"}
+    names = {"redrive": "put_many", "again": "put_many, all stored before", "floor": "floor", "naive": "naive"}
     made = row("making NewLetters", "making") | {"to_floor": None, "to_naive": None, "letters_per_s": None}
     first, *others = [row(shown, name) for name, shown in names.items()]
     return [first, made, *others]

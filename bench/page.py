@@ -16,7 +16,7 @@ INTRODUCTION = """\
 
 Every figure that redrive claims is measured by a program in `bench/`, its peers in the same run, set to the same work
 and the same durability as far as they have it. `make bench` runs them all and writes this page and
-`bench/results.json`; `python bench --only calls,rows` repeats a part, `python bench --quick` has a first look. Seconds
+`bench/results.json`; `python bench --only calls,rows` runs these parts, `python bench --quick` is a first look. Seconds
 and rates are those of one machine. Ratios travel better: they were measured side by side."""
 
 
@@ -53,8 +53,8 @@ def warnings(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What a reader must know before he believes a figure."""
     if quick := [part["title"] for part in parts if part["quick"]]:
         yield wrapped(
-            f"**A quick look only: {', '.join(quick)}.** So few and short measurements show that the programs run; the "
-            "figures mean nothing, and are held against no target."
+            f"**A quick look only: {', '.join(quick)}.** Few and short measurements show that the programs run; the "
+            "figures mean nothing, and are compared with no target."
         )
     if lost := [part for part in parts if part["state"] != "done"]:
         told = [f"{part['title']} (`{part['command']}`): {part['state']}, {part['reason']}" for part in lost]

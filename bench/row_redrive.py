@@ -1,4 +1,4 @@
-"""redrive on the vendor's file: every row checked, every bad one kept as a letter, a checkpoint with every batch."""
+"""redrive on the vendor's file: every row checked, every rejected one a letter, a checkpoint with every batch."""
 
 from __future__ import annotations
 

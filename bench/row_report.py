@@ -32,8 +32,8 @@ SIZE: tuple[Column, ...] = (
 )
 FOOTNOTES = (
     "× loop, × dlt, × dlt-pydantic: speed as a multiple of the other's, of dlt its fastest way. Time / floor: how "
-    "many times as long as the floor it takes. Ratios are of the best rounds. Rows are those of the file, the bad ones "
-    "among them. Larger files are loaded once.",
+    "many times as long as the floor it takes. Ratios are of the best rounds. Rows are those of the file, including "
+    "the rejected. Larger files are loaded once.",
     "Timed from opening the connection to closing it. Not timed: imports, a first load of 200 rows elsewhere, making "
     "the table and redrive's own tables (dlt makes its tables while it runs). Peak memory is that of the loading "
     "process, DuckDB's own included, the PostgreSQL server's not.",

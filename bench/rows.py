@@ -4,7 +4,7 @@ The vendor's weekly file: 180,000 deliveries of which 5,400 have `N/A` for the f
 CHECK and a numeric fee, in PostgreSQL, SQLite and DuckDB. Everybody loads the same file, each time in a process of its
 own and into a database of its own, round after round in turn; first into an empty table, then again into the table
 that has every row already. What ended up in the table is counted and added up each time: a load that is not exact stops
-the benchmark. A file ten times as large, with --large one a hundred times as large, tells how speed and memory go on.
+the benchmark. A file ten times as large, with --large one a hundred times as large, shows how speed and memory scale.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Peer:
 PEERS = (
     Peer(
         "redrive-dataframely",
-        "every row checked by a dataframely schema, every bad one kept as a letter, a checkpoint with every batch; "
+        "every row checked by a dataframely schema, every rejected one a letter, a checkpoint with every batch; "
         "letters and checkpoint stand in the same database, beside DuckDB in an SQLite file. Into PostgreSQL it copies "
         "straight into the table while every row is new, and by way of a temporary table, like the floor, after that",
         "row_redrive",

@@ -3,7 +3,7 @@
 Contention: clients that each must commit one version-checked write, and try again when another was faster; hops of
 |normal(10, 2)| ms, waits from 5 ms to 2 s. Herd: 5,000 clients, a service that is away for two minutes, and what
 reaches it once it is back, under redrive's default policy and under others. Both are discrete events in virtual time,
-seeded: the same figures on every machine. How long the simulation itself takes is told as well.
+seeded: the same figures on every machine. How long the simulation itself takes is shown as well.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Tasks that do nothing, each with a timeout of 60 s where the peer has one, its o
 flat (independent of each other), in a chain (each after the one before) and in a diamond (one, then all but two, then
 one that waits for all of them); 1,000 of them and 100,000. Everybody runs in a process of its own with a database of
 its own, two workers where there are workers. Each task writes the moment of its first line into a shared file: rates,
-latencies, and whether every task has run are read from there, whoever ran it. What the peer's own state says is done
+latencies, and whether every task has run are read from there, whoever ran it. What the peer's own state shows as done
 must be all of them: a run that is not exact stops the benchmark.
 """
 

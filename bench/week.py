@@ -1,9 +1,9 @@
-"""A week of ten pipelines, on a clock that does not wait: what people are told, beside a message for every error.
+"""A week of ten pipelines, on a clock that does not wait: the alerts that are sent, beside a message for every error.
 
 Pipelines, services, store, rules, watch and outbox are the real ones; only time is made up, and who asks for what when.
 A week without faults goes before, so that it is known what is usual. In the week that counts: a carrier that is down
 for an hour, a credential that expires, a vendor's file with 3 % bad rows and another with 7 %, a deploy every working
-day, a run that nobody starts, one that is killed, and one call in fifty that meets a 503.
+day, a run that is not started, one that is killed, and one call in fifty that meets a 503.
 """
 
 from __future__ import annotations
@@ -448,13 +448,13 @@ def recorded(end: dict[str, int], urgencies: Counter[str]) -> dict[str, Any]:
 
     shares = ", ".join(f"{count} of {urgency}" for urgency, count in sorted(urgencies.items()))
     contains = {
-        "redrive": f"alerts that opened, were repeated or were resolved: {shares}",
+        "redrive": f"alerts that opened, were sent again or were resolved: {shares}",
         "one per failure": "one for every failed attempt of a call and every failed run",
         "one per failure and row": "the same, and one for every rejected row",
     }
     counts = (end["messages"], end["failures"], end["with_rows"])
     figures = [messages(row, count) for row, count in zip(contains, counts, strict=True)]
-    return record(__doc__, [Table("What people are told in a week of ten pipelines", figures)], rows=contains)
+    return record(__doc__, [Table("Alerts in a week of ten pipelines", figures)], rows=contains)
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def test_each_section_has_rows_with_the_same_keys(document, section, database):
 def test_putting_stands_beside_the_floor_and_the_naive_way(document, database):
     rows = {row["name"]: row for row in rows_of(document, "put", database)}
 
-    assert rows.keys() == {"put_many", "making NewLetters", "put_many, all repeats", "floor", "naive"}
+    assert rows.keys() == {"put_many", "making NewLetters", "put_many, all stored before", "floor", "naive"}
     assert rows["floor"]["to_floor"] == rows["naive"]["to_naive"] == 1
     assert all(row["us_per_letter"] > 0 for row in rows.values())
 
