@@ -1,10 +1,10 @@
-"""What a guarded call costs: redrive beside hand-written code and its peers, in one run.
+"""What a guarded call costs: redrive, hand-written code and its peers, in one run.
 
 Four questions: a successful call in a thread, the same in a coroutine, a call that fails on all of its attempts, and
-what several threads get through together. Every contender calls the same function and is set to the same policy as
-far as it has one: 5 attempts, waits of up to 1 s that double to 60 s with full jitter, 180 s in all, a breaker that
-opens after 5 failures for 30 s. Blocks of calls are timed in turn, round after round, and the fastest block counts:
-what else the machine does can only add. The garbage collector stays on, as in production.
+the throughput of several threads. Every contender calls the same function and is set to the same policy as far as it
+has one: 5 attempts, waits of up to 1 s that double to 60 s with full jitter, 180 s in all, a breaker that opens after 5
+failures for 30 s. Blocks of calls are timed in turn, round after round, and the fastest block counts, since other load
+can only add time. The garbage collector stays on, as in production.
 """
 
 from __future__ import annotations

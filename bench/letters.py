@@ -1,10 +1,10 @@
-"""What the dead-letter queue costs: redrive beside the naive way and beside the bare driver, on both databases.
+"""What the dead-letter queue costs: redrive, the naive way and the bare driver, on both databases.
 
-Four questions, at each number of letters: how fast letters are put, how fast their causes are found, how fast a page
-of them is, and how fast they are sent back, discarded, purged, exported and imported. A letter is a record of some
-500 bytes of JSON in one of three pipelines, with a key of its own and one of 50 causes, the first of them 50 times as
-frequent as the last; half of the messages hold a value that differs from record to record. Half of the letters are
-put now, as a pipeline does, and half are dated back over the seven days before today.
+Four questions, at each number of letters: how fast letters are put, how fast their causes are found, how fast a page of
+them is, and how fast they are replayed, discarded, purged, exported and imported. A letter is a record of about 500
+bytes of JSON in one of three pipelines, with a key of its own and one of 50 causes, the first of them 50 times as
+frequent as the last; half of the messages hold a value that differs from record to record. Half of the letters are put
+now, as by a pipeline, and half are dated back over the seven days before today.
 """
 
 from __future__ import annotations

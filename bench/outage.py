@@ -1,8 +1,8 @@
 """500 clients, one server that dies for five seconds: what reaches it in the seconds after it is back.
 
-Each client is a process of its own in spirit: its own service, breaker and chance. It asks for one piece of work,
-takes a second to be answered, thinks, asks again; work that failed is asked for again, never dropped. A fifth of
-the clients is waiting for an answer when the server dies, and so fails in the very same instant.
+Each client acts as a separate process: with its own service, breaker and random numbers. It makes one request, gets its
+answer after a second, pauses, and makes the next one; a failed request is made again, never dropped. A fifth of the
+clients is waiting for an answer when the server dies, and so fails at the same instant.
 """
 
 from __future__ import annotations

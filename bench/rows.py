@@ -1,9 +1,9 @@
-"""What the row runtime costs: redrive beside the loop most teams have, beside dlt and beside the bare bulk load.
+"""What the row runtime costs: redrive, the loop that most teams have, dlt and the bare bulk load.
 
 The vendor's weekly file: 180,000 deliveries of which 5,400 have `N/A` for the fee, into a table with a primary key, a
-CHECK and a numeric fee, in PostgreSQL, SQLite and DuckDB. Everybody loads the same file, each time in a process of its
-own and into a database of its own, round after round in turn; first into an empty table, then again into the table
-that has every row already. What ended up in the table is counted and added up each time: a load that is not exact stops
+CHECK and a numeric fee, in PostgreSQL, SQLite and DuckDB. Every contender loads the same file, each time in a process
+of its own and into a database of its own, round after round in turn; first into an empty table, then again into the
+table that has every row already. The rows in the table are counted and summed each time: a load that is not exact stops
 the benchmark. A file ten times as large, with --large one a hundred times as large, shows how speed and memory scale.
 """
 

@@ -1,7 +1,7 @@
-"""What waits do to those who are waited for: contention for one row, and a herd that returns, by `redrive simulate`.
+"""The effect of waits on services: contention for one row, and a herd that returns, by `redrive simulate`.
 
-Contention: clients that each must commit one version-checked write, and try again when another was faster; hops of
-|normal(10, 2)| ms, waits from 5 ms to 2 s. Herd: 5,000 clients, a service that is away for two minutes, and what
+Contention: clients that each must commit one version-checked write, and retry when another was faster; hops of
+|normal(10, 2)| ms, waits from 5 ms to 2 s. Herd: 5,000 clients, a service that is down for two minutes, and what
 reaches it once it is back, under redrive's default policy and under others. Both are discrete events in virtual time,
 seeded: the same figures on every machine. How long the simulation itself takes is shown as well.
 """

@@ -1,7 +1,7 @@
-"""Tasks that hang in every way we know: how long after their limit each is dead, and whether anything of it is left.
+"""Tasks that hang in every known way: how long after its limit each is dead, and whether a process of it is left.
 
-Each runs in a worker process, has a second, and half a second more to end when it is asked to; then it is killed with
-everything that it has started. One process is left for each that got away.
+Each runs in a worker process, has a limit of a second, and half a second of grace to end after SIGTERM; then it is
+killed with everything that it has started. One process is left for each that got away.
 """
 
 from __future__ import annotations

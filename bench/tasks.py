@@ -1,11 +1,11 @@
-"""What a durable task costs: redrive beside DBOS, Luigi, a fork per task, and pebble, which keeps nothing.
+"""What a durable task costs: redrive, DBOS, Luigi, a fork per task, and pebble, which stores nothing.
 
 Tasks that do nothing, each with a timeout of 60 s where the peer has one, its outcome kept in SQLite and in PostgreSQL:
 flat (independent of each other), in a chain (each after the one before) and in a diamond (one, then all but two, then
-one that waits for all of them); 1,000 of them and 100,000. Everybody runs in a process of its own with a database of
-its own, two workers where there are workers. Each task writes the moment of its first line into a shared file: rates,
-latencies, and whether every task has run are read from there, whoever ran it. What the peer's own state shows as done
-must be all of them: a run that is not exact stops the benchmark.
+one that waits for all of them); 1,000 of them and 100,000. Every contender runs in a process of its own with a database
+of its own, with two workers if it has workers. Each task writes the time of its first line into a shared file: rates,
+latencies, and whether every task has run are read from there, for all contenders. The peer's own state must show all of
+them as done: a run that is not exact stops the benchmark.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A week of ten pipelines, on a clock that does not wait: the alerts that are sent, beside a message for every error.
 
-Pipelines, services, store, rules, watch and outbox are the real ones; only time is made up, and who asks for what when.
-A week without faults goes before, so that it is known what is usual. In the week that counts: a carrier that is down
-for an hour, a credential that expires, a vendor's file with 3 % bad rows and another with 7 %, a deploy every working
-day, a run that is not started, one that is killed, and one call in fifty that meets a 503.
+Pipelines, services, store, rules, watch and outbox are the real ones; only the time and the calls are simulated. A week
+without faults comes first, to establish what is usual. In the measured week: a carrier that is down for an hour, a
+credential that expires, a vendor's file with 3 % invalid rows and another with 7 %, a deploy every working day, a run
+that is not started, one that is killed, and one call in fifty that meets a 503.
 """
 
 from __future__ import annotations
