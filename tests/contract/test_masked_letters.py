@@ -322,3 +322,70 @@ class TestKeyOfReplayedPage:
         run({"id": 2, "card": CARD, "fee": "2"})
         (letter,) = store.dlq.find(status="any")
         assert letter.superseded_at is not None
+
+
+# ── what failed outside a letter ──────────────────────────────────────────────────────────────────────────────────────
+
+
+WORD, OTHER_WORD = "blue heron 7", "grey heron 8"  # nothing that is masked without being named
+
+
+class TestErrorsOfRunsAndTasks:
+    def test_error_that_stops_a_run_shows_no_masked_value(self, store, tmp_path):
+        def look_up(record):
+            raise PermissionError(f"401 for https://cards.example/{record['card']}")
+
+        events: list[Any] = []
+        pipeline = redrive.Pipeline(
+            "payments",
+            source=redrive.rows.records([row(WORD)]),
+            validate=look_up,
+            sink=redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "payments", key="id", create=True),
+            store=store,
+            on_event=events.append,
+        )
+        with pytest.raises(redrive.RunStopped, match=r"401 for https://cards\.example/\*\*\*") as stopped:
+            pipeline.run()
+        report = stopped.value.report
+        assert WORD not in f"{stopped.value} {report.reason} {report.detail} {events}"
+        (alert,) = store.alerts.find()
+        assert "***" in alert.title
+        assert WORD not in everything_stored(store)
+
+    def test_error_of_a_sink_shows_no_value_that_a_transform_made(self, store, tmp_path, monkeypatch):
+        sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "payments", key="id", create=True)
+
+        def refuse(_: Any, rows: Any, **__: Any) -> Any:
+            raise PermissionError(f"not for {rows.records()[0]['card']}")
+
+        monkeypatch.setattr(type(sink), "write", refuse)
+        pipeline = redrive.Pipeline(
+            "payments",
+            source=redrive.rows.records([{"id": 1, "number": "0042"}]),
+            transform=lambda record: {"id": record["id"], "card": f"{WORD}-{record['number']}"},
+            sink=sink,
+            store=store,
+        )
+        with pytest.raises(redrive.RunStopped, match=r"not for \*\*\*"):
+            pipeline.run()
+        assert WORD not in everything_stored(store)
+
+    def test_error_of_a_task_shows_no_masked_value(self, store, tmp_path):
+        flow = redrive.Flow("payments", store=store, files=tmp_path, params={"customer": {}}, workers=1)
+        flow.task(name="cards", in_thread=True)(lambda: [{"card": OTHER_WORD, "id": 1}])
+        flow.task(name="settle", each="cards", in_thread=True, retry=redrive.Retry(attempts=1))(settle)
+        with pytest.raises(redrive.FlowStopped) as stopped:
+            flow.run(params={"customer": {"card": WORD}})
+        details = store.tasks.get("payments", "settle[0]")
+        (attempt,) = details.attempts
+        assert attempt.error == details.task.error == "ValueError: no fee for *** of ***"
+        assert "ValueError: no fee for *** of ***" in attempt.trace
+        (alert,) = store.alerts.find()
+        changes = [change.cause for change in details.changes]
+        shown = f"{stopped.value} {details.task} {details.attempts} {changes} {alert} {list(store.dlq.causes())}"
+        assert WORD not in shown
+        assert OTHER_WORD not in shown
+
+
+def settle(cards: dict[str, Any], customer: dict[str, Any]) -> None:
+    raise ValueError(f"no fee for {cards.pop('card')} of {customer['card']}")

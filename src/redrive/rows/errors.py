@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from redrive._internal.masking import mask_start
@@ -16,6 +17,9 @@ LONGEST = 2_000
 
 LONGEST_DETAIL = 4_000
 _MOST_CAUSES = 5
+
+Hide = Callable[[str], str]
+"""Returns a text without the values of redacted fields."""
 
 _classifier = Classifier()
 
@@ -33,12 +37,12 @@ class RunFault:
     """All lines of the error, masked; None if it has only one line."""
 
     @classmethod
-    def of(cls, error: BaseException) -> RunFault:
+    def of(cls, error: BaseException, hide: Hide = str) -> RunFault:
         """Return the fault that an error is."""
         stated_kind = getattr(error, "kind", None) if isinstance(error, RedriveError) else None
         call_failure = story_of(error)
         service = None if call_failure is None else storable(call_failure.service)
-        return cls(stated_kind or kind_of(error), storable(type(error).__name__), service, detail_of(error))
+        return cls(stated_kind or kind_of(error), storable(type(error).__name__), service, detail_of(error, hide))
 
 
 def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
@@ -50,7 +54,7 @@ def kind_of(error: BaseException, *, scope: Scope = "call") -> Kind:
     return _classifier.classify(error, scope=scope).kind
 
 
-def detail_of(error: BaseException) -> str | None:
+def detail_of(error: BaseException, hide: Hide = str) -> str | None:
     """Return the text of an error, its notes and its causes, masked and shortened; None if it is a single line.
 
     Errors of redrive quote their causes already.
@@ -67,7 +71,7 @@ def detail_of(error: BaseException) -> str | None:
     text = "\n".join(str(part).strip() for part in parts)
     if "\n" not in text.strip():
         return None
-    text = mask_start(text, 10 * LONGEST)
+    text = mask_start(hide(text), 10 * LONGEST)
     return storable(text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…")
 
 
@@ -75,17 +79,17 @@ def _describe(error: BaseException) -> str:
     return str(error) if isinstance(error, RedriveError) else error_text(error)
 
 
-def stop_reason(error: BaseException) -> str:
+def stop_reason(error: BaseException, hide: Hide = str) -> str:
     """Return why a run was stopped without a failure: by an interrupt, or by code that exits the program."""
     if not isinstance(error, SystemExit):
         return "interrupted"
-    code = "" if error.code is None else mask_start(repr(error.code), LONGEST)
+    code = "" if error.code is None else mask_start(hide(repr(error.code)), LONGEST)
     return storable(f"interrupted: code of the pipeline called sys.exit({code})")
 
 
-def sentence(error: BaseException) -> str:
+def sentence(error: BaseException, hide: Hide = str) -> str:
     """Return the first line of an error, masked and shortened, as text that can be stored and shown."""
-    text = _describe(error)
+    text = hide(_describe(error))
     # More text is masked than is stored, so that a secret is recognised even if the cut goes through it.
     line = next(iter(mask_start(text.strip(), 10 * LONGEST).splitlines()), "") or type(error).__name__
     return storable(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")

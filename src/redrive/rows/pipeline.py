@@ -191,7 +191,16 @@ class Pipeline:
                     accept_changes=accept_changes,
                 )
                 writer = BatchWriter(options, opened_store, handle, started)
-                return Run(options, started, handle, writer, stopping=stopping, watch=watch).execute()
+                run = Run(
+                    options,
+                    started,
+                    handle,
+                    writer,
+                    redactor=opened_store.dlq.redactor,
+                    stopping=stopping,
+                    watch=watch,
+                )
+                return run.execute()
         finally:
             handle.release()
             self._stopping = None

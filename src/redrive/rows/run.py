@@ -13,9 +13,11 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from redrive._internal.interrupts import is_from_signal_handler
+from redrive._internal.masking import MASK
 from redrive._internal.shutdown import StopSignal
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.insert.row_builder import storable
+from redrive.dlq.redact import Redactor
 from redrive.errors import GateAborted, PipelineError, RunStopped, StoreError
 from redrive.model.calls import Kind
 from redrive.model.runs import (
@@ -63,6 +65,7 @@ class Run:
         handle: RunHandle,
         writer: BatchWriter,
         *,
+        redactor: Redactor,
         stopping: StopSignal,
         watch: Callable[[Progress], None] | None,
     ) -> None:
@@ -74,6 +77,10 @@ class Run:
         self._write_thread = WriteThread(stopping)
         self._retries = Retries(patience=options.patience, stopping=stopping, announce=self._announce_retry)
         self._watch = watch
+        self._redactor = redactor
+        # What an error may show values of, beside the batch that is read: the batch at each step.
+        self._preparing: Batch | None = None
+        self._writing: Prepared | None = None
         self._size = options.batch
         self._reading: Reading | None = None
         self._position = started.position
@@ -114,7 +121,11 @@ class Run:
                 raise self._end_with_error(RunStatus.FAILED, RuntimeError(str(error))) from error
             # User code that calls sys.exit is at fault; a signal handler that calls it is a request to stop.
             exited = isinstance(error, SystemExit) and not is_from_signal_handler(error)
-            self._end(RunStatus.STOPPED, stop_reason(error), error if exited else None)  # written rows are saved
+            if isinstance(error, SystemExit) and isinstance(error.code, str):
+                error.code = self._hide(error.code)  # it is printed
+            self._end(
+                RunStatus.STOPPED, stop_reason(error, self._hide), error if exited else None
+            )  # written rows are saved
             raise
         finally:
             self._close()
@@ -159,6 +170,7 @@ class Run:
         self._check_gate(final=True)
 
     def _submit(self, prepared: Prepared) -> Future[BatchResult]:
+        self._writing = prepared
         return self._write_thread.submit(lambda: self._writer.write(prepared))
 
     def _open(self) -> None:
@@ -230,6 +242,7 @@ class Run:
                 self._pending.extendleft(reversed(self._halve(batch, error)))
 
     def _prepare(self, batch: Batch) -> Prepared:
+        self._preparing = batch
         prepared = self._retries.run("prepare", lambda: self._options.preparation.prepare(batch), scope="row")
         prepared.counts += Counts(retries=self._retries.uncounted)
         self._retries.uncounted = 0
@@ -269,7 +282,7 @@ class Run:
         if size < SMALLEST:
             raise error
         self._size = min(self._size, size)
-        self._announce(BatchShrunk, rows=size, reason=reason_of(error))
+        self._announce(BatchShrunk, rows=size, reason=self._hide(reason_of(error)))
 
     def _finish_write(self, prepared: Prepared, under_way: Future[BatchResult]) -> None:
         try:
@@ -300,7 +313,7 @@ class Run:
     def _report_batch(self, result: BatchResult) -> None:
         writer = self._writer
         if result.bad_batch is not None:
-            self._announce(BatchQuarantined, rows=result.counts.read, reason=result.bad_batch)
+            self._announce(BatchQuarantined, rows=result.counts.read, reason=self._hide(result.bad_batch))
         if not result.moved:
             return  # half of a batch; the checkpoint moves with the last half
         self._announce(
@@ -337,16 +350,17 @@ class Run:
 
     def _end_with_error(self, status: RunStatus, error: Exception) -> RunStopped:
         """End the run, and return the error for the caller, with the report."""
-        report = self._end(status, sentence(error), error)
+        reason = sentence(error, self._hide)
+        report = self._end(status, reason, error)
         if isinstance(error, RunStopped):
             error.report = report
             return error
-        return RunStopped(f"{self._options.pipeline}: {sentence(error)}", kind=kind_of(error), report=report)
+        return RunStopped(f"{self._options.pipeline}: {reason}", kind=kind_of(error), report=report)
 
     def _end(self, status: RunStatus, reason: str | None, error: BaseException | None) -> Report:
         writer, ended = self._writer, None
         writer.counts += Counts(retries=self._retries.uncounted)
-        fault = None if error is None else RunFault.of(error)
+        fault = None if error is None else RunFault.of(error, self._hide)
         try:
             ended = self._handle.end(
                 status,
@@ -401,7 +415,22 @@ class Run:
         self._options.announcer.event(event(pipeline=self._options.pipeline, run_id=self._started.run_id, **values))
 
     def _announce_retry(self, step: str, retry: int, wait: float, error: Exception) -> None:
-        self._announce(BatchRetried, step=step, retry=retry, wait=wait, reason=reason_of(error))
+        self._announce(BatchRetried, step=step, retry=retry, wait=wait, reason=self._hide(reason_of(error)))
+
+    def _hide(self, text: str) -> str:
+        """Return the text of an error without the values of redacted fields of the rows at hand, as in letters."""
+        if not self._redactor.fields:
+            return text
+        rows: list[Any] = []
+        try:
+            if self._preparing is not None:
+                rows += self._preparing.rows.records
+            if self._writing is not None:
+                rows += self._writing.batch.rows.records
+                rows += self._writing.rows.records()
+        except Exception:  # for example for lack of memory: what the text shows is unknown
+            return MASK
+        return self._redactor.text(text, {}, rows=rows)
 
     def _close(self) -> None:
         reading, self._reading = self._reading, None

@@ -320,6 +320,16 @@ def test_what_a_target_says_of_a_masked_field_is_masked(run, store, here):
         assert "Rumpelstilzchen" not in answer.out + answer.err
 
 
+def test_message_of_a_target_that_exits_shows_no_redacted_value(run, store, here):
+    (here / "redrive.toml").write_text('[letters]\nredact = ["fee"]\n')
+    (here / "exits.py").write_text("import sys\n\n\ndef load(records):\n    sys.exit(f\"no {records[0]['fee']}\")\n")
+    store.dlq.put({"id": "D-3", "fee": "Rumpelstilzchen"}, "bad", pipeline="vendor")
+    answer = run("dlq", "replay", "--pipeline", "vendor", "--target", "exits.py:load", "--go")
+    assert answer.code == 70
+    assert "called sys.exit('no ***')" in answer.err
+    assert "Rumpelstilzchen" not in answer.out + answer.err
+
+
 def test_on_a_terminal_the_report_is_a_table_below_the_progress(terminal, put):
     put(3)
     answer = terminal("dlq", "replay", "--any-pipeline", "--target", "targets.py:load")

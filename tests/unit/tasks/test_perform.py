@@ -17,6 +17,7 @@ from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
 from redrive.tasks.flow import Flow
 from redrive.tasks.workers.messages import LARGEST, AttemptEnd, TaskJob
+from redrive.tasks.workers.protocol import FrameReader, job_frame, read_job
 from redrive.tasks.workers.run_task import perform
 
 
@@ -45,6 +46,28 @@ def test_an_outcome_has_the_ticket_of_its_job_and_its_time():
     outcome = attempt(lambda: 1)
     assert outcome.ticket == 7
     assert outcome.seconds >= 0
+
+
+class TestRedactedFields:
+    def test_error_shows_no_value_of_a_redacted_field(self, tmp_path):
+        def charge(row, customer, rows):
+            raise ValueError(f"no fee for {row.pop('card')} of {customer['name']}, {rows[0]['card']}")
+
+        (tmp_path / "rows").write_text(encode([{"card": "grey heron 8"}]))
+        job = TaskJob(
+            ticket=7,
+            task="charge",
+            arguments={"row": encode({"card": "blue heron 7"}), "customer": encode({"name": "Anna"})},
+            files={"rows": str(tmp_path / "rows")},
+            redact=("card",),
+        )
+        (sent,) = map(read_job, FrameReader().feed(job_frame(job)))
+        flow = Flow("charges", params=["row", "customer", "rows"])
+        flow.task(charge)
+        outcome = perform(flow.graph.nodes["charge"], sent)
+        assert outcome.error == "ValueError: no fee for *** of Anna, ***"
+        assert "ValueError: no fee for *** of Anna, ***" in outcome.trace
+        assert "heron" not in f"{outcome}"
 
 
 def test_a_task_that_returns_nothing_has_no_result():

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
+from redrive._internal.masking import MASK
 from redrive.dlq.edit.keys import respell_all
 from redrive.dlq.filters import Filter
 from redrive.dlq.insert.row_builder import REDACTED, storable
@@ -439,7 +440,14 @@ class Replay:
         ]
 
     def _answers(self, sent: list[Letter]) -> list[TargetAnswer]:
-        answers = self._target.try_all(sent, dry_run=self._dry)
+        try:
+            answers = self._target.try_all(sent, dry_run=self._dry)
+        except SystemExit as ended:
+            if isinstance(ended.code, str):  # it is printed
+                is_read = all(self._redactor.can_read(letter.payload) for letter in sent)
+                hidden = self._redactor.text(ended.code, [letter.payload for letter in sent])
+                ended.code = hidden if is_read or not self._redactor.fields else MASK
+            raise
         if not self._redactor.fields:
             return answers
         return [

@@ -336,6 +336,7 @@ class StoreCycle:
             grace=node.grace,
             result_file=self._results.result_path(task.id, task.attempt),
             output_file=str(self._results.output_path(task.id, task.attempt)),
+            redact=self._lease.store.dlq.redactor.fields,
         )
         return ClaimedJob(task, node, job, name, item_aside=item_aside)
 

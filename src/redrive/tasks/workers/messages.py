@@ -34,6 +34,8 @@ class TaskJob:
     """File for a result larger than LARGEST."""
     output_file: str = ""
     """File for its output while it runs."""
+    redact: tuple[str, ...] = ()
+    """Fields of its arguments whose values are masked in the error."""
 
 
 class AttemptEnd(StrEnum):

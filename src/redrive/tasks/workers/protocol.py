@@ -70,14 +70,21 @@ def _read(body: bytes | memoryview) -> Any:
 
 def job_frame(job: TaskJob) -> bytes:
     """Encode a job for a worker; the timeout stays with the executor."""
-    return frame((job.ticket, job.task, dict(job.arguments), dict(job.files), job.identity, job.result_file))
+    arguments, files = dict(job.arguments), dict(job.files)
+    return frame((job.ticket, job.task, arguments, files, job.identity, job.result_file, job.redact))
 
 
 def read_job(document: Any) -> TaskJob:
     """Decode a job."""
-    ticket, task, arguments, files, identity, result_file = document
+    ticket, task, arguments, files, identity, result_file, redact = document
     return TaskJob(
-        ticket=ticket, task=task, arguments=arguments, files=files, identity=identity, result_file=result_file
+        ticket=ticket,
+        task=task,
+        arguments=arguments,
+        files=files,
+        identity=identity,
+        result_file=result_file,
+        redact=tuple(redact),
     )
 
 

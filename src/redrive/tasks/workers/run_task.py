@@ -8,7 +8,17 @@ import os
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Collection, ItemsView, Iterator, KeysView, Set, ValuesView
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Collection,
+    ItemsView,
+    Iterator,
+    KeysView,
+    Mapping,
+    Set,
+    ValuesView,
+)
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
@@ -93,6 +103,13 @@ def perform(node: Node, job: TaskJob, *, fans_out: bool = False, followers: Coll
 
 
 def _arguments(node: Node, job: TaskJob) -> dict[str, Any]:
+    arguments = _decoded(node, job)
+    if node.binding.wants_key:
+        arguments[KEY] = job.identity if node.key is None else str(node.key(**arguments))
+    return arguments
+
+
+def _decoded(node: Node, job: TaskJob) -> dict[str, Any]:
     arguments = {name: decode(text) for name, text in job.arguments.items()}
     for name, path in job.files.items():
         try:
@@ -102,8 +119,6 @@ def _arguments(node: Node, job: TaskJob) -> dict[str, Any]:
             raise InputUnreadable(
                 f"the argument {name!r} of task {node.name!r} is in {path}, which cannot be read: {why}"
             ) from None
-    if node.binding.wants_key:
-        arguments[KEY] = job.identity if node.key is None else str(node.key(**arguments))
     return arguments
 
 
@@ -201,7 +216,8 @@ def _put_into(path: str, text: str) -> bool:
 
 def _failed(node: Node, job: TaskJob, error: BaseException, seconds: float) -> TaskOutcome:
     try:
-        return _described(node, job, error, seconds)
+        outcome = _described(node, job, error, seconds)
+        return _redacted(outcome, node, job) if job.redact else outcome
     except BaseException as raised:  # no memory even for this, or an error that cannot be inspected
         if ENDING.is_told and isinstance(raised, TaskTimeout):
             raise
@@ -246,6 +262,33 @@ def _described(node: Node, job: TaskJob, error: BaseException, seconds: float) -
         error=storable(cut(said, ERROR_LENGTH)),
         fingerprint=storable(cause),
         trace=trace,
+    )
+
+
+def _redacted(outcome: TaskOutcome, node: Node, job: TaskJob) -> TaskOutcome:
+    """Return a failure without the values of redacted fields: its texts are stored, sent in alerts and printed."""
+    from redrive.dlq.redact import Redactor
+
+    redactor, arguments, records = Redactor(job.redact), {}, []
+    with contextlib.suppress(InputUnreadable, ValueError):  # the task was not called: its error shows no value
+        # Decoded once more: the task may have changed what it was given.
+        arguments = _decoded(node, job)
+    for value in arguments.values():  # a path begins at the top of each record
+        records += value if isinstance(value, list) else [value]
+    records = [record for record in records if isinstance(record, Mapping | list)]
+
+    def hide(text: str) -> str:
+        return redactor.text(text, arguments, rows=records)
+
+    verdict = outcome.verdict
+    if verdict is not None:
+        detail = None if verdict.detail is None else hide(verdict.detail)
+        verdict = replace(verdict, reason=hide(verdict.reason), detail=detail)
+    return replace(
+        outcome,
+        verdict=verdict,
+        error=None if outcome.error is None else hide(outcome.error),
+        trace=None if outcome.trace is None else hide(outcome.trace),
     )
 
 
