@@ -19,9 +19,7 @@ from redrive.calls.parts import received, sent
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
 from redrive.events.bus import EventBus
-from redrive.policy.budget import BudgetLedger
-from redrive.policy.retry import Retry
-from redrive.policy.timeout import Timeout
+from redrive.policy.retry import BudgetLedger, Retry, Timeout
 
 Idempotent = bool | Literal["key"]
 

@@ -16,8 +16,7 @@ from redrive.clock import Clock
 from redrive.events.bus import EVENTS
 from redrive.model.calls import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed, format_duration
 from redrive.policy.consensus import DrainedKey
-from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, KeyPoolState, name_of
-from redrive.policy.token import Token, TokenState
+from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, KeyPoolState, Token, TokenState, name_of
 
 
 @dataclass(frozen=True, slots=True)

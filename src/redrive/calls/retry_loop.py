@@ -23,7 +23,7 @@ from redrive.calls.failure_of import story_of
 from redrive.calls.remediation import BUDGET_SPENT, CIRCUIT_OPEN, EFFECT_UNKNOWN, NO_KEY_LEFT, advise
 from redrive.calls.steps import CallFallback, DiscardResponse, Invoke, Outcome, Raised, Refresh, Returned, Step, Wait
 from redrive.calls.tokens import TokenKeeper
-from redrive.classify.redrive_errors import NO_LIST
+from redrive.classify.builtin import NO_LIST
 from redrive.classify.responses import is_response, response_status
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model.calls import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict

@@ -26,11 +26,8 @@ from redrive.clock import Clock, Random, SystemClock
 from redrive.events.bus import EVENTS, EventBus, Hook
 from redrive.policy import option_checks
 from redrive.policy.breaker import Breaker, CircuitState
-from redrive.policy.budget import BudgetLedger, RetryBudget
-from redrive.policy.keys import KeyPool
-from redrive.policy.retry import Retry
-from redrive.policy.timeout import Timeout, timeout_of
-from redrive.policy.token import Token
+from redrive.policy.keys import KeyPool, Token
+from redrive.policy.retry import BudgetLedger, Retry, RetryBudget, Timeout, timeout_of
 from redrive.policy.window import RollingWindow
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from redrive.classify.classifier import Classifier
 from redrive.policy import option_checks
 from redrive.policy.breaker import Breaker
-from redrive.policy.budget import RetryBudget
-from redrive.policy.keys import KeyPool
-from redrive.policy.retry import Retry
-from redrive.policy.token import Token
+from redrive.policy.keys import KeyPool, Token
+from redrive.policy.retry import Retry, RetryBudget
 
 _LONGEST_NAME = 200
 

@@ -21,9 +21,8 @@ from redrive.explain.policy import Policy
 from redrive.explain.schedule import At
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed
 from redrive.policy.breaker import CircuitState
-from redrive.policy.budget import BudgetLedger
-from redrive.policy.keys import KeyPool
-from redrive.policy.token import Token
+from redrive.policy.keys import KeyPool, Token
+from redrive.policy.retry import BudgetLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

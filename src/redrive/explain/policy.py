@@ -9,10 +9,8 @@ from redrive.calls.core import Idempotent
 from redrive.calls.service import Service
 from redrive.classify.classifier import Classifier
 from redrive.policy.breaker import Breaker
-from redrive.policy.budget import RetryBudget
-from redrive.policy.keys import KeyPool
-from redrive.policy.retry import Retry
-from redrive.policy.token import Token
+from redrive.policy.keys import KeyPool, Token
+from redrive.policy.retry import Retry, RetryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,8 @@ from redrive.explain.policy import Policy
 from redrive.explain.schedule import TRANSIENT, Schedule, fits, schedule
 from redrive.model.calls import Kind, Verdict, format_duration
 from redrive.policy.breaker import Breaker
-from redrive.policy.budget import RetryBudget
 from redrive.policy.keys import KeyPool, name_of
-from redrive.policy.retry import REPEATABLE, SHORT_BASE, SHORT_CAP, Retry
+from redrive.policy.retry import REPEATABLE, SHORT_BASE, SHORT_CAP, Retry, RetryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

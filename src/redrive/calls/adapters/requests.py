@@ -24,7 +24,7 @@ from redrive.calls.effects.repeatable import (
 )
 from redrive.calls.fast_path import ServiceRunner
 from redrive.classify.responses import attribute
-from redrive.policy.timeout import Timeout
+from redrive.policy.retry import Timeout
 
 with require_extra("requests"):
     import requests

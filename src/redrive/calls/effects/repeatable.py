@@ -18,8 +18,7 @@ from redrive.calls.effects.sent import never_left, sent_requests
 from redrive.calls.endpoints import route, shown_path
 from redrive.calls.function import CalledFunction
 from redrive.classify.error_codes import http_answer
-from redrive.classify.responses import response_status
-from redrive.classify.retry_after import retry_after
+from redrive.classify.responses import response_status, retry_after
 from redrive.model.calls import Verdict
 from redrive.policy import option_checks
 

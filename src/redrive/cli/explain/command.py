@@ -204,7 +204,7 @@ def _method(method: str | None) -> str | None:
 
 
 def _patience(value: str | None) -> str | None:
-    from redrive.classify.retry_after import parse_retry_after
+    from redrive.classify.responses import parse_retry_after
 
     if value is not None and parse_retry_after(value, datetime.now(UTC)) is None:
         raise CommandRefused(

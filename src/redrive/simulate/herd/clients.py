@@ -23,8 +23,7 @@ from redrive.calls.retry_loop import is_a_fault
 from redrive.calls.service import Service
 from redrive.model.calls import Decision, Kind, Stop, Verdict
 from redrive.policy.breaker import Breaker, CircuitMachine, CircuitState, Permit
-from redrive.policy.budget import BudgetLedger, RetryBudget
-from redrive.policy.retry import CallProgress, Retry
+from redrive.policy.retry import BudgetLedger, CallProgress, Retry, RetryBudget
 from redrive.simulate.herd.server import RequestOutcome
 
 
