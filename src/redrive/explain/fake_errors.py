@@ -16,7 +16,7 @@ from urllib.response import addinfourl
 from redrive.calls.remediation import CIRCUIT_OPEN
 from redrive.classify.responses import parse_retry_after
 from redrive.errors import CircuitOpen, RedriveError, StatedVerdict
-from redrive.explain.unclear import UnclearQuestion
+from redrive.explain import UnclearQuestion
 from redrive.model.calls import Failure, Kind, Verdict
 from redrive.policy.breaker import Breaker
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redrive.classify.classifier import Classifier
-from redrive.explain.dry_call import rehearse
+from redrive.explain.dry_call import Policy, rehearse
 from redrive.explain.explanation import seconds, share_needed
-from redrive.explain.policy import Policy
 from redrive.explain.schedule import TRANSIENT, Schedule, fits, schedule
 from redrive.model.calls import Kind, Verdict, format_duration
 from redrive.policy.breaker import Breaker

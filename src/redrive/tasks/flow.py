@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from redrive._internal.paths import local_path
+from redrive._internal.files import local_path
 from redrive.calls.service import Service
 from redrive.errors import FlowError
 from redrive.events.bus import EventBus, Hook

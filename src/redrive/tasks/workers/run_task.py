@@ -24,7 +24,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from redrive._internal.private_files import make_directory, open_new, scratch_beside
+from redrive._internal.files import make_directory, open_new, scratch_beside
 from redrive.calls.failure_of import story_of
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
