@@ -9,8 +9,7 @@ from redrive.classify import classify
 
 if TYPE_CHECKING:
     from redrive import rows
-    from redrive.calls.retry import retry
-    from redrive.calls.service import Service
+    from redrive.calls.service import Service, retry
     from redrive.classify.classifier import Classifier
     from redrive.dlq.schedule import Schedule
     from redrive.errors import (
@@ -125,7 +124,7 @@ _HOMES = {
     "Verdict": "model.calls",
     "connect": "store.store",
     "on_event": "events.bus",
-    "retry": "calls.retry",
+    "retry": "calls.service",
     "run_with_timeout": "tasks.killable.call",
 }
 

@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.calls.circuit import Circuit
-from redrive.calls.core import Idempotent, ServiceCore
+from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials
+from redrive.calls.drivers import Invoke, Raised, Refresh, Returned, Wait
 from redrive.calls.retry_loop import RetryLoop
 from redrive.calls.service import Service
-from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
+from redrive.calls.service_options import Idempotent
 from redrive.classify.classifier import Classifier
 from redrive.events.bus import EventBus
 from redrive.explain.schedule import At
@@ -61,15 +62,15 @@ class Policy:
 
     @classmethod
     def _of_service(cls, service: Service) -> Policy:
-        core = service._core
+        core = service.core
         return cls(
             name=service.name,
             retry=service.retry,
             breaker=service.breaker,
             budget=service.budget,
-            keys=None if core.credentials is None else core.credentials._options,
+            keys=None if core.credentials is None else core.credentials.options,
             classifier=core.classifier,
-            timeout=service._options.timeout,
+            timeout=service.options.timeout,
             idempotent=core.idempotent,
         )
 

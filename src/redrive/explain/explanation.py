@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from redrive.calls.failure_of import story_of
-from redrive.calls.remediation import advice_on
-from redrive.calls.retry_loop import is_a_fault
+from redrive.calls.failures import advice_on, is_a_fault, story_of
 from redrive.classify.classifier import Classifier
 from redrive.classify.type_names import libraries
 from redrive.explain import UnclearQuestion

@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Any
 from urllib.response import addinfourl
 
-from redrive.calls.remediation import CIRCUIT_OPEN
+from redrive.calls.failures import CIRCUIT_OPEN
 from redrive.classify.responses import parse_retry_after
 from redrive.errors import CircuitOpen, RedriveError, StatedVerdict
 from redrive.explain import UnclearQuestion

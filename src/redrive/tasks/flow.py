@@ -225,7 +225,7 @@ class Flow(Decisions):
                 poison=poison,
                 storm=storm,
                 service=self._downstream(service),
-                classifier=service._core.classifier if isinstance(service, Service) else None,
+                classifier=service.core.classifier if isinstance(service, Service) else None,
                 in_thread=in_thread,
                 key=checked_key(key, own, binding),
                 run_when=rule,
@@ -275,7 +275,7 @@ class Flow(Decisions):
                 retry=checked_retry(retry),
                 poison=option_checks.count("poison", poison, least=1),
                 service=self._downstream(service),
-                classifier=service._core.classifier if isinstance(service, Service) else None,
+                classifier=service.core.classifier if isinstance(service, Service) else None,
                 in_thread=in_thread,
             )
             self.graph.add(node)
