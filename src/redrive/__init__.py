@@ -9,8 +9,7 @@ from redrive.classify import classify
 
 if TYPE_CHECKING:
     from redrive import rows
-    from redrive.calls.retry import retry
-    from redrive.calls.service import Service
+    from redrive.calls.service import Service, retry
     from redrive.classify.classifier import Classifier
     from redrive.dlq.schedule import Schedule
     from redrive.errors import (
@@ -42,11 +41,8 @@ if TYPE_CHECKING:
     from redrive.model.runs import Report
     from redrive.model.tasks import Branch, FlowReport
     from redrive.policy.breaker import Breaker
-    from redrive.policy.budget import RetryBudget
-    from redrive.policy.keys import KeyPool
-    from redrive.policy.retry import Retry
-    from redrive.policy.timeout import Timeout
-    from redrive.policy.token import Token
+    from redrive.policy.keys import KeyPool, Token
+    from redrive.policy.retry import Retry, RetryBudget, Timeout
     from redrive.rows.gate import Gate
     from redrive.rows.pipeline import Pipeline
     from redrive.store.store import Store, connect
@@ -119,16 +115,16 @@ _HOMES = {
     "Pipeline": "rows.pipeline",
     "Report": "model.runs",
     "Retry": "policy.retry",
-    "RetryBudget": "policy.budget",
+    "RetryBudget": "policy.retry",
     "Schedule": "dlq.schedule",
     "Service": "calls.service",
     "Store": "store.store",
-    "Timeout": "policy.timeout",
-    "Token": "policy.token",
+    "Timeout": "policy.retry",
+    "Token": "policy.keys",
     "Verdict": "model.calls",
     "connect": "store.store",
     "on_event": "events.bus",
-    "retry": "calls.retry",
+    "retry": "calls.service",
     "run_with_timeout": "tasks.killable.call",
 }
 

@@ -101,7 +101,7 @@ class TestFunctions:
             def put_many(self, letters, *, pipeline):
                 raise OSError("no space")
 
-        bank._core.letters._queue = Broken()
+        bank.core.letters._queue = Broken()
         with pytest.raises(ZeroDivisionError):
             bank.call(divmod, 1, 0)
         assert "cannot store the dead letter of a call of divmod: OSError: no space" in caplog.text
@@ -121,7 +121,7 @@ class TestFunctions:
         try:
             with pytest.raises(TimeoutError, match="job over its limit"):
                 bank.replay_target(ring).reprocess([{"function": endpoint_of(ring), "args": [], "kwargs": {}}])
-            bank._core.letters._queue = Slow()
+            bank.core.letters._queue = Slow()
             with pytest.raises(TimeoutError, match="job over its limit"):
                 bank.call(divmod, 1, 0)
         finally:

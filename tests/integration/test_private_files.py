@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine
 
 import redrive
-from redrive._internal.private_files import open_new
+from redrive._internal.files import open_new
 from redrive.observe.log import attempt_log
 from redrive.store import migrate
 

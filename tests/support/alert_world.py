@@ -40,7 +40,7 @@ class World:
         self.books, self.sent = Books(), []
         self.failed_calls, self.failed_runs = [], []
         self._fails = fails
-        self._record, self._book = MetricsRecord(self.service._core), MetricsWindow()
+        self._record, self._book = MetricsRecord(self.service.core), MetricsWindow()
         self._past = []  # quarters before the last hour
         self._agenda, self._order, self._runs = [], count(), count(1)
 

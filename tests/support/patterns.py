@@ -22,7 +22,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 import redrive
-from redrive._internal.masking.lazy_pattern import LazyPattern
+from redrive._internal.masking.patterns import LazyPattern
 
 SOURCE = Path(redrive.__file__).parent
 _FUNCTIONS = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}

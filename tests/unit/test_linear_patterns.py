@@ -41,10 +41,10 @@ MOST = 3.5
 def test_patterns_built_at_run_time_are_known():
     # Escaped names and separators in classes of characters; the tables of drivers and of masks are looked at here.
     assert BUILT == [
-        "_internal.masking.lazy_pattern",
+        "_internal.masking.patterns",
         "alerts.delivery.message",
+        "classify.code_verdict",
         "classify.detail",
-        "classify.http_verdict",
         "dlq.multipart",
         "dlq.redact",
         "rows.sinks.exact.moments",

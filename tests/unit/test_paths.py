@@ -8,7 +8,7 @@ import pytest
 
 import redrive
 from redrive import rows
-from redrive._internal.paths import local_path
+from redrive._internal.files import local_path
 from redrive.observe.prometheus import write_textfile
 
 URLS = ["s3://b/x", "gs://b/x", "abfss://c@a.dfs.core.windows.net/x", "hdfs://n/x", "file:///abs/x", "http://h/x"]

@@ -11,14 +11,12 @@ from typing import Any, NoReturn
 
 from redrive.calls.context import EnclosingAttempt, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.credentials import Grant
-from redrive.calls.drivers import Driver, aperform, perform, unwrap
-from redrive.calls.effects.idempotency_keys import SentKeys
+from redrive.calls.drivers import Driver, Invoke, Outcome, Raised, Returned, Step, Steps, aperform, perform, unwrap
+from redrive.calls.effects.idempotency import SentKeys, disown
 from redrive.calls.effects.in_flight import left_in_flight
-from redrive.calls.effects.repeatable import disown
 from redrive.calls.fast_path import FastPathContext, ServiceRunner
 from redrive.calls.function import CalledFunction
-from redrive.calls.retry_loop import AttemptResult, RetryLoop, Steps
-from redrive.calls.steps import Invoke, Outcome, Raised, Returned, Step
+from redrive.calls.retry_loop import AttemptResult, RetryLoop
 from redrive.classify.signals import is_interrupt
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR

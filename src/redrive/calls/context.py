@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 if TYPE_CHECKING:
     from redrive.calls.core import ServiceCore
     from redrive.calls.credentials import Grant
-    from redrive.calls.effects.idempotency_keys import SentKeys
+    from redrive.calls.effects.idempotency import SentKeys
 
 
 class EnclosingAttempt:

@@ -7,48 +7,19 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any
 from uuid import uuid4
 
-from redrive.calls.circuit import Circuit
+from redrive.calls.circuit import Circuit, EndpointCircuits
 from redrive.calls.credentials import Credentials
 from redrive.calls.dead_letters import DeadLetterWriter
-from redrive.calls.endpoint_circuits import EndpointCircuits
 from redrive.calls.metrics.counters import CallCounters
 from redrive.calls.parts import received, sent
+from redrive.calls.service_options import Idempotent
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random
 from redrive.events.bus import EventBus
-from redrive.policy.budget import BudgetLedger
-from redrive.policy.retry import Retry
-from redrive.policy.timeout import Timeout
-
-Idempotent = bool | Literal["key"]
-
-
-class _Missing:
-    """Tells "no fallback" from "fall back to None"."""
-
-    def __reduce__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Final = _Missing()
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """What may differ between the views of one service."""
-
-    timeout: float | None = None
-    """Seconds of one attempt in all."""
-    limits: Timeout | None = None
-    """The same, and the limits of its phases."""
-    endpoint: str | None = None
-    idempotency_key: str | None = None
-    fallback: Any = MISSING
-    keeps_letters: bool = True
-    """Whether calls that fail become dead letters, where the service has a place for them."""
+from redrive.policy.retry import BudgetLedger, Retry
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)

@@ -16,8 +16,7 @@ from redrive.clock import Clock
 from redrive.events.bus import EVENTS
 from redrive.model.calls import QUOTA_USED_UP, RATE_LIMITED, Event, KeyCooled, TokenRefreshed, format_duration
 from redrive.policy.consensus import DrainedKey
-from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, KeyPoolState, name_of
-from redrive.policy.token import Token, TokenState
+from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, KeyPoolState, Token, TokenState, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Credentials(Part):
 
     def __init__(self, pool: KeyPool, service: str, clock: Clock, announce: Callable[[Event], None]) -> None:
         self.owner: Any = None
-        self._options = pool
+        self.options = pool
         self._service = service
         self._clock = clock
         self._announce = announce
@@ -62,7 +61,7 @@ class Credentials(Part):
     def names(self) -> list[KeyName]:
         """How other processes know the keys, slot by slot. Not cached here: an attribute that is added later makes
         all others slower to read, and `current` is read in every call."""
-        return [name_of(key, service=self._service, place=slot) for slot, key in enumerate(self._options.keys)]
+        return [name_of(key, service=self._service, place=slot) for slot, key in enumerate(self.options.keys)]
 
     def _renewed(self, state: TokenState) -> None:
         if state.value is not None:
@@ -95,7 +94,7 @@ class Credentials(Part):
                 self.current = None
                 ends = self._pool.next_pause_ends(now, avoid)
                 return math.inf if ends is None else max(0.0, ends - moment)
-            key, keeper = self._options.keys[slot], self._keepers[slot]
+            key, keeper = self.options.keys[slot], self._keepers[slot]
             if keeper is None:
                 grant = Grant(str(key), last_four(str(key)), slot)
             elif keeper.state.value is None or (keeper.state.renew_at <= moment and slot not in expired):
@@ -121,7 +120,7 @@ class Credentials(Part):
     def drained(self, grant: Grant, retry_after: float | None) -> None:
         """The key is used up: rotate until its reset, or until the time the server named."""
         now = self._clock.now()
-        until = self._options.next_reset(now)
+        until = self.options.next_reset(now)
         if retry_after is not None:
             longest = max(LONGEST_PAUSE, (until - now).total_seconds())
             until = now + timedelta(seconds=self._bounded(grant, retry_after, longest))

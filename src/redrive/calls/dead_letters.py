@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive._internal.masking import mask
 from redrive.calls.context import new_key
-from redrive.calls.effects.in_flight import idempotency_key
-from redrive.calls.effects.members import members
-from redrive.calls.effects.request_body import BodyMissing, body_of
-from redrive.calls.failure_of import story_of
+from redrive.calls.drivers import Outcome, Raised
+from redrive.calls.effects.in_flight import members
+from redrive.calls.effects.request import BodyMissing, body_of, idempotency_key
+from redrive.calls.failures import story_of
 from redrive.calls.function import CalledFunction, endpoint_of, is_async
-from redrive.calls.steps import Outcome, Raised
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted

@@ -1,17 +1,82 @@
-"""Two performers of the flow: one in a thread, one in a coroutine."""
+"""The steps that the retry loop asks for, and the two drivers that perform them: in a thread, and in a coroutine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from redrive.calls import testmode
-from redrive.calls.retry_loop import Steps
-from redrive.calls.steps import CallFallback, DiscardResponse, Invoke, Outcome, Raised, Refresh, Returned, Step, Wait
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock
+
+if TYPE_CHECKING:
+    from redrive.calls.credentials import Grant
+    from redrive.calls.tokens import TokenKeeper
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Outcome: the function gave this back."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Raised:
+    """Outcome: the function raised this."""
+
+    error: Exception
+    since: int = -1
+    """The instruction of the error's outermost frame at which a block of `attempts()` began; -1 for a function."""
+
+
+Outcome = Returned | Raised
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke:
+    """Step: make one attempt; answer with its outcome."""
+
+    number: int
+    grant: Grant | None
+    timeout: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Step: sleep."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """Step: fetch a token anew, unless someone has since `seen`; answer with Raised where that failed, else None."""
+
+    keeper: TokenKeeper
+    seen: int
+    patience: float
+    """Seconds to wait for another caller's fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardResponse:
+    """Step: close a response that nobody will read."""
+
+    response: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CallFallback:
+    """Step: call the user's fallback in place of the function; answer with its outcome."""
+
+    error: Exception
+
+
+Step = Invoke | Wait | Refresh | DiscardResponse | CallFallback
+Steps = Generator[Step, Any, Outcome]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,16 @@ from logging import INFO
 from types import CoroutineType
 from typing import Any, NamedTuple
 
-from redrive.calls import context, results
+from redrive.calls import context, invocation
 from redrive.calls.circuit import Circuit
 from redrive.calls.context import EnclosingAttempt, inside
-from redrive.calls.core import ServiceCore, ServiceOptions
+from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Grant
-from redrive.calls.drivers import Driver, adrive, drive, unwrap
+from redrive.calls.drivers import Driver, Outcome, Raised, Returned, adrive, drive, unwrap
 from redrive.calls.function import CalledFunction
-from redrive.calls.invocation import AwaitableReturned, Function, Invocation, settle
-from redrive.calls.results import ResultKind, nature_of
+from redrive.calls.invocation import AwaitableReturned, Function, Invocation, ResultKind, nature_of, settle
 from redrive.calls.retry_loop import AttemptResult
-from redrive.calls.steps import Outcome, Raised, Returned
+from redrive.calls.service_options import ServiceOptions
 from redrive.classify.responses import response_status
 from redrive.classify.signals import is_interrupt
 from redrive.clock import in_thread
@@ -89,7 +88,7 @@ class ServiceRunner:
         """A success for which there is something to do; False where the flow has to look at it."""
         core, ended = self.core, self.core.clock.monotonic()
         latency = ended - passage.began
-        if result.__class__ not in results.plain_types and not self._fine(result):
+        if result.__class__ not in invocation.plain_types and not self._fine(result):
             return False
         if latency >= self.slow or passage.generation != self.gate.generation:
             return False
@@ -228,7 +227,7 @@ def _straight(runner: ServiceRunner) -> Guard:
             else:
                 ended = monotonic()
                 if (
-                    result.__class__ in results.plain_types
+                    result.__class__ in invocation.plain_types
                     and ended - began < slow
                     and ended < tally.fold_at
                     and gate.generation == generation
@@ -302,7 +301,7 @@ def _astraight(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the other
             else:
                 ended = monotonic()
                 if (
-                    result.__class__ in results.plain_types
+                    result.__class__ in invocation.plain_types
                     and ended - began < slow
                     and ended < tally.fold_at
                     and gate.generation == generation

@@ -1,4 +1,4 @@
-"""One logical call: the user's function with its arguments, attempted as often as the flow asks."""
+"""One logical call: the user's function with its arguments, attempted as often as the retry loop asks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,54 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
+from enum import Enum, auto
+from types import AsyncGeneratorType, GeneratorType, NoneType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from redrive.calls.context import EnclosingAttempt, attempt_of, enclosing, innermost, inside, new_key
-from redrive.calls.core import MISSING
-from redrive.calls.effects.idempotency_keys import SentKeys
-from redrive.calls.effects.in_flight import KnownRequest, carry, in_flight, left_in_flight
-from redrive.calls.effects.repeatable import disown, has_acted
+from redrive.calls.drivers import Invoke, Outcome, Raised, Steps
+from redrive.calls.effects.idempotency import SentKeys, disown, has_acted
+from redrive.calls.effects.in_flight import in_flight, left_in_flight
+from redrive.calls.effects.request import KnownRequest, carry
 from redrive.calls.function import CalledFunction, refuse_generator
-from redrive.calls.results import ResultKind, nature_of
-from redrive.calls.retry_loop import AttemptResult, RetryLoop, Steps
-from redrive.calls.steps import Invoke, Outcome, Raised
+from redrive.calls.retry_loop import AttemptResult, RetryLoop
+from redrive.calls.service_options import MISSING
+from redrive.classify.responses import has_status, is_response
 from redrive.clock import time_limit
 
 if TYPE_CHECKING:
     from redrive.calls.fast_path import ServiceRunner
+
+
+class ResultKind(Enum):
+    """What has to be done with a result."""
+
+    PLAIN = auto()
+    AWAITABLE = auto()
+    RESPONSE = auto()
+    GENERATOR = auto()
+
+
+# Types that need no second look; read in every call. Bounded, since programs can make types without end.
+plain_types: set[type] = {NoneType, bool, int, float, str, bytes, tuple, list, dict, set}
+_MOST_TYPES = 2_000
+
+
+def nature_of(value: object) -> ResultKind:
+    """Look at a result; types of plain ones are remembered."""
+    cls = value.__class__
+    if issubclass(cls, GeneratorType | AsyncGeneratorType):
+        return ResultKind.GENERATOR
+    if hasattr(cls, "__await__"):
+        return ResultKind.AWAITABLE
+    if is_response(value):
+        return ResultKind.RESPONSE
+    # The next object of a class with a status may hold a 503 where this one holds None.
+    if len(plain_types) < _MOST_TYPES and not has_status(value):
+        plain_types.add(cls)
+    return ResultKind.PLAIN
+
 
 Function = Callable[..., Any]
 

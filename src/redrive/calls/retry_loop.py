@@ -9,47 +9,50 @@ outermost first: total time, retry, breaker, time of one attempt.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from redrive.calls import testmode
 from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials, Grant
-from redrive.calls.effects.idempotency_keys import SentKeys
-from redrive.calls.effects.repeatable import BODY_GONE, why_not_again
-from redrive.calls.failure_of import story_of
-from redrive.calls.remediation import BUDGET_SPENT, CIRCUIT_OPEN, EFFECT_UNKNOWN, NO_KEY_LEFT, advise
-from redrive.calls.steps import CallFallback, DiscardResponse, Invoke, Outcome, Raised, Refresh, Returned, Step, Wait
+from redrive.calls.drivers import (
+    CallFallback,
+    DiscardResponse,
+    Invoke,
+    Outcome,
+    Raised,
+    Refresh,
+    Returned,
+    Step,
+    Steps,
+    Wait,
+)
+from redrive.calls.effects.idempotency import BODY_GONE, SentKeys, why_not_again
+from redrive.calls.failures import (
+    BUDGET_SPENT,
+    CIRCUIT_OPEN,
+    EFFECT_UNKNOWN,
+    NO_KEY_LEFT,
+    NoKeyLeft,
+    advise,
+    attach,
+    circuit_open,
+    is_a_fault,
+    story_of,
+    verdict_on_unsent,
+)
 from redrive.calls.tokens import TokenKeeper
-from redrive.classify.redrive_errors import NO_LIST
 from redrive.classify.responses import is_response, response_status
-from redrive.errors import CallError, CircuitOpen, QuotaExhausted, RetriesExhausted
+from redrive.errors import CircuitOpen, QuotaExhausted, RetriesExhausted
 from redrive.model.calls import Attempt, CallFailed, Decision, Failure, FallbackUsed, Kind, Repeat, Stop, Verdict
 from redrive.policy.breaker import Permit
 from redrive.policy.retry import LIMITED_STATUS, REPEATABLE, CallProgress, attempts_used
 
-Steps = Generator[Step, Any, Outcome]
-
-# Kinds whose blame is the service's; all others are the request's, the key's or ours.
-_SERVICE_FAULTS = frozenset({Kind.TRANSIENT, Kind.AMBIGUOUS})
-# A queue within the program, full or empty, says nothing of a service. A page without a list is an answer.
-_NO_FAULTS = frozenset({"type.queue.Empty", "type.queue.Full", "type.asyncio.QueueFull", NO_LIST})
-# 5xx that say what the request is, not how the service is: not implemented, version not supported.
-_REQUEST_FAULTS = frozenset({501, 505})
 # Answers 4xx that do not say that something is wrong with the request, by their number or by what they mean.
 _NO_REFUSAL = frozenset({401, 408, 425, 429})
 # Of the resource that was asked for: not there, or not any more. Where others are there, that is an answer.
 _NOT_THERE = frozenset({404, 410})
 _NO_MISTAKE = frozenset({Kind.RATE_LIMITED, Kind.QUOTA, Kind.DISCARD})
-
-
-@dataclass(frozen=True, slots=True)
-class NoKeyLeft(Stop):
-    """Every key of the pool is cooling down."""
-
-    resets_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +161,13 @@ class RetryLoop:
         """
         circuit = self._core.circuit
         if circuit is not None and (retry_in := circuit.retry_in()) > 0:
-            return self._never_sent(_circuit_open(retry_in), "circuit_open")
+            return self._never_sent(circuit_open(retry_in), "circuit_open")
         grant = yield from self._credential()
         if isinstance(grant, AttemptResult | Stop):
             return grant
         permit = None
         if circuit is not None and (permit := circuit.admit()) is None:
-            return self._never_sent(_circuit_open(circuit.retry_in()), "circuit_open")
+            return self._never_sent(circuit_open(circuit.retry_in()), "circuit_open")
         try:
             if last is not None and isinstance(last.trial.outcome, Returned):
                 yield DiscardResponse(last.trial.outcome.value)
@@ -375,7 +378,7 @@ class RetryLoop:
 
     def _give_up(self, stop: Stop, last: FailedAttempt | None) -> Steps:
         """The call's outcome where there is no further attempt, or the user's fallback in its place."""
-        verdict = last.verdict if last else _nothing_to_judge(stop)
+        verdict = last.verdict if last else verdict_on_unsent(stop)
         if verdict.kind is Kind.DISCARD and self._core.discards:
             return Returned(None)
         if verdict.kind is Kind.AMBIGUOUS and stop.spent:
@@ -469,32 +472,3 @@ class RetryLoop:
 
     def _left(self) -> float:
         return self._retry.within - self._elapsed()
-
-
-def is_a_fault(verdict: Verdict) -> bool:
-    """Whether the service is to blame, and the breaker is to be told."""
-    if verdict.rule in _NO_FAULTS:
-        return False
-    return verdict.kind in _SERVICE_FAULTS or ((verdict.status or 0) >= 500 and verdict.status not in _REQUEST_FAULTS)
-
-
-def _circuit_open(retry_in: float) -> Stop:
-    return Stop("the circuit is open", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN, cut_short=True)
-
-
-def _nothing_to_judge(stop: Stop) -> Verdict:
-    """The verdict on a call of which nothing was sent."""
-    if isinstance(stop, NoKeyLeft):
-        return Verdict(Kind.QUOTA, stop.why, "no_key_left", stop.retry_in)
-    return Verdict(Kind.TRANSIENT, stop.why, "circuit_open", stop.retry_in)
-
-
-def attach(failure: Failure, carrier: Any) -> None:
-    """Let the error or response the caller sees tell the story: as `.redrive`, and as a note under its traceback."""
-    with suppress(Exception):  # a frozen class keeps its secret; it is raised all the same
-        carrier.redrive = failure
-        if isinstance(carrier, Exception) and not isinstance(carrier, CallError):  # ours say it in their message
-            mark = f"redrive: service {failure.service!r}"
-            # An exception object that is raised again and again tells the latest story, not all of them.
-            carrier.__notes__ = [note for note in getattr(carrier, "__notes__", ()) if not note.startswith(mark)]
-            carrier.add_note(f"redrive: {failure}")

@@ -1,4 +1,4 @@
-"""Service: everything that stands between a pipeline and one system it calls."""
+"""`Service`: the policies between a pipeline and one system that it calls; and `retry`, a retry policy alone."""
 
 from __future__ import annotations
 
@@ -10,33 +10,46 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, ParamSpec, TypeVar, Unpack, cast, overload
 
 from redrive.calls.attempts import BLOCK, Attempts
-from redrive.calls.core import MISSING, Idempotent, ServiceCore, ServiceOptions
+from redrive.calls.circuit import EndpointCircuits, circuits_of
+from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials
 from redrive.calls.dead_letters import CallTarget, DeadLetterWriter, HasDeadLetters
-from redrive.calls.endpoint_circuits import EndpointCircuits, circuits_of
 from redrive.calls.fast_path import ServiceRunner
-from redrive.calls.function import CalledFunction, is_async, refuse_generator, refuse_unless_callable, target_of
+from redrive.calls.function import (
+    CalledFunction,
+    endpoint_of,
+    is_async,
+    refuse_generator,
+    refuse_unless_callable,
+    target_of,
+)
 from redrive.calls.metrics.counters import CallCounters, CallStats
-from redrive.calls.service_options import check_letters, check_types, refuse_mistaken, warn_of_early_circuit
+from redrive.calls.service_options import (
+    MISSING,
+    Idempotent,
+    ServiceOptions,
+    check_letters,
+    check_types,
+    refuse_mistaken,
+    warn_of_early_circuit,
+)
 from redrive.classify.classifier import Classifier
 from redrive.clock import Clock, Random, SystemClock
 from redrive.events.bus import EVENTS, EventBus, Hook
 from redrive.policy import option_checks
 from redrive.policy.breaker import Breaker, CircuitState
-from redrive.policy.budget import BudgetLedger, RetryBudget
-from redrive.policy.keys import KeyPool
-from redrive.policy.retry import Retry
-from redrive.policy.timeout import Timeout, timeout_of
-from redrive.policy.token import Token
+from redrive.policy.keys import KeyPool, Token
+from redrive.policy.retry import BudgetLedger, Retry, RetryBudget, RetryOptions, Timeout, timeout_of
 from redrive.policy.window import RollingWindow
 
 if TYPE_CHECKING:
     from redrive.calls.adapters.httpx import ServiceTransport
     from redrive.calls.adapters.requests import ServiceAdapter
     from redrive.calls.shared_state import HasSharedState
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -185,15 +198,15 @@ class Service:
             shared_state.attach(core, store.shared)
 
     def _use(self, core: ServiceCore, options: ServiceOptions) -> None:
-        self._core = core
-        self._options = options
+        self.core = core
+        self.options = options
         self._runner = ServiceRunner(core, options)
         self._last = self._alast = _Last(_Last, _Last)
         self._seen: tuple[weakref.ref[Any], CalledFunction] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the policy; where it is unpickled, the service begins with a closed circuit and empty counts."""
-        return _view_of, (self._core, self._options)
+        return _view_of, (self.core, self.options)
 
     def __copy__(self) -> Service:
         view = object.__new__(Service)
@@ -202,8 +215,8 @@ class Service:
 
     def __repr__(self) -> str:
         # A service gives its last attempt no more than what is left of the call's time.
-        worst = min(self.retry.worst_case(timeout=self._options.timeout), self.retry.within)
-        limit = f"waits of at most {worst:.1f} s" if self._options.timeout is None else f"at worst {worst:.1f} s"
+        worst = min(self.retry.worst_case(timeout=self.options.timeout), self.retry.within)
+        limit = f"waits of at most {worst:.1f} s" if self.options.timeout is None else f"at worst {worst:.1f} s"
         return f"<Service {self.name!r}: {self.retry.attempts} attempts, {limit}, circuit {self.circuit}>"
 
     def with_options(
@@ -234,7 +247,7 @@ class Service:
         if fallback is not MISSING:
             changes["fallback"] = fallback
         view = copy.copy(self)
-        view._use(self._core, replace(self._options, **changes))
+        view._use(self.core, replace(self.options, **changes))
         return view
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -287,11 +300,11 @@ class Service:
 
     def _warn_of_timeout(self, target: CalledFunction, function: Callable[..., Any]) -> None:
         """Say once that a thread cannot be ended from outside, where a function is not given its timeout."""
-        if self._runner.timeout is None or self._core.warned:
+        if self._runner.timeout is None or self.core.warned:
             return
         if any(name == "timeout" for name, _ in target.fills) or is_async(function):
             return
-        self._core.warned = True
+        self.core.warned = True
         EVENTS.warning(
             "service %r: the timeout of %g s does not hold for %s, which runs in a thread; "
             "let it take the keyword timeout, make it async, or call it by redrive.run_with_timeout",
@@ -342,28 +355,28 @@ class Service:
         refuse_unless_callable(function)
         view = copy.copy(self)
         # A fallback's answer is no call: the letter would be closed for nothing.
-        view._use(self._core, replace(self._options, keeps_letters=False, fallback=MISSING))
+        view._use(self.core, replace(self.options, keeps_letters=False, fallback=MISSING))
         inner = getattr(function, "__wrapped__", function)  # what this service has decorated is guarded by the view
         return CallTarget(view, inner, self._letters_pipeline)
 
     @property
     def circuit(self) -> CircuitState:
         """Where the breaker stands; where each endpoint has one, the worst of them."""
-        if self._core.circuits is not None:
-            return self._core.circuits.state
-        return CircuitState.CLOSED if self._core.circuit is None else self._core.circuit.state
+        if self.core.circuits is not None:
+            return self.core.circuits.state
+        return CircuitState.CLOSED if self.core.circuit is None else self.core.circuit.state
 
     def reset(self) -> None:
         """Close the circuit and end the pauses of keys by hand, after the cause was fixed."""
-        for circuit in (self._core.circuit, self._core.circuits):
+        for circuit in (self.core.circuit, self.core.circuits):
             if circuit is not None:
                 circuit.reset()
-        if self._core.credentials is not None:
-            self._core.credentials.resume()
+        if self.core.credentials is not None:
+            self.core.credentials.resume()
 
     def stats(self) -> CallStats:
         """Calls, attempts, successes, failures by outcome, repeats, fallbacks since the program began."""
-        return self._core.tally.stats()
+        return self.core.tally.stats()
 
 
 def _once(timeout: float | None) -> Retry:
@@ -372,7 +385,7 @@ def _once(timeout: float | None) -> Retry:
 
 
 def _core_of(options: dict[str, Any]) -> ServiceCore:
-    return Service(**options)._core
+    return Service(**options).core
 
 
 def _view_of(core: ServiceCore, options: ServiceOptions) -> Service:
@@ -405,3 +418,35 @@ def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:
     """How often successes must be counted for the shortest window in use to be exact to a slice of its own."""
     spans = [options.window for options in (breaker, budget) if options is not None]
     return min([CallCounters.SLICE, *(span / RollingWindow.SLICES for span in spans)])
+
+
+@overload
+def retry(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def retry(
+    *, classifier: Classifier | None = None, **options: Unpack[RetryOptions]
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def retry(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    classifier: Classifier | None = None,
+    **options: Unpack[RetryOptions],
+) -> Callable[..., Any]:
+    """Repeat a function where its error can heal; the options are those of `Retry`.
+
+    Each decorated function is a service of its own, without breaker or budget: use a `Service` where several
+    functions call the same system.
+    """
+    if function is not None and (not callable(function) or isinstance(function, type)):
+        raise TypeError(
+            f"@redrive.retry takes keyword options only, not {function!r}; write @redrive.retry(attempts=3), and name "
+            'your own errors with classifier=Classifier().rule(YourError, kind="transient")'
+        )
+    policy = Retry(**options)
+
+    def decorate(wrapped: Callable[P, R]) -> Callable[P, R]:
+        service = Service(endpoint_of(wrapped), retry=policy, breaker=None, budget=None, classifier=classifier)
+        return service(wrapped)
+
+    return decorate if function is None else decorate(function)

@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from redrive.classify.classifier import Classifier
 from redrive.policy import option_checks
 from redrive.policy.breaker import Breaker
-from redrive.policy.budget import RetryBudget
-from redrive.policy.keys import KeyPool
-from redrive.policy.retry import Retry
-from redrive.policy.token import Token
+from redrive.policy.keys import KeyPool, Token
+from redrive.policy.retry import Retry, RetryBudget, Timeout
+
+Idempotent = bool | Literal["key"]
+
+
+class _Missing:
+    """Tells "no fallback" from "fall back to None"."""
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What may differ between the views of one service."""
+
+    timeout: float | None = None
+    """Seconds of one attempt in all."""
+    limits: Timeout | None = None
+    """The same, and the limits of its phases."""
+    endpoint: str | None = None
+    idempotency_key: str | None = None
+    fallback: Any = MISSING
+    keeps_letters: bool = True
+    """Whether calls that fail become dead letters, where the service has a place for them."""
+
 
 _LONGEST_NAME = 200
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from redrive.classify.signals import is_interrupt
 from redrive.clock import Clock, running_trio, time_limit
-from redrive.policy.token import Token, TokenState
+from redrive.policy.keys import Token, TokenState
 
 
 class _Abandoned(Exception):

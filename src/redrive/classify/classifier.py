@@ -7,14 +7,22 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from redrive.classify.builtin import BuiltinVerdict, find
-from redrive.classify.code_verdict import kafka_verdict, sqlstate_entry
+from redrive.classify.code_verdict import http_verdict, is_failure, kafka_verdict, sqlstate_entry
 from redrive.classify.detail import message, shown
 from redrive.classify.error_codes import sqlstate
-from redrive.classify.http_verdict import http_verdict, is_failure
-from redrive.classify.responses import Answer, is_response, read_response
-from redrive.classify.retry_after import retry_after
-from redrive.classify.rule_options import ErrorTypes, Numbers, known_kind, make_rule
-from redrive.classify.rules import FailureFacts, Predicate, Rule, RuleFailed, RuleMatch, match
+from redrive.classify.responses import Answer, is_response, read_response, retry_after
+from redrive.classify.rules import (
+    ErrorTypes,
+    FailureFacts,
+    Numbers,
+    Predicate,
+    Rule,
+    RuleFailed,
+    RuleMatch,
+    known_kind,
+    make_rule,
+    match,
+)
 from redrive.classify.signals import is_stop_signal
 from redrive.classify.unwrap import leaves, unwrap_chain
 from redrive.model.calls import Kind, Scope, Verdict

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from redrive._internal.private_files import FILE, open_new, scratch_beside
+from redrive._internal.files import FILE, open_new, scratch_beside
 from redrive.cli.exit_codes import CommandRefused, Unwritten
 
 

@@ -123,7 +123,7 @@ def _targets(targets: Sequence[str]) -> Iterator[CheckResult]:
     """Check that each target can be imported, and the policies of the services in its module."""
     from redrive.cli.run import found_target
     from redrive.cli.targets import is_flow, load_target
-    from redrive.explain.policy import Policy
+    from redrive.explain.dry_call import Policy
 
     for target in targets:
         try:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
 
-from redrive._internal.private_files import make_directory, open_new
+from redrive._internal.files import make_directory, open_new
 from redrive.demo import world
 from redrive.errors import RedriveError
 

@@ -1,6 +1,6 @@
-"""What a call does that meets the same failure again and again: the real flow, on a clock that does not wait.
+"""What a call does that fails the same way in each attempt: the real retry loop, on a clock that does not wait.
 
-Nothing is sent, no token is fetched, nothing is logged and nobody is told.
+Nothing is sent, no token is fetched, nothing is logged and no event is published.
 """
 
 from __future__ import annotations
@@ -14,16 +14,69 @@ from typing import Any
 from redrive.calls.circuit import Circuit
 from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials
+from redrive.calls.drivers import Invoke, Raised, Refresh, Returned, Wait
 from redrive.calls.retry_loop import RetryLoop
-from redrive.calls.steps import Invoke, Raised, Refresh, Returned, Wait
+from redrive.calls.service import Service
+from redrive.calls.service_options import Idempotent
+from redrive.classify.classifier import Classifier
 from redrive.events.bus import EventBus
-from redrive.explain.policy import Policy
 from redrive.explain.schedule import At
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, Failure, TokenRefreshed
-from redrive.policy.breaker import CircuitState
-from redrive.policy.budget import BudgetLedger
-from redrive.policy.keys import KeyPool
-from redrive.policy.token import Token
+from redrive.policy.breaker import Breaker, CircuitState
+from redrive.policy.keys import KeyPool, Token
+from redrive.policy.retry import BudgetLedger, Retry, RetryBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What stands between a program and one system it calls."""
+
+    name: str
+    retry: Retry
+    breaker: Breaker | None = None
+    budget: RetryBudget | None = None
+    keys: KeyPool | None = None
+    classifier: Classifier = field(default_factory=Classifier)
+    timeout: float | None = None
+    idempotent: Idempotent = False
+    is_part: bool = False
+    """Whether only the part that gave it its name was asked about; the rest is the default, or nothing."""
+
+    @classmethod
+    def of(cls, found: Any) -> Policy | None:
+        """The policy that an object is, or is made of; None for anything else."""
+        if isinstance(found, Service):
+            return cls._of_service(found)
+        if isinstance(found, Retry):
+            return cls(name="Retry", retry=found, is_part=True)
+        part = replace(DEFAULT, name=type(found).__name__, is_part=True)
+        if isinstance(found, Classifier):
+            return replace(part, classifier=found)
+        if isinstance(found, Breaker):
+            return replace(part, breaker=found)
+        if isinstance(found, RetryBudget):
+            return replace(part, budget=found)
+        if isinstance(found, KeyPool | Token):
+            return replace(part, keys=KeyPool([found]) if isinstance(found, Token) else found)
+        return None
+
+    @classmethod
+    def _of_service(cls, service: Service) -> Policy:
+        core = service.core
+        return cls(
+            name=service.name,
+            retry=service.retry,
+            breaker=service.breaker,
+            budget=service.budget,
+            keys=None if core.credentials is None else core.credentials.options,
+            classifier=core.classifier,
+            timeout=service.options.timeout,
+            idempotent=core.idempotent,
+        )
+
+
+DEFAULT = Policy._of_service(Service("a service"))
+"""What a service has where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ from io import BytesIO
 from typing import Any
 from urllib.response import addinfourl
 
-from redrive.calls.remediation import CIRCUIT_OPEN
-from redrive.classify.retry_after import parse_retry_after
+from redrive.calls.failures import CIRCUIT_OPEN
+from redrive.classify.responses import parse_retry_after
 from redrive.errors import CircuitOpen, RedriveError, StatedVerdict
-from redrive.explain.unclear import UnclearQuestion
+from redrive.explain import UnclearQuestion
 from redrive.model.calls import Failure, Kind, Verdict
 from redrive.policy.breaker import Breaker
 

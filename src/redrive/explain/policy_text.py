@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redrive.classify.classifier import Classifier
-from redrive.explain.dry_call import rehearse
+from redrive.explain.dry_call import Policy, rehearse
 from redrive.explain.explanation import seconds, share_needed
-from redrive.explain.policy import Policy
 from redrive.explain.schedule import TRANSIENT, Schedule, fits, schedule
 from redrive.model.calls import Kind, Verdict, format_duration
 from redrive.policy.breaker import Breaker
-from redrive.policy.budget import RetryBudget
 from redrive.policy.keys import KeyPool, name_of
-from redrive.policy.retry import REPEATABLE, SHORT_BASE, SHORT_CAP, Retry
+from redrive.policy.retry import REPEATABLE, SHORT_BASE, SHORT_CAP, Retry, RetryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

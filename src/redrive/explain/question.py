@@ -12,7 +12,7 @@ from redrive.classify.signals import is_stop_type
 from redrive.classify.tables.services import AWS, GRPC, KAFKA
 from redrive.classify.tables.sql import MYSQL
 from redrive.errors import CircuitOpen
-from redrive.explain import exception_names
+from redrive.explain import UnclearQuestion, exception_names
 from redrive.explain.fake_errors import (
     TYPICAL_COOLDOWN,
     DatabaseError,
@@ -26,7 +26,6 @@ from redrive.explain.fake_errors import (
     mysql_error,
     sqlite_error,
 )
-from redrive.explain.unclear import UnclearQuestion
 from redrive.model.calls import format_duration
 
 _STATUS = re.compile(

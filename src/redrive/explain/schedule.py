@@ -12,7 +12,7 @@ from random import Random as Dice
 from statistics import fmean
 
 from redrive.clock import Random
-from redrive.explain.unclear import UnclearQuestion
+from redrive.explain import UnclearQuestion
 from redrive.model.calls import Kind, Repeat, Verdict
 from redrive.policy.retry import CallProgress, Retry
 

@@ -9,8 +9,8 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
+from redrive._internal.files import open_to_append
 from redrive._internal.masking import mask, mask_all
-from redrive._internal.private_files import open_to_append
 
 # Attributes that every record has; all others were passed as `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -10,7 +10,7 @@ import redrive
 from redrive._internal.masking import mask
 from redrive._internal.optional import require_extra
 from redrive._internal.tracing import register
-from redrive.calls.endpoints import MOST, OTHER
+from redrive.calls.function import MOST_ENDPOINTS, OTHER_ENDPOINT
 from redrive.events.bus import on_event
 from redrive.model.calls import Attempt, BreakerChanged, CallFailed, Event, FallbackUsed
 from redrive.model.letters import LettersChanged, LettersPurged, LettersPut, LettersReplayed
@@ -108,8 +108,8 @@ class Meters:
         """Return the labels of a call. The number of endpoints is limited as in the store: each one is a series."""
         known = self._endpoints[service]
         if endpoint not in known:
-            if len(known) >= MOST:
-                endpoint = OTHER
+            if len(known) >= MOST_ENDPOINTS:
+                endpoint = OTHER_ENDPOINT
             known.add(endpoint)
         return {"redrive.service": _masked(service), "redrive.endpoint": _masked(endpoint)}
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sqlalchemy import Connection
 
+from redrive._internal.files import local_path, open_new, scratch_beside
 from redrive._internal.optional import require_extra
-from redrive._internal.paths import local_path
-from redrive._internal.private_files import open_new, scratch_beside
 from redrive.config import ConfigError
 from redrive.errors import StoreError
 from redrive.model.calls import Kind

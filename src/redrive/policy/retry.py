@@ -1,4 +1,4 @@
-"""The retry policy: which verdicts are retried, how often, how long, and when to give up."""
+"""How often a call is tried, and how long it may take: `Retry`, `RetryBudget` and `Timeout`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from redrive.clock import Random
 from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict
 from redrive.policy import backoff, option_checks
 from redrive.policy.backoff import JITTERS, Jitter
+from redrive.policy.window import RollingWindow
 
 REPEATABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS})
 
@@ -224,3 +225,84 @@ class Retry:
         least, most = max(floor, least), max(floor * (1 + FLOOR_JITTER), most)
         jittered = random.uniform(least, most)
         return least if least < left <= jittered else jittered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryBudget:
+    """Retries may be `ratio` of the calls of the last `window` seconds, plus `reserve` for a client that is idle."""
+
+    ratio: float = 0.1
+    reserve: int = 10
+    window: float = 60.0
+
+    def __post_init__(self) -> None:
+        option_checks.share("ratio", self.ratio, zero=True)
+        option_checks.count("reserve", self.reserve, least=0)
+        option_checks.seconds("window", self.window, above=0)
+
+
+class BudgetLedger:
+    """The calls and retries of the last window; the caller holds the lock."""
+
+    __slots__ = ("_counts", "_options")
+
+    def __init__(self, options: RetryBudget) -> None:
+        self._options = options
+        self._counts = RollingWindow(options.window)
+
+    def earn(self, now: float, calls: int = 1) -> None:
+        """Count calls, however they ended."""
+        self._counts.add(now, good=calls)
+
+    def spend(self, now: float) -> bool:
+        """Take one retry from the budget and return True; return False where the budget is exhausted."""
+        calls, retries = self._counts.totals(now)
+        if retries + 1 > self._options.reserve + self._options.ratio * calls:
+            return False
+        self._counts.add(now, bad=1)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """Limits of one attempt, in seconds; None for no limit.
+
+    total    the whole attempt, its body included: for HTTP adapters, async functions and functions that take `timeout`
+    connect  until the connection is there, name resolution and TLS included, and for a place in the client's pool;
+             for HTTP adapters
+    read     each wait for bytes, and for bytes to be taken; for HTTP adapters
+    """
+
+    total: float | None = None
+    connect: float | None = None
+    read: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("total", "connect", "read"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            object.__setattr__(self, name, option_checks.seconds(name, value, above=0))
+            if self.total is not None and value > self.total:
+                raise ValueError(f"{name} of {value:g} s is longer than the total of {self.total:g} s")
+        if self.total is self.connect is self.read is None:
+            raise ValueError("a Timeout needs total, connect or read")
+
+    def phase(self, name: str, left: float | None) -> float | None:
+        """Return the limit of a phase of an HTTP request.
+
+        Args:
+            name: "connect", "pool", "read" or "write".
+            left: seconds left for the whole request; None for no limit.
+        """
+        limits = (self.connect if name in ("connect", "pool") else self.read, left)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+
+def timeout_of(value: object) -> Timeout | None:
+    """Return the limits that an option gives: a number of seconds is the total."""
+    if value is None or isinstance(value, Timeout):
+        return value
+    if option_checks.finite(value):
+        return Timeout(total=option_checks.seconds("timeout", value, above=0))  # type: ignore[arg-type]  # it is a number
+    raise ValueError(f"timeout must be a number of seconds or a redrive.Timeout, not {option_checks.shown(value)}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from redrive._internal.masking import mask_start
-from redrive.calls.failure_of import story_of
+from redrive.calls.failures import story_of
 from redrive.classify.classifier import Classifier
 from redrive.dlq.insert.row_builder import error_text, storable
 from redrive.errors import PipelineError, RedriveError

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from redrive._internal.shutdown import Cancellation, StepCancelled, StopSignal, ThreadInterrupt
-from redrive.calls.failure_of import story_of
+from redrive.calls.failures import story_of
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
 from redrive.errors import RunStopped

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from redrive import config
 from redrive._internal.database_url import STORE_FORMS, parse_url, wrong_path
-from redrive._internal.paths import local_path
+from redrive._internal.files import local_path
 from redrive.dlq.filters import moment
 from redrive.dlq.queue import DeadLetters
 from redrive.errors import LetterError, UnknownStore

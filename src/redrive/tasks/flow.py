@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from redrive._internal.paths import local_path
+from redrive._internal.files import local_path
 from redrive.calls.service import Service
 from redrive.errors import FlowError
 from redrive.events.bus import EventBus, Hook
@@ -225,7 +225,7 @@ class Flow(Decisions):
                 poison=poison,
                 storm=storm,
                 service=self._downstream(service),
-                classifier=service._core.classifier if isinstance(service, Service) else None,
+                classifier=service.core.classifier if isinstance(service, Service) else None,
                 in_thread=in_thread,
                 key=checked_key(key, own, binding),
                 run_when=rule,
@@ -275,7 +275,7 @@ class Flow(Decisions):
                 retry=checked_retry(retry),
                 poison=option_checks.count("poison", poison, least=1),
                 service=self._downstream(service),
-                classifier=service._core.classifier if isinstance(service, Service) else None,
+                classifier=service.core.classifier if isinstance(service, Service) else None,
                 in_thread=in_thread,
             )
             self.graph.add(node)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import Breaker, CircuitOpen, KeyPool, QuotaExhausted, RetriesExhausted, Retry, Service
-from redrive.calls.endpoints import MOST, OTHER, route, shown_path
+from redrive.calls.function import MOST_ENDPOINTS, OTHER_ENDPOINT, route, shown_path
 from redrive.testing import Answer, FaultyServer
 
 
@@ -175,11 +175,11 @@ class TestBreakerPerEndpoint:
 
     def test_endpoints_beyond_the_first_hundred_share_a_circuit(self):
         bank = service()
-        for number in range(MOST + 50):
+        for number in range(MOST_ENDPOINTS + 50):
             bank.with_options(endpoint=f"e{number}").call(work)
-        assert len(bank._core.circuits._cores) == MOST + 1
-        assert OTHER in bank._core.circuits._cores
-        assert bank.stats().successes == MOST + 50
+        assert len(bank.core.circuits._cores) == MOST_ENDPOINTS + 1
+        assert OTHER_ENDPOINT in bank.core.circuits._cores
+        assert bank.stats().successes == MOST_ENDPOINTS + 50
 
     def test_service_is_pickled_with_its_choice(self):
         bank = pickle.loads(pickle.dumps(service()))

@@ -72,7 +72,7 @@ def stuck():
 
 def test_circuit_lock_of_the_parent_does_not_stop_the_child(stuck):
     service = Service("s", clock=stuck.clock, retry=Retry(attempts=1))
-    stuck(service._core.circuit.admit)
+    stuck(service.core.circuit.admit)
 
     def child():
         assert service.call(len, "abc") == 3
@@ -86,10 +86,10 @@ def test_circuit_lock_of_the_parent_does_not_stop_the_child(stuck):
 def test_tally_lock_of_the_parent_does_not_stop_the_child(stuck):
     service = Service("s", clock=stuck.clock, retry=Retry(attempts=1))
     service.call(len, "abc")
-    stuck(service._core.circuit.admit)
+    stuck(service.core.circuit.admit)
     counting = threading.Thread(target=service.stats, daemon=True)
     counting.start()  # holds its lock while it waits for the circuit's
-    while not service._core.tally._folding:
+    while not service.core.tally._folding:
         pass
 
     def child():
@@ -104,10 +104,10 @@ def test_tally_lock_of_the_parent_does_not_stop_the_child(stuck):
 
 def test_key_lock_of_the_parent_does_not_stop_the_child(stuck):
     service = Service("s", clock=stuck.clock, credentials=KeyPool(["key-1111", "key-2222"]))
-    stuck(service._core.credentials.pick)
+    stuck(service.core.credentials.pick)
 
     def child():
-        service._core.credentials.refused(0)
+        service.core.credentials.refused(0)
         assert service.call(lambda *, credential: credential) == "key-2222"
 
     assert in_child(child) == 0

@@ -14,7 +14,7 @@ from requests.auth import HTTPDigestAuth
 
 import redrive
 from redrive import CircuitOpen, Classifier, KeyPool, Retry, RetryBudget, Service, Token
-from redrive.calls.apply_credential import Origin
+from redrive.calls.adapters.outgoing import Origin
 from redrive.testing import Answer, FaultyServer
 
 QUICK = Retry(base=0.001, cap=0.002)

@@ -58,7 +58,7 @@ def work():
     assert retried(3) == 3
     assert uses_a_global("four") == 4
     assert Client().length("five5") == 5
-    assert session.get_adapter("https://bank.example")._runner.core is service._core
+    assert session.get_adapter("https://bank.example")._runner.core is service.core
     return service.stats().calls, service.circuit
 """
 
@@ -124,7 +124,7 @@ def test_unpickled_in_its_own_process_it_is_the_same_service(flaky):
 
 def test_view_keeps_its_options():
     view = Service("bank").with_options(fallback=None, endpoint="balance")
-    assert pickle.loads(pickle.dumps(view))._options == view._options
+    assert pickle.loads(pickle.dumps(view))._options == view.options
 
 
 def test_service_with_a_store_says_why_it_stays(tmp_path):
@@ -136,7 +136,7 @@ def test_service_with_a_store_says_why_it_stays(tmp_path):
 
 def test_pickle_of_a_service_holds_its_policy():
     pool = KeyPool(["key-1111"], resets="00:00 America/Los_Angeles")
-    options = Service("bank", retry=Retry(attempts=3), credentials=pool)._core.remake[1]
+    options = Service("bank", retry=Retry(attempts=3), credentials=pool).core.remake[1]
     copied = pickle.loads(pickle.dumps(options))
     assert copied["retry"] == Retry(attempts=3)
     assert copied["credentials"].keys == pool.keys

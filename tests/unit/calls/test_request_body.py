@@ -8,8 +8,8 @@ import pytest
 import requests
 
 import redrive
-from redrive.calls.effects import request_body
-from redrive.calls.effects.request_body import BodyMissing, body_of, content_of
+from redrive.calls.effects import request as known_request
+from redrive.calls.effects.request import BodyMissing, body_of, content_of
 from redrive.testing import Answer, FaultyServer
 
 QUICK = redrive.Retry(attempts=3, base=0, cap=0)
@@ -149,7 +149,7 @@ class TestBodyOf:
 
     @pytest.mark.parametrize("kind", ["file", "form"])
     def test_large_file_is_not_read(self, kind, monkeypatch):
-        monkeypatch.setattr(request_body, "MOST_BYTES", 3)
+        monkeypatch.setattr(known_request, "MOST_BYTES", 3)
         request = httpx.Request("POST", "http://bank/upload", **upload_of(kind))
         with pytest.raises(BodyMissing, match="larger than"):
             body_of(request)

@@ -154,7 +154,7 @@ def test_a_service_whose_machine_says_so_already_says_nothing(board):
     service = bank(board.seen_from(every=600))
     board.say("open", "here", "another", retry_in=30)
     trip(service)
-    asked, ring = board.asked, service._core.circuit.on_news
+    asked, ring = board.asked, service.core.circuit.on_news
     eventually(lambda: ring() or board.asked >= asked + 2)
     assert board.told == []
 
@@ -295,7 +295,7 @@ def test_nor_by_a_process_that_starts_later_and_a_success_does_not_forgive_it(bo
 
 
 def test_a_rest_that_is_over_is_not_heard_any_more(board):
-    name = keyed(board.seen_from())._core.credentials.names()[0]
+    name = keyed(board.seen_from()).core.credentials.names()[0]
     over = datetime.now(UTC) - timedelta(seconds=1)
     board.drained["bank", name.digest] = DrainedKey("bank", name.digest, name.key_id, over)
     seen = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.classify.retry_after import parse_http_date, parse_retry_after
+from redrive.classify.responses import parse_http_date, parse_retry_after
 
 NOW = datetime(2024, 5, 1, 12, 0, 0, tzinfo=UTC)
 

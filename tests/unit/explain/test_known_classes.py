@@ -15,8 +15,7 @@ from redrive.classify.classifier import Classifier
 from redrive.classify.tables.types import TYPES
 from redrive.explain import exception_names
 from redrive.explain.question import read
-from redrive.explain.traceback_errors import of_traceback
-from redrive.explain.traceback_text import parse
+from redrive.explain.tracebacks import of_traceback, parse
 
 KNOWN = [name for name in sorted(TYPES) if (cls := exception_names.find_class(name)) and issubclass(cls, Exception)]
 ARGUMENTS = [(), ("x",), ("x", "y"), ("x", "y", "z"), (1, "x"), ("x", []), ("x", {}, "y"), ("x", "d", 0)]

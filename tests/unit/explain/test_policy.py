@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 import redrive
-from redrive.explain.policy import DEFAULT, Policy
+from redrive.explain.dry_call import DEFAULT, Policy
 from redrive.explain.policy_text import document, explain_policy, of_breaker, of_budget, of_keys, of_retry
 from redrive.explain.schedule import Duration, fits, schedule
 

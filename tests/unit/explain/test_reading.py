@@ -17,12 +17,11 @@ import pytest
 
 import redrive
 from redrive.classify.tables.types import TYPES
-from redrive.explain import exception_names
+from redrive.explain import UnclearQuestion, exception_names
+from redrive.explain.dry_call import DEFAULT
 from redrive.explain.explanation import explain
 from redrive.explain.fake_errors import FailureDetails
-from redrive.explain.policy import DEFAULT
 from redrive.explain.question import of_class, phrases, read
-from redrive.explain.unclear import UnclearQuestion
 
 
 def only(text, **given):
@@ -216,7 +215,7 @@ def test_the_line_that_changes_the_verdict_does(text):
 
 
 def test_the_policys_own_rules_decide_and_are_named():
-    from redrive.explain.policy import Policy
+    from redrive.explain.dry_call import Policy
 
     service = redrive.Service("bank", classifier=redrive.Classifier().rule(status=409, kind="row", name="taken"))
     found = explain(only("409"), Policy.of(service))

@@ -8,9 +8,8 @@ import re
 import pytest
 
 import redrive
-from redrive.explain.dry_call import rehearse
+from redrive.explain.dry_call import DEFAULT, Policy, rehearse
 from redrive.explain.fake_errors import FailureDetails, FakeResponse
-from redrive.explain.policy import DEFAULT, Policy
 from redrive.testing import FakeClock
 
 FAILURES = [

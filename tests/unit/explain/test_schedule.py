@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redrive.explain import UnclearQuestion
 from redrive.explain import schedule as explained
 from redrive.explain.schedule import MOST_ATTEMPTS, Duration, schedule
-from redrive.explain.unclear import UnclearQuestion
 from redrive.model.calls import Kind, Repeat, Verdict
 from redrive.policy.backoff import JITTERS
 from redrive.policy.retry import REPEATABLE, CallProgress, Retry

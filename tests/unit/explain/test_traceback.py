@@ -21,9 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redrive
-from redrive.explain.traceback_errors import of_traceback
-from redrive.explain.traceback_text import TracebackException, parse
-from redrive.explain.unclear import UnclearQuestion
+from redrive.explain import UnclearQuestion
+from redrive.explain.tracebacks import TracebackException, of_traceback, parse
 from tests.support.examples import examples
 
 

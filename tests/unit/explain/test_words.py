@@ -1,4 +1,4 @@
-"""The words about rows, tasks and people are true of the runtimes that lie above."""
+"""What is explained of rows, tasks and alerts is true of the runtimes that lie above."""
 
 import random
 import re
@@ -8,7 +8,7 @@ import pytest
 import redrive
 from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.rules.runs import RETRYABLE as RETRYABLE_IN_ALERTS
-from redrive.explain.consequences import HEALS, ROWS, TASKS, people
+from redrive.explain.explanation import HEALS, ROWS, TASKS, alerts_on
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.rows.run import SMALLEST
@@ -43,7 +43,7 @@ def test_a_task_becomes_what_the_words_say(kind):
 def test_there_are_words_for_every_kind(kind):
     assert ROWS[kind]
     for scope in ("call", "row", "task"):
-        assert people(kind, scope, fault=True, status=500)
+        assert alerts_on(kind, scope, fault=True, status=500)
 
 
 def test_what_heals_is_what_alerts_take_for_healing():
@@ -54,7 +54,7 @@ def test_what_heals_is_what_alerts_take_for_healing():
 @pytest.mark.parametrize("scope", ["call", "row", "task"])
 def test_every_alert_that_is_named_exists_and_is_as_urgent(kind, scope):
     for fault, status in ((True, 503), (False, 404), (False, None)):
-        for urgency, name in re.findall(r"(P\d) (\w+)", people(kind, scope, fault=fault, status=status)):
+        for urgency, name in re.findall(r"(P\d) (\w+)", alerts_on(kind, scope, fault=fault, status=status)):
             assert CONDITIONS[name].urgency == urgency
 
 

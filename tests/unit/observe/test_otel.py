@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import redrive
-from redrive.calls.endpoints import MOST, OTHER
+from redrive.calls.function import MOST_ENDPOINTS, OTHER_ENDPOINT
 from redrive.events.bus import everywhere
 from redrive.model.runs import BatchWritten, Counts, RunStarted
 from redrive.model.tasks import FlowEnded, FlowReport, FlowStarted, FlowStatus, TaskEnded
@@ -597,14 +597,14 @@ def test_attempts_are_counted_by_service_and_outcome_with_their_latency(sky):
 
 def test_endpoints_of_a_service_are_bounded(sky):
     bank = redrive.Service("bank", retry=redrive.Retry(attempts=1))
-    for number in range(MOST + 5):
+    for number in range(MOST_ENDPOINTS + 5):
         bank.with_options(endpoint=f"e{number}").call(int)
     with pytest.raises(ValueError, match="invalid literal"):
         bank.with_options(endpoint="new").call(int, "x")
     found = sky.metric("service.attempts")
-    assert found[OTHER, "success", "bank"] == 5
-    assert len(found) == MOST + 2
-    assert sky.metric("service.failed_calls") == {(OTHER, "permanent", "bank"): 1}
+    assert found[OTHER_ENDPOINT, "success", "bank"] == 5
+    assert len(found) == MOST_ENDPOINTS + 2
+    assert sky.metric("service.failed_calls") == {(OTHER_ENDPOINT, "permanent", "bank"): 1}
 
 
 def test_what_was_never_sent_has_no_latency(sky):

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.policy.keys import KeyPool, KeyPoolState
-from redrive.policy.token import Token
+from redrive.policy.keys import KeyPool, KeyPoolState, Token
 
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.policy.budget import BudgetLedger, RetryBudget
+from redrive.policy.retry import BudgetLedger, RetryBudget
 from redrive.policy.window import RollingWindow
 
 moments = st.lists(st.tuples(st.floats(0, 500), st.integers(0, 5), st.integers(0, 5)), max_size=60)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 import redrive
-from redrive.classify.redrive_errors import SKIP
+from redrive.classify.builtin import SKIP
 from redrive.errors import FlowStopped
 from redrive.model.calls import Kind, Verdict
 from redrive.model.letters import Status

@@ -7,19 +7,17 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from redrive._internal.masking.arguments import mask_arguments
 from redrive._internal.masking.cards import cards_in, may_hold_cards, replace_cards
-from redrive._internal.masking.commands import mask_commands
-from redrive._internal.masking.controls import without_controls
+from redrive._internal.masking.commands import mask_arguments, mask_commands
 from redrive._internal.masking.credentials import mask_credentials
 from redrive._internal.masking.documents import mask_bytes as _mask_bytes
 from redrive._internal.masking.documents import mask_document
 from redrive._internal.masking.excerpts import MARGIN as MARGIN
 from redrive._internal.masking.excerpts import MaskedStream, end_of, start_of
-from redrive._internal.masking.fields import mask_fields
-from redrive._internal.masking.lazy_pattern import MASK as MASK
-from redrive._internal.masking.names import is_secret_name as is_secret_name
-from redrive._internal.masking.statements import mask_statements
+from redrive._internal.masking.fields import mask_fields, mask_statements
+from redrive._internal.masking.patterns import MASK as MASK
+from redrive._internal.masking.patterns import is_secret_name as is_secret_name
+from redrive._internal.masking.patterns import without_controls
 
 __all__ = [
     "LONGEST",

@@ -7,11 +7,10 @@ are possessive or bounded, and a value that does not end is taken to the end of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from typing import Final
 
-from redrive._internal.masking.lazy_pattern import MASK, LazyPattern
-from redrive._internal.masking.names import NAME_ENDS, NAMES, SECRET_WORDS, TELLING
-from redrive._internal.masking.plain_values import is_plain_value
+from redrive._internal.masking.patterns import MASK, NAME_ENDS, NAMES, SECRET_FIELD, SECRET_WORDS, TELLING, LazyPattern
+from redrive._internal.masking.places import PLACES, Entry
 from redrive._internal.masking.tokens import mask_tokens
 
 # What follows is not itself a name whose secret is still to come, as in "bearer\nX-Api-Key: abc": to take the name for
@@ -39,10 +38,6 @@ def _quoted(group: int, closed_by: str = "") -> str:
     return rf"(?:\\.|(?!\{group})[^\\\n])*+(?:\{group}{closed_by}|\\?(?=\n|\Z))"
 
 
-# The rest of an SQL text whose quote is group 2: a doubled quote does not end it.
-_SQL_QUOTED = r"(?:\\.|\2\2|(?!\2)[^\\\n])*+(?:\2|\\?(?=\n|\Z))"
-
-
 def _cookies(found: re.Match[str]) -> str:
     return f"{found[1]}{MASK}" if "=" in found[2] else found[0]
 
@@ -64,155 +59,8 @@ _SHAPES = (
 )
 
 
-_PATTERNS: tuple[
-    tuple[tuple[tuple[str, ...], ...], LazyPattern, str | Callable[[re.Match[str]], str]],
-    ...,
-] = (
-    # -----BEGIN PRIVATE KEY----- …
-    (
-        (("private key",),),
-        LazyPattern(
-            r"(-{4,5} ?BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}+)"
-            r"(?! \*\*\*)"  # nothing is left of one that was masked before
-            r".*?(?:-{4,5} ?END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}|\Z)",
-            re.DOTALL,
-        ),
-        rf"\1 {MASK}",
-    ),
-    # Private-Lines: 14 …, in a key file of PuTTY
-    (
-        (("private-lines",),),
-        LazyPattern(r"(Private-Lines:[ \t]?[0-9]{1,4})\s+[A-Za-z0-9+/=][A-Za-z0-9+/=\s]*+", re.IGNORECASE),
-        rf"\1 {MASK}",
-    ),
-    # Addresses that are secrets themselves: of Slack, Discord, Teams and SoftLayer
-    (
-        (("/services/t", "webhook", "/soap/v3"),),
-        LazyPattern(
-            r"(/services/(?=T\w+/B\w+/)|/api/webhooks/(?=\d+/)|/webhookb2/|office\.com/webhook/"
-            r"|/soap/v3(?:.1)?/(?=[a-z0-9]{64}))[\w./@-]{5,}",
-            re.IGNORECASE,
-        ),
-        rf"\1{MASK}",
-    ),
-    # curl -u user:abc
-    (
-        (("curl",), (" -u", "-user")),
-        LazyPattern(
-            r"""(\bcurl\b[^\n]{0,300}?\s(?:-u|--(?:proxy-)?user)[ =]?['"]?[^\s:'"]{1,100}:)[^\s'"]+""", re.IGNORECASE
-        ),
-        rf"\1{MASK}",
-    ),
-    # Proxy-Authorization: Digest username="bob", …, response="abc"
-    (
-        (("digest",), ("=",)),
-        LazyPattern(
-            r"\b(digest[ \t]{1,20})(?=(?:username|realm|nonce|uri|qop|nc|cnonce|response|opaque|algorithm)=)[^\r\n]++",
-            re.IGNORECASE,
-        ),
-        rf"\1{MASK}",
-    ),
-    # scheme://user:password@host, where the user may be one of Azure's, user@server; and scheme://token@host
-    (
-        (("://",), ("@",)),
-        LazyPattern(r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:'\"]{0,200}):[^\s/'\"]{1,500}@", re.IGNORECASE),
-        rf"\1:{MASK}@",
-    ),
-    # scheme://user:pass/word@host, scheme://user:p@ss/word@host, which are not encoded. Digits and a slash are a port.
-    (
-        (("://",), ("@",)),
-        LazyPattern(
-            r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]{0,200}):(?![0-9]{0,5}[/?#])"
-            r"[^\s@'\"]{1,500}@(?:[^\s@'\"?=&,]{1,500}@)*+",
-            re.IGNORECASE,
-        ),
-        rf"\1:{MASK}@",
-    ),
-    # //user:password@host, and postgresql:/user:password@host, which lacks a slash
-    (
-        (("/",), ("@",), (":",)),
-        LazyPattern(
-            r"(?<![\w/:.@-])((?:[a-z][a-z0-9+]{0,30}:/|(?:[a-z][a-z0-9+]{0,30})?//)[^\s/:@'\"]{0,100}:)(?:[^\s/@'\"]{1,200}@)++",
-            re.IGNORECASE,
-        ),
-        rf"\1{MASK}@",
-    ),
-    # user:password@host:5432/database; without the path, it may be "mail:bob@example.com"
-    (
-        (("@",), (":",), ("/",)),
-        LazyPattern(
-            r"(?<![\w/:.@+-])(?!mailto:|sips?:)([a-z_][\w.+-]{0,60}:)[^\s/:@'\"]{1,200}@"
-            r"(?=[a-z0-9][\w.-]{0,100}(?::[0-9]{1,5})?/\w)",
-            re.IGNORECASE,
-        ),
-        rf"\1{MASK}@",
-    ),
-    (
-        (("://",), ("@",)),
-        LazyPattern(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@'\"]{16,500}@", re.IGNORECASE),
-        rf"\1{MASK}@",
-    ),
-    # ALTER ROLE bob PASSWORD $$abc$$, $tag$abc$tag$
-    (
-        (("pass", "pwd", "secret"), ("$",)),
-        LazyPattern(
-            r"(?<![\w-])((?:(?:\w{1,20}_)?(?:password|passwd|passphrase|passcode|pwd)|(?-i:SECRET))"
-            r"(?:\s{1,5}(?:is|was)\s{1,5}|\s{0,5}=\s{0,5}|\s{1,5}))(\$(?:[a-z_]\w{0,62})?\$)"
-            r"(?:(?!\2)[^\n])*+(?:\2|(?=\n|\Z))",
-            re.IGNORECASE,
-        ),
-        rf"\1\2{MASK}\2",
-    ),
-    # ALTER ROLE bob PASSWORD 'abc', IDENTIFIED BY 'abc', wrong password 'abc', password is 'abc', PASSWORD = N'abc';
-    # "identified by 'id'" is part of a sentence
-    (
-        (("pass", "pwd", "identified", "secret"), ("'", '"')),
-        LazyPattern(
-            r"(?<![\w-])((?:(?:\w{1,20}_)?(?:password|passwd|passphrase|passcode|pwd)|(?-i:SECRET)"
-            r"|(?:(?-i:IDENTIFIED)|identified(?=[^'\"\n]{1,60}['\"][^'\"\n]{6}))(?:\s{1,5}with\s{1,5}\w{1,40})?\s{1,5}by)"
-            r"(?:\s{1,5}(?:is|was)\s{1,5}|\s{0,5}=\s{0,5}|\s{1,5})(?:[en]|u&)?)"
-            rf"""(['"])(?!\2(?!\2)){_SQL_QUOTED}""",
-            re.IGNORECASE,
-        ),
-        rf"\1\2{MASK}\2",
-    ),
-    # SET PASSWORD FOR 'bob'@'%' = 'abc', and PASSWORD('abc') as its value
-    (
-        (("password",), ("'", '"')),
-        LazyPattern(
-            r"(?<![\w-])((?:set\s{1,5}password\s{1,5}for\s{1,5}[^=\n]{1,200}+=\s{0,5}"
-            rf"""|(?:old_)?password\s{{0,2}}\(\s{{0,2}}))(['"])(?!\2(?!\2)){_SQL_QUOTED}""",
-            re.IGNORECASE,
-        ),
-        rf"\1\2{MASK}\2",
-    ),
-    # create user bob identified by 'abc', IDENTIFIED WITH 'plugin' AS 'abc', IDENTIFIED VIA plugin USING 'abc'
-    (
-        (("identified",), ("'", '"')),
-        LazyPattern(
-            r"(?<![\w-])((?:(?-i:IDENTIFIED)|user\s{1,5}[^\n]{1,150}?\sidentified)\s{1,5}"
-            r"(?:by(?:\s{1,5}values)?|(?:with|via)\s{1,5}['\"]?\w{1,40}['\"]?\s{1,5}(?:by|as|using))\s{1,5})"
-            rf"""(['"])(?!\2(?!\2)){_SQL_QUOTED}""",
-            re.IGNORECASE,
-        ),
-        rf"\1\2{MASK}\2",
-    ),
-    # CREATE USER bob IDENTIFIED BY abc, as Oracle has it
-    (
-        (("identified",),),
-        LazyPattern(
-            r"(?<![\w-])((?:(?-i:IDENTIFIED)|user\s{1,5}[^\n]{1,150}?\sidentified)\s{1,5}by\s{1,5})"
-            r"(?!(?:password|random|values)\b)[^\s'\";,*]++",
-            re.IGNORECASE,
-        ),
-        rf"\1{MASK}",
-    ),
-    # IDENTIFIED BY '***' REPLACE 'abc', the password until now
-    (
-        (("replace",), ("'", '"')),
-        LazyPattern(rf"""(\*{{3}}['"]\s{{1,5}}replace\s{{1,5}})(['"]){_SQL_QUOTED}""", re.IGNORECASE),
-        rf"\1\2{MASK}\2",
-    ),
+_PATTERNS: tuple[Entry, ...] = (
+    *PLACES,
     # PWD={a;b}, as ODBC quotes: }} stands for a brace
     (
         (("=",), SECRET_WORDS),
@@ -514,3 +362,35 @@ def _names_a_secret(lowered: str, mark: str) -> bool:
     """Whether this mark stands somewhere behind what may be a secret's name."""
     before = lowered.split(mark.strip())[:-1]
     return any(part.rstrip(_BETWEEN).endswith(NAME_ENDS) or "x-amz-" in part for part in before)
+
+
+# ── values that are no secrets, though they stand under the name of one: `key=7/part-1.parquet`, `password=?` ────────
+
+_NOTHING: Final = frozenset({"true", "false", "none", "null"})
+_PLACEHOLDER: Final = re.compile(
+    r"(?:\?|%s|%\(\w{1,100}\)s|\$[0-9]{1,4}|[:@](?P<name>\w{1,100}?)(?:_[0-9]{1,6})?)[)\]]{0,9}"
+)
+
+# `key` names the column of a partition, `…/key=7/part-0001.parquet`, and an object, `Key=in/2026/a.csv`.
+_OBJECT: Final = re.compile(
+    r"[0-9]{1,5}(?:[/\\].*)?|[\w.=-]{1,100}(?:[/\\][\w.=-]{1,100}){1,30}\.[a-z][a-z0-9]{1,9}[.:)\]]{0,3}"
+)
+
+_WORKING_DIRECTORY: Final = frozenset({"PWD", "OLDPWD"})
+_PATH: Final = re.compile(r"/(?:app|data|etc|home|mnt|opt|root|run|srv|tmp|usr|var|work|workspace|Users)(?:/[\w./-]*)?")
+
+_LONGEST: Final = 500  # characters of a value that may be plain
+
+
+def is_plain_value(name: str, value: str) -> bool:
+    """Return whether the value of `name=value` shows nothing."""
+    if len(value) > _LONGEST:
+        return False
+    if value.lower() in _NOTHING:
+        return True
+    if placeholder := _PLACEHOLDER.fullmatch(value):
+        of = placeholder["name"]
+        return of is None or of == name or SECRET_FIELD.fullmatch(of) is not None
+    if name in _WORKING_DIRECTORY:
+        return _PATH.fullmatch(value) is not None
+    return name.lower() == "key" and _OBJECT.fullmatch(value) is not None

@@ -7,11 +7,8 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redrive._internal.masking.arguments import mask_argument
-from redrive._internal.masking.commands import is_command, mask_item
-from redrive._internal.masking.controls import without_controls
-from redrive._internal.masking.lazy_pattern import MASK
-from redrive._internal.masking.names import SECRET_FIELD, TELLING
+from redrive._internal.masking.commands import is_command, mask_argument, mask_item
+from redrive._internal.masking.patterns import MASK, SECRET_FIELD, TELLING, without_controls
 
 # Numbers under these names are secrets; under others, such as `token` and `signature`, they count something.
 _SECRET_NUMBER = re.compile(r"(?:.*[\W_])?(?:\w{0,20}passw(?:or)?d|passcode|pwd|pw|otp|cvv2?|cvc2?|pin)", re.IGNORECASE)

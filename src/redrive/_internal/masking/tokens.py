@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from redrive._internal.masking.lazy_pattern import MASK, LazyPattern
+from redrive._internal.masking.patterns import MASK, LazyPattern
 
 _TABLE: tuple[tuple[tuple[str, ...], str], ...] = (
     # clouds and platforms

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from redrive._internal.masking import mask
-from redrive._internal.masking.controls import without_controls
 from redrive._internal.masking.excerpts import end_of, start_of
+from redrive._internal.masking.patterns import without_controls
 
 LONGEST = 4_000
 TITLE_LENGTH = 160

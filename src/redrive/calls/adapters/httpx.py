@@ -12,21 +12,23 @@ from typing import Any, TypeVar, cast
 from urllib.request import getproxies, proxy_bypass_environment  # type: ignore[attr-defined]  # not in typeshed
 
 from redrive._internal.optional import require_extra
-from redrive.calls.apply_credential import Apply, Origin, scrub
-from redrive.calls.effects.repeatable import (
+from redrive.calls.adapters.outgoing import (
     KEY,
-    KEY_SENT,
+    Apply,
+    Origin,
     begin_key,
     http_target,
     note_redirect,
     note_sent,
     note_unprotected,
     put_key,
+    scrub,
     shorter,
     too_slow,
     warn_of_retries,
 )
-from redrive.calls.effects.request_body import note_start, rewind
+from redrive.calls.effects.idempotency import KEY_SENT
+from redrive.calls.effects.request import note_start, rewind
 from redrive.calls.fast_path import ServiceRunner
 from redrive.calls.function import CalledFunction
 from redrive.classify.responses import attribute

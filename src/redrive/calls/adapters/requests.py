@@ -8,23 +8,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redrive._internal.optional import require_extra
-from redrive.calls.apply_credential import Apply, Origin, scrub
-from redrive.calls.effects.repeatable import (
+from redrive.calls.adapters.outgoing import (
     KEY,
-    KEY_SENT,
+    Apply,
+    Origin,
     begin_key,
     http_target,
     note_redirect,
     note_sent,
     note_unprotected,
     put_key,
+    scrub,
     shorter,
     too_slow,
     warn_of_retries,
 )
+from redrive.calls.effects.idempotency import KEY_SENT
 from redrive.calls.fast_path import ServiceRunner
 from redrive.classify.responses import attribute
-from redrive.policy.timeout import Timeout
+from redrive.policy.retry import Timeout
 
 with require_extra("requests"):
     import requests

@@ -10,7 +10,8 @@ from collections.abc import Container, Iterator
 from types import FrameType
 from typing import Any
 
-from redrive.calls.effects.in_flight import KnownRequest, frames_of_error, place_of
+from redrive.calls.effects.in_flight import frames_of_error, place_of
+from redrive.calls.effects.request import KnownRequest
 from redrive.classify.error_codes import call_or_none
 from redrive.classify.responses import attribute
 from redrive.classify.type_names import libraries

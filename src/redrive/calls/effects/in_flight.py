@@ -1,29 +1,40 @@
 """Requests in the frames of an error, or of a task that is about to be cancelled: in flight, redirected, being read.
 
-Errors that end a wait (a cancellation, a time limit, a body that is cut) carry no request. The frames they passed do.
-Frames are looked at only after a failure, or when a time limit ends an attempt.
+Errors that end a wait (a cancellation, a time limit, a body that is cut) carry no request. The frames they passed do,
+and those of tasks and threads that the attempt has started. Frames are looked at only after a failure, or when a time
+limit ends an attempt.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections import ChainMap, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import Context
 from itertools import islice
-from types import FrameType, SimpleNamespace
-from typing import Any, NamedTuple
+from types import FrameType, MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
-from redrive.calls.context import EnclosingAttempt
-from redrive.calls.effects.background import tasks_of_attempt, threads_of
+from redrive.calls.context import EnclosingAttempt, inside
+from redrive.calls.effects.request import (
+    KnownRequest,
+    SentRequest,
+    answered,
+    attached,
+    key_in,
+    known,
+    redirected,
+    redirects_in,
+)
 from redrive.classify.error_codes import call_or_none
-from redrive.classify.responses import attribute, header, is_response_type, response_status
+from redrive.classify.responses import attribute, is_response_type
 from redrive.classify.type_names import libraries, type_names
 
-_CARRIED = "_redrive_in_flight"
 _MOST_FRAMES = 1_000
 _MOST_TASKS = 1_000
-_MOST_DEPTH = 3
+_MOST_THREADS_DEEP = 3
 
 # Functions that wait for the answer to a request, by library, and the local variable that has the request; urllib3 has
 # none, but its method and headers.
@@ -57,75 +68,6 @@ _CONNECTING = frozenset(
 )
 _READING = ("redrive", "_read")  # of the adapter for requests: it has the response whose body breaks
 _CLIENTS = frozenset(library for library, _ in _SENDING) - {"redrive"}
-# Redirects that turn a POST into a GET: the server may have acted. With 307 and 308 it asks for the same once more.
-_ANSWERED_ELSEWHERE = frozenset({300, 301, 302, 303})
-
-
-class SentRequest(NamedTuple):
-    """A request that may have reached the server."""
-
-    response: Any
-    """The answer; None while there is none."""
-    request: Any
-
-
-class KnownRequest(NamedTuple):
-    """What is kept of a request that was in flight when its attempt was ended."""
-
-    method: str
-    headers: dict[str, str]
-
-
-def carry(error: BaseException, requests: Iterable[KnownRequest]) -> None:
-    """Put what is known of requests in flight on an error whose frames do not tell of them."""
-    if found := (*carried(error), *requests):
-        with suppress(Exception):  # a foreign class may take no attributes
-            setattr(error, _CARRIED, found)
-
-
-def carried(error: BaseException) -> tuple[KnownRequest, ...]:
-    """The requests that were put on an error."""
-    # Not by attribute(): an error may answer every name with something.
-    return vars(error).get(_CARRIED, ()) if hasattr(error, "__dict__") else ()
-
-
-def attached(holder: Any) -> Any:
-    """The request with its method, as httpx and requests attach it to errors and responses; aiohttp's info likewise."""
-    for owner in (holder, attribute(holder, "response")):
-        for name in ("request", "request_info"):
-            request = attribute(owner, name)  # httpx's property refuses to answer while unset
-            if isinstance(attribute(request, "method"), str):
-                return request
-    if "urllib3" in libraries(type(holder)) and is_response_type(type(holder)):
-        return _by_method(attribute(holder, "_original_response"))
-    return None
-
-
-def answered(response: Any) -> Any:
-    """The request of a response; also of http.client, which is what other clients read their answers by."""
-    return attached(response) or _by_method(response)
-
-
-def _by_method(response: Any) -> KnownRequest | None:
-    """What an answer of http.client knows: not what headers it is the answer to, so that a key is not seen here."""
-    method = attribute(response, "_method")
-    return KnownRequest(method, {}) if isinstance(method, str) else None
-
-
-def idempotency_key(request: Any) -> str | None:
-    """The key that the request carries; an empty one counts as none."""
-    return key_in(attribute(request, "headers"))
-
-
-def key_in(headers: Any) -> str | None:
-    """Return the idempotency key in headers; an empty one counts as none."""
-    return (header(headers, "idempotency-key") or "").strip() or None
-
-
-def redirected(holder: Any) -> Iterator[SentRequest]:
-    """The requests that were answered by a redirect before the one that this error or response belongs to."""
-    for owner in (holder, attribute(holder, "response")):
-        yield from _redirects(attribute(owner, "history"))
 
 
 def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth: int = 0) -> Iterator[SentRequest]:
@@ -149,7 +91,7 @@ def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth
             continue
         if place[0] in _CLIENTS:
             for value in list(frame.f_locals.values()):
-                yield from _redirects([value] if is_response_type(type(value)) else value)
+                yield from redirects_in([value] if is_response_type(type(value)) else value)
         if "self" in frame.f_code.co_varnames or "self" in frame.f_code.co_freevars:
             owner = frame.f_locals.get("self")
             if is_response_type(type(owner)):
@@ -159,7 +101,9 @@ def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth
         if place in _SENDING and (request := _request_of(frame, _SENDING[place])) is not None:
             waiting.append(SentRequest(None, request))
     yield from waiting
-    threads = threads_of(frame for (library, _), frame in stack if library != "redrive") if depth < _MOST_DEPTH else ()
+    threads = (
+        threads_of(frame for (library, _), frame in stack if library != "redrive") if depth < _MOST_THREADS_DEEP else ()
+    )
     for thread in threads:
         yield from sent_in(_stack(sys._current_frames().get(thread)), depth=depth + 1)
 
@@ -227,14 +171,6 @@ def _variables(frames: Iterable[FrameType]) -> Iterator[Any]:
     for frame in frames:
         if place_of(frame)[0] != "redrive" or place_of(frame) == _READING:
             yield from list(frame.f_locals.values())
-
-
-def _redirects(responses: Any) -> Iterator[SentRequest]:
-    for response in responses if isinstance(responses, list | tuple) else ():
-        if not is_response_type(type(response)) or response_status(response) not in _ANSWERED_ELSEWHERE:
-            continue
-        if (request := attached(response)) is not None:
-            yield SentRequest(response, request)
 
 
 # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -334,7 +270,121 @@ def _is_task(value: object) -> bool:
     return callable(getattr(type(value), "get_coro", None)) and not value.done()  # type: ignore[attr-defined]
 
 
-def known(request: Any) -> KnownRequest:
-    """What is kept of a request."""
-    key = idempotency_key(request)
-    return KnownRequest(request.method, {"Idempotency-Key": key} if key else {})
+# ── work that an attempt has started and that continues after it has failed ───────────────────────────────────────────
+
+
+def tasks_of_attempt(attempt: EnclosingAttempt) -> Iterator[Any]:
+    """The pending tasks of the running event loop that were started inside an attempt, at any depth.
+
+    A task copies the context when it is made: `asyncio.shield`, `asyncio.wait` and `as_completed` leave such tasks.
+    """
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return
+    current = asyncio.current_task()
+    for task in asyncio.all_tasks():
+        if task is not current and _is_inside(task, attempt):
+            yield task
+
+
+def _is_inside(task: Any, attempt: EnclosingAttempt) -> bool:
+    context = _context_of(task)
+    mark = None if context is None else context.get(inside)
+    while mark is not None and mark is not attempt:
+        mark = mark.outer
+    return mark is not None
+
+
+def _context_of(task: Any) -> Context | None:
+    if sys.version_info >= (3, 12) and hasattr(task, "get_context"):
+        context: Context = task.get_context()
+        return context
+    return next((part for part in gc.get_referents(task) if isinstance(part, Context)), None)
+
+
+def threads_of(frames: Iterable[FrameType]) -> set[int]:
+    """The ids of other live threads that code has started and may wait for.
+
+    These are threads, executors and pending futures in the variables of its frames, and `asyncio.to_thread`.
+    """
+    frames = list(frames)
+    threads: set[int] = set()
+    work: set[int] = set()
+    for value in _workers_in(frames):
+        if isinstance(value, threading.Thread):
+            threads.add(value.ident or 0)
+        elif hasattr(type(value), "submit"):
+            threads.update(thread.ident for thread in list(value._threads))
+        elif not value.done():
+            work.add(id(value))
+    work.update(id(frame.f_locals.get("func_call")) for frame in frames if frame.f_code.co_name == "to_thread")
+    if work:
+        threads.update(ident for ident, item in _working() if not work.isdisjoint(item))
+    return threads - {threading.get_ident()}
+
+
+def _workers_in(frames: list[FrameType]) -> Iterator[Any]:
+    """The threads, executors and futures in the variables of frames, or in collections there."""
+    base, pools = sys.modules.get("concurrent.futures._base"), sys.modules.get("concurrent.futures.thread")
+    wanted: tuple[type, ...] = (threading.Thread, *([base.Future] if base is not None else []))
+    executors: tuple[type, ...] = () if pools is None else (pools.ThreadPoolExecutor,)
+    # The results of `Executor.map` have forgotten the future that was waited for, and a map is often all there is.
+    of_map = any(_module_and_function(frame) == ("concurrent.futures._base", "result_iterator") for frame in frames)
+    for frame in frames:
+        if _module_and_function(frame)[0] == "threading":  # where a thread has itself
+            continue
+        # An executor that others use, too, does not tell whose work it does.
+        shared = () if of_map else frame.f_code.co_freevars
+        for name, value in list(frame.f_locals.items()):
+            if isinstance(value, executors) and name not in shared:
+                yield value
+            yield from (member for member in members(value) if isinstance(member, wanted))
+        if of_map:
+            named = (frame.f_globals.get(name) for name in frame.f_code.co_names)
+            yield from (value for value in named if isinstance(value, executors))
+
+
+def _working() -> Iterator[tuple[int, set[int]]]:
+    """The threads of executors, each with the ids of the future and the function that it works on."""
+    for ident, frame in sys._current_frames().items():
+        step: FrameType | None = frame
+        while step is not None:
+            if _module_and_function(step) == ("concurrent.futures.thread", "run"):
+                item = step.f_locals.get("self")
+                function = attribute(item, "fn") or next(iter(attribute(item, "task") or ()), None)  # from 3.14 on
+                yield ident, {id(attribute(item, "future")), id(function)}
+            step = step.f_back
+
+
+def _module_and_function(frame: FrameType) -> tuple[object, str]:
+    return frame.f_globals.get("__name__"), frame.f_code.co_name
+
+
+# ── values in collections ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+_MOST_MEMBERS = 10_000
+_MOST_NESTED = 4
+_MAPPINGS = (dict, MappingProxyType, ChainMap)
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_COLLECTIONS: tuple[type, ...] = (list, tuple, set, frozenset, deque, *_VIEWS)
+
+
+def members(value: Any) -> Iterator[Any]:
+    """Yield a value, or what is in it if it is a collection, at most four deep and ten thousand in all.
+
+    Generators and other iterators are left alone: to look into one would use it up.
+    """
+    waiting: list[tuple[Any, int]] = [(value, 0)]
+    left = _MOST_MEMBERS
+    while waiting and left > 0:
+        value, depth = waiting.pop()
+        left -= 1
+        is_mapping = isinstance(value, _MAPPINGS)
+        if depth == _MOST_NESTED or not (is_mapping or isinstance(value, _COLLECTIONS)):
+            yield value
+            continue
+        inner = list(islice(cast("Iterable[Any]", value), left))
+        if is_mapping:
+            inner += islice(cast("Mapping[Any, Any]", value).values(), left)
+        waiting += [(one, depth + 1) for one in reversed(inner)]

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import dis
 import sys
-from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
+from collections.abc import Container, Iterable, Iterator, Mapping
+from types import CodeType, FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 from redrive.calls.effects.beyond_http import effects_in
-from redrive.calls.effects.held_responses import answered_in, given_to_attempt
 from redrive.calls.effects.in_flight import (
+    frames_of_error,
+    members,
+    of_urllib_error,
+    place_of,
+    sent_in,
+    wrapping,
+)
+from redrive.calls.effects.request import (
     KnownRequest,
     SentRequest,
     answered,
     attached,
     carried,
-    frames_of_error,
-    of_urllib_error,
-    place_of,
     redirected,
-    sent_in,
-    wrapping,
 )
-from redrive.classify.responses import attribute
+from redrive.classify.responses import attribute, is_response_type
 from redrive.classify.type_names import libraries, type_names
 from redrive.classify.unwrap import unwrap_chain
 
@@ -144,3 +147,91 @@ def _of_stripe(error: BaseException) -> Any:
 def never_left(error: BaseException) -> bool:
     """Whether an error says that its request was not sent."""
     return any(not NEVER_LEFT.isdisjoint(type_names(type(inner))) for inner in unwrap_chain(error))
+
+
+# ── responses in the variables of code that an error has passed ───────────────────────────────────────────────────────
+
+
+_MOST_STEPS = 3
+"""Attributes of attributes that are followed: `self.state.response` takes two."""
+_OWN_WAYS = frozenset({"redrive", "aiohttp", "http", "httpx", "httpx2", "niquests", "requests", "urllib3"})
+
+
+def answered_in(frames: Iterable[FrameType], given: Container[int]) -> Iterator[SentRequest]:
+    """Yield the responses that frames hold, with their requests.
+
+    Args:
+        frames: the code that an error has passed.
+        given: ids of responses that the attempt was given, see `given_to_attempt`.
+    """
+    for frame in _foreign(frames):
+        for value in _variables(frame):
+            for response in (*_responses(value), *_in_attributes(value, frame.f_code)):
+                if id(response) in given:
+                    continue
+                if (request := answered(response)) is not None:
+                    yield SentRequest(response, request)
+                yield from redirected(response)
+
+
+def given_to_attempt(frames: Iterable[FrameType], since: int) -> set[int]:
+    """Return the ids of responses that an attempt did not receive itself: to retry it does not send their requests.
+
+    These are arguments of the function, and what a variable around a block of `attempts()` held before the block.
+
+    Args:
+        frames: those of the attempt's error, the outermost first.
+        since: the instruction of the outermost frame at which the attempt began; -1 for a function.
+    """
+    outermost = next(_foreign(frames), None)
+    if outermost is None or not any(True for value in _variables(outermost) for _ in _responses(value)):
+        return set()
+    assigned = _assigned(outermost.f_code, since)
+    given = [value for name, value in list(outermost.f_locals.items()) if name not in assigned]
+    return {id(response) for value in given for response in _responses(value)}
+
+
+def _foreign(frames: Iterable[FrameType]) -> Iterator[FrameType]:
+    """The frames of other code than ours and the clients'.
+
+    Frames of ours that still run hold the error: a look would make that a cycle. Those of clients are for `sent_in`.
+    """
+    return (frame for frame in frames if place_of(frame)[0] not in _OWN_WAYS)
+
+
+def _variables(frame: FrameType) -> list[Any]:
+    return list(frame.f_locals.values())
+
+
+def _responses(value: Any) -> Iterator[Any]:
+    """The value itself, or the members of a collection, as far as they are responses or futures with one."""
+    for member in members(value):
+        found = attribute(member, "_result") if hasattr(type(member), "set_result") else member
+        if is_response_type(type(found)):
+            yield found
+
+
+def _in_attributes(value: Any, code: CodeType) -> Iterator[Any]:
+    """The responses in attributes of an object that the code names: others may be of earlier calls."""
+    waiting = [(value, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        attributes = attribute(value, "__dict__")
+        if not isinstance(attributes, dict) or is_response_type(type(value)) or isinstance(value, type | ModuleType):
+            continue
+        for inner in (attributes[name] for name in code.co_names if name in attributes):
+            yield from _responses(inner)
+            if depth < _MOST_STEPS:
+                waiting.append((inner, depth + 1))
+
+
+def _assigned(code: CodeType, since: int) -> set[str]:
+    """The names of the variables that code assigns after an instruction."""
+    names: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.offset > since and "STORE_" in instruction.opname:
+            # Python 3.13 and later have instructions for two variables, such as STORE_FAST_LOAD_FAST.
+            touched = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+            kinds = [part for part in instruction.opname.split("_") if part in ("STORE", "LOAD")]
+            names.update(name for kind, name in zip(kinds, touched, strict=False) if kind == "STORE")
+    return names

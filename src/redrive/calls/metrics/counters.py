@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from redrive.calls.endpoints import MOST, OTHER
+from redrive.calls.function import MOST_ENDPOINTS, OTHER_ENDPOINT
 from redrive.calls.parts import Latencies, Part
 from redrive.clock import Clock
 
@@ -104,7 +104,7 @@ class CallCounters(Part):
 
     def name_of(self, endpoint: str) -> str:
         """Return what an endpoint is counted as: itself, unless there are too many."""
-        return endpoint if endpoint in self.by_endpoint or len(self.by_endpoint) < MOST else OTHER
+        return endpoint if endpoint in self.by_endpoint or len(self.by_endpoint) < MOST_ENDPOINTS else OTHER_ENDPOINT
 
     def _new_list(self, name: str) -> Latencies:
         with self._lock:
@@ -151,7 +151,7 @@ class CallCounters(Part):
     def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
         """An attempt of a troubled call ended; a fault is the service's."""
         if (recorder := self.recorder) is not None:
-            name = self.latencies_of(endpoint).endpoint or OTHER
+            name = self.latencies_of(endpoint).endpoint or OTHER_ENDPOINT
             recorder.attempted(outcome, seconds, repeat=repeat, fault=fault, endpoint=name)
         with self._lock:
             self._counts["attempts"] += 1
@@ -165,7 +165,7 @@ class CallCounters(Part):
     def refused(self, outcome: str, *, endpoint: str) -> None:
         """A call ended before an attempt was made."""
         if (recorder := self.recorder) is not None:
-            recorder.refused(outcome, endpoint=self.latencies_of(endpoint).endpoint or OTHER)
+            recorder.refused(outcome, endpoint=self.latencies_of(endpoint).endpoint or OTHER_ENDPOINT)
         with self._lock:
             self._failures[str(outcome)] += 1
 
@@ -183,7 +183,7 @@ class CallCounters(Part):
     def ended(self, *how: str, endpoint: str, status: int | None = None) -> None:
         """What a call came to that did not succeed, and the HTTP status of its last answer."""
         if (recorder := self.recorder) is not None:
-            name = self.latencies_of(endpoint).endpoint or OTHER
+            name = self.latencies_of(endpoint).endpoint or OTHER_ENDPOINT
             if status is not None and self._completes_streak(status):
                 how = (*how, "streaks_5xx")
             recorder.ended(*how, endpoint=name)

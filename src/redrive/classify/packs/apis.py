@@ -3,7 +3,90 @@
 from __future__ import annotations
 
 from redrive.classify.packs.pack import Codes, Pack
-from redrive.classify.tables.entry import AMBIGUOUS, AUTH, GARBLED, PERMANENT, RATE_LIMITED, ROW, TRANSIENT, Entry
+from redrive.classify.tables.entry import (
+    AMBIGUOUS,
+    AUTH,
+    GARBLED,
+    PERMANENT,
+    QUOTA,
+    RATE_LIMITED,
+    RETRY_NOW,
+    ROW,
+    TRANSIENT,
+    Entry,
+)
+from redrive.classify.tables.web import WEB_TYPES
+
+# google-api-core and google-auth, which BigQuery, Cloud Storage and Pub/Sub raise.
+_GOOGLE = Pack(
+    "google",
+    types={
+        "Aborted": Entry(RETRY_NOW, "aborted by another operation"),
+        "AlreadyExists": Entry(PERMANENT, "exists already"),
+        "AsyncRestUnsupportedParameterError": Entry(PERMANENT, "bug: parameter not supported"),
+        "BadGateway": Entry(TRANSIENT, "bad gateway"),
+        "BadRequest": Entry(PERMANENT, "bad request"),
+        "Cancelled": Entry(PERMANENT, "call cancelled"),
+        "ClientError": Entry(PERMANENT, "request refused"),
+        "Conflict": Entry(PERMANENT, "conflict"),
+        "DataLoss": Entry(PERMANENT, "data lost"),
+        "DeadlineExceeded": Entry(TRANSIENT, "deadline exceeded"),
+        "DefaultCredentialsError": Entry(AUTH, "no credentials"),
+        "DuplicateCredentialArgs": Entry(PERMANENT, "bug: credentials given twice"),
+        "FailedPrecondition": Entry(PERMANENT, "precondition failed"),
+        "Forbidden": Entry(PERMANENT, "forbidden"),
+        "GatewayTimeout": Entry(TRANSIENT, "gateway timed out"),
+        "GoogleAPICallError": Entry(AMBIGUOUS, "Google API error"),
+        "GoogleAPIError": Entry(AMBIGUOUS, "Google API error"),
+        "GoogleAuthError": Entry(AUTH, "login failed"),
+        "InternalServerError": Entry(AMBIGUOUS, "internal server error"),
+        "InvalidArgument": Entry(PERMANENT, "invalid argument"),
+        "MethodNotImplemented": Entry(PERMANENT, "not implemented"),
+        "NotFound": Entry(ROW, "not found"),
+        "OutOfRange": Entry(PERMANENT, "out of range"),
+        "PermissionDenied": Entry(PERMANENT, "permission denied"),
+        "RefreshError": Entry(AUTH, "credentials not refreshable"),
+        "ResourceExhausted": Entry(RATE_LIMITED, "resource exhausted"),
+        "RetryError": Entry(TRANSIENT, "retries of the Google client exhausted"),
+        "ServerError": Entry(AMBIGUOUS, "server error"),
+        "ServiceUnavailable": Entry(TRANSIENT, "service unavailable"),
+        "TooManyRequests": Entry(RATE_LIMITED, "too many requests"),
+        "TransportError": Entry(TRANSIENT, "credentials server not reachable"),
+        "Unauthenticated": Entry(AUTH, "not authenticated"),
+        "Unauthorized": Entry(AUTH, "not authenticated"),
+        "Unknown": Entry(AMBIGUOUS, "unknown error of the server"),
+    },
+    # Its `retryable` states whether the token server refused, or only failed.
+    codes=(Codes("google.RefreshError", "retryable", {True: Entry(TRANSIENT, "credentials server failed")}),),
+    opens={"RetryError": "cause"},
+    wraps=True,
+)
+
+
+_GENERATED_TYPES = {
+    "APIConnectionError": Entry(TRANSIENT, "connection failed"),
+    "APIError": Entry(AMBIGUOUS, "API error"),
+    "APIResponseValidationError": Entry(GARBLED, "answer not as expected"),
+    "APITimeoutError": Entry(TRANSIENT, "timed out"),
+}
+_EXHAUSTED = {code: Entry(QUOTA, "quota exhausted") for code in ("insufficient_quota", "billing_hard_limit_reached")}
+
+# The clients of OpenAI and Anthropic are generated alike. Errors with a status are classified by it.
+_GENERATED = (
+    Pack("openai", types=_GENERATED_TYPES, codes=(Codes("openai.APIError", "code", _EXHAUSTED),), wraps=True),
+    Pack("anthropic", types=_GENERATED_TYPES, wraps=True),
+)
+
+
+def _mirror(library: str, original: str) -> Pack:
+    prefix = f"{original}."
+    types = {name.removeprefix(prefix): entry for name, entry in WEB_TYPES.items() if name.startswith(prefix)}
+    return Pack(library, types=types, wraps=True)
+
+
+# HTTP clients that have the exceptions of another one.
+_MIRRORS = (_mirror("httpx2", "httpx"), _mirror("niquests", "requests"))
+
 
 _TLS = Entry(AMBIGUOUS, "TLS error")
 _REFUSED_DOCUMENTS = Entry(ROW, "some documents refused")
@@ -25,6 +108,9 @@ _SLACK: dict[str, Entry] = {
 }
 
 PACKS = (
+    _GOOGLE,
+    *_GENERATED,
+    *_MIRRORS,
     Pack(
         "azure",
         types={

@@ -1,9 +1,9 @@
-"""Drivers of databases: Oracle, SQL Server, Cassandra, Neo4j, memcached; and the documents of MongoDB."""
+"""Drivers of databases: Oracle, SQL Server, Cassandra, Neo4j, memcached, MongoDB and Redis."""
 
 from __future__ import annotations
 
-from redrive.classify.packs.dbapi import dbapi
 from redrive.classify.packs.pack import Codes, Pack
+from redrive.classify.tables.drivers import dbapi
 from redrive.classify.tables.entry import (
     AMBIGUOUS,
     AUTH,
@@ -15,6 +15,130 @@ from redrive.classify.tables.entry import (
     TRANSIENT,
     Entry,
 )
+
+_MONGO_CODES: dict[int, Entry] = {
+    6: Entry(TRANSIENT, "host unreachable"),
+    7: Entry(TRANSIENT, "host not found"),
+    11: Entry(AUTH, "user not found"),
+    13: Entry(PERMANENT, "not authorised"),
+    18: Entry(AUTH, "login failed"),
+    24: Entry(TRANSIENT, "lock timed out"),
+    50: Entry(TRANSIENT, "time limit exceeded"),
+    64: Entry(TRANSIENT, "write concern timed out"),
+    89: Entry(TRANSIENT, "network timed out"),
+    91: Entry(TRANSIENT, "server shuts down"),
+    112: Entry(RETRY_NOW, "write conflict"),
+    134: Entry(TRANSIENT, "read concern not available yet"),
+    146: Entry(RESOURCE, "memory limit exceeded"),
+    189: Entry(TRANSIENT, "primary stepped down"),
+    202: Entry(TRANSIENT, "network interface exceeded its time limit"),
+    225: Entry(TRANSIENT, "transaction too old"),
+    251: Entry(RETRY_NOW, "transaction aborted"),
+    262: Entry(TRANSIENT, "time limit exceeded"),
+    291: Entry(TRANSIENT, "query interrupted by a failover"),
+    317: Entry(TRANSIENT, "connection pool cleared"),
+    462: Entry(RATE_LIMITED, "server overloaded"),
+    9001: Entry(TRANSIENT, "socket error"),
+    10058: Entry(TRANSIENT, "not the primary"),
+    10107: Entry(TRANSIENT, "not the primary"),
+    11000: Entry(ROW, "duplicate key"),
+    11001: Entry(ROW, "duplicate key"),
+    11600: Entry(TRANSIENT, "interrupted at shutdown"),
+    11602: Entry(TRANSIENT, "interrupted by a change of the primary"),
+    13435: Entry(TRANSIENT, "not the primary"),
+    13436: Entry(TRANSIENT, "not the primary or a secondary"),
+    16500: Entry(RATE_LIMITED, "request rate too large"),
+    121: Entry(ROW, "document failed validation"),
+    10334: Entry(ROW, "document too large"),
+}
+
+_MONGO = Pack(
+    "pymongo",
+    types={
+        "AutoReconnect": Entry(TRANSIENT, "connection lost"),
+        "BulkWriteError": Entry(ROW, "some writes refused"),
+        "ClientBulkWriteException": Entry(ROW, "some writes refused"),
+        "CollectionInvalid": Entry(PERMANENT, "collection not valid"),
+        "ConfigurationError": Entry(PERMANENT, "connection configured wrongly"),
+        "ConnectionFailure": Entry(TRANSIENT, "connection failed"),
+        "CursorNotFound": Entry(TRANSIENT, "cursor expired"),
+        "DocumentTooLarge": Entry(ROW, "document too large"),
+        "DuplicateKeyError": Entry(ROW, "duplicate key"),
+        "EncryptionError": Entry(PERMANENT, "encryption failed"),
+        "ExecutionTimeout": Entry(TRANSIENT, "time limit exceeded"),
+        "InvalidName": Entry(PERMANENT, "invalid name"),
+        "InvalidOperation": Entry(PERMANENT, "bug: client used wrongly"),
+        "InvalidURI": Entry(PERMANENT, "invalid URI"),
+        "NetworkTimeout": Entry(TRANSIENT, "timed out"),
+        "NotPrimaryError": Entry(TRANSIENT, "not the primary"),
+        "OperationFailure": Entry(PERMANENT, "operation refused"),
+        "ProtocolError": Entry(TRANSIENT, "protocol broken"),
+        "PyMongoError": Entry(PERMANENT, "MongoDB error"),
+        "ServerSelectionTimeoutError": Entry(TRANSIENT, "no server available"),
+        "WaitQueueTimeoutError": Entry(TRANSIENT, "no free connection in time"),
+        "WTimeoutError": Entry(TRANSIENT, "write concern timed out"),
+        "WriteConcernError": Entry(TRANSIENT, "write not acknowledged by enough nodes"),
+        "WriteError": Entry(ROW, "write refused"),
+    },
+    codes=(
+        Codes("pymongo.OperationFailure", "code", _MONGO_CODES),
+        Codes("pymongo.NotPrimaryError", "code", _MONGO_CODES),
+    ),
+    wraps=True,
+)
+
+
+# Server errors of redis-py differ by how their message begins.
+_REDIS = Pack(
+    "redis",
+    types={
+        "AskError": Entry(RETRY_NOW, "slot moves to another node"),
+        "AuthenticationError": Entry(AUTH, "login failed"),
+        "AuthenticationWrongNumberOfArgsError": Entry(AUTH, "login failed"),
+        "AuthorizationError": Entry(PERMANENT, "permission denied"),
+        "BusyLoadingError": Entry(TRANSIENT, "Redis is loading its data"),
+        "ChildDeadlockedError": Entry(PERMANENT, "bug: client used by a forked child"),
+        "ClusterCrossSlotError": Entry(PERMANENT, "keys of several slots in one command"),
+        "ClusterDownError": Entry(TRANSIENT, "Redis cluster is down"),
+        "ClusterError": Entry(TRANSIENT, "Redis cluster has no answer"),
+        "ConnectionError": Entry(TRANSIENT, "connection failed"),
+        "CrossSlotTransactionError": Entry(PERMANENT, "keys of several slots in one transaction"),
+        "DataError": Entry(ROW, "value not storable in Redis"),
+        "ExecAbortError": Entry(PERMANENT, "transaction aborted by a wrong command"),
+        "IncorrectPolicyType": Entry(PERMANENT, "bug: policy not known to the client"),
+        "InvalidResponse": Entry(TRANSIENT, "answer not readable"),
+        "InvalidPipelineStack": Entry(TRANSIENT, "answer not readable"),
+        "LockError": Entry(TRANSIENT, "lock held by another client"),
+        "LockNotOwnedError": Entry(PERMANENT, "lock lost"),
+        "MasterDownError": Entry(TRANSIENT, "Redis primary is down"),
+        "MaxConnectionsError": Entry(TRANSIENT, "no free connection"),
+        "ModuleError": Entry(PERMANENT, "Redis module error"),
+        "MovedError": Entry(RETRY_NOW, "slot moved to another node"),
+        "NoPermissionError": Entry(PERMANENT, "permission denied"),
+        "NoScriptError": Entry(PERMANENT, "script not loaded"),
+        "OutOfMemoryError": Entry(RESOURCE, "Redis is out of memory"),
+        "PubSubError": Entry(PERMANENT, "bug: subscription used wrongly"),
+        "ReadOnlyError": Entry(TRANSIENT, "connected to a replica, as after a failover"),
+        # Also raised where no node of the cluster can be reached; its cause is then the reason.
+        "RedisClusterException": Entry(TRANSIENT, "Redis cluster not usable"),
+        "RedisError": Entry(PERMANENT, "Redis error"),
+        "ResponseError": Entry(PERMANENT, "command refused by Redis"),
+        "SlotNotCoveredError": Entry(TRANSIENT, "no node has the slot"),
+        "TimeoutError": Entry(TRANSIENT, "timed out"),
+        "TryAgainError": Entry(RETRY_NOW, "slot moves to another node"),
+        "UnblockedError": Entry(TRANSIENT, "unblocked by another client"),
+        "WatchError": Entry(RETRY_NOW, "watched key changed"),
+    },
+    texts={
+        # Codes of the server that the client has no class for.
+        "ResponseError": (
+            ("^BUSY ", Entry(TRANSIENT, "Redis is busy with a script")),
+            ("^BUSYGROUP", Entry(PERMANENT, "consumer group exists already")),
+        )
+    },
+    wraps=True,
+)
+
 
 _ORACLE: dict[str, Entry] = {
     "ORA-00001": Entry(ROW, "duplicate key"),
@@ -150,6 +274,8 @@ _SQL_SERVER: dict[int, Entry] = {
 }
 
 PACKS = (
+    _MONGO,
+    _REDIS,
     Pack(
         "oracledb",
         types=dbapi(),

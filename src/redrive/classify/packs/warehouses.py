@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from redrive.classify.packs.dbapi import dbapi
 from redrive.classify.packs.pack import Codes, Pack
+from redrive.classify.tables.drivers import dbapi
 from redrive.classify.tables.entry import (
     AMBIGUOUS,
     AUTH,

@@ -124,3 +124,8 @@ NO_CODE_TEXTS: dict[str, tuple[tuple[str, Entry], ...]] = {
 """Where a driver gives no code at all: patterns in its message, searched without regard to case."""
 
 NO_CODE_TEXTS["psycopg2.OperationalError"] = NO_CODE_TEXTS["psycopg.OperationalError"]
+
+
+def dbapi(**others: Entry) -> dict[str, Entry]:
+    """Return the entries of the classes that every driver has, with those that one driver adds or overrides."""
+    return {**DBAPI, **others}

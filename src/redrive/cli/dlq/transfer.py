@@ -12,7 +12,7 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from redrive._internal.paths import local_path
+from redrive._internal.files import local_path
 from redrive.cli.atomic_file import whole_file
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app

@@ -15,8 +15,8 @@ from redrive.cli.exit_codes import CommandRefused, TargetNotFound
 from redrive.cli.session import Session
 
 if TYPE_CHECKING:
+    from redrive.explain.dry_call import Policy
     from redrive.explain.fake_errors import FailureDetails
-    from redrive.explain.policy import Policy
     from redrive.explain.question import Question
     from redrive.model.calls import Scope
 
@@ -67,9 +67,9 @@ def explain(
     Examples: redrive explain 503 --method POST; redrive explain vendor.py:shipfast --sla 5min
     """
     from redrive.cli.explain.view import show
+    from redrive.explain import UnclearQuestion
+    from redrive.explain.dry_call import DEFAULT
     from redrive.explain.fake_errors import FailureDetails
-    from redrive.explain.policy import DEFAULT
-    from redrive.explain.unclear import UnclearQuestion
 
     given = FailureDetails(method=_method(method), retry_after=_patience(retry_after), body=body)
     limit = None if timeout is None else seconds("--timeout", timeout)
@@ -99,10 +99,9 @@ def _asked(words: list[str], given: FailureDetails) -> list[Asked]:
 
 
 def _found(phrase: str, given: FailureDetails) -> list[Asked]:
+    from redrive.explain import UnclearQuestion
     from redrive.explain.question import is_coded, read
-    from redrive.explain.traceback_errors import of_traceback
-    from redrive.explain.traceback_text import parse
-    from redrive.explain.unclear import UnclearQuestion
+    from redrive.explain.tracebacks import of_traceback, parse
 
     if ": " in phrase and (chain := parse(phrase)):
         return [of_traceback(chain, given)]  # a line of a log
@@ -124,7 +123,7 @@ def _found(phrase: str, given: FailureDetails) -> list[Asked]:
 def _loaded(target: str, given: FailureDetails, asked: str | None = None) -> Asked:
     """What a FILE:NAME is: an exception, or a policy."""
     from redrive.cli.targets import load
-    from redrive.explain.policy import Policy
+    from redrive.explain.dry_call import Policy
     from redrive.explain.question import of_class, of_error
 
     found = load(target)
@@ -140,7 +139,7 @@ def _loaded(target: str, given: FailureDetails, asked: str | None = None) -> Ask
 
 def _policy(target: str) -> Policy:
     from redrive.cli.targets import load
-    from redrive.explain.policy import Policy
+    from redrive.explain.dry_call import Policy
 
     found = load(target)
     policy = Policy.of(found)
@@ -163,8 +162,7 @@ def _what(found: Any) -> str:
 
 
 def _traceback(given: FailureDetails) -> Question:
-    from redrive.explain.traceback_errors import of_traceback
-    from redrive.explain.traceback_text import parse
+    from redrive.explain.tracebacks import of_traceback, parse
 
     chain = parse(_stdin())
     if not chain:
@@ -204,7 +202,7 @@ def _method(method: str | None) -> str | None:
 
 
 def _patience(value: str | None) -> str | None:
-    from redrive.classify.retry_after import parse_retry_after
+    from redrive.classify.responses import parse_retry_after
 
     if value is not None and parse_retry_after(value, datetime.now(UTC)) is None:
         raise CommandRefused(

@@ -9,8 +9,8 @@ from redrive._internal.masking import mask, mask_all
 from redrive.cli.format import in_a_line, percent
 from redrive.cli.output import Column, Output
 from redrive.explain import policy_text
+from redrive.explain.dry_call import DEFAULT, Policy
 from redrive.explain.explanation import SCOPES, Explanation, document, explain, lasting
-from redrive.explain.policy import DEFAULT, Policy
 from redrive.explain.policy_text import PolicyExplanation, explain_policy
 from redrive.explain.schedule import fits
 from redrive.model.calls import format_duration

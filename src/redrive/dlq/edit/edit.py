@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, null, select, update
 
 from redrive._internal.masking import MASK, mask_all
-from redrive._internal.masking.controls import without_controls
+from redrive._internal.masking.patterns import without_controls
 from redrive.dlq.edit.corrections import diff, expression, merge_patch
 from redrive.dlq.edit.keys import StoredTexts, rekey
 from redrive.dlq.filters import Filter

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import URL
 
 from redrive._internal.database_url import parse_url
-from redrive._internal.paths import local_path
+from redrive._internal.files import local_path
 from redrive.rows.sinks.mode import DeleteWhen, OnConflict, WriteMode
 from redrive.rows.sinks.sink import Sink
 from redrive.rows.sinks.table_schema import TableName

@@ -19,12 +19,11 @@ from random import Random
 from typing import NamedTuple
 from urllib.error import HTTPError
 
-from redrive.calls.retry_loop import is_a_fault
+from redrive.calls.failures import is_a_fault
 from redrive.calls.service import Service
 from redrive.model.calls import Decision, Kind, Stop, Verdict
 from redrive.policy.breaker import Breaker, CircuitMachine, CircuitState, Permit
-from redrive.policy.budget import BudgetLedger, RetryBudget
-from redrive.policy.retry import CallProgress, Retry
+from redrive.policy.retry import BudgetLedger, CallProgress, Retry, RetryBudget
 from redrive.simulate.herd.server import RequestOutcome
 
 
@@ -114,12 +113,12 @@ class Policy:
     @classmethod
     def of(cls, service: Service, *, retry_after: int | None = None) -> Policy:
         """Return the policy of a service; its own classifier judges the errors, such as a 503 with Retry-After."""
-        core, now = service._core, datetime.now(UTC)
+        core, now = service.core, datetime.now(UTC)
         return cls(
             retry=service.retry,
             breaker=service.breaker,
             budget=service.budget,
-            timeout=service._options.timeout,
+            timeout=service.options.timeout,
             verdicts={
                 outcome: core.classifier.classify(error, "call", now=now)
                 for outcome, error in errors(retry_after).items()

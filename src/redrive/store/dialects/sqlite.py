@@ -18,7 +18,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.pool import QueuePool
 
-from redrive._internal.private_files import make_directory, open_new, scratch_beside, tighten
+from redrive._internal.files import make_directory, open_new, scratch_beside, tighten
 from redrive.errors import StoreError
 from redrive.model.calls import Kind
 from redrive.store.dialects.dialect import PUT_COLUMNS, LetterRow, RepeatedLetter

@@ -82,7 +82,7 @@ class ServiceLimiter:
         self._next_start = -math.inf
         self._probe: Permit | None = None  # held by a running task
         service = group.service
-        self._circuit: Circuit | None = None if service is None else service._core.circuit
+        self._circuit: Circuit | None = None if service is None else service.core.circuit
 
     @property
     def is_open(self) -> bool:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from redrive.calls.testmode import TestMode
-from redrive.classify.redrive_errors import SKIP
+from redrive.classify.builtin import SKIP
 from redrive.clock import Random
 from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, format_duration
 from redrive.model.tasks import State

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from redrive.calls.context import innermost
-from redrive.calls.effects.in_flight import KnownRequest, carry
+from redrive.calls.effects.request import KnownRequest, carry
 from redrive.calls.function import endpoint_of
 from redrive.policy import option_checks
 from redrive.tasks.workers.protocol import UNFORKED, FrameReader

@@ -22,7 +22,7 @@ from redrive.tasks.workers import processes
 from redrive.tasks.workers.fork_server import ForkServer, open_control, serve
 
 if TYPE_CHECKING:
-    from redrive.calls.effects.in_flight import KnownRequest
+    from redrive.calls.effects.request import KnownRequest
 
 
 def main(descriptor: int) -> NoReturn:
@@ -116,7 +116,7 @@ def _encode_error(error: BaseException) -> bytes:
 def _find_requests(error: BaseException) -> list[KnownRequest]:
     """Return the requests behind an error that must not be retried; the frames that show them stay here."""
     with contextlib.suppress(Exception):
-        from redrive.calls.effects.repeatable import effects_of
+        from redrive.calls.effects.idempotency import effects_of
 
         return effects_of(error)
     return []

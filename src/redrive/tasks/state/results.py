@@ -13,7 +13,7 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Connection, select
 
-from redrive._internal.private_files import make_directory, open_new, scratch_beside
+from redrive._internal.files import make_directory, open_new, scratch_beside
 from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.tasks import State

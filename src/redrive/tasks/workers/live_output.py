@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from uuid import UUID
 
+from redrive._internal.files import make_directory
 from redrive._internal.masking import mask, mask_stream
-from redrive._internal.private_files import make_directory
 from redrive.tasks.workers.fingerprint import storable
 
 LONGEST = 8 << 20

@@ -24,8 +24,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from redrive._internal.private_files import make_directory, open_new, scratch_beside
-from redrive.calls.failure_of import story_of
+from redrive._internal.files import make_directory, open_new, scratch_beside
+from redrive.calls.failures import story_of
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
 from redrive.errors import TaskTimeout

@@ -22,7 +22,7 @@ from redrive.alerts.config.settings import Channel
 from redrive.alerts.delivery.channels import DeliveryFailed
 from redrive.alerts.delivery.message import Message
 from redrive.classify.detail import body_detail
-from redrive.classify.retry_after import retry_after
+from redrive.classify.responses import retry_after
 
 
 def send_document(channel: Channel, message: Message) -> None:

@@ -15,9 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+from redrive._internal.files import local_path, open_new
 from redrive._internal.optional import require_extra
-from redrive._internal.paths import local_path
-from redrive._internal.private_files import open_new
 from redrive.errors import SinkMismatch, Transient
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.parquet.columns import conformed, table_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from glob import glob, has_magic
 from typing import Any, TypeVar
 
-from redrive._internal.paths import local_path
+from redrive._internal.files import local_path
 from redrive.errors import SourceError
 from redrive.rows.sources.files import identity as file_identity
 from redrive.rows.sources.files.compression import CompressionError, Decoder, damage_of, is_plain, open_decoder

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from redrive._internal.numbers import exact
 from redrive.classify import classify
-from redrive.classify.redrive_errors import NO_LIST
+from redrive.classify.builtin import NO_LIST
 from redrive.classify.responses import attribute, body_in_memory, response_status
 from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError, StatedVerdict

@@ -141,7 +141,7 @@ class PageFetcher:
 
     @property
     def _circuit(self) -> Circuit | None:
-        return self._service._core.at(self._endpoint).circuit
+        return self._service.core.at(self._endpoint).circuit
 
     def stop(self) -> None:
         """Let calls under way make no further attempt."""
@@ -183,7 +183,7 @@ class PageFetcher:
 
     def _is_bad_answer(self, fetched: Any) -> bool:
         """Whether the service, by its own rules, too, would object to this response; then the judging is its."""
-        core = self._service._core
+        core = self._service.core
         return core.classifier.judge(fetched, now=core.clock.now()) is not None
 
     def _page(self, result: Any) -> Page:

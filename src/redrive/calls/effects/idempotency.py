@@ -1,15 +1,29 @@
-"""The idempotency keys of one logical call: which were sent inside its attempts, and what became of the requests.
+"""Whether requests of a failed attempt may be sent again: by their methods, their keys, and the server's answer.
 
 A derived key protects a request only if the next attempt sends it with the same key. What is sent with another key, or
-an equal request that is meant as a second one, is refused before it is sent, or the call is not repeated.
+an equal request that is meant as a second one, is refused before it is sent, or the call is not retried.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from itertools import count
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from redrive.calls.effects.beyond_http import EFFECTS
+from redrive.calls.effects.request import (
+    KnownRequest,
+    can_rewind,
+    carry,
+    idempotency_key,
+    known,
+)
+from redrive.calls.effects.sent import never_left, sent_requests
+from redrive.classify.error_codes import http_answer
+from redrive.classify.responses import response_status, retry_after
 from redrive.errors import Permanent
+from redrive.model.calls import Verdict
 
 EQUAL_REQUESTS = (
     "equal requests were sent in one attempt, and it cannot be told whether another attempt would start over or "
@@ -144,3 +158,114 @@ def _refuse(what: str, why: str) -> NoReturn:
         f"{what} was not sent: {why}. Send the same requests in every attempt, without times or random values in them, "
         "or pass an Idempotency-Key of your own"
     )
+
+
+if TYPE_CHECKING:
+    pass
+
+# By RFC 9110 and IANA's registry of methods, repeating these has the effect of sending them once.
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"}
+IDEMPOTENT_METHODS = frozenset({*_SAFE_METHODS, "PUT", "DELETE"})
+
+# Answers by which the server says that it did not act on the request.
+REFUSALS = frozenset({401, 403, 408, 425, 429})
+
+BODY_GONE = "the request's body was a stream that cannot be sent again; pass bytes or a seekable file"
+KEY_SENT = "redrive.key_sent"
+
+
+def why_not_again(
+    failure: Any,
+    verdict: Verdict,
+    *,
+    keys: SentKeys | None,
+    idempotent: bool,
+    since: int = -1,
+    beside: Callable[[], Iterable[Any]] = tuple,
+) -> str | None:
+    """Why the requests behind an error or response must not be sent again; None where they may, or there are none.
+
+    `keys` are those of the call that would repeat them: a key that another one has made is not the same next time.
+    `beside` finds requests that continue although the attempt has failed.
+    `since` is the instruction at which a block of `attempts()` began.
+    """
+    for holder, request in sent_requests(failure, since):
+        # A function that raises an error of its own makes the body anew; an adapter would send this very one.
+        if holder is failure and not _replayable(request):
+            return BODY_GONE
+        if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, keys):
+            continue
+        if _says_not_done(holder, verdict if holder is failure else None):
+            continue
+        return _without_key(request)
+    for request in beside() if not idempotent else ():
+        if request.method.upper() not in IDEMPOTENT_METHODS and not _has_key(request, keys):
+            return _without_key(request)
+    return None if keys is None else keys.why_not_again()
+
+
+def _without_key(request: Any) -> str:
+    if request.method in EFFECTS:
+        return (
+            f"a {request.method} is not retried once it may have taken effect; declare the service idempotent if "
+            "a second one does no harm"
+        )
+    return (
+        f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the "
+        'server; send one (Service(idempotent="key")) or declare the service idempotent'
+    )
+
+
+def disown(error: BaseException, key: str, keys: SentKeys | None) -> None:
+    """Note on the error of a call that its requests are unprotected outside of it: its keys were made for it alone."""
+    sent = [(request, idempotency_key(request)) for request in effects_of(error)]
+    carry(
+        error,
+        [KnownRequest(request.method, {}) for request, own in sent if own == key or (keys and keys.protects(own))],
+    )
+
+
+def has_acted(ended: Any) -> bool | None:
+    """Whether the server has acted on what ended in this error, response or value; None where that is not known."""
+    if not isinstance(ended, BaseException):
+        status = response_status(ended) or 0
+        return None if status >= 500 and not _says_not_done(ended, None) else status not in REFUSALS and status < 500
+    answer = http_answer(ended)
+    if _says_not_done(ended, None) or (never_left(ended) and not effects_of(ended)):
+        return False
+    return True if answer is not None and answer.status < 500 else None
+
+
+def effects_of(error: BaseException) -> list[KnownRequest]:
+    """The requests behind an error on which the server may have acted."""
+    return [known(request) for holder, request in sent_requests(error) if not _says_not_done(holder, None)]
+
+
+def _says_not_done(holder: Any, verdict: Verdict | None) -> bool:
+    """Whether the server says that it did not act on the request: by its answer, not by what a rule makes of it."""
+    answer = http_answer(holder)
+    if answer is None:
+        return verdict is not None and verdict.status in REFUSALS
+    if answer.status == 503:
+        return retry_after(answer.headers, datetime.now(UTC)) is not None
+    return answer.status in REFUSALS
+
+
+def _has_key(request: Any, keys: SentKeys | None) -> bool:
+    # The adapters send their key on a copy of the request, and leave a note on the request itself.
+    for notes in (getattr(request, "extensions", None), getattr(request, "hooks", None)):
+        if keys is not None and isinstance(notes, dict) and keys.protects(notes.get(KEY_SENT)):
+            return True
+    return idempotency_key(request) is not None
+
+
+def _replayable(request: Any) -> bool:
+    if hasattr(request, "stream"):
+        # httpx: bytes in memory, a multipart form of seekable files, whose length is known, or a seekable file.
+        kind = type(request.stream).__name__
+        is_form = kind == "MultipartStream" and "content-length" in request.headers
+        return kind == "ByteStream" or is_form or can_rewind(request)
+    # requests: bytes in memory, or a file, of which it notes where its reading began.
+    body = getattr(request, "body", None)
+    in_memory = isinstance(body, bytes | str | bytearray | memoryview | None)
+    return in_memory or isinstance(getattr(request, "_body_position", None), int)

@@ -1,13 +1,105 @@
-"""The body of a request of httpx or requests, read without using it up: for dead letters and derived keys."""
+"""What is known of a request of any HTTP client: its method, its idempotency key, its redirects and its body.
+
+The body is read without consuming it: for dead letters and derived keys.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-from redrive.classify.responses import attribute
+from redrive.classify.responses import attribute, header, is_response_type, response_status
+from redrive.classify.type_names import libraries
+
+_CARRIED = "_redrive_in_flight"
+# Redirects that turn a POST into a GET: the server may have acted. With 307 and 308 it asks for the same once more.
+_ANSWERED_ELSEWHERE = frozenset({300, 301, 302, 303})
+
+
+class SentRequest(NamedTuple):
+    """A request that may have reached the server."""
+
+    response: Any
+    """The answer; None while there is none."""
+    request: Any
+
+
+class KnownRequest(NamedTuple):
+    """What is kept of a request that was in flight when its attempt was ended."""
+
+    method: str
+    headers: dict[str, str]
+
+
+def carry(error: BaseException, requests: Iterable[KnownRequest]) -> None:
+    """Put what is known of requests in flight on an error whose frames do not tell of them."""
+    if found := (*carried(error), *requests):
+        with suppress(Exception):  # a foreign class may take no attributes
+            setattr(error, _CARRIED, found)
+
+
+def carried(error: BaseException) -> tuple[KnownRequest, ...]:
+    """The requests that were put on an error."""
+    # Not by attribute(): an error may answer every name with something.
+    return vars(error).get(_CARRIED, ()) if hasattr(error, "__dict__") else ()
+
+
+def attached(holder: Any) -> Any:
+    """The request with its method, as httpx and requests attach it to errors and responses; aiohttp's info likewise."""
+    for owner in (holder, attribute(holder, "response")):
+        for name in ("request", "request_info"):
+            request = attribute(owner, name)  # httpx's property refuses to answer while unset
+            if isinstance(attribute(request, "method"), str):
+                return request
+    if "urllib3" in libraries(type(holder)) and is_response_type(type(holder)):
+        return _by_method(attribute(holder, "_original_response"))
+    return None
+
+
+def answered(response: Any) -> Any:
+    """The request of a response; also of http.client, which is what other clients read their answers by."""
+    return attached(response) or _by_method(response)
+
+
+def _by_method(response: Any) -> KnownRequest | None:
+    """What an answer of http.client knows: not what headers it is the answer to, so that a key is not seen here."""
+    method = attribute(response, "_method")
+    return KnownRequest(method, {}) if isinstance(method, str) else None
+
+
+def idempotency_key(request: Any) -> str | None:
+    """The key that the request carries; an empty one counts as none."""
+    return key_in(attribute(request, "headers"))
+
+
+def key_in(headers: Any) -> str | None:
+    """Return the idempotency key in headers; an empty one counts as none."""
+    return (header(headers, "idempotency-key") or "").strip() or None
+
+
+def redirected(holder: Any) -> Iterator[SentRequest]:
+    """The requests that were answered by a redirect before the one that this error or response belongs to."""
+    for owner in (holder, attribute(holder, "response")):
+        yield from redirects_in(attribute(owner, "history"))
+
+
+def redirects_in(responses: Any) -> Iterator[SentRequest]:
+    for response in responses if isinstance(responses, list | tuple) else ():
+        if not is_response_type(type(response)) or response_status(response) not in _ANSWERED_ELSEWHERE:
+            continue
+        if (request := attached(response)) is not None:
+            yield SentRequest(response, request)
+
+
+def known(request: Any) -> KnownRequest:
+    """What is kept of a request."""
+    key = idempotency_key(request)
+    return KnownRequest(request.method, {"Idempotency-Key": key} if key else {})
+
+
+# ── its body ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 MOST_BYTES = 16 << 20
 """Of a file, or of a form with files, more is not read into memory. What is in memory anyway has no limit."""

@@ -1,0 +1,107 @@
+"""What a failed call reports: the `Failure` attached to its error, the advice, and whether the service is to blame."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from redrive.classify.builtin import NO_LIST
+from redrive.classify.responses import attribute
+from redrive.errors import CallError
+from redrive.model.calls import Failure, Kind, Stop, Verdict, format_duration
+
+_DEEPEST = 5
+
+
+def story_of(failure: Any) -> Failure | None:
+    """What a service has said of this error or response, or of what caused it."""
+    depth = 0
+    while failure is not None and depth < _DEEPEST:
+        for holder in (failure, attribute(failure, "response")):
+            story = attribute(holder, "redrive")
+            if isinstance(story, Failure):
+                return story
+        failure, depth = attribute(failure, "__cause__"), depth + 1
+    return None
+
+
+ADVICE = {
+    Kind.RETRY_NOW: "Transactions keep colliding: make them shorter, or touch rows in one order everywhere.",
+    Kind.TRANSIENT: "The service did not heal in time: check that it is up, then run again.",
+    Kind.RATE_LIMITED: "Send fewer requests, or ask for a higher limit.",
+    Kind.AMBIGUOUS: "Repeating did not help: ask the service's owner, or look for what is special about this request.",
+    Kind.QUOTA: "Add a key to the pool, ask for more quota, or wait for the reset.",
+    Kind.AUTH: "Check or renew the credential.",
+    Kind.PERMANENT: "Fix the request or the code: repeating it cannot help.",
+    Kind.ROW: "Look at this one record: the rest is not affected.",
+    Kind.DISCARD: "Nothing to do: the record was dropped on purpose.",
+    Kind.RESOURCE: "Use smaller batches, or give the process more memory.",
+}
+
+CIRCUIT_OPEN = "The service failed too often lately: look at it; the next probe finds out whether it is back."
+BUDGET_SPENT = "Too large a share of the calls fails: look at the service before adding load to it."
+EFFECT_UNKNOWN = "Find out whether it took effect before sending it again."
+NO_KEY_LEFT = ADVICE[Kind.QUOTA]
+
+
+UNKNOWN = (
+    "Unknown error: redrive does not know whether repeating it helps. If it does, add a rule: "
+    'Classifier().rule(YourError, kind="transient").'
+)
+
+
+def advice_on(verdict: Verdict) -> str:
+    """What to do about a failure of this verdict."""
+    return UNKNOWN if verdict.rule == "unknown" and verdict.kind is Kind.PERMANENT else ADVICE[verdict.kind]
+
+
+def advise(verdict: Verdict, stop: Stop) -> str:
+    """One or two sentences."""
+    text = stop.advice or advice_on(verdict)
+    return text if stop.retry_in is None else f"{text} Come back in {format_duration(stop.retry_in)}."
+
+
+# Kinds whose blame is the service's; all others are the request's, the key's or ours.
+_SERVICE_FAULTS = frozenset({Kind.TRANSIENT, Kind.AMBIGUOUS})
+# A queue within the program, full or empty, says nothing of a service. A page without a list is an answer.
+_NO_FAULTS = frozenset({"type.queue.Empty", "type.queue.Full", "type.asyncio.QueueFull", NO_LIST})
+# 5xx that say what the request is, not how the service is: not implemented, version not supported.
+_REQUEST_FAULTS = frozenset({501, 505})
+
+
+@dataclass(frozen=True, slots=True)
+class NoKeyLeft(Stop):
+    """Every key of the pool is cooling down."""
+
+    resets_at: datetime | None = None
+
+
+def is_a_fault(verdict: Verdict) -> bool:
+    """Whether the service is to blame, and the breaker is to be told."""
+    if verdict.rule in _NO_FAULTS:
+        return False
+    return verdict.kind in _SERVICE_FAULTS or ((verdict.status or 0) >= 500 and verdict.status not in _REQUEST_FAULTS)
+
+
+def circuit_open(retry_in: float) -> Stop:
+    return Stop("the circuit is open", spent=True, retry_in=retry_in, advice=CIRCUIT_OPEN, cut_short=True)
+
+
+def verdict_on_unsent(stop: Stop) -> Verdict:
+    """The verdict on a call of which nothing was sent."""
+    if isinstance(stop, NoKeyLeft):
+        return Verdict(Kind.QUOTA, stop.why, "no_key_left", stop.retry_in)
+    return Verdict(Kind.TRANSIENT, stop.why, "circuit_open", stop.retry_in)
+
+
+def attach(failure: Failure, carrier: Any) -> None:
+    """Let the error or response the caller sees tell the story: as `.redrive`, and as a note under its traceback."""
+    with suppress(Exception):  # a frozen class keeps its secret; it is raised all the same
+        carrier.redrive = failure
+        if isinstance(carrier, Exception) and not isinstance(carrier, CallError):  # ours say it in their message
+            mark = f"redrive: service {failure.service!r}"
+            # An exception object that is raised again and again tells the latest story, not all of them.
+            carrier.__notes__ = [note for note in getattr(carrier, "__notes__", ()) if not note.startswith(mark)]
+            carrier.add_note(f"redrive: {failure}")
