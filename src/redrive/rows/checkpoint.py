@@ -26,8 +26,8 @@ from redrive.errors import PipelineError, RunStopped
 from redrive.model.calls import Kind, format_duration
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.time_of_day import TimeOfDay, due_at
-from redrive.rows.compared_options import ComparedOptions, without_options
 from redrive.rows.errors import RunFault
+from redrive.rows.options import ComparedOptions, without_options
 from redrive.rows.refused_runs import (
     aborted_error,
     changed_options_error,

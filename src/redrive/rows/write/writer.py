@@ -26,17 +26,16 @@ from redrive.model.runs import Counts, Tier
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.checkpoint import RunHandle, StartedRun
 from redrive.rows.errors import kind_of
+from redrive.rows.options import RunOptions
 from redrive.rows.prepare import Preparation, Prepared, reason_of
-from redrive.rows.run_options import RunOptions
 from redrive.rows.sinks.sink import Appends, ComparesKeys, SharesTransactions, WriteResult
 from redrive.rows.sources.records.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
 from redrive.rows.write.dedup import KeyContest, WriteRounds, twice
-from redrive.rows.write.dedup_store import KeysSeen
-from redrive.rows.write.dedup_store import digest_of as digest_of_key
-from redrive.rows.write.distinct_keys import DistinctKeys, Hashes
 from redrive.rows.write.effect import Rehearse, left_out
 from redrive.rows.write.superseded import OpenLetters, Order, Place, compared_texts, place_of
+from redrive.rows.write.written_keys import DistinctKeys, Hashes, KeysSeen
+from redrive.rows.write.written_keys import digest_of as digest_of_key
 from redrive.store.store import Store
 
 _NUMBER = re.compile(r"\d+")

@@ -7,11 +7,11 @@ from functools import partial
 
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.duckdb.catalog import DuckdbSchema, type_of
 from redrive.rows.sinks.duckdb.keys import stored_values
 from redrive.rows.sinks.duckdb.values import framed
 from redrive.rows.sinks.mode import WriteMode
+from redrive.rows.sinks.sink import isolate
 from redrive.rows.sinks.sql_table import is_row_fault
 from redrive.rows.sinks.table_schema import TableName, fold_name, quoted
 

@@ -20,7 +20,6 @@ from redrive.policy import backoff
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog, digest_of
-from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.duckdb.catalog import (
     DuckdbSchema,
     contested,
@@ -37,15 +36,24 @@ from redrive.rows.sinks.duckdb.catalog import (
 from redrive.rows.sinks.duckdb.delete import delete_rows
 from redrive.rows.sinks.duckdb.keys import ask, kind_of, stored_values
 from redrive.rows.sinks.duckdb.values import framed
-from redrive.rows.sinks.exact.decimals import column_digits
-from redrive.rows.sinks.exact.text_order import TextOrder
+from redrive.rows.sinks.exact.capacity import column_digits
 from redrive.rows.sinks.infer_types import ColumnType, types_of
+from redrive.rows.sinks.keys import TextOrder
 from redrive.rows.sinks.keys import compared as compare_keys
 from redrive.rows.sinks.mode import WriteMode
-from redrive.rows.sinks.sink import WriteResult
+from redrive.rows.sinks.sink import WriteResult, isolate
 from redrive.rows.sinks.sql_table import is_row_fault, refusals
-from redrive.rows.sinks.table_schema import TableName, compare, fold_name, listed, no_table, quoted
-from redrive.rows.sinks.unique import IndexClaim, losers, shown_values
+from redrive.rows.sinks.table_schema import (
+    IndexClaim,
+    TableName,
+    compare,
+    fold_name,
+    listed,
+    losers,
+    no_table,
+    quoted,
+    shown_values,
+)
 
 with require_extra("rows"):
     import duckdb

@@ -11,8 +11,17 @@ from uuid import UUID
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.duckdb.catalog import is_nested
-from redrive.rows.sinks.duckdb.nested import changes_in_texts, fitted, has_members, is_same
-from redrive.rows.sinks.duckdb.types import capacity_of, is_own, own_rules, text_rules, variant_rules
+from redrive.rows.sinks.duckdb.types import (
+    capacity_of,
+    changes_in_texts,
+    fitted,
+    has_members,
+    is_own,
+    is_same,
+    own_rules,
+    text_rules,
+    variant_rules,
+)
 from redrive.rows.sinks.exact.capacity import Capacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.table_schema import quoted

@@ -7,8 +7,8 @@ from typing import Any
 
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
+from redrive.rows.sinks.sink import isolate
 from redrive.rows.sinks.sql_table import RowFaults, evenly
 from redrive.rows.sinks.table_schema import TableName, TableSchema, quoted
 

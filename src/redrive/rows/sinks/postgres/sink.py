@@ -14,7 +14,6 @@ from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
-from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.mode import WriteMode
@@ -32,10 +31,9 @@ from redrive.rows.sinks.postgres.catalog import (
 )
 from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow, faulty_line
 from redrive.rows.sinks.postgres.delete import delete_rows
-from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
-from redrive.rows.sinks.postgres.isolate import can_sift, sift
+from redrive.rows.sinks.postgres.faults import UniqueFaults, can_sift, is_rows, may_be_rows, sift
 from redrive.rows.sinks.postgres.keys import KeyType, ask, stored_values
-from redrive.rows.sinks.postgres.unique import UniqueFaults
+from redrive.rows.sinks.sink import isolate
 from redrive.rows.sinks.sql_table import RowFaults, SqlTable, evenly, execute_with
 from redrive.rows.sinks.table_schema import TableName, TableSchema, listed, quoted
 from redrive.store.database import Database

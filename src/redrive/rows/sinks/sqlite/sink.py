@@ -34,8 +34,15 @@ from redrive.rows.sinks.sql_table import (
     refusals,
 )
 from redrive.rows.sinks.sqlite.catalog import SqliteSchema, ends_transactions, loses_rows, other_tables, read_shape
-from redrive.rows.sinks.sqlite.keys import affinity, ask, kind_of
-from redrive.rows.sinks.sqlite.numbers import column_type, fit_numbers, holds_numbers, number_text
+from redrive.rows.sinks.sqlite.values import (
+    affinity,
+    ask,
+    column_type,
+    fit_numbers,
+    holds_numbers,
+    kind_of,
+    number_text,
+)
 from redrive.rows.sinks.table_schema import TableName, TableSchema, fold_name, listed, quoted
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
 from redrive.store.database import Database

@@ -12,10 +12,9 @@ from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.csv.header import unique_names
 from redrive.rows.sources.files.files import Files, Paths, at_same_file, names_of
-from redrive.rows.sources.files.identity import content
-from redrive.rows.sources.files.odd_files import FileFitCheck, check_that_one_is_good, is_odd, refuse_file, set_aside
+from redrive.rows.sources.files.identity import FileVersion, content
 from redrive.rows.sources.files.partitions import add_partition, partition_in, partitions_of, with_partitions
-from redrive.rows.sources.files.version import FileVersion
+from redrive.rows.sources.files.unfit_files import FileFitCheck, check_that_one_is_good, is_odd, refuse_file, set_aside
 from redrive.rows.sources.parquet.footer import check_names, footer_fault
 from redrive.rows.sources.parquet.rows import rows_of
 from redrive.rows.sources.parquet.unfit_values import see_that_it_was_edited

@@ -18,9 +18,8 @@ from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.database import Database
 from redrive.rows.sources.query.keyset import Columns, Keyset
 from redrive.rows.sources.query.order import QueryOrder, QueryPage, raise_fault, shown
-from redrive.rows.sources.query.sql_text import normalized
 from redrive.rows.sources.query.text_rows import TextRow, TextRowReader
-from redrive.rows.sources.query.watermark import given_back, kept, stepped_back
+from redrive.rows.sources.query.watermark import given_back, kept, normalized, stepped_back
 from redrive.rows.sources.source import Secret
 
 OnChange = Literal["refuse", "continue"]

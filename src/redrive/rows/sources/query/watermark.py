@@ -1,4 +1,4 @@
-"""Watermarks: kept as JSON, and stepped back for rows that were committed late."""
+"""Watermarks of a query: stored as JSON, and moved back by the lag for rows that were committed late."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ import orjson
 from redrive.errors import SourceError
 from redrive.store.encoding import decode, encode
 
-_KEPT = (str, int, float, Decimal, date, time, timedelta, UUID, bytes)
+_JSON_TYPES = (str, int, float, Decimal, date, time, timedelta, UUID, bytes)
 _DAY = timedelta(days=1)
 # As SQLite's own functions, Python and most programs write a time. What follows the seconds' fraction is a zone, which
 # must be the same in every row for the order of the texts to be that of the times.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)([T ])(\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(\D.*)?")
+# What is kept as it is: quoted text, and comments, behind which a line end matters.
+_KEPT_TEXT = r"""'[^']*'?|"[^"]*"?|`[^`]*`?|(?:--|\#)[^\n]*\n?|/\*(?:[^*]|\*(?!/))*"""
+_SQL_PIECE = re.compile(rf"({_KEPT_TEXT})|\s+")
 
 
 def kept(values: Sequence[Any], columns: Sequence[str]) -> list[Any]:
@@ -38,7 +41,7 @@ def given_back(position: Any) -> Any:
 def _plain(value: Any, column: str) -> Any:
     if isinstance(value, memoryview | bytearray):
         return bytes(value)
-    if not isinstance(value, _KEPT):
+    if not isinstance(value, _JSON_TYPES):
         raise SourceError(
             f"{column} is of the type {type(value).__name__}, which no position can hold: cast it to text in the SQL"
         )
@@ -85,3 +88,8 @@ def _text_stepped_back(text: str, lag: timedelta) -> str:
 
 def _whole_days(lag: timedelta) -> timedelta:
     return timedelta(days=-(-lag // _DAY))
+
+
+def normalized(sql: str) -> str:
+    """Return the same text for queries that differ only in the space between their words."""
+    return _SQL_PIECE.sub(lambda piece: piece[1] or " ", sql.strip(" \t\r\n;"))
