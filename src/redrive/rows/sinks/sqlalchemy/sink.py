@@ -26,8 +26,8 @@ from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
 from redrive.rows.sinks.sink import isolate
 from redrive.rows.sinks.sql_table import SqlTable, evenly, is_row_fault
-from redrive.rows.sinks.sqlite.sink import rules_of as sqlite_rules
 from redrive.rows.sinks.sqlite.values import column_type, fit_numbers
+from redrive.rows.sinks.sqlite.values import rules_of as sqlite_rules
 from redrive.rows.sinks.table_schema import Column, TableName, TableSchema
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 from redrive.store.database import Database

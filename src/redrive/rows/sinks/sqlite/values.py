@@ -7,6 +7,8 @@ a number of "007" and "1e5". Values that would be changed are rejected here.
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,12 +16,13 @@ from contextlib import closing
 from decimal import Decimal
 from math import isfinite
 from typing import Any
+from uuid import UUID
 
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.exact.capacity import number_of
 from redrive.rows.sinks.exact.values import is_held
 from redrive.rows.sinks.keys import KeyKind
-from redrive.rows.sinks.values import Rules, adapt_columns
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
 
 _AFFINITIES = (("INT", "INTEGER"), ("CHAR|CLOB|TEXT", "TEXT"), ("BLOB|^$", "BLOB"), ("REAL|FLOA|DOUB", "REAL"))
 _UNSENDABLE = (sqlite3.Error, OverflowError, UnicodeEncodeError)
@@ -216,3 +219,45 @@ def _fault(value: Any, kind: str, made: str) -> str | None:
     if _is_short(number):
         return f"is beyond the range of numbers in a column of type {kind}"
     return f"has more digits than SQLite keeps in a column of type {kind}; a TEXT column keeps them all"
+
+
+def _adapt_float(number: float) -> float:
+    if math.isnan(number):
+        raise ValueError("NaN would become NULL")
+    return number
+
+
+def _adapt_decimal(number: Decimal) -> str:
+    if number.is_nan():
+        raise ValueError("NaN is not kept as a number")
+    return f"{number:f}"
+
+
+# SQLite has five types; what is none of them is kept as text that sorts and compares as the value does.
+VALUES: Rules = {
+    **NESTED,
+    dt.datetime: lambda moment: moment.isoformat(" "),
+    dt.date: dt.date.isoformat,
+    dt.time: dt.time.isoformat,
+    dt.timedelta: str,
+    Decimal: _adapt_decimal,
+    float: _adapt_float,
+    UUID: str,
+}
+
+_NUMBER_RULES: Rules = {**VALUES, Decimal: number_text}
+
+# A text has room for more than 64 bits, and SQLite itself would write 15 digits of a float.
+_TEXT_RULES: Rules = {**VALUES, bool: json_text, int: str, float: lambda number: repr(_adapt_float(number))}
+
+UNSENDABLE = (OverflowError, UnicodeEncodeError)
+
+
+def rules_of(kind: str) -> Rules:
+    """Return what becomes of values in a column of this declared type."""
+    match affinity(kind):
+        case "TEXT":
+            return _TEXT_RULES
+        case "BLOB":
+            return VALUES
+    return _NUMBER_RULES
