@@ -6,83 +6,62 @@ process on another machine waits until the lease expires. A process that has los
 
 from __future__ import annotations
 
-import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, null, select, update
+from sqlalchemy import ColumnElement, Connection, Row, null, select, update
 
-from redrive._internal.masking import mask_all, mask_start
 from redrive._internal.tracing import trace_id
 from redrive.dlq.insert.row_builder import storable
 from redrive.dlq.replay.claims import Claims, abandon_run, owner_of_run
-from redrive.errors import PipelineError, RunStopped
-from redrive.model.calls import Kind, format_duration
+from redrive.errors import RunStopped
+from redrive.model.calls import Kind
 from redrive.model.runs import Counts, RunStatus, Tier
 from redrive.policy.time_of_day import TimeOfDay, due_at
-from redrive.rows.compared_options import ComparedOptions, without_options
 from redrive.rows.errors import RunFault
-from redrive.rows.refused_runs import (
-    aborted_error,
-    changed_options_error,
-    double_append_error,
-    has_appended,
-    has_rows,
+from redrive.rows.options import ComparedOptions, without_options
+from redrive.rows.run_state import (
+    ENDED,
+    RunRefused,
+    StartedRun,
+    accepted_counts,
+    count_failures,
+    fault_columns,
+    fetch_run,
+    forget_keys,
+    is_claimed,
+    masked_variables,
+    supersede_letters,
 )
 from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.files.files import with_new_files
 from redrive.rows.sources.source import Incremental, Replaceable, Source
+from redrive.rows.start_checks import (
+    aborted_error,
+    claimed_error,
+    double_append_error,
+    explain_changed_input,
+    has_appended,
+    has_rows,
+    is_sink_missing,
+    is_unfinished,
+    require_same_options,
+    require_same_sink,
+    require_same_source,
+)
 from redrive.store.database import Database
 from redrive.store.lease import renewed
-from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
+from redrive.store.process_identity import begin_work, end_work, new_owner
 from redrive.store.repositories.known_runs import count_rows, register_start
 from redrive.store.repositories.runs import columns_of, counts_of
-from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
+from redrive.store.schema import checkpoints, runs
 
 LEASE = timedelta(seconds=60)
-_LONGEST_VARIABLE = 500
-_ENDED = {RunStatus.COMPLETE, RunStatus.ABANDONED}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedRun:
-    """A run that was started or resumed."""
-
-    run_id: uuid.UUID
-    started_at: datetime
-    identity: Mapping[str, Any]
-    position: Any = None
-    fields: tuple[str, ...] = ()
-    """The fields of the records before the checkpoint."""
-    counts: Counts = field(default_factory=Counts)
-    seconds: float = 0.0
-    """Time spent in the earlier parts of the run."""
-    resumed: bool = False
-    started_over: str | None = None
-    """Why an unfinished run was abandoned and this run reads from the start; None if no run was, or on a restart."""
-    source_done: int | None = None
-    source_total: int | None = None
-    """How much of the source the earlier parts have read, and its size then."""
-    sla: datetime | None = None
-    judged_before: Counts = field(default_factory=Counts)
-    """The rows of a gate's decision that an operator has overridden; the gate does not judge them again."""
-    overridden: bool = False
-    """Whether an operator overrode the gate, in this part of the run or an earlier one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRefused:
-    """A run that could not start."""
-
-    run_id: uuid.UUID
-    at: datetime
-    sla: datetime | None
 
 
 class RunHandle:
@@ -102,7 +81,7 @@ class RunHandle:
         self._pipeline = pipeline
         self._target = None if target is None else storable(target)
         self._key = [storable(name) for name in key] or None
-        self._environment = _masked_variables(environment)
+        self._environment = masked_variables(environment)
         self._lease = lease
         self._owner = new_owner()
         self._confirmed = time.monotonic()
@@ -134,18 +113,18 @@ class RunHandle:
         Raises:
             GateAborted: The gate aborted the last run, and the caller neither overrides it nor restarts.
         """
-        if isinstance(source, Replaceable) and not restart and self._database.read(self._is_unfinished):
+        if isinstance(source, Replaceable) and not restart and is_unfinished(self._database, self._pipeline):
             source.look()  # before the transaction, since it may take a while, and other processes would wait for it
         identity = source.identity()
-        is_sink_missing = not restart and self._is_sink_missing(source, sink_exists)
+        lacks_sink = not restart and is_sink_missing(self._database, self._pipeline, source, sink_exists)
 
         def work(connection: Connection) -> StartedRun:
             now = self._database.dialect.now(connection)
             checkpoint = self._claim(connection, identity, now)
             register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
-            last_run, failures = None if checkpoint is None else _fetch_run(connection, checkpoint.run_id), 0
+            last_run, failures = None if checkpoint is None else fetch_run(connection, checkpoint.run_id), 0
             started_over = None
-            if checkpoint is not None and last_run is not None and RunStatus(last_run.status) not in _ENDED:
+            if checkpoint is not None and last_run is not None and RunStatus(last_run.status) not in ENDED:
                 aborted = last_run.status == RunStatus.ABORTED
                 if aborted and not (restart or override_gate):
                     raise aborted_error(last_run, checkpoint.position)
@@ -154,7 +133,7 @@ class RunHandle:
                 if (last_run.rows_read or aborted or appended) and not restart:
                     # Before the first checkpoint the input is not known; the sink compares the rows it has appended.
                     if checkpoint.position is not None:
-                        started_over = self._explain_changed_input(source, checkpoint, last_run)
+                        started_over = explain_changed_input(source, checkpoint, last_run)
                     if started_over is None:
                         return self._resume(
                             connection,
@@ -165,7 +144,7 @@ class RunHandle:
                             compared=compared,
                             accept_changes=accept_changes,
                             sink=sink,
-                            is_sink_missing=is_sink_missing,
+                            is_sink_missing=lacks_sink,
                         )
                 if appended:
                     raise double_append_error(last_run, sink, started_over)
@@ -175,12 +154,12 @@ class RunHandle:
                     .where(runs.c.run_id == last_run.run_id)
                     .values(status=RunStatus.ABANDONED, ended_at=now, judged_at=now, **reason)
                 )
-                _forget_keys(connection, last_run.run_id)
+                forget_keys(connection, last_run.run_id)
                 abandon_run(connection, last_run.run_id, now)
                 if restart and appending is not None:
-                    _supersede_letters(connection, last_run.run_id, now)
+                    supersede_letters(connection, last_run.run_id, now)
                 # A failure before the first row counts like any other, though the run starts over.
-                failures = 0 if restart else _count_failures(last_run)
+                failures = 0 if restart else count_failures(last_run)
             elif restart and last_run is not None and isinstance(source, Incremental) and has_rows(appending):
                 raise double_append_error(last_run, sink, None)
             kept_position = (
@@ -188,10 +167,10 @@ class RunHandle:
             )
             if kept_position is not None and checkpoint is not None:
                 state = "has a watermark of another source"
-                self._require_same_source(source, checkpoint.identity, state, "go back to that source")
-                self._require_same_sink(last_run, sink, is_sink_missing=is_sink_missing)
+                require_same_source(self._pipeline, source, checkpoint.identity, state, "go back to that source")
+                require_same_sink(self._pipeline, last_run, sink, is_sink_missing=lacks_sink)
                 if not accept_changes:
-                    self._require_same_options(compared, checkpoint, is_finished=True)
+                    require_same_options(self._pipeline, compared, checkpoint, is_finished=True)
             started = self._start_new_run(
                 connection,
                 source,
@@ -233,7 +212,7 @@ class RunHandle:
             now = self._database.dialect.now(connection)
             mine = checkpoints.c.pipeline_name == self._pipeline
             checkpoint = connection.execute(select(checkpoints).where(mine)).first()
-            if checkpoint is not None and _is_held(checkpoint, now):
+            if checkpoint is not None and is_claimed(checkpoint, now):
                 return None
             register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
             start = now - timedelta(seconds=seconds)
@@ -241,11 +220,11 @@ class RunHandle:
                 "updated_at": now,
                 "seconds": seconds,
             }
-            ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **_fault_columns(fault)}
+            ended = {"status": RunStatus.FAILED, "reason": reason, "ended_at": now, **fault_columns(fault)}
             connection.execute(runs.insert(), {**row, **ended})
             return RunRefused(run_id=run_id, at=now, sla=row["sla"])
 
-        return self._database.write(work, done=lambda connection, _: _fetch_run(connection, run_id) is not None)
+        return self._database.write(work, done=lambda connection, _: fetch_run(connection, run_id) is not None)
 
     def release(self) -> None:
         """Release the claim in this process: a claim that is left in the store counts as that of a dead process."""
@@ -298,7 +277,7 @@ class RunHandle:
 
     def has_saved(self, connection: Connection, counts: Counts) -> bool:
         """Return whether these counts are in the store."""
-        run = _fetch_run(connection, self.run_id)
+        run = fetch_run(connection, self.run_id)
         return run is not None and counts_of(run).batches == counts.batches
 
     def verify_claim(self, connection: Connection) -> None:
@@ -344,7 +323,7 @@ class RunHandle:
                 .values(
                     status=status,
                     reason=reason,
-                    **_fault_columns(fault),
+                    **fault_columns(fault),
                     trace_id=trace,
                     ended_at=now,
                     updated_at=now,
@@ -356,7 +335,7 @@ class RunHandle:
                 )
             )
             if status is RunStatus.COMPLETE:
-                _forget_keys(connection, self.run_id)
+                forget_keys(connection, self.run_id)
             if keep_claims:
                 self.claims.expire(connection)
             else:
@@ -364,7 +343,7 @@ class RunHandle:
             return now
 
         def done(connection: Connection, ended: datetime) -> bool:
-            run = _fetch_run(connection, self.run_id)
+            run = fetch_run(connection, self.run_id)
             return run is not None and run.ended_at == ended
 
         return self._database.write(work, done=done)
@@ -402,14 +381,8 @@ class RunHandle:
         checkpoint = connection.execute(select(checkpoints).where(mine).with_for_update()).one()
         if checkpoint.owner == self._owner:
             return None  # the insert above created it
-        if _is_held(checkpoint, now):
-            holder = json.loads(checkpoint.owner)
-            wait = format_duration((checkpoint.owner_until - now).total_seconds())
-            raise RunStopped(
-                f"pipeline {self._pipeline!r} is being run by process {holder['pid']} on {holder['host']}; "
-                f"wait until it is done (if it is dead, the claim ends in {wait})",
-                kind=Kind.TRANSIENT,
-            )
+        if is_claimed(checkpoint, now):
+            raise claimed_error(checkpoint, now)
         connection.execute(update(checkpoints).where(mine).values(**claim))
         return checkpoint
 
@@ -426,18 +399,22 @@ class RunHandle:
         sink: str,
         is_sink_missing: bool,
     ) -> StartedRun:
-        self._require_same_source(
-            source, checkpoint.identity, f"has an unfinished run over {last_run.source}", "finish it with that source"
+        require_same_source(
+            self._pipeline,
+            source,
+            checkpoint.identity,
+            f"has an unfinished run over {last_run.source}",
+            "finish it with that source",
         )
-        self._require_same_sink(last_run, sink, is_sink_missing=is_sink_missing)
+        require_same_sink(self._pipeline, last_run, sink, is_sink_missing=is_sink_missing)
         if not accept_changes:
-            self._require_same_options(compared, checkpoint, is_finished=False)
+            require_same_options(self._pipeline, compared, checkpoint, is_finished=False)
         identity = with_new_files(without_options(checkpoint.identity), current_identity)
         kept = compared.added_to(identity)
         if kept != checkpoint.identity:
             connection.execute(update(checkpoints).where(self._own_checkpoint()).values(identity=kept))
         counts = counts_of(last_run)
-        judged_before = counts if last_run.status == RunStatus.ABORTED else _accepted_counts(last_run)
+        judged_before = counts if last_run.status == RunStatus.ABORTED else accepted_counts(last_run)
         connection.execute(
             update(runs)
             .where(runs.c.run_id == last_run.run_id)
@@ -448,7 +425,7 @@ class RunHandle:
                 environment=self._environment,
                 ended_at=None,
                 judged_at=None,
-                failures=_count_failures(last_run),
+                failures=count_failures(last_run),
                 **({} if judged_before is None else {"accepted": columns_of(judged_before)}),
                 **({} if self._target is None else {"target": self._target}),
             )
@@ -468,74 +445,6 @@ class RunHandle:
             source_total=last_run.source_total,
             sla=last_run.sla,
         )
-
-    def _is_unfinished(self, connection: Connection) -> bool:
-        mine = (checkpoints.c.pipeline_name == self._pipeline) & (checkpoints.c.run_id == runs.c.run_id)
-        status = connection.execute(select(runs.c.status).where(mine)).scalar()
-        return status is not None and RunStatus(status) not in _ENDED
-
-    def _explain_changed_input(self, source: Source, checkpoint: Row[Any], last_run: Row[Any]) -> str | None:
-        """Return why an unfinished run cannot be resumed over the current input; None if it can.
-
-        Only a source whose input may be replaced under the same name knows.
-        """
-        identity = without_options(checkpoint.identity)
-        if not isinstance(source, Replaceable) or source.difference(identity):
-            return None  # for another source, an error is raised later
-        changed = source.changed(identity, checkpoint.position)
-        if changed is None:
-            return None
-        return (
-            f"{source.name} has other input than the unfinished run {str(last_run.run_id)[:8]}, which was abandoned "
-            f"after {last_run.rows_read:,} rows: {changed}"
-        )
-
-    def _require_same_source(self, source: Source, identity: Mapping[str, Any], state: str, advice: str) -> None:
-        if difference := source.difference(without_options(identity)):
-            raise PipelineError(
-                f"pipeline {self._pipeline!r} {state}, and its checkpoint does not fit {source.name}: {difference}; "
-                f"{advice}, or begin anew with run(restart=True) or `redrive run --restart`"
-            )
-
-    def _require_same_options(self, compared: ComparedOptions, checkpoint: Row[Any], *, is_finished: bool) -> None:
-        if difference := compared.difference(checkpoint.identity, of_writing=not is_finished):
-            raise changed_options_error(self._pipeline, difference, is_finished=is_finished)
-
-    def _is_sink_missing(self, source: Source, sink_exists: Callable[[], bool]) -> bool:
-        """Return whether the sink is missing although it should have rows that the next run will not read again."""
-        if not self._database.read(lambda connection: self._has_written(connection, source)):
-            return False
-        try:
-            return not sink_exists()
-        except Exception:
-            return False  # it is not known; the run itself will get the error, and retry a transient one
-
-    def _has_written(self, connection: Connection, source: Source) -> bool:
-        """Return whether rows before the checkpoint were written; False if another process runs the pipeline."""
-        checkpoint = connection.execute(
-            select(checkpoints).where(checkpoints.c.pipeline_name == self._pipeline)
-        ).one_or_none()
-        if checkpoint is None or _is_held(checkpoint, self._database.dialect.now(connection)):
-            return False
-        if isinstance(source, Incremental):  # it reads no row twice, neither of this run nor of earlier ones
-            of_runs = runs.c.pipeline_name == self._pipeline
-        else:
-            of_runs = (runs.c.run_id == checkpoint.run_id) & runs.c.status.not_in(_ENDED)
-        written = runs.c.rows_written + runs.c.rows_duplicates > 0
-        return connection.execute(select(runs.c.run_id).where(of_runs, written).limit(1)).first() is not None
-
-    def _require_same_sink(self, last_run: Row[Any] | None, sink: str, *, is_sink_missing: bool) -> None:
-        if last_run is not None and last_run.sink != storable(sink):
-            raise PipelineError(
-                f"pipeline {self._pipeline!r} has written to {last_run.sink} so far, and would go on in {sink}, where "
-                "the rows before would be missing: go back to that sink, or begin anew with run(restart=True) or "
-                "`redrive run --restart`"
-            )
-        if is_sink_missing:
-            raise PipelineError(
-                f"pipeline {self._pipeline!r} has written rows to {sink}, which does not exist any more, and would "
-                "continue behind them: restore it, or begin anew with run(restart=True) or `redrive run --restart`"
-            )
 
     def _start_new_run(
         self,
@@ -585,52 +494,3 @@ class RunHandle:
             "updated_at": now,
             "sla": due_at(sla, now),
         }
-
-
-def _fetch_run(connection: Connection, run_id: uuid.UUID) -> Row[Any] | None:
-    return connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
-
-
-def _accepted_counts(last_run: Row[Any]) -> Counts | None:
-    """Return the counts of a run when an operator last overrode the gate; None if no operator has."""
-    if last_run.accepted is None:
-        return None
-    return Counts(read=last_run.accepted["rows_read"], rejected=last_run.accepted["rows_rejected"])
-
-
-def _supersede_letters(connection: Connection, run_id: uuid.UUID, now: datetime) -> None:
-    """Mark the letters of a run whose input is read again: without a key, a replay would append their rows twice."""
-    mine = (letters.c.run_id == run_id) & letters.c.superseded_at.is_(None)
-    connection.execute(update(letters).where(mine).values(superseded_at=now))
-
-
-def _forget_keys(connection: Connection, run_id: uuid.UUID) -> None:
-    for table in (run_keys, run_key_blocks):
-        connection.execute(delete(table).where(table.c.run_id == run_id))
-
-
-def _is_held(checkpoint: Row[Any], now: datetime) -> bool:
-    """Return whether a live process has the claim."""
-    return checkpoint.owner is not None and checkpoint.owner_until > now and not is_owner_dead(checkpoint.owner)
-
-
-def _count_failures(last_run: Row[Any]) -> int:
-    """Return how often an unfinished run has failed. The process of a run that is still "running" has died."""
-    return int(last_run.failures) + int(last_run.status in (RunStatus.FAILED, RunStatus.RUNNING))
-
-
-def _fault_columns(fault: RunFault | None) -> dict[str, Any]:
-    return {
-        "error_kind": None if fault is None else fault.kind,
-        "error_type": None if fault is None else fault.name,
-        "error_service": None if fault is None else fault.service,
-        "detail": None if fault is None else fault.detail,
-    }
-
-
-def _masked_variables(names: Sequence[str]) -> Any:
-    """Return these environment variables, masked and shortened; NULL if none of them is set."""
-    variables = {
-        name: storable(mask_start(os.environ[name], _LONGEST_VARIABLE)) for name in names if os.environ.get(name)
-    }
-    return mask_all(variables) or null()  # values of variables with secret names are masked as well

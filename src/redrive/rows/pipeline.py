@@ -18,15 +18,15 @@ from redrive.model.letters import Letter
 from redrive.model.runs import Progress, Report
 from redrive.policy import option_checks
 from redrive.policy.time_of_day import checked_sla
-from redrive.rows.checkpoint import RunHandle, StartedRun
-from redrive.rows.compared_options import ComparedOptions
+from redrive.rows.checkpoint import RunHandle
 from redrive.rows.errors import kind_of, sentence
 from redrive.rows.gate import Gate
+from redrive.rows.options import ComparedOptions, RunOptions
 from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.replay.reprocess import reprocess
 from redrive.rows.retries import PATIENCE
 from redrive.rows.run import Run, report_refused_start
-from redrive.rows.run_options import RunOptions
+from redrive.rows.run_state import StartedRun
 from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Replaceable, Source
 from redrive.rows.transform import transform_of

@@ -14,8 +14,7 @@ from redrive.rows.batch import Batch, Outgoing, Received, Refused
 from redrive.rows.schema_drift import KnownColumns
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.transform import BadBatch, PerRow, Transform
-from redrive.rows.validation.function import FunctionValidator
-from redrive.rows.validation.validator import NoValidator, ValidatedRows, Validator
+from redrive.rows.validation.validator import FunctionValidator, NoValidator, ValidatedRows, Validator
 from redrive.rows.write import dedup
 
 OnDuplicate = dedup.Rule

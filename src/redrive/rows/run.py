@@ -38,16 +38,18 @@ from redrive.model.runs import (
 )
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.rows.batch import Batch
-from redrive.rows.checkpoint import RunHandle, StartedRun
+from redrive.rows.checkpoint import RunHandle
 from redrive.rows.errors import RunFault, kind_of, sentence, stop_reason
+from redrive.rows.options import RunOptions
 from redrive.rows.prepare import Prepared, reason_of
 from redrive.rows.retries import Retries
-from redrive.rows.run_options import RunOptions
+from redrive.rows.run_state import StartedRun
 from redrive.rows.schema_drift import KnownColumns
 from redrive.rows.sources.source import Reading, SetsFilesAside
 from redrive.rows.validation.validator import unmet
+from redrive.rows.write.batch_outcome import BatchResult
 from redrive.rows.write.thread import WriteThread
-from redrive.rows.write.writer import BatchResult, BatchWriter
+from redrive.rows.write.writer import BatchWriter
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import pytest
 
 import redrive
 from redrive.rows.batch import Outgoing
-from redrive.rows.write.distinct_keys import DistinctKeys
+from redrive.rows.write.written_keys import DistinctKeys
 
 NUMBERS = [
     *(0, 1, 7, 100, 2**53 + 1, 0.0, -0.0, 1.0, 0.5, 100.0, float("inf")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID, uuid4
 
 from redrive.classify.classifier import Classifier
@@ -16,13 +16,12 @@ from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, Letter
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.prepare import Preparation
-from redrive.rows.replay import portions
+from redrive.rows.replay.row_groups import choose_contest, join_groups, order_rows, sift
 from redrive.rows.schema_drift import unite
-from redrive.rows.sinks.mode import WriteMode
-from redrive.rows.sinks.sink import Appends, ComparesKeys, Sink
+from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Source
 from redrive.rows.transform import BadBatch
-from redrive.rows.write.dedup import KeyContest, WriteRounds
+from redrive.rows.write.dedup import WriteRounds
 from redrive.rows.write.effect import LEFT_OUT, WriteEffect, apply
 from redrive.store.encoding import encode
 
@@ -224,7 +223,7 @@ def _send(
     Args:
         runs: the run that rejected each row; empty where that is not known.
     """
-    found, refused = portions.sift(preparation, rows)
+    found, refused = sift(preparation, rows)
     sent, groups = _SentRows(refused), list[Outgoing]()
     for group in found:
         good, unfit = _fitted(sink, group)
@@ -234,13 +233,13 @@ def _send(
     if not groups:
         return sent
     mode = getattr(sink, "mode", None)
-    slots = _in_order(groups, preparation, mode, runs)
-    contenders = _contenders(sink, groups, slots)
+    slots = order_rows(groups, preparation, mode, runs)
+    contenders = join_groups(sink, groups, slots)
     origins = contenders.origin
     counting = [set(range(len(group)) if mode is None else mode.superseding(group)) for group in groups]
     texts = preparation.sink_keys(contenders, None)
     keys = [text if slot.place in counting[slot.group] else None for text, slot in zip(texts, slots, strict=True)]
-    contest = _contest(sink, contenders, mode)
+    contest = choose_contest(sink, contenders, mode)
     rehearsed: list[Outgoing] = []  # in a dry run, what the letters before would have written
     places = contest.first()
     while len(places):
@@ -260,51 +259,6 @@ def _send(
         places = contest.next(sorted(failed))
     sent.superseded += [(origins[place], _OTHER_LETTER) for place in contest.left()]
     return sent
-
-
-class _RowPlace(NamedTuple):
-    """Where a row is: its group, and its place there."""
-
-    group: int
-    place: int
-
-
-def _in_order(
-    groups: Sequence[Outgoing], preparation: Preparation, mode: WriteMode | None, runs: Sequence[UUID | None]
-) -> list[_RowPlace]:
-    """Return all rows so that of those of one key the last one counts."""
-    slots = [_RowPlace(number, place) for number, group in enumerate(groups) for place in range(len(group))]
-    slots.sort(key=lambda slot: groups[slot.group].origin[slot.place])
-    if preparation.rule == "last" or not runs or (mode is not None and mode.compares):
-        return slots
-    # The first of its run, and of the newest run.
-    newest = {run: place for place, run in enumerate(runs)}
-    rank = [place if run is None else newest[run] for place, run in enumerate(runs)]
-    ranks = [rank[groups[slot.group].origin[slot.place]] for slot in slots]
-    return [slots[at] for at in sorted(range(len(slots)), key=lambda at: (ranks[at], -at))]
-
-
-def _contenders(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[_RowPlace]) -> Outgoing:
-    """Return the rows of all groups in their order, with the key at least."""
-    if len(groups) == 1:
-        rows = groups[0].take([slot.place for slot in slots])
-    else:
-        of_groups = [list(zip(*(group.values(name) for name in sink.key), strict=True)) for group in groups]
-        origins = [groups[slot.group].origin[slot.place] for slot in slots]
-        rows = Outgoing(sink.key, origins, tuples=[of_groups[slot.group][slot.place] for slot in slots])
-        rows.of_text = groups[0].of_text
-    if isinstance(sink, ComparesKeys):
-        rows.keys = sink.compared_keys(rows)
-    return rows
-
-
-def _contest(sink: Sink, rows: Outgoing, mode: WriteMode | None) -> KeyContest | WriteRounds:
-    """Return which of several letters of one key is sent. Where the sink refuses it, the one before it is written."""
-    if mode is not None and mode.newer:
-        return WriteRounds(rows, sink.key)  # the sink compares all of them
-    if mode is not None and mode.on_conflict == "ignore":
-        return KeyContest(rows, sink.key, "first")  # as between runs, where the row that is there stays
-    return KeyContest(rows, sink.key, "last")
 
 
 def _fitted(sink: Sink, rows: Outgoing) -> tuple[Outgoing, list[Refused]]:

@@ -17,8 +17,7 @@ from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import BatchLog, Execute, digest_of
-from redrive.rows.sinks.exact.text_order import TextOrder
-from redrive.rows.sinks.keys import Ask, KeyKind, compared
+from redrive.rows.sinks.keys import Ask, KeyKind, TextOrder, compared
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import WriteResult

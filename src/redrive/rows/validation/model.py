@@ -7,16 +7,9 @@ the caches nor the garbage collector like it. It also tells exactly which row ra
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
-from operator import attrgetter, itemgetter
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
-from uuid import UUID
+from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hints
 
 from redrive._internal.garbage import without_collection
 from redrive._internal.masking import MASK, is_secret_name
@@ -25,17 +18,24 @@ from redrive.classify.signals import is_interrupt
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record
-from redrive.rows.validation.serializers import dump_with, has_serializers
+from redrive.rows.validation.model_values import (
+    digits_of,
+    dump_getter,
+    dump_with,
+    has_serializers,
+    record_of_model,
+    value_getter,
+    writable,
+    written_fields,
+)
 from redrive.rows.validation.validator import RowSorter, ValidatedRows, joined, listed, own_key, owned, shown, unmet
 
 with require_extra("rows"):
     import pydantic
-    from pydantic import AliasChoices, AliasPath, AnyUrl, BaseModel, RootModel, TypeAdapter, ValidationError
+    from pydantic import AliasChoices, AliasPath, BaseModel, RootModel, TypeAdapter, ValidationError
     from pydantic.fields import FieldInfo
     from pydantic_core import PydanticUndefined
 
-_WRITABLE = frozenset({str, int, float, bool, bytes, Decimal, datetime, date, time, timedelta, UUID, NoneType})
-_LONGEST = 38  # digits of a DECIMAL column
 _SHORTEST_SECRET = 3  # characters that a message is searched for
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
@@ -53,21 +53,23 @@ class ModelValidator:
         self._model: type[BaseModel] | None = None
         self._columns: tuple[str, ...] | None = None
         self._digits: dict[str, tuple[int, int]] = {}
-        self._row: Callable[[Any], Any] = _record
+        self._row: Callable[[Any], Any] = record_of_model
         self._hides_input = False
         self._known: set[str] | None = None
         if isinstance(model, type) and issubclass(model, BaseModel) and not issubclass(model, RootModel):
             self._model = model
             self._hides_input = bool(model.model_config.get("hide_input_in_errors"))
             if model.model_config.get("extra") != "allow":
-                self._columns = (*_written(model), *model.model_computed_fields)
-                self._digits = {name: found for name, info in _written(model).items() if (found := _digits_of(info))}
-                self._row = _values_of(model)
+                self._columns = (*written_fields(model), *model.model_computed_fields)
+                self._digits = {
+                    name: found for name, info in written_fields(model).items() if (found := digits_of(info))
+                }
+                self._row = value_getter(model)
         self._dump = dump_with(adapter) if has_serializers(adapter.core_schema) else None
         if self._dump is not None:
             if self._model is not None and self._model.__pydantic_decorators__.model_serializers:
                 self._columns, self._digits = None, {}  # the serializer alone knows
-            self._row = _dumped(self._dump, self._columns)
+            self._row = dump_getter(self._dump, self._columns)
 
     def fits(self, columns: Sequence[str]) -> None:
         """Refuse columns among which a required field is missing, or none is known, or one is forbidden."""
@@ -202,112 +204,6 @@ def _without(secret: Any, text: str) -> str:
     for form in (str(secret), repr(secret)):
         text = text.replace(form, MASK) if len(form) >= _SHORTEST_SECRET else text
     return text
-
-
-def _values_of(model: type[BaseModel]) -> Callable[[Any], tuple[Any, ...]]:
-    """What takes a model's values: as fast as its fields allow."""
-    names = tuple(_written(model))
-    if not model.model_computed_fields and all(_is_writable(info.annotation) for info in _written(model).values()):
-        fields, values = attrgetter("__dict__"), itemgetter(*names) if names else lambda _: ()
-        if len(names) == 1:
-            return lambda one: (values(fields(one)),)
-        return lambda one: values(fields(one))
-    every = (*names, *model.model_computed_fields)
-    return lambda one: tuple(writable(getattr(one, name)) for name in every)
-
-
-def _written(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields that a sink is to have."""
-    hidden = _excluded(model.model_fields)
-    return {name: info for name, info in model.model_fields.items() if name not in hidden}
-
-
-def _digits_of(info: FieldInfo) -> tuple[int, int] | None:
-    """How many digits a Decimal may have, and how many behind the point, where the field says both."""
-    rules = [*info.metadata]
-    for part in get_args(info.annotation):  # Optional[Annotated[Decimal, Field(…)]]
-        rules += [rule for field in getattr(part, "__metadata__", ()) for rule in getattr(field, "metadata", (field,))]
-    found = {name: value for rule in rules for name, value in getattr(rule, "__dict__", {}).items()}
-    digits, places = found.get("max_digits"), found.get("decimal_places")
-    if not isinstance(digits, int) or not isinstance(places, int) or not 0 <= places <= digits <= _LONGEST:
-        return None
-    return digits, places
-
-
-def _excluded(fields: Mapping[str, FieldInfo]) -> set[str]:
-    return {name for name, info in fields.items() if info.exclude}
-
-
-def _is_writable(annotation: Any) -> bool:
-    """Whether values of a type go to a sink as they are."""
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        return all(map(_is_writable, get_args(annotation)))
-    if origin is Annotated:
-        return _is_writable(get_args(annotation)[0])
-    if origin is Literal:
-        return all(type(value) in _WRITABLE for value in get_args(annotation))
-    return annotation in _WRITABLE
-
-
-def writable(value: Any) -> Any:
-    """The value as a sink can have it: a model or dataclass as a dict, an enumeration, URL or secret as its value."""
-    if type(value) in _WRITABLE:
-        return value
-    if isinstance(value, BaseModel):
-        return writable(value.model_dump())
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, pydantic.Secret | pydantic.SecretStr | pydantic.SecretBytes):
-        return writable(value.get_secret_value())
-    if isinstance(value, AnyUrl):
-        return str(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hidden = _excluded(getattr(value, "__pydantic_fields__", {}))
-        names = [field.name for field in dataclasses.fields(value) if field.name not in hidden]
-        return {name: writable(getattr(value, name)) for name in names}
-    if isinstance(value, Mapping):
-        return {name: writable(one) for name, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [writable(one) for one in value]
-    return value
-
-
-def _record(valid: Any) -> Record:
-    """What came out of the validation, where its columns are not known beforehand."""
-    if isinstance(valid, RootModel):
-        return _record(valid.root)
-    if isinstance(valid, BaseModel):
-        names = (*_written(type(valid)), *type(valid).model_computed_fields, *(valid.model_extra or ()))
-        return {name: writable(getattr(valid, name)) for name in names}
-    found = writable(valid)
-    if not isinstance(found, dict):
-        raise PipelineError(f"validate makes a {type(valid).__name__} of a row, and a sink needs names and values")
-    return found
-
-
-def _dumped(dump: Callable[[Any], Any], columns: tuple[str, ...] | None) -> Callable[[Any], Any]:
-    """What takes the values of a model with serializers, or its record where the columns are not known beforehand."""
-
-    def record_of(valid: Any) -> Record:
-        found = writable(dump(valid))
-        if not isinstance(found, dict):
-            raise PipelineError(f"validate makes a {type(found).__name__} of a row, and a sink needs names and values")
-        return found
-
-    if columns is None:
-        return record_of
-    known = frozenset(columns)
-
-    def values_of(valid: Any) -> tuple[Any, ...]:
-        found = record_of(valid)
-        if not found.keys() <= known:
-            raise PipelineError(
-                f"the serializer of the model adds {joined(sorted(found.keys() - known))}: no such field"
-            )
-        return tuple(found.get(name) for name in columns)
-
-    return values_of
 
 
 def _rewrites_its_input(model: type[BaseModel]) -> bool:

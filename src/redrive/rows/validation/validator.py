@@ -1,8 +1,11 @@
-"""What makes a row good. The docstrings are the contract; one suite runs over every check."""
+"""Validators of rows: the protocol, the choice of one for `validate=`, and functions of a record as validators.
+
+The docstrings are the contract; one test suite runs over every validator. Models and schemas are modules of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -26,7 +29,6 @@ _COPIED = (dict, list)  # named once: a union of types is made anew whenever it 
 _LONGEST_VALUE = 60
 _MOST_COLUMNS = 12  # in a sentence
 _DEEPEST = 200  # containers within each other: far from the end of Python's stack, in our functions and in the user's
-
 _classifier = Classifier()
 
 
@@ -79,7 +81,6 @@ def check_of(validate: object) -> Validator:
     elif "pydantic.TypeAdapter" not in names:
         if not callable(validate) or "pydantic.BaseModel" in names:
             raise TypeError(f"{_WANTED}, not {shown(validate) or 'a ' + type(validate).__name__}")
-        from redrive.rows.validation.function import FunctionValidator
 
         return FunctionValidator(validate)
     from redrive.rows.validation.model import ModelValidator
@@ -278,3 +279,42 @@ def listed(columns: Sequence[str]) -> str:
     """Columns in a sentence, the first few where they are many."""
     rest = len(columns) - _MOST_COLUMNS
     return ", ".join(columns[:_MOST_COLUMNS]) + (f" and {rest} more" if rest > 0 else "")
+
+
+class FunctionValidator:
+    """Calls the function with a copy of each record. None and True let the copy pass as the function left it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = blocking("validate", function)
+
+    def fits(self, columns: Sequence[str]) -> None:
+        """Only the function knows what it needs."""
+
+    def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Only the function knows what it reads."""
+        return ()
+
+    def keeps(self, columns: Sequence[str]) -> bool:
+        """The function may change every column."""
+        return False
+
+    def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
+        """The record's own: most functions leave it as it is."""
+        return own_key(record, key)
+
+    def __call__(self, rows: Received) -> ValidatedRows:
+        sieve = RowSorter(ErrorType.VALIDATION)
+        for place, record in owned(rows, sieve):
+            try:
+                answer = self._function(record)
+            except Exception as error:
+                sieve.failed(place, error)
+                continue
+            if answer is False:
+                sieve.refuse(place, "validate said no")
+            elif answer is None or answer is True or isinstance(answer, Mapping):
+                sieve.kept.append(answer if isinstance(answer, Mapping) else record)
+                sieve.origin.append(place)
+            else:
+                raise unusable("validate", self._function, answer, "a record, None, True or False")
+        return ValidatedRows(sieve.outgoing(), sieve.rejected, sieve.discarded)

@@ -8,10 +8,9 @@ The checkpoint never moves before every row of the batch is in the sink or in th
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
@@ -24,115 +23,21 @@ from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts, Tier
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.checkpoint import RunHandle, StartedRun
+from redrive.rows.checkpoint import RunHandle
 from redrive.rows.errors import kind_of
-from redrive.rows.prepare import Preparation, Prepared, reason_of
-from redrive.rows.run_options import RunOptions
+from redrive.rows.options import RunOptions
+from redrive.rows.prepare import Prepared, reason_of
+from redrive.rows.run_state import StartedRun
 from redrive.rows.sinks.sink import Appends, ComparesKeys, SharesTransactions, WriteResult
 from redrive.rows.sources.records.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
+from redrive.rows.write.batch_outcome import BatchLetters, BatchOutcome, BatchResult, KnownRows, first_number
 from redrive.rows.write.dedup import KeyContest, WriteRounds, twice
-from redrive.rows.write.dedup_store import KeysSeen
-from redrive.rows.write.dedup_store import digest_of as digest_of_key
-from redrive.rows.write.distinct_keys import DistinctKeys, Hashes
 from redrive.rows.write.effect import Rehearse, left_out
-from redrive.rows.write.superseded import OpenLetters, Order, Place, compared_texts, place_of
+from redrive.rows.write.superseded import OpenLetters, compared_texts, place_of
+from redrive.rows.write.written_keys import DistinctKeys, Hashes, KeysSeen
+from redrive.rows.write.written_keys import digest_of as digest_of_key
 from redrive.store.store import Store
-
-_NUMBER = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class BatchResult:
-    """The outcome of a batch."""
-
-    counts: Counts
-    seconds: float
-    bad_batch: str | None = None
-    moved: bool = True
-    """Whether the checkpoint has moved past the batch; False for a piece of a batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What must be saved in the store when the rows are in the sink."""
-
-    counts: Counts
-    letters: tuple[NewLetter, ...] = ()
-    digests: tuple[bytes, ...] = ()
-    """Of the written keys, if no key may be written twice."""
-    hashes: tuple[Hashes, ...] = ()
-    """Of the written keys, if a later batch may overwrite them."""
-    places: tuple[Order | None, ...] = ()
-    """The places of the letters; None for a letter that is not of a single row."""
-    last_written: Order | None = None
-    """The place of the last written row."""
-    superseded: Mapping[str, Order] = field(default_factory=dict)
-    """Written keys that have a letter of an earlier batch or run, with the place of their last row."""
-    rejected: Mapping[Place, Order] = field(default_factory=dict)
-    """The places of rejected rows, if such keys were written: they may belong to letters of other keys."""
-    superseded_here: frozenset[Place] = frozenset()
-    """Letters of this batch whose key has a later row that was written."""
-
-    def __add__(self, other: _Outcome) -> _Outcome:
-        return _Outcome(
-            self.counts + other.counts,
-            self.letters + other.letters,
-            self.digests + other.digests,
-            self.hashes + other.hashes,
-            self.places + other.places,
-            max((order for order in (self.last_written, other.last_written) if order is not None), default=None),
-            {**self.superseded, **other.superseded},
-            {**self.rejected, **other.rejected},
-            self.superseded_here | other.superseded_here,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Rows whose key the run has written before, if no key may be written twice."""
-
-    rows: frozenset[int] = frozenset()
-    """By their place among the prepared rows."""
-    rejected: frozenset[int] = frozenset()
-    """Rows that were rejected, by their place in the batch."""
-
-
-class _Letters:
-    """The letters of a batch: one for each rejected row as received, even if a transform has split it."""
-
-    def __init__(self, preparation: Preparation, prepared: Prepared) -> None:
-        self._preparation = preparation
-        self._prepared = prepared
-        self.of_rows = dict(prepared.rejected)
-        """By the place of the row in the batch."""
-        self._letters = list(prepared.letters)
-        self.rejected = 0
-        """The number of received rows that were added here."""
-
-    def add(self, refused: Sequence[Refused]) -> list[NewLetter]:
-        """Add letters of rows by their place among the prepared rows; return the new letters."""
-        prepared, preparation = self._prepared, self._preparation
-        before = len(self._letters)
-        for row in refused:
-            origin = prepared.rows.origin[row.place]
-            if origin not in self.of_rows:
-                key = preparation.key_of(prepared.rows, row.place)
-                letter = preparation.letter(prepared.batch, replace(row, place=origin), key)
-                self.of_rows[origin] = letter
-                self._letters.append(letter)
-                self.rejected += 1
-        return self._letters[before:]
-
-    def places(self, piece: int) -> tuple[Order | None, ...]:
-        """Return the places of all letters in a piece of the batch; None for a letter that is not of a single row."""
-        of_letters = {id(letter): (piece, place) for place, letter in self.of_rows.items()}
-        return tuple(of_letters.get(id(letter)) for letter in self._letters)
-
-    @property
-    def all(self) -> tuple[NewLetter, ...]:
-        """The letters of the preparation, and the added letters."""
-        return tuple(self._letters)
 
 
 class BatchWriter:
@@ -172,7 +77,7 @@ class BatchWriter:
         self.has_unsaved_rows = False
         """Whether the sink may have rows of a batch that was not saved, so that their letters are not marked."""
         # A batch that was split into pieces is saved with its last piece, which alone moves the checkpoint.
-        self._unsaved_pieces: list[_Outcome] = []
+        self._unsaved_pieces: list[BatchOutcome] = []
         self._start_time = time.monotonic()
         # The number of rows in a file that was set aside is not known, so such a run raises at least a P3 alert.
         self._lacks_files = started.resumed and store.dlq.count(run_id=started.run_id, error_type=ErrorType.FILE) > 0
@@ -258,12 +163,12 @@ class BatchWriter:
         """Return the rows that supersede earlier rows of their key."""
         return rows if self._mode is None else rows.take(self._mode.superseding(rows))
 
-    def _write(self, prepared: Prepared) -> _Outcome:
+    def _write(self, prepared: Prepared) -> BatchOutcome:
         """Write the rows to the sink, and save the outcome with the checkpoint."""
         database, shared = self._store.database, self._shared
         if shared is not None:
 
-            def work(connection: Connection) -> _Outcome:
+            def work(connection: Connection) -> BatchOutcome:
                 known = self._find_known(connection, prepared)
 
                 def rehearse(some: Outgoing) -> Sequence[Refused]:
@@ -276,7 +181,7 @@ class BatchWriter:
                 return self._save(connection, prepared, outcome)
 
             return database.write(work, done=self._has_saved, patience=shared.patience)
-        known = _Known()
+        known = KnownRows()
         if self._seen is not None:
             known = database.read(lambda connection: self._find_known(connection, prepared))
         self._handle.confirm_claim()  # the sink's database does not reject a process that has lost its claim
@@ -310,22 +215,22 @@ class BatchWriter:
             return ""
         return "-".join(digest_of(received.record(place)) for place in (0, len(received) - 1))
 
-    def _find_known(self, connection: Connection, prepared: Prepared) -> _Known:
+    def _find_known(self, connection: Connection, prepared: Prepared) -> KnownRows:
         """Return the rows whose key the run has written before, if no key may be written twice."""
         if self._seen is None:
-            return _Known()
+            return KnownRows()
         unsaved = frozenset[bytes]().union(*(unsaved.digests for unsaved in self._unsaved_pieces))
         rows, keyed = self._seen.digests(prepared.rows) if len(prepared.rows) else [], list(prepared.keys)
         rejected = [digest_of_key(prepared.keys[place]) for place in keyed]
         known = unsaved | self._seen.known(connection, [*rows, *rejected])
-        return _Known(
+        return KnownRows(
             frozenset(place for place, digest in enumerate(rows) if digest in known),
             frozenset(place for place, digest in zip(keyed, rejected, strict=True) if digest in known),
         )
 
     def _to_sink(
-        self, prepared: Prepared, known: _Known, write: Callable[[Outgoing], Sequence[Refused]], rehearse: Rehearse
-    ) -> _Outcome:
+        self, prepared: Prepared, known: KnownRows, write: Callable[[Outgoing], Sequence[Refused]], rehearse: Rehearse
+    ) -> BatchOutcome:
         """Write one row of each key. If the sink rejects a row, write the next row of its key."""
         rows, key = prepared.rows, self._options.sink.key
         rule = self._options.on_duplicate
@@ -334,7 +239,7 @@ class BatchWriter:
         # If the newer row counts, all rows are sent in their order, and the sink compares them.
         by_age = self._mode is not None and self._mode.newer and len(rows)
         contest = WriteRounds(rows, key) if by_age else KeyContest(rows, key, rule, known.rows)
-        letters = _Letters(self._options.preparation, prepared)
+        letters = BatchLetters(self._options.preparation, prepared)
         written, digests, hashes = list[Outgoing](), list[bytes](), list[Hashes]()
         superseding = list[Outgoing]()
         suppressed = ignored = 0  # rows that a trigger left out or that delete a row; rows that changed nothing
@@ -373,7 +278,7 @@ class BatchWriter:
         counts = Counts(written=sum(map(len, written)), rejected=letters.rejected, duplicates=len(unsent))
         counts += Counts(written=-suppressed - ignored, discarded=suppressed, duplicates=ignored)
         counts += Counts(written=-removed, duplicates=removed)
-        outcome = _Outcome(
+        outcome = BatchOutcome(
             prepared.counts + counts,
             letters.all,
             tuple(digests),
@@ -391,7 +296,9 @@ class BatchWriter:
         outcome = replace(outcome, superseded_here=frozenset(superseded_places))
         return self._add_superseded(outcome, superseding, letters) if self._with_letters else outcome
 
-    def _add_superseded(self, outcome: _Outcome, superseding: Sequence[Outgoing], letters: _Letters) -> _Outcome:
+    def _add_superseded(
+        self, outcome: BatchOutcome, superseding: Sequence[Outgoing], letters: BatchLetters
+    ) -> BatchOutcome:
         """Add to the outcome the written keys that have letters of earlier batches."""
         assert self._open_letters is not None
         piece, last = len(self._unsaved_pieces), dict[str, int]()
@@ -405,7 +312,7 @@ class BatchWriter:
         )
 
     def _select_superseding(
-        self, rows: Outgoing, refused: Sequence[Refused], letters: _Letters, rehearse: Rehearse
+        self, rows: Outgoing, refused: Sequence[Refused], letters: BatchLetters, rehearse: Rehearse
     ) -> Outgoing:
         """Return the rows that are in the sink and supersede earlier rows of their key.
 
@@ -461,7 +368,7 @@ class BatchWriter:
         counts = prepared.counts + Counts(rejected=len(origins))
         return Prepared(prepared.batch, no_rows, [*prepared.letters, letter], counts, fields=prepared.fields)
 
-    def _save(self, connection: Connection, prepared: Prepared, outcome: _Outcome) -> _Outcome:
+    def _save(self, connection: Connection, prepared: Prepared, outcome: BatchOutcome) -> BatchOutcome:
         """Save letters, keys and checkpoint in one transaction. A piece of a batch is saved with the last piece."""
         if prepared.batch.next is None:
             self._handle.verify_claim(connection)
@@ -496,14 +403,14 @@ class BatchWriter:
         )
         return whole
 
-    def _put_letters(self, connection: Connection, outcome: _Outcome) -> datetime | None:
+    def _put_letters(self, connection: Connection, outcome: BatchOutcome) -> datetime | None:
         """Put the letters of a batch. Return when its rows were written; None if none were.
 
         Letters before a written row are put before that time, the others after it: a replay compares these times.
         """
         options = self._options
         paired = zip(outcome.letters, outcome.places, strict=True)
-        in_order = sorted(paired, key=lambda pair: _first_number(pair[0]))
+        in_order = sorted(paired, key=lambda pair: first_number(pair[0]))
         followed, last = 0, outcome.last_written
         if options.on_duplicate != "last" and (last is not None or self.counts.written):
             followed, last = (
@@ -527,7 +434,9 @@ class BatchWriter:
         put([letter for letter, _ in in_order[followed:]])
         return written_at
 
-    def _discount_overwritten(self, connection: Connection, outcome: _Outcome, distinct: DistinctKeys) -> _Outcome:
+    def _discount_overwritten(
+        self, connection: Connection, outcome: BatchOutcome, distinct: DistinctKeys
+    ) -> BatchOutcome:
         """Return the outcome with rows that overwrite a row of an earlier batch or piece counted as duplicates."""
         if self._mode is None:
             hashes, overwritten = distinct.merge(outcome.hashes)
@@ -538,7 +447,7 @@ class BatchWriter:
             outcome, counts=outcome.counts + Counts(written=-overwritten, duplicates=overwritten), hashes=(hashes,)
         )
 
-    def _has_saved(self, connection: Connection, outcome: _Outcome) -> bool:
+    def _has_saved(self, connection: Connection, outcome: BatchOutcome) -> bool:
         return self._handle.has_saved(connection, self.counts + outcome.counts)
 
     def _build_label(self) -> str:
@@ -556,9 +465,3 @@ class BatchWriter:
 def _without_left_out(rows: Outgoing, rehearse: Rehearse) -> Outgoing:
     absent = left_out(rehearse, rows)
     return rows.take([place for place in range(len(rows)) if place not in absent])
-
-
-def _first_number(letter: NewLetter) -> int:
-    """Return the first number of a letter's position, by which letters are sorted: 18 for "line 18"."""
-    number = _NUMBER.search(str(letter.position))
-    return 0 if number is None else int(number[0])

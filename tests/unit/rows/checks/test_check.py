@@ -16,10 +16,9 @@ import redrive
 from redrive.errors import PipelineError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Received
-from redrive.rows.validation.function import FunctionValidator
 from redrive.rows.validation.model import ModelValidator
 from redrive.rows.validation.schema import SchemaValidator
-from redrive.rows.validation.validator import Validator, check_of, copied, fault, shown
+from redrive.rows.validation.validator import FunctionValidator, Validator, check_of, copied, fault, shown
 
 
 class Delivery(pydantic.BaseModel):

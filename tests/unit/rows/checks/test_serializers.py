@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter, WrapSeriali
 
 import redrive
 from redrive.rows.batch import Received
-from redrive.rows.validation.serializers import has_serializers
+from redrive.rows.validation.model_values import has_serializers
 from redrive.rows.validation.validator import check_of
 
 Masked = Annotated[str, PlainSerializer(lambda value: "***" + value[-4:])]

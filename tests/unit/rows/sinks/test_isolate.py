@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redrive.rows.sinks.bisection import isolate
+from redrive.rows.sinks.sink import isolate
 
 
 class Table:

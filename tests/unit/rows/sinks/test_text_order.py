@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import SinkMismatch
-from redrive.rows.sinks.exact.text_order import TextOrder
+from redrive.rows.sinks.keys import TextOrder
 from redrive.rows.sinks.table_schema import TableName
 
 moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from redrive import rows
 from redrive.rows.sources.csv import header as csv_header
 from redrive.rows.sources.csv.encoding import undecodable
-from redrive.rows.sources.csv.record_end import count_lines
-from redrive.rows.sources.csv.records import Dialect, record_at
+from redrive.rows.sources.csv.records import Dialect, count_lines, record_at
 from tests.oracles.csv_files import (
     Refused,
     agreed_records,

@@ -242,7 +242,7 @@ def test_closing_gives_up_what_is_under_way(server, service):
 
 
 def test_closing_does_not_wait_for_ever_for_a_thread_and_it_makes_no_further_attempt(monkeypatch):
-    monkeypatch.setattr("redrive.rows.sources.pages.prefetch.PATIENCE", 0.05)
+    monkeypatch.setattr("redrive.rows.sources.pages.fetch.PATIENCE", 0.05)
     attempts, begun, go = [], threading.Event(), threading.Event()
 
     def fetch(page):
@@ -258,7 +258,7 @@ def test_closing_does_not_wait_for_ever_for_a_thread_and_it_makes_no_further_att
     assert reading.read(1).rows.records == items(1)
     reading.close()
     go.set()
-    monkeypatch.setattr("redrive.rows.sources.pages.prefetch.PATIENCE", 30)
+    monkeypatch.setattr("redrive.rows.sources.pages.fetch.PATIENCE", 30)
     reading.close()
     assert attempts == [2]
 

@@ -26,7 +26,7 @@ from redrive.errors import SourceError
 from redrive.rows import query
 from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.keyset import Keyset
-from redrive.rows.sources.query.watermark import given_back, kept, stepped_back
+from redrive.rows.sources.query.order import given_back, kept, stepped_back
 from redrive.rows.write import thread
 
 _serial = itertools.count()

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from redrive._internal.optional import require_extra
 from redrive.rows.sinks.mode import WriteMode
-from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, fold_name, listed, quoted
-from redrive.rows.sinks.unique import UniqueIndex
+from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, UniqueIndex, fold_name, listed, quoted
 
 with require_extra("rows"):
     import duckdb

@@ -1,4 +1,4 @@
-"""DuckDB: frames are read where they are, and the rows it will refuse are asked for in one query."""
+"""The sink for a table of DuckDB: polars frames are read in place, and rejected rows are found by one query."""
 
 from __future__ import annotations
 
@@ -6,46 +6,42 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from redrive._internal.optional import require_extra
 from redrive._internal.shutdown import Cancellation
 from redrive.classify.classifier import Classifier
-from redrive.classify.detail import shown
 from redrive.errors import SinkMismatch, StoreError
 from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog, digest_of
-from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.duckdb.catalog import (
     DuckdbSchema,
-    contested,
-    faults,
     has_schema,
     is_nested,
     other_tables,
     read_shape,
-    secondary,
-    taken,
-    type_of,
-    upserts,
 )
-from redrive.rows.sinks.duckdb.delete import delete_rows
-from redrive.rows.sinks.duckdb.keys import ask, kind_of, stored_values
-from redrive.rows.sinks.duckdb.values import framed
-from redrive.rows.sinks.exact.decimals import column_digits
-from redrive.rows.sinks.exact.text_order import TextOrder
+from redrive.rows.sinks.duckdb.load import DuckdbLoad, delete_rows, first_line
+from redrive.rows.sinks.duckdb.values import ask, kind_of, stored_values
+from redrive.rows.sinks.exact.capacity import column_digits
 from redrive.rows.sinks.infer_types import ColumnType, types_of
+from redrive.rows.sinks.keys import TextOrder
 from redrive.rows.sinks.keys import compared as compare_keys
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import WriteResult
-from redrive.rows.sinks.sql_table import is_row_fault, refusals
-from redrive.rows.sinks.table_schema import TableName, compare, fold_name, listed, no_table, quoted
-from redrive.rows.sinks.unique import IndexClaim, losers, shown_values
+from redrive.rows.sinks.sql_table import refusals
+from redrive.rows.sinks.table_schema import (
+    TableName,
+    compare,
+    fold_name,
+    listed,
+    no_table,
+    quoted,
+)
 
 with require_extra("rows"):
     import duckdb
@@ -282,7 +278,7 @@ class DuckdbTable:
             make = self._made_of(rows)
             shape = _rolled_back(connection, make, lambda: read_shape(connection, self._table))
             assert shape is not None
-        load = _Load(connection, self._table, self.key, shape, rows, make=make, keep=keep, mode=self.mode)
+        load = DuckdbLoad(connection, self._table, self.key, shape, rows, make=make, keep=keep, mode=self.mode)
         try:
             applied = refusals(load.run() if note is None else load.append(note, all_or_none=all_or_none))
             applied.ignored = load.ignored(len(rows) - len(applied))
@@ -324,7 +320,7 @@ class DuckdbTable:
                 self.close()  # and with it whatever was begun
                 kind = _kind(error)
                 if cancellation.requested or kind not in _HEALS or time.monotonic() >= ends:
-                    raise StoreError(f"{self._path}: {_first_line(error)}", kind=kind) from error
+                    raise StoreError(f"{self._path}: {first_line(error)}", kind=kind) from error
             repeat += 1
             self.repeats += 1
             cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
@@ -358,196 +354,3 @@ def _rolled_back(connection: duckdb.DuckDBPyConnection, statement: str, look: Ca
 
 def _log(connection: duckdb.DuckDBPyConnection, table: TableName) -> BatchLog:
     return BatchLog(table.schema, lambda statement, values: connection.execute(statement, list(values)).fetchall())
-
-
-def _first_line(error: Exception) -> str:
-    return shown(str(error).partition("\n")[0]) or type(error).__name__
-
-
-class _Load:
-    """One batch on its way into the table. DuckDB has no savepoints: every attempt is a transaction of its own."""
-
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        table: TableName,
-        key: Sequence[str],
-        shape: DuckdbSchema,
-        rows: Outgoing,
-        *,
-        make: str | None,
-        keep: bool,
-        mode: WriteMode,
-    ) -> None:
-        self._mode, self._changed = mode, 0
-        self._connection, self._shape, self._make, self._keep = connection, shape, make, keep
-        self._table, self._key = table, key
-        self._asked_rules = False
-        types = shape.types(rows.columns, fold_name)
-        self._frame, self._bad, self._columns = framed(rows, types, partial(type_of, connection))
-        self._upserts = upserts(table, shape, self._columns, key, mode)
-        self._rehearsed: list[list[int]] = [[]]  # what a rehearsal has found to be good, pass by pass
-
-    def run(self) -> dict[int, str]:
-        """Write the rows that the table takes; the others by place, and why."""
-        places = [place for place in range(self._frame.height) if place not in self._bad]
-        while places:
-            refused = self._pass(places)
-            # A row may refer to one that was written with it: once that is in, it may be, too.
-            if not self._shape.refers_to_itself or len(refused) in (0, len(places)):
-                return {**self._bad, **refused}
-            places = sorted(refused)
-            self._rehearsed.append([])
-        return self._bad
-
-    def append(self, note: Callable[[Mapping[int, str]], None], *, all_or_none: bool) -> dict[int, str]:
-        """Write the rows that the table takes, and `note` those that it does not, in one transaction.
-
-        all_or_none  where some are refused, write nothing
-        """
-        places = [place for place in range(self._frame.height) if place not in self._bad]
-        if places and not (self._bad and all_or_none) and self._commit([places], note, self._bad) is None:
-            return self._bad
-        self._keep = False  # find the good rows first, since every attempt is a transaction of its own
-        bad = self.run()
-        good = [sorted(group) for group in self._rehearsed if group]
-        if good and not (bad and all_or_none) and (error := self._commit(good, note, bad)) is not None:
-            raise error
-        return bad
-
-    def _commit(
-        self, groups: Sequence[Sequence[int]], note: Callable[[Mapping[int, str]], None], bad: Mapping[int, str]
-    ) -> Exception | None:
-        try:
-            self._begin(groups)
-            note(bad)
-            self._connection.execute("COMMIT")
-        except duckdb.Error as error:
-            if not is_row_fault(error) and not isinstance(error, duckdb.InvalidInputException):
-                raise
-            self._connection.execute("ROLLBACK")
-            return error
-        return None
-
-    def _pass(self, places: Sequence[int]) -> dict[int, str]:
-        # DuckDB does not check the values of a row that leaves the table as it is: without the question, it would be
-        # rejected only where another row of the batch is at fault.
-        is_asked = self._mode.compares
-        if not is_asked and self._attempt(places) is None:
-            return {}
-        refused = self._faults(places)
-        rest = [place for place in places if place not in refused] if refused else places
-        if not rest or ((refused or is_asked) and self._attempt(rest) is None):
-            return refused
-        if lost := self._losers(rest):
-            refused |= lost
-            rest = [place for place in rest if place not in lost]
-            if not rest or self._attempt(rest) is None:
-                return refused
-        found = isolate(len(rest), lambda start, stop: self._attempt(rest[start:stop]))
-        return {**refused, **{rest[at]: _first_line(error) for at, error in found}}
-
-    def _attempt(self, places: Sequence[int]) -> Exception | None:
-        """Write rows as a whole, and keep them; or none of them, and give the fault of the row that is why."""
-        groups: list[Sequence[int]] = [places]
-        if not self._keep:  # rows that a write would have kept by now are there for those that come behind them
-            groups = [*self._rehearsed[:-1], sorted([*self._rehearsed[-1], *places])]
-        try:
-            changed = self._begin(groups)
-            self._connection.execute("COMMIT" if self._keep else "ROLLBACK")
-        except duckdb.Error as error:
-            if not is_row_fault(error) and not isinstance(error, duckdb.InvalidInputException):
-                raise
-            self._connection.execute("ROLLBACK")
-            return error
-        self._rehearsed[-1] += places
-        # A rehearsal writes anew what it has found to be good so far.
-        self._changed = self._changed + changed if self._keep else changed
-        return None
-
-    def ignored(self, good: int) -> int:
-        """How many of the rows that are not bad did not change the table, where that is counted."""
-        return max(0, good - self._changed) if self._mode.compares else 0
-
-    def _begin(self, groups: Sequence[Sequence[int]]) -> int:
-        """Begin a transaction and write rows; how many of them have changed the table."""
-        changed = 0
-        self._connection.execute("BEGIN")
-        if self._make:
-            self._connection.execute(self._make)
-        for places in groups:
-            some = self._frame if len(places) == self._frame.height else self._frame[list(places)]
-            self._connection.register("redrive_rows", some)
-            counts = [(self._connection.execute(statement).fetchone() or (0,))[0] for statement in self._upserts]
-            changed += max(counts)
-        return changed
-
-    def _faults(self, places: Sequence[int]) -> dict[int, str]:
-        """The rows that break a rule which a query can look at; none where it cannot be asked."""
-        query, words = faults(self._shape, self._columns, self._number())
-        found = self._asked(places, [query])
-        self._asked_rules = found is not None
-        (faulty,) = found or [[]]
-        return {place: words[at].replace("{}", repr(value), 1) for place, at, value in faulty}
-
-    def _losers(self, places: Sequence[int]) -> dict[int, str]:
-        """The rows that are refused for certain because of a unique index beside the key."""
-        if not self._mode.is_plain:  # then a row whose key is there may be left as it is
-            return {}
-        indexes = secondary(self._shape, self._columns, self._key)
-        types = dict(zip(self._columns, self._shape.types(list(self._columns), fold_name), strict=True))
-        wanted = dict.fromkeys([*(name for index in indexes for name in index.columns), *self._own_key()])
-        typed = f"SELECT {quoted(self._number())} AS redrive_at, " + ", ".join(
-            f"TRY_CAST({self._columns[name]} AS {types[name]}) AS {quoted(name)}" for name in wanted
-        )
-        typed += " FROM redrive_rows"
-        queries = [taken(self._table, typed, self._key, index) for index in indexes]
-        found = self._asked(places, [*queries, *(contested(typed, index) for index in indexes)])
-        if not indexes or found is None:
-            return {}
-        others, in_ids = found[: len(indexes)], found[len(indexes) :]
-        lost = losers(
-            [
-                (IndexClaim(row, index, tuple(values)), bool(may_change))
-                for index, rows in zip(indexes, others, strict=True)
-                for row, may_change, *values in rows
-            ],
-            [
-                IndexClaim(row, index, tuple(values))
-                for index, rows in zip(indexes, in_ids, strict=True)
-                for row, *values in rows
-            ],
-            in_order=self._asked_rules and not self._shape.refers_to_itself and self._knows_rules(),
-        )
-        return {
-            row: f"Duplicate key: {index.name} = {shown_values(values)} violates unique constraint"
-            for row, (index, values) in lost.items()
-        }
-
-    def _asked(self, places: Sequence[int], queries: Sequence[str]) -> list[list[Any]] | None:
-        """The answers of queries about rows; None where they cannot be asked."""
-        try:
-            self._begin(() if self._keep else self._rehearsed)
-            self._connection.register("redrive_rows", self._frame.with_row_index(self._number())[list(places)])
-            found = [self._connection.execute(query).fetchall() for query in queries]
-        except duckdb.Error:
-            found = None
-        self._connection.execute("ROLLBACK")
-        return found
-
-    def _number(self) -> str:
-        """A name for the column that holds the numbers of the rows."""
-        number = "redrive_row"
-        while number in self._frame.columns:
-            number += "_"
-        return number
-
-    def _own_key(self) -> list[str]:
-        """The key by the names that the rows have."""
-        names = {name.lower(): name for name in self._columns}
-        return [names[name.lower()] for name in self._key]
-
-    def _knows_rules(self) -> bool:
-        """Whether every rule of the table is about columns that the rows have, so that it was asked about."""
-        at_hand = {name.lower() for name in self._columns}
-        return all({name.lower() for name in rule.columns} <= at_hand for rule in self._shape.rules)

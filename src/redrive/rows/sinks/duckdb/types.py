@@ -1,27 +1,47 @@
-"""Types of DuckDB that take values of their own Python type only.
+"""Types of DuckDB that accept only values of their own Python type, also within lists, structs and maps.
 
-DuckDB would rewrite others, such as the bytes `ü` to the text `\\xC3\\xBC`, some of them only beside certain rows.
+DuckDB would change others, such as the bytes `ü` to the text `\\xC3\\xBC`, some of them only beside certain rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
 from redrive._internal.optional import require_extra
 from redrive.rows.sinks.exact.capacity import Capacity, Family
-from redrive.rows.sinks.values import Convert, Rules, json_text
+from redrive.rows.sinks.exact.values import change_of
+from redrive.rows.sinks.table_schema import quoted
+from redrive.rows.sinks.values import Convert, Rules, is_foreign, json_text, native
 
 with require_extra("rows"):
+    import duckdb
     import polars as pl
 
 _BYTES = (bytes, bytearray, memoryview)
 _OF_JSON = "what JSON has: texts, booleans, floats, integers of 64 bits, lists and objects"
 _TIMES = (Family.DATE, Family.TIME, Family.TIMESTAMP, Family.INSTANT)
 _OF_TEXT = ("UUID", "BIT", "ENUM", "GEOMETRY")
+_CONTAINERS = ("list", "array", "struct", "map")
+_SAME: dict[str, pl.DataType] = {
+    "BOOLEAN": pl.Boolean(),
+    "TINYINT": pl.Int8(),
+    "SMALLINT": pl.Int16(),
+    "INTEGER": pl.Int32(),
+    "BIGINT": pl.Int64(),
+    "FLOAT": pl.Float32(),
+    "DOUBLE": pl.Float64(),
+    "VARCHAR": pl.String(),
+    "BLOB": pl.Binary(),
+    "DATE": pl.Date(),
+    "TIMESTAMP": pl.Datetime("us"),
+    "TIMESTAMP_NS": pl.Datetime("ns"),
+}
 
 
 def capacity_of(kind: str) -> Capacity | None:
@@ -117,3 +137,142 @@ def _bits(text: str) -> str:
     if not text:
         raise ValueError("BIT takes a text of one or more digits 0 and 1")
     return text
+
+
+def is_same(dtype: Any, kind: Any) -> bool:
+    """Return whether DuckDB reads a nested type of polars as this type of its own, so that no value is cast."""
+    if isinstance(dtype, pl.Struct) and kind.id == "struct":
+        fields = [(field.name, field.dtype) for field in dtype.fields]
+        return [name for name, _ in fields] == [name for name, _ in kind.children] and all(
+            is_same(inner, own) for (_, inner), (_, own) in zip(fields, kind.children, strict=True)
+        )
+    if isinstance(dtype, pl.List) and kind.id == "list":
+        return is_same(dtype.inner, kind.children[0][1])
+    return bool(str(kind) in _SAME and dtype == _SAME[str(kind)])
+
+
+def fitted(value: Any, kind: Any) -> Any:
+    """Return a value with every field that its type has, as JSON is to have them.
+
+    Raises `ValueError` where something would be lost or changed.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if is_foreign(type(value)):
+        value = native(value)
+    if isinstance(value, Mapping) and kind.id == "struct":
+        fields = dict(kind.children)
+        if unknown := [name for name in value if name not in fields]:
+            raise ValueError(f"{unknown[0]!r} is no field of {kind}")
+        return {name: fitted(value.get(name), field) for name, field in fields.items()}
+    if isinstance(value, Mapping) and kind.id == "map":
+        key, item = (own for _, own in kind.children)
+        return {_key(name, key): fitted(one, item) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset) and kind.id in ("list", "array"):
+        return [fitted(one, kind.children[0][1]) for one in value]
+    if kind.id == "union" and value is not None:
+        return _member(value, kind)
+    if change := _change(value, kind):
+        raise ValueError(change)
+    return _written(value, str(kind))
+
+
+def _key(name: Any, kind: Any) -> Any:
+    """The key of a map, which JSON has as a text."""
+    if change := _change(name, kind):
+        raise ValueError(change)
+    return name
+
+
+def _member(value: Any, kind: Any) -> dict[str, Any]:
+    """A value of a union: DuckDB would choose a member by what stands beside it, so that the row must name it."""
+    members = dict(kind.children[1:])  # the first one is the tag
+    texts = [name for name, own in members.items() if own.id == "varchar"]
+    if isinstance(value, str) and len(texts) == 1:
+        return {texts[0]: value}
+    if isinstance(value, Mapping) and len(value) == 1 and (name := next(iter(value))) in members:
+        return {name: fitted(value[name], members[name])}
+    raise ValueError(f"{str(value)!r} names no member of {kind}: pass an object such as {{{next(iter(members))!r}: …}}")
+
+
+def _change(value: Any, kind: Any) -> str | None:
+    capacity = capacity_of(str(kind))
+    change = change_within(value, str(kind)) if capacity is None else change_of(value, capacity)
+    return None if change is None else f"{str(value)!r} {change}"
+
+
+def _written(value: Any, kind: str) -> Any:
+    """A value as JSON is to have it: a number that DuckDB would read as a float is a text."""
+    if isinstance(value, dt.timedelta):
+        return str(value).replace(",", "")
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return value
+    capacity = capacity_of(kind)
+    exact = kind == "VARCHAR" or (capacity is not None and capacity.family is Family.DECIMAL)
+    return str(value) if exact or (isinstance(value, int) and abs(value) >= 2**63) else value
+
+
+def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
+    """Yield the places of texts of a nested type that hold a value which would be changed, and why."""
+    if _is_exact(kind):
+        return
+    if has_members(kind):
+        why = f"would be read by DuckDB as it likes: pass an object or a list for {kind}"
+        yield from ((place, f"{text!r} {why}") for place, text in enumerate(texts) if text is not None)
+        return
+    for place, value in enumerate(_taken_apart(texts, kind)):
+        if change := next(_changes_within(value, kind), None):
+            yield place, change
+
+
+def has_members(kind: Any, sorts: Collection[str] = ("union", "variant")) -> bool:
+    """Return whether a type has a union or a variant in it."""
+    inner = (one for _, one in kind.children if not isinstance(one, int)) if kind.id in _CONTAINERS else ()
+    return kind.id in sorts or any(has_members(one, sorts) for one in inner)
+
+
+def _is_exact(kind: Any) -> bool:
+    """Whether nothing in a nested type could change: nothing but texts, say."""
+    if kind.id in ("union", "variant"):
+        return False
+    if kind.id in _CONTAINERS:
+        return all(_is_exact(inner) for _, inner in kind.children if not isinstance(inner, int))
+    return capacity_of(str(kind)) is None and own_rules(str(kind)) is None
+
+
+def _taken_apart(texts: pl.Series, kind: Any) -> list[Any]:
+    """Texts of a nested type, taken apart by DuckDB into lists, structs and maps of texts; None where it cannot."""
+    with duckdb.connect() as connection:
+        connection.register("redrive_texts", pl.DataFrame({"texts": texts}))
+        found = connection.execute(f"SELECT TRY_CAST(texts AS {_of_texts(kind)}) FROM redrive_texts").fetchall()
+    return [value for (value,) in found]
+
+
+def _of_texts(kind: Any) -> str:
+    """A type of the same structure that holds nothing but texts."""
+    if kind.id == "struct":
+        return f"STRUCT({', '.join(f'{quoted(name)} {_of_texts(inner)}' for name, inner in kind.children)})"
+    if kind.id == "map":
+        (_, key), (_, value) = kind.children
+        return f"MAP({_of_texts(key)}, {_of_texts(value)})"
+    if kind.id in ("list", "array"):
+        size = "" if kind.id == "list" else kind.children[1][1]
+        return f"{_of_texts(kind.children[0][1])}[{size}]"
+    return "VARCHAR"
+
+
+def _changes_within(value: Any, kind: Any) -> Iterator[str]:
+    if value is None:
+        return
+    parts: Sequence[tuple[Any, Any]] = ()
+    if kind.id == "struct":
+        parts = [(value.get(name), inner) for name, inner in kind.children]
+    elif kind.id == "map":
+        (_, key), (_, inner) = kind.children
+        parts = [(part, own) for item in value.items() for part, own in zip(item, (key, inner), strict=True)]
+    elif kind.id in ("list", "array"):
+        parts = [(part, kind.children[0][1]) for part in value]
+    elif change := _change(value, kind):
+        yield change
+    for part, own in parts:
+        yield from _changes_within(part, own)

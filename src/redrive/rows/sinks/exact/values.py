@@ -13,8 +13,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from redrive.rows.sinks.exact.capacity import Capacity, Family
-from redrive.rows.sinks.exact.decimals import decimal_places, lowest_place, number_of
+from redrive.rows.sinks.exact.capacity import Capacity, Family, decimal_places, lowest_place, number_of
 from redrive.rows.sinks.exact.moments import misread
 
 _CLOCK = re.compile(

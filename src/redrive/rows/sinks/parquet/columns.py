@@ -11,9 +11,19 @@ from redrive._internal.optional import require_extra
 from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.sinks.bisection import isolate
-from redrive.rows.sinks.parquet.types import has_nulls, is_writable, merged, plain
-from redrive.rows.sinks.parquet.values import kinds_of, misfits, plain_values, type_of, type_of_most, with_pairs
+from redrive.rows.sinks.parquet.values import (
+    has_nulls,
+    is_writable,
+    kinds_of,
+    merged,
+    misfits,
+    plain,
+    plain_values,
+    type_of,
+    type_of_most,
+    with_pairs,
+)
+from redrive.rows.sinks.sink import isolate
 
 with require_extra("rows"):
     import polars as pl

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from redrive._internal.optional import require_extra
 from redrive.errors import SinkMismatch
 from redrive.rows.sinks.parquet.columns import conformed
-from redrive.rows.sinks.parquet.types import has_nulls, merged, plain_schema
+from redrive.rows.sinks.parquet.values import has_nulls, merged, plain_schema
 
 with require_extra("rows"):
     import polars as pl

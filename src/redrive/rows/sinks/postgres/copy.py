@@ -13,9 +13,8 @@ from uuid import UUID
 
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.exact.capacity import Capacity
+from redrive.rows.sinks.exact.capacity import Capacity, number_of
 from redrive.rows.sinks.exact.columns import find_changes, is_no_time
-from redrive.rows.sinks.exact.decimals import number_of
 from redrive.rows.sinks.postgres.types import StoredType, find_changes_by_type
 from redrive.rows.sinks.table_schema import listed
 from redrive.rows.sinks.values import (
@@ -32,6 +31,7 @@ from redrive.rows.to_polars import values_of
 
 with require_extra("rows"):
     import polars as pl
+
 with require_extra("postgres"):
     import psycopg
 

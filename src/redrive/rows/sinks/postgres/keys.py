@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.bisection import isolate
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow
 from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
 from redrive.rows.sinks.postgres.types import StoredType
+from redrive.rows.sinks.sink import isolate
 from redrive.rows.sinks.table_schema import TableName, quoted
 
 with require_extra("postgres"):

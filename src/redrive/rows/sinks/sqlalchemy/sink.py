@@ -20,15 +20,14 @@ from redrive.classify.classifier import Classifier
 from redrive.classify.detail import error_detail
 from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.bisection import isolate
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import Capacity, Family, column_digits
 from redrive.rows.sinks.exact.columns import find_changes
-from redrive.rows.sinks.exact.decimals import column_digits
 from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import Ask, KeyKind
+from redrive.rows.sinks.sink import isolate
 from redrive.rows.sinks.sql_table import SqlTable, evenly, is_row_fault
-from redrive.rows.sinks.sqlite.numbers import column_type, fit_numbers
-from redrive.rows.sinks.sqlite.sink import rules_of as sqlite_rules
+from redrive.rows.sinks.sqlite.values import column_type, fit_numbers
+from redrive.rows.sinks.sqlite.values import rules_of as sqlite_rules
 from redrive.rows.sinks.table_schema import Column, TableName, TableSchema
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 from redrive.store.database import Database

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 
 from redrive.errors import SourceError
 from redrive.rows.sources.csv.encoding import BOM, UTF_8, FileBytes, undecodable
-from redrive.rows.sources.csv.record_end import RecordScan, ScanProgress, count_lines, line_end
-from redrive.rows.sources.csv.records import Dialect, ScannedRecord, record_at, without_line_end
-from redrive.rows.sources.files.format import START, refuse_markup
+from redrive.rows.sources.csv.records import (
+    Dialect,
+    RecordScan,
+    ScannedRecord,
+    ScanProgress,
+    count_lines,
+    line_end,
+    record_at,
+    without_line_end,
+)
+from redrive.rows.sources.files.unfit_files import START, refuse_markup
 
 BLOCK = 1 << 20
 _MOST_AT_ONCE = 32 << 20

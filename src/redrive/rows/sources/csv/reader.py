@@ -12,11 +12,10 @@ from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources.csv.encoding import UTF_8, Utf16Stream, is_utf_16, mark_undecodable, open_text
 from redrive.rows.sources.csv.frames import FrameBuilder, RecordRange
 from redrive.rows.sources.csv.header import BlockReader, go_to_table, other_columns, read_columns, read_separator
-from redrive.rows.sources.csv.record_end import RecordScan, ScanProgress
-from redrive.rows.sources.csv.records import Dialect, without_line_end
+from redrive.rows.sources.csv.records import Dialect, RecordScan, ScanProgress, without_line_end
 from redrive.rows.sources.csv.scanner import RecordBlock, long_record, skipped_record, structure, too_large
 from redrive.rows.sources.files.files import check_before_its_turn, damaged, names_of, size_of
-from redrive.rows.sources.files.odd_files import FileFitCheck, check_that_one_is_good, is_odd, set_aside
+from redrive.rows.sources.files.unfit_files import FileFitCheck, check_that_one_is_good, is_odd, set_aside
 
 with require_extra("rows"):
     import numpy as np

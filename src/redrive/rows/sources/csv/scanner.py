@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sources.csv.record_end import QUOTE_ERRORS, count_lines
-from redrive.rows.sources.csv.records import Dialect, record_at, shielded, without_line_end
+from redrive.rows.sources.csv.records import QUOTE_ERRORS, Dialect, count_lines, record_at, shielded, without_line_end
 
 with require_extra("rows"):
     import numpy as np

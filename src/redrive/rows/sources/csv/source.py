@@ -11,8 +11,8 @@ from redrive.rows.sources.csv.reader import CUT_OFF, CsvOptions, CsvReading, col
 from redrive.rows.sources.csv.records import Dialect, record_at
 from redrive.rows.sources.csv.scanner import TOO_LARGE
 from redrive.rows.sources.files.files import Files, Paths, at_same_file, names_of
-from redrive.rows.sources.files.odd_files import FileFitCheck, refuse_file
 from redrive.rows.sources.files.partitions import add_partition, partitions_of, with_partitions
+from redrive.rows.sources.files.unfit_files import FileFitCheck, refuse_file
 from redrive.rows.sources.source import Misfit, Reading
 
 

@@ -12,8 +12,8 @@ from redrive._internal.files import local_path
 from redrive.errors import SourceError
 from redrive.rows.sources.files import identity as file_identity
 from redrive.rows.sources.files.compression import CompressionError, Decoder, damage_of, is_plain, open_decoder
+from redrive.rows.sources.files.identity import ChangedFile, FileVersion
 from redrive.rows.sources.files.partitions import partitions_of
-from redrive.rows.sources.files.version import ChangedFile, FileVersion
 from redrive.rows.sources.source import Reading
 
 Path = str | os.PathLike[str]

@@ -20,15 +20,18 @@ from redrive.rows.sources.files.files import (
     names_of,
     size_of,
 )
-from redrive.rows.sources.files.format import (
+from redrive.rows.sources.files.partitions import add_partition, partitions_of, with_partitions
+from redrive.rows.sources.files.unfit_files import (
     ONE_OBJECT_PER_LINE,
     START,
+    check_that_one_is_good,
+    is_odd,
+    refuse_file,
     refuse_json_document,
     refuse_markup,
     refuse_utf_16,
+    set_aside,
 )
-from redrive.rows.sources.files.odd_files import check_that_one_is_good, is_odd, refuse_file, set_aside
-from redrive.rows.sources.files.partitions import add_partition, partitions_of, with_partitions
 from redrive.rows.sources.ndjson.lines import LineStart, decoded, is_object, known_encoding, parsed, record
 from redrive.rows.sources.source import Reading
 

@@ -9,8 +9,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from redrive.rows.sources.pages.fetch import Outcome, PageFetcher
-from redrive.rows.sources.pages.prefetch import PATIENCE
+from redrive.rows.sources.pages.fetch import PATIENCE, Outcome, PageFetcher
 
 _GRACE = 1.0
 """Seconds that requests are given to end by themselves before they are cancelled."""

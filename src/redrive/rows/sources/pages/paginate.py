@@ -19,9 +19,8 @@ from redrive.errors import SourceError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.pages.content import UNSAID, Page
-from redrive.rows.sources.pages.fetch import RETRY_LATER, STOPPING, FaultKind, Outcome, PageFailed
+from redrive.rows.sources.pages.fetch import RETRY_LATER, STOPPING, FaultKind, Fetcher, Outcome, PageFailed
 from redrive.rows.sources.pages.plan import PagePlan, is_json
-from redrive.rows.sources.pages.prefetch import Fetcher
 
 _MOST_BAD = 3  # pages in a row that cannot be had: no page is to blame, the service is down or the API is at its end
 _AT_ITS_END = (

@@ -12,10 +12,18 @@ from redrive.calls.service import Service
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.pages.content import Finder, PageReader
-from redrive.rows.sources.pages.fetch import RETRY_LATER, FaultKind, Outcome, PageFailed, PageFetcher
+from redrive.rows.sources.pages.fetch import (
+    RETRY_LATER,
+    FaultKind,
+    Fetcher,
+    InlineFetcher,
+    Outcome,
+    PageFailed,
+    PageFetcher,
+    ThreadedFetcher,
+)
 from redrive.rows.sources.pages.paginate import CursorPages, NumberedPages, PagePart, refuse_other_size
 from redrive.rows.sources.pages.plan import BadPage, By, PagePlan
-from redrive.rows.sources.pages.prefetch import Fetcher, InlineFetcher, ThreadedFetcher
 from redrive.rows.sources.records.first_items import FirstItems, difference_of, difference_of_declared
 
 _PATIENCE = 10.0  # seconds: what a slow API gave is written then, however little it is

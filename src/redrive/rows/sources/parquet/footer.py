@@ -1,15 +1,22 @@
-"""See whether the footer of a Parquet file is sound, before Arrow and polars use parts of it that they do not check.
+"""The footer of a Parquet file: its schema and row groups, and whether it is sound.
 
-Arrow ends the process where the metadata of a column is asked for and damaged. Reading the column raises instead,
-before a byte of it is read.
+Arrow ends the process if the metadata of a column is requested and damaged, and polars uses parts that it does not
+check. So the footer is checked first: reading the column raises an error before a byte of it is read.
 """
 
 from __future__ import annotations
 
 import io
-from typing import Any
+import os
+from collections.abc import Callable, Container, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from redrive._internal.optional import require_extra
+from redrive.errors import SourceError
+from redrive.rows.sources.csv.header import unique_names
+from redrive.rows.sources.files.identity import content
+from redrive.rows.sources.files.unfit_files import is_odd
 
 with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -65,3 +72,141 @@ class _NoFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         raise _Reached
+
+
+_SAMPLES = 256
+
+_REPLACE = "Replace the file by a whole one"
+
+
+class ParquetFooter(NamedTuple):
+    """What a file says of itself."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Those that are wanted."""
+    rows: int
+    whole: bool
+    """Whether they are all there are."""
+    renamed: tuple[str, ...] | None = None
+    """What all columns are called here, where one of them has no name."""
+    odd: SourceError | None = None
+    """Why the file is set aside."""
+    version: os.stat_result | None = None
+    """The file that says so."""
+
+
+def read_footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[str] = ()) -> ParquetFooter:
+    """Read what a file says of itself; of the wanted `columns` it may lack those that are `besides`."""
+    try:
+        version = os.stat(name)
+        with open_bytes(name) as data:
+            file = pq.ParquetFile(data)
+            names, rows = file.schema_arrow.names, file.metadata.num_rows
+            check_names(file.schema_arrow)
+            of_groups = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+    except FileNotFoundError:
+        raise SourceError(f"there is no file {name}") from None
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
+            raise
+        raise SourceError(f"{name} is no Parquet file, or not a whole one: {first_line(error)}") from error
+    except UnicodeDecodeError:
+        raise SourceError(f"{name} has a damaged footer: a name in it is not UTF-8. {_REPLACE}") from None
+    if sum(of_groups) != rows or min(of_groups, default=0) < 0:
+        raise SourceError(
+            f"{name} has a damaged footer: {rows:,} rows, and {sum(of_groups):,} in row groups. {_REPLACE}"
+        )
+    for one in names:
+        if names.count(one) > 1:
+            raise SourceError(f"{name} has the column {one} twice")
+    renamed = unique_names(names) if "" in names else None  # as the columns of a CSV file are
+    names = renamed or names
+    if columns is not None:
+        columns = tuple(one for one in columns if one in names or one not in besides)
+        if not columns:
+            raise SourceError(f"columns must name one that is in {name} itself, such as {names[0]}")
+    for one in columns or ():
+        if one not in names:
+            raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
+    return ParquetFooter(name, columns or tuple(names), rows, columns is None, renamed, version=version)
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error is the fault of a file, not of the disk or of the memory."""
+    return not isinstance(error, MemoryError) and getattr(error, "errno", None) is None
+
+
+def check_row_group(name: str, metadata: Any, group: int) -> None:
+    if fault := footer_fault(metadata, group):
+        raise SourceError(f"{name} has a damaged footer: {first_line(fault)}. {_REPLACE}")
+
+
+def identity_without(name: str, metadata: Any, damaged: Sequence[int]) -> dict[str, Any]:
+    """What tells a file from others, with nothing of its damaged row groups."""
+    size = os.stat(name).st_size
+    ranges = [_bytes_of_group(metadata, group) for group in damaged]
+    return {
+        "size": size,
+        "footer": _footer_digest(name),
+        "rest": content(name, size, samples=_SAMPLES, without=ranges),
+    }
+
+
+def _bytes_of_group(metadata: Any, group: int) -> tuple[int, int]:
+    columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
+    starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
+    ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
+    return min(starts, default=0), max(ends, default=0)
+
+
+def _footer_digest(name: str) -> str:
+    """Digest the footer, which holds sizes, places and statistics of all row groups."""
+    with open(name, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, os.SEEK_END)
+        return blake2b(file.read(length), digest_size=16).hexdigest()
+
+
+def check_same_file(raw: Mapping[str, Any], context: Mapping[str, Any] | None) -> None:
+    """Raise ValueError unless the file is the one of which a row group was damaged."""
+    name, expected = raw["file"], (context or {}).get("file")
+    if not isinstance(expected, Mapping):
+        raise ValueError(
+            f"the letter does not say which {name} it is of, because an older version wrote it: run the pipeline over "
+            "the file of that day, then discard the letter"
+        )
+    read_footer(name, None)  # there is such a file, and it is one of Parquet
+    with open_bytes(name) as data:
+        metadata = pq.ParquetFile(data).metadata
+    damaged = expected.get("without", [raw["row_group"]])  # a letter of an older version, or the only one
+    if _footer_digest(name) == expected.get("footer") and max(damaged) < metadata.num_row_groups:
+        for group in damaged:
+            check_row_group(name, metadata, group)
+        found = identity_without(name, metadata, damaged)
+        if found == {key: value for key, value in expected.items() if key != "without"}:
+            return
+    raise ValueError(
+        f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "
+        "that file there and replay again. If the sink has a key, you can also run the pipeline over the file and "
+        "discard the letter; a sink that appends would get the other rows of it twice"
+    )
+
+
+def footer_or_unfit(name: str, look: Callable[[str], ParquetFooter], names: Sequence[str]) -> ParquetFooter:
+    try:
+        return look(name)
+    except SourceError as error:
+        if not is_odd(name, error, names):
+            raise
+        return ParquetFooter(name, (), 0, whole=True, odd=error)
+
+
+def open_bytes(name: str) -> Any:
+    return pa.OSFile(name)  # a name alone might be taken for a URL
+
+
+def first_line(error: BaseException | str) -> str:
+    said = str(error).strip().splitlines()
+    return said[0] if said else type(error).__name__

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from redrive._internal.optional import require_extra
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
-from redrive.rows.sources.csv.header import unique_names
 from redrive.rows.sources.files.files import Files, Paths, at_same_file, names_of
-from redrive.rows.sources.files.identity import content
-from redrive.rows.sources.files.odd_files import FileFitCheck, check_that_one_is_good, is_odd, refuse_file, set_aside
+from redrive.rows.sources.files.identity import FileVersion
 from redrive.rows.sources.files.partitions import add_partition, partition_in, partitions_of, with_partitions
-from redrive.rows.sources.files.version import FileVersion
-from redrive.rows.sources.parquet.footer import check_names, footer_fault
+from redrive.rows.sources.files.unfit_files import FileFitCheck, check_that_one_is_good, refuse_file, set_aside
+from redrive.rows.sources.parquet.footer import (
+    ParquetFooter,
+    check_row_group,
+    check_same_file,
+    first_line,
+    footer_fault,
+    footer_or_unfit,
+    identity_without,
+    is_damage,
+    open_bytes,
+    read_footer,
+)
 from redrive.rows.sources.parquet.rows import rows_of
 from redrive.rows.sources.parquet.unfit_values import see_that_it_was_edited
 from redrive.rows.sources.source import Misfit, Reading
@@ -28,8 +35,6 @@ with require_extra("rows"):
 # Decoded at a time, whatever the batch: so a fault costs the same rows whichever way they are read.
 _PIECE = 8_192
 _RAW = {"file", "row_group", "row", "rows"}
-_SAMPLES = 256
-_REPLACE = "Replace the file by a whole one"
 
 
 def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
@@ -81,11 +86,11 @@ class Parquet:
         names = names_of(identity["files"])
         partitions = partitions_of(names, self._files.patterns)
 
-        def look(name: str) -> _Footer:
-            return _footer(name, self._columns, besides=partitions.get(name, {}))
+        def look(name: str) -> ParquetFooter:
+            return read_footer(name, self._columns, besides=partitions.get(name, {}))
 
         check_that_one_is_good(names, look)
-        footers = [_footer_or_odd(name, look, names) for name in names]
+        footers = [footer_or_unfit(name, look, names) for name in names]
         if self._columns is not None:
             wanted = self._columns
             partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
@@ -105,8 +110,8 @@ class Parquet:
             see_that_it_was_edited(raw, context or {})
             return dict(raw)
         try:
-            _see_that_it_is_the_same(raw, context)
-            footer = _footer(raw["file"], self._columns, besides=partition_in(context))
+            check_same_file(raw, context)
+            footer = read_footer(raw["file"], self._columns, besides=partition_in(context))
             return _rows_again(footer, raw["row"] - 1, raw["rows"])
         except SourceError as error:
             raise ValueError(str(error)) from error  # the fault of this letter: others may be of another file
@@ -115,7 +120,7 @@ class Parquet:
 class ParquetReading:
     """See `Reading`."""
 
-    def __init__(self, footers: Sequence[_Footer], position: Mapping[str, Any] | None, fit: FileFitCheck) -> None:
+    def __init__(self, footers: Sequence[ParquetFooter], position: Mapping[str, Any] | None, fit: FileFitCheck) -> None:
         good = {footer.columns: footer.name for footer in footers if not footer.odd}
         fitting = [columns for columns, name in good.items() if fit.objection(name, columns) is None]
         self.columns: tuple[str, ...] | None = _in_common(fitting or list(good))
@@ -212,33 +217,16 @@ class ParquetReading:
         return next(self._pieces, None)
 
 
-class _Footer(NamedTuple):
-    """What a file says of itself."""
-
-    name: str
-    columns: tuple[str, ...]
-    """Those that are wanted."""
-    rows: int
-    whole: bool
-    """Whether they are all there are."""
-    renamed: tuple[str, ...] | None = None
-    """What all columns are called here, where one of them has no name."""
-    odd: SourceError | None = None
-    """Why the file is set aside."""
-    version: os.stat_result | None = None
-    """The file that says so."""
-
-
 class _OpenFile:
     """A file while it is read."""
 
-    def __init__(self, footer: _Footer) -> None:
+    def __init__(self, footer: ParquetFooter) -> None:
         self._name = footer.name
         self._columns = list(footer.columns)
         self._renamed = footer.renamed
         self._only = None if footer.whole or footer.renamed else self._columns
         self._version = FileVersion(footer.name)
-        self._bytes = _bytes_of(footer.name)
+        self._bytes = open_bytes(footer.name)
         self._damaged: list[int] | None = None
         try:
             self._version.check_path()
@@ -293,9 +281,9 @@ class _OpenFile:
                     table = table.rename_columns(self._renamed) if self._renamed else table
                     yield table.slice(max(0, row - at + len(piece))).select(self._columns)
         except (pa.ArrowException, OSError) as error:
-            if not _is_damage(error):
+            if not is_damage(error):
                 raise
-            fault = _first_line(error)
+            fault = first_line(error)
         self._version.check()
         first = max(at, row)
         if first < end:
@@ -311,12 +299,12 @@ class _OpenFile:
         "without" names the row groups that are left out; where it is missing, only that of the letter is.
         """
         metadata = self._file.metadata
-        _check_footer(self._name, metadata, group)
+        check_row_group(self._name, metadata, group)
         if self._damaged is None:
             self._damaged = [one for one in range(metadata.num_row_groups) if self._is_damaged(one)]
             self._version.check()
         damaged = sorted({group, *self._damaged})
-        identity = _identity(self._name, metadata, damaged)
+        identity = identity_without(self._name, metadata, damaged)
         return identity if damaged == [group] else {**identity, "without": damaged}
 
     def _is_damaged(self, group: int) -> bool:
@@ -328,13 +316,13 @@ class _OpenFile:
             for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
                 rows += len(piece)
         except (pa.ArrowException, OSError) as error:
-            if not _is_damage(error):
+            if not is_damage(error):
                 raise
             return True
         return bool(rows < metadata.row_group(group).num_rows)
 
 
-def _rows_again(footer: _Footer, first: int, rows: int) -> list[Record]:
+def _rows_again(footer: ParquetFooter, first: int, rows: int) -> list[Record]:
     """The rows of a row group that was damaged, where the file has been replaced by a whole one."""
     found: list[Record] = []
     with _OpenFile(footer) as file:
@@ -350,121 +338,5 @@ def _rows_again(footer: _Footer, first: int, rows: int) -> list[Record]:
     raise ValueError(f"{footer.name} has {first + len(found)} rows, and those asked for end at {first + rows}")
 
 
-def _footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[str] = ()) -> _Footer:
-    """Read what a file says of itself; of the wanted `columns` it may lack those that are `besides`."""
-    try:
-        version = os.stat(name)
-        with _bytes_of(name) as data:
-            file = pq.ParquetFile(data)
-            names, rows = file.schema_arrow.names, file.metadata.num_rows
-            check_names(file.schema_arrow)
-            of_groups = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
-    except FileNotFoundError:
-        raise SourceError(f"there is no file {name}") from None
-    except (pa.ArrowException, OSError) as error:
-        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
-            raise
-        raise SourceError(f"{name} is no Parquet file, or not a whole one: {_first_line(error)}") from error
-    except UnicodeDecodeError:
-        raise SourceError(f"{name} has a damaged footer: a name in it is not UTF-8. {_REPLACE}") from None
-    if sum(of_groups) != rows or min(of_groups, default=0) < 0:
-        raise SourceError(
-            f"{name} has a damaged footer: {rows:,} rows, and {sum(of_groups):,} in row groups. {_REPLACE}"
-        )
-    for one in names:
-        if names.count(one) > 1:
-            raise SourceError(f"{name} has the column {one} twice")
-    renamed = unique_names(names) if "" in names else None  # as the columns of a CSV file are
-    names = renamed or names
-    if columns is not None:
-        columns = tuple(one for one in columns if one in names or one not in besides)
-        if not columns:
-            raise SourceError(f"columns must name one that is in {name} itself, such as {names[0]}")
-    for one in columns or ():
-        if one not in names:
-            raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
-    return _Footer(name, columns or tuple(names), rows, columns is None, renamed, version=version)
-
-
-def _is_damage(error: BaseException) -> bool:
-    """Return whether an error is the fault of a file, not of the disk or of the memory."""
-    return not isinstance(error, MemoryError) and getattr(error, "errno", None) is None
-
-
-def _check_footer(name: str, metadata: Any, group: int) -> None:
-    if fault := footer_fault(metadata, group):
-        raise SourceError(f"{name} has a damaged footer: {_first_line(fault)}. {_REPLACE}")
-
-
-def _identity(name: str, metadata: Any, damaged: Sequence[int]) -> dict[str, Any]:
-    """What tells a file from others, with nothing of its damaged row groups."""
-    size = os.stat(name).st_size
-    ranges = [_bytes_of_group(metadata, group) for group in damaged]
-    return {
-        "size": size,
-        "footer": _footer_digest(name),
-        "rest": content(name, size, samples=_SAMPLES, without=ranges),
-    }
-
-
-def _bytes_of_group(metadata: Any, group: int) -> tuple[int, int]:
-    columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
-    starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
-    ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
-    return min(starts, default=0), max(ends, default=0)
-
-
-def _footer_digest(name: str) -> str:
-    """Digest the footer, which holds sizes, places and statistics of all row groups."""
-    with open(name, "rb") as file:
-        file.seek(-8, os.SEEK_END)
-        length = int.from_bytes(file.read(4), "little")
-        file.seek(-8 - length, os.SEEK_END)
-        return blake2b(file.read(length), digest_size=16).hexdigest()
-
-
-def _see_that_it_is_the_same(raw: Mapping[str, Any], context: Mapping[str, Any] | None) -> None:
-    """Raise ValueError unless the file is the one of which a row group was damaged."""
-    name, expected = raw["file"], (context or {}).get("file")
-    if not isinstance(expected, Mapping):
-        raise ValueError(
-            f"the letter does not say which {name} it is of, because an older version wrote it: run the pipeline over "
-            "the file of that day, then discard the letter"
-        )
-    _footer(name, None)  # there is such a file, and it is one of Parquet
-    with _bytes_of(name) as data:
-        metadata = pq.ParquetFile(data).metadata
-    damaged = expected.get("without", [raw["row_group"]])  # a letter of an older version, or the only one
-    if _footer_digest(name) == expected.get("footer") and max(damaged) < metadata.num_row_groups:
-        for group in damaged:
-            _check_footer(name, metadata, group)
-        found = _identity(name, metadata, damaged)
-        if found == {key: value for key, value in expected.items() if key != "without"}:
-            return
-    raise ValueError(
-        f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "
-        "that file there and replay again. If the sink has a key, you can also run the pipeline over the file and "
-        "discard the letter; a sink that appends would get the other rows of it twice"
-    )
-
-
-def _footer_or_odd(name: str, look: Callable[[str], _Footer], names: Sequence[str]) -> _Footer:
-    try:
-        return look(name)
-    except SourceError as error:
-        if not is_odd(name, error, names):
-            raise
-        return _Footer(name, (), 0, whole=True, odd=error)
-
-
-def _bytes_of(name: str) -> Any:
-    return pa.OSFile(name)  # a name alone might be taken for a URL
-
-
 def _in_common(columns: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(name for name in columns[0] if all(name in others for others in columns[1:]))
-
-
-def _first_line(error: BaseException | str) -> str:
-    said = str(error).strip().splitlines()
-    return said[0] if said else type(error).__name__

@@ -98,7 +98,7 @@ def open_database(url: URL, *, is_shared: bool = False) -> Database:
     backend = url.get_backend_name()
     if backend in _FILES and not _is_no_file(url) and not Path(url.database or "").is_file():
         raise SourceError(f"there is no database {url.database}")  # opening it would make an empty one
-    return _Duck(url, is_shared=is_shared) if backend == "duckdb" else _Alchemy(url)
+    return _DuckdbDatabase(url, is_shared=is_shared) if backend == "duckdb" else _SqlalchemyDatabase(url)
 
 
 def steadily(work: Callable[[], T]) -> T:
@@ -142,7 +142,7 @@ def _is_no_file(url: URL) -> bool:
     return url.database in {None, "", ":memory:"} or str(url.database).startswith("file:")
 
 
-class _Alchemy:
+class _SqlalchemyDatabase:
     """Any database that SQLAlchemy has a dialect for."""
 
     def __init__(self, url: URL) -> None:
@@ -218,7 +218,7 @@ def _keep_intervals(connection: Any, _: Any) -> None:
     connection.adapters.register_loader("interval", Interval)
 
 
-class _Duck:
+class _DuckdbDatabase:
     """DuckDB, by its own connection: it has no dialect that comes with SQLAlchemy."""
 
     def __init__(self, url: URL, *, is_shared: bool) -> None:

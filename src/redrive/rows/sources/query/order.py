@@ -1,16 +1,21 @@
-"""Checks that a database compares the rows of a query as it sorts them: no page passes over a row of the next one.
+"""The order of a query's rows: checks that the database sorts as it compares, and stores places in it.
 
-A page begins behind the last row of the one before. To the database texts may be equal that are not: a collation
-ignores case, or spaces at their end. And it may compare a value that it gave by other rules than those by which it
-sorts, such as a number that the driver has rounded.
+A place is a watermark and a key. It is stored as JSON, and the watermark of a new run is moved back by the lag, for
+rows that were committed late.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
+from uuid import UUID
 
+import orjson
 from sqlalchemy import Select
 
 from redrive.classify.signals import is_interrupt
@@ -19,6 +24,14 @@ from redrive.model.calls import Kind
 from redrive.rows.batch import Record
 from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.keyset import IS_BEHIND, Keyset
+from redrive.store.encoding import decode, encode
+
+_JSON_TYPES = (str, int, float, Decimal, date, time, timedelta, UUID, bytes)
+_DAY = timedelta(days=1)
+# As SQLite's own functions, Python and most programs write a time. What follows the seconds' fraction is a zone, which
+# must be the same in every row for the order of the texts to be that of the times.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)([T ])(\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(\D.*)?")
 
 
 class QueryPage(NamedTuple):
@@ -122,3 +135,67 @@ def _place(record: Record, names: Sequence[str]) -> list[Any]:
 
 def _named(names: Sequence[str], values: Sequence[Any]) -> str:
     return ", ".join(f"{name} {shown(value)}" for name, value in dict(zip(names, values, strict=True)).items())
+
+
+def kept(values: Sequence[Any], columns: Sequence[str]) -> list[Any]:
+    """Values of a position, as JSON that gives them back."""
+    plain = [_plain(value, column) for value, column in zip(values, columns, strict=True)]
+    found: list[Any] = orjson.loads(encode(plain))
+    return found
+
+
+def given_back(position: Any) -> Any:
+    """What was kept."""
+    return decode(orjson.dumps(position))
+
+
+def _plain(value: Any, column: str) -> Any:
+    if isinstance(value, memoryview | bytearray):
+        return bytes(value)
+    if not isinstance(value, _JSON_TYPES):
+        raise SourceError(
+            f"{column} is of the type {type(value).__name__}, which no position can hold: cast it to text in the SQL"
+        )
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        with suppress(OverflowError):  # a driver's own zones would not come back as such
+            return value.astimezone(UTC)
+    return value
+
+
+def stepped_back(value: Any, lag: timedelta, column: str) -> Any:
+    """A watermark that is `lag` earlier: a time, or a number that counts seconds."""
+    try:
+        if isinstance(value, datetime):
+            return (value.astimezone(UTC) if value.tzinfo else value) - lag  # a zone's own clock may jump
+        if isinstance(value, date):
+            return value - _whole_days(lag)
+        if isinstance(value, int):
+            return value - -(-lag // timedelta(seconds=1))
+        if isinstance(value, float):
+            return value - lag.total_seconds()
+        if isinstance(value, Decimal):
+            return value - Decimal(lag // timedelta(microseconds=1)) / 1_000_000
+        if isinstance(value, str):
+            return _text_stepped_back(value, lag)
+    except (ValueError, OverflowError):
+        pass
+    raise SourceError(f"lag needs a watermark that is a time or a number of seconds, and {column} is {value!r}")
+
+
+def _text_stepped_back(text: str, lag: timedelta) -> str:
+    """The same way of writing, so that the texts compare as the times do. What is cut off makes it earlier still."""
+    found = _TIME.fullmatch(text)
+    if found is None and _DATE.fullmatch(text):
+        return (date.fromisoformat(text) - _whole_days(lag)).isoformat()
+    if found is None:
+        raise ValueError(text)
+    day, between, clock, fraction, zone = found.groups()
+    earlier = datetime.fromisoformat(f"{day}T{clock}.{fraction[:6]:0<6}" if fraction else f"{day}T{clock}") - lag
+    written = earlier.isoformat(between, "minutes" if clock.count(":") == 1 else "seconds")
+    if fraction:
+        written += f".{earlier.microsecond:06}000"[: len(fraction) + 1]
+    return written + (zone or "")
+
+
+def _whole_days(lag: timedelta) -> timedelta:
+    return timedelta(days=-(-lag // _DAY))

@@ -1,8 +1,13 @@
-"""A file of a glob that cannot be read like the others: it is set aside as one letter, and the others are read."""
+"""Files that cannot be read: of another format, or set aside because they do not fit the other files of a glob.
+
+A file that is set aside becomes one letter, and the other files are read. Used by the sources of files.
+"""
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,11 +17,52 @@ from redrive.model.letters import ErrorType
 from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources.files import identity
 from redrive.rows.sources.files.files import DamagedFile
-from redrive.rows.sources.files.version import ChangedFile
+from redrive.rows.sources.files.identity import ChangedFile
 from redrive.rows.sources.source import Misfit
 
+START = 4_096  # bytes that show what a file is; a page may begin with empty lines
+ONE_OBJECT_PER_LINE = "Write one object per line, for an array as with jq -c '.[]'"
+_HTML = re.compile(rb"\A\s*<(?:!--|(?:!doctype html|html|head|body|title|meta|script|style|table)\b)", re.IGNORECASE)
+_XML = re.compile(rb"\A\s*<(?:\?xml|!doctype)\b", re.IGNORECASE)
+_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|\0\0\xfe\xff|(?:[\t\n\r -~]\0){4}|(?:\0[\t\n\r -~]){4}")
 _RECORD = frozenset({"path", "size", "mtime", "digest", "reason"})
 _SAMPLES = 256
+
+
+def refuse_markup(name: str, start: bytes, expected: str) -> None:
+    """Raise SourceError where a file begins as HTML or XML does.
+
+    Args:
+        expected: the format the file is read as: "CSV".
+    """
+    if _HTML.match(start):
+        raise SourceError(
+            f"{name} is an HTML page, not {expected}: it may be the error page of a download; fetch the file again"
+        )
+    if _XML.match(start):
+        raise SourceError(f"{name} is an XML file, not {expected}: convert it to {expected} first")
+
+
+def refuse_utf_16(name: str, start: bytes) -> None:
+    """Raise SourceError where a file begins as UTF-16 or UTF-32 does."""
+    if not _UTF_16.match(start):
+        return
+    is_wide = start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))
+    found = "UTF-32" if is_wide else "UTF-16"
+    raise SourceError(f"{name} is {found}: convert it to UTF-8 first, as with iconv -f {found} -t UTF-8")
+
+
+def refuse_json_document(name: str, start: bytes) -> None:
+    """Raise SourceError where a file begins as JSON over several lines does.
+
+    Its last object may stand on a line by itself, so that not every line would be rejected.
+    """
+    first, *rest = [line.strip() for line in start.splitlines() if line.strip()][:2] or [b""]
+    is_array = first == b"[" or (first.startswith(b"[{") and first.endswith(b","))
+    is_object = first == b"{" and bool(rest) and rest[0].startswith(b'"')
+    if is_array or is_object:
+        kind = "array" if is_array else "object"
+        raise SourceError(f"{name} is a JSON {kind} over several lines, not NDJSON. {ONE_OBJECT_PER_LINE}")
 
 
 def is_odd(name: str, error: SourceError, names: Sequence[str]) -> bool:

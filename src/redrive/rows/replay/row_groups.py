@@ -1,16 +1,25 @@
-"""Records of a replay, each with the fields that it has itself: what a neighbour has does not set a column to NULL."""
+"""Rows of a replay in groups of the same columns, and the order in which rows of one key count.
+
+Each record keeps only the fields that it has itself: a field that only another record has does not set a column to
+NULL.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
 
 from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 from redrive.rows.prepare import Preparation
+from redrive.rows.sinks.mode import WriteMode
+from redrive.rows.sinks.sink import ComparesKeys, Sink
 from redrive.rows.transform import BadBatch
+from redrive.rows.write.dedup import KeyContest, WriteRounds
 
 
 def sift(preparation: Preparation, records: Sequence[Record]) -> tuple[list[Outgoing], list[Refused]]:
@@ -82,3 +91,48 @@ def _joined(pieces: Sequence[Outgoing]) -> Outgoing:
         maps=first.maps,
         of_text=first.of_text,
     )
+
+
+class RowPlace(NamedTuple):
+    """Where a row is: its group, and its place there."""
+
+    group: int
+    place: int
+
+
+def order_rows(
+    groups: Sequence[Outgoing], preparation: Preparation, mode: WriteMode | None, runs: Sequence[UUID | None]
+) -> list[RowPlace]:
+    """Return all rows so that of those of one key the last one counts."""
+    slots = [RowPlace(number, place) for number, group in enumerate(groups) for place in range(len(group))]
+    slots.sort(key=lambda slot: groups[slot.group].origin[slot.place])
+    if preparation.rule == "last" or not runs or (mode is not None and mode.compares):
+        return slots
+    # The first of its run, and of the newest run.
+    newest = {run: place for place, run in enumerate(runs)}
+    rank = [place if run is None else newest[run] for place, run in enumerate(runs)]
+    ranks = [rank[groups[slot.group].origin[slot.place]] for slot in slots]
+    return [slots[at] for at in sorted(range(len(slots)), key=lambda at: (ranks[at], -at))]
+
+
+def join_groups(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[RowPlace]) -> Outgoing:
+    """Return the rows of all groups in their order, with the key at least."""
+    if len(groups) == 1:
+        rows = groups[0].take([slot.place for slot in slots])
+    else:
+        of_groups = [list(zip(*(group.values(name) for name in sink.key), strict=True)) for group in groups]
+        origins = [groups[slot.group].origin[slot.place] for slot in slots]
+        rows = Outgoing(sink.key, origins, tuples=[of_groups[slot.group][slot.place] for slot in slots])
+        rows.of_text = groups[0].of_text
+    if isinstance(sink, ComparesKeys):
+        rows.keys = sink.compared_keys(rows)
+    return rows
+
+
+def choose_contest(sink: Sink, rows: Outgoing, mode: WriteMode | None) -> KeyContest | WriteRounds:
+    """Return which of several letters of one key is sent. Where the sink refuses it, the one before it is written."""
+    if mode is not None and mode.newer:
+        return WriteRounds(rows, sink.key)  # the sink compares all of them
+    if mode is not None and mode.on_conflict == "ignore":
+        return KeyContest(rows, sink.key, "first")  # as between runs, where the row that is there stays
+    return KeyContest(rows, sink.key, "last")

@@ -1,5 +1,6 @@
-"""The distinct keys that a run has written, counted by its writer if later rows overwrite earlier rows of a key.
+"""The keys that a run has written, used by its writer to find and count rows of a key that was written before.
 
+`KeysSeen` is used if no key may be written twice. `DistinctKeys` counts if later rows overwrite earlier rows of a key:
 `written` is the number of rows in the sink, so a key of several batches counts once, and a deleted key does not count.
 Each batch stores the keys whose state it changed: a key is in the sink if an odd number of batches has it. Keys are
 stored as hashes of eight bytes. In a run with ten million rows, two keys share a hash with a probability of about one
@@ -9,15 +10,16 @@ in 400,000, and then the count is off by one. Only counts depend on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import Connection, select
 
 from redrive.rows.batch import Outgoing
-from redrive.rows.write.dedup_store import digest_of
 from redrive.store.database import Database
-from redrive.store.schema import run_key_blocks
+from redrive.store.schema import run_key_blocks, run_keys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,9 +30,56 @@ if TYPE_CHECKING:
 else:
     Hashes = Any
 
+_AT_ONCE = 500  # parameters of one statement: SQLite and PostgreSQL both take many more
 MOST = 20_000_000
 """Maximum number of stored keys: 160 MB. Beyond it, every written row counts."""
 _SEED = 7
+
+
+def digest_of(key: tuple[Any, ...]) -> bytes:
+    """Return a key as sixteen bytes."""
+    # Numbers that are equal are one key, whatever type they have and however many zeros.
+    normalized = tuple(
+        _normalize_number(Decimal(part)) if isinstance(part, int | float | Decimal) else part for part in key
+    )
+    return blake2b(repr(normalized).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _normalize_number(number: Decimal) -> Decimal:
+    return number.normalize() if number else Decimal(0)
+
+
+class KeysSeen:
+    """The keys of a run in the store, saved with the checkpoint, so that a resumed run knows them."""
+
+    def __init__(self, database: Database, run_id: UUID, key: Sequence[str]) -> None:
+        self._database = database
+        self._run_id = run_id
+        self._key = tuple(key)
+
+    def digests(self, rows: Outgoing) -> list[bytes]:
+        """Return the keys of rows, each as sixteen bytes."""
+        rows = rows.keyed
+        parts = zip(*(rows.values(name) for name in self._key), strict=True)
+        return [digest_of(key) for key in parts]
+
+    def known(self, connection: Connection, digests: Sequence[bytes]) -> set[bytes]:
+        """Return the keys that the run has written before."""
+        known_digests: set[bytes] = set()
+        for start in range(0, len(digests), _AT_ONCE):
+            is_listed = run_keys.c.key_digest.in_(digests[start : start + _AT_ONCE])
+            known_digests.update(
+                connection.execute(
+                    select(run_keys.c.key_digest).where(run_keys.c.run_id == self._run_id, is_listed)
+                ).scalars()
+            )
+        return known_digests
+
+    def add(self, connection: Connection, digests: Sequence[bytes]) -> None:
+        """Store keys, in the transaction that moves the checkpoint."""
+        if digests:
+            new = self._database.dialect.insert(run_keys).on_conflict_do_nothing()
+            connection.execute(new, [{"run_id": self._run_id, "key_digest": digest} for digest in digests])
 
 
 class DistinctKeys:
@@ -116,7 +165,7 @@ class DistinctKeys:
 
 def _hash_frame(frame: pl.DataFrame) -> Hashes | None:
     try:
-        return frame.select(_normalize(column) for column in frame).hash_rows(_SEED).to_numpy()
+        return frame.select(_normalize_column(column) for column in frame).hash_rows(_SEED).to_numpy()
     except Exception:  # a type that polars does not hash
         return None
 
@@ -149,7 +198,7 @@ def _hash_columns(columns: Sequence[Sequence[Any]]) -> Hashes:
     return hashes
 
 
-def _normalize(column: pl.Series) -> pl.Series:
+def _normalize_column(column: pl.Series) -> pl.Series:
     """Return a column in which equal numbers are equal, whatever their type and decimal places in this batch."""
     import polars as pl
 

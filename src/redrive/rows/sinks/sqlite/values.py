@@ -1,21 +1,31 @@
-"""Numbers in SQLite. By the name of its type, a column makes numbers of texts, or texts of numbers, without a report.
+"""Keys and numbers as SQLite stores them: by the affinity of the column and the collation of its index.
 
-A column of numbers also takes any text, and keeps 15 digits of a number that is not an integer. A column called DATE,
-STRING or UUID makes a number of "007" and "1e5". Values that would be changed are rejected here.
+By the name of its type, a column converts texts to numbers, or numbers to texts, without an error. A column of numbers
+also takes any text, and keeps 15 digits of a number that is not an integer. A column called DATE, STRING or UUID makes
+a number of "007" and "1e5". Values that would be changed are rejected here.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from decimal import Decimal
 from math import isfinite
 from typing import Any
+from uuid import UUID
 
-from redrive.rows.sinks.exact.decimals import number_of
+from redrive.rows.batch import Outgoing
+from redrive.rows.sinks.exact.capacity import number_of
 from redrive.rows.sinks.exact.values import is_held
-from redrive.rows.sinks.sqlite.keys import affinity
+from redrive.rows.sinks.keys import KeyKind
+from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_text
 
+_AFFINITIES = (("INT", "INTEGER"), ("CHAR|CLOB|TEXT", "TEXT"), ("BLOB|^$", "BLOB"), ("REAL|FLOA|DOUB", "REAL"))
+_UNSENDABLE = (sqlite3.Error, OverflowError, UnicodeEncodeError)
 _NUMBERS = re.compile("INT|REAL|FLOA|DOUB|NUMERIC|DECIMAL|NUMBER", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 # What SQLite takes for a number; Python also takes digits of other scripts, underscores and "nan".
@@ -24,6 +34,67 @@ _SAME_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _EXACT_DIGITS = 15
 _SHORT = _EXACT_DIGITS  # a text of this length cannot have more digits
 _WHOLE_IN_FLOAT = 2**53
+
+
+def affinity(kind: str) -> str:
+    """Return what SQLite makes of values in a column of this declared type."""
+    return next((name for part, name in _AFFINITIES if re.search(part, kind.strip(), re.IGNORECASE)), "NUMERIC")
+
+
+def kind_of(kind: str, collation: str) -> KeyKind:
+    """Return the kind of a key column of this declared type."""
+    found = affinity(kind)
+    if found == "INTEGER":
+        return KeyKind.INTEGER
+    return KeyKind.TEXT if found == "TEXT" and collation == "BINARY" else KeyKind.OTHER
+
+
+def ask(rows: Outgoing, kinds: Sequence[str], rules: Sequence[Rules], collations: Mapping[str, str]) -> list[list[Any]]:
+    """See `keys.Ask`. SQLite itself converts the values, in a table of its own: that needs no lock on the file."""
+    raw = [rows.values(name) for name in rows.columns]
+    columns: list[Sequence[Any]] = list(raw)
+    bad = adapt_columns(columns, rules)
+    affinities = [affinity(kind) for kind in kinds]
+    names = ", ".join(f"k{at} {name}" for at, name in enumerate(affinities))
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(f"CREATE TABLE keys (place INTEGER PRIMARY KEY, {names})")
+        insert = f"INSERT INTO keys VALUES (?{', ?' * len(columns)})"
+        sent = [(place, *key) for place, key in enumerate(zip(*columns, strict=True)) if place not in bad]
+        connection.execute("BEGIN")
+        try:
+            connection.executemany(insert, sent)
+        except _UNSENDABLE:
+            connection.execute("DELETE FROM keys")
+            for one in sent:
+                try:
+                    connection.execute(insert, one)
+                except _UNSENDABLE:
+                    continue  # the table will not take it either
+        found = {place: key for place, *key in connection.execute("SELECT * FROM keys")}
+    folded = [collations.get(name.lower(), "BINARY") for name in rows.columns]
+    return [
+        [
+            _compared(found[place][at], affinities[at], folded[at]) if place in found else value
+            for place, value in enumerate(values)
+        ]
+        for at, values in enumerate(raw)
+    ]
+
+
+def _compared(value: Any, affinity: str, collation: str) -> Any:
+    """A value that equals another where SQLite says so."""
+    if isinstance(value, float):  # an integer and a float are equal where their values are
+        return int(value) if value.is_integer() else str(value)
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    if not isinstance(value, str):
+        return value
+    if collation == "NOCASE":  # of the letters from A to Z alone
+        value = value.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+    elif collation == "RTRIM":
+        value = value.rstrip(" ")
+    # Where a text and a number may stand side by side, they are told apart.
+    return f"'{value}'" if affinity == "BLOB" else value
 
 
 def holds_numbers(kind: str) -> bool:
@@ -148,3 +219,45 @@ def _fault(value: Any, kind: str, made: str) -> str | None:
     if _is_short(number):
         return f"is beyond the range of numbers in a column of type {kind}"
     return f"has more digits than SQLite keeps in a column of type {kind}; a TEXT column keeps them all"
+
+
+def _adapt_float(number: float) -> float:
+    if math.isnan(number):
+        raise ValueError("NaN would become NULL")
+    return number
+
+
+def _adapt_decimal(number: Decimal) -> str:
+    if number.is_nan():
+        raise ValueError("NaN is not kept as a number")
+    return f"{number:f}"
+
+
+# SQLite has five types; what is none of them is kept as text that sorts and compares as the value does.
+VALUES: Rules = {
+    **NESTED,
+    dt.datetime: lambda moment: moment.isoformat(" "),
+    dt.date: dt.date.isoformat,
+    dt.time: dt.time.isoformat,
+    dt.timedelta: str,
+    Decimal: _adapt_decimal,
+    float: _adapt_float,
+    UUID: str,
+}
+
+_NUMBER_RULES: Rules = {**VALUES, Decimal: number_text}
+
+# A text has room for more than 64 bits, and SQLite itself would write 15 digits of a float.
+_TEXT_RULES: Rules = {**VALUES, bool: json_text, int: str, float: lambda number: repr(_adapt_float(number))}
+
+UNSENDABLE = (OverflowError, UnicodeEncodeError)
+
+
+def rules_of(kind: str) -> Rules:
+    """Return what becomes of values in a column of this declared type."""
+    match affinity(kind):
+        case "TEXT":
+            return _TEXT_RULES
+        case "BLOB":
+            return VALUES
+    return _NUMBER_RULES
