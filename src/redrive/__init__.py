@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from redrive.calls.retry import retry
     from redrive.calls.service import Service
     from redrive.classify.classifier import Classifier
-    from redrive.dlq.schedule import Schedule
+    from redrive.dlq.replay.schedule import Schedule
     from redrive.errors import (
         CircuitOpen,
         Discard,
@@ -120,7 +120,7 @@ _HOMES = {
     "Report": "model.runs",
     "Retry": "policy.retry",
     "RetryBudget": "policy.budget",
-    "Schedule": "dlq.schedule",
+    "Schedule": "dlq.replay.schedule",
     "Service": "calls.service",
     "Store": "store.store",
     "Timeout": "policy.timeout",

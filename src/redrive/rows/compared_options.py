@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from redrive.dlq.insert.digests import Digests
+from redrive.dlq.insert.identity import Digests
 from redrive.dlq.insert.row_builder import storable
 from redrive.rows.prepare import OnDuplicate
 from redrive.rows.sinks.mode import WriteMode
