@@ -21,10 +21,10 @@ from redrive.dlq.queries import in_parts, snapshot
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
 from redrive.model.letters import OPEN, Imported
-from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.encoding import decode, encode
 from redrive.store.schema import causes, letters
+from redrive.store.schema.columns import utc_text
 from redrive.store.sql import in_ids
 
 FORMAT = 1

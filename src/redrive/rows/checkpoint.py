@@ -39,10 +39,8 @@ from redrive.rows.sinks.sink import Appends
 from redrive.rows.sources.files.files import with_new_files
 from redrive.rows.sources.source import Incremental, Replaceable, Source
 from redrive.store.database import Database
-from redrive.store.lease import renewed
-from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
-from redrive.store.repositories.known_runs import count_rows, register_start
-from redrive.store.repositories.runs import columns_of, counts_of
+from redrive.store.lease import begin_work, end_work, is_owner_dead, new_owner, renewed
+from redrive.store.repositories.runs import columns_of, count_rows, counts_of, register_start
 from redrive.store.schema import checkpoints, letters, run_key_blocks, run_keys, runs
 
 LEASE = timedelta(seconds=60)

@@ -20,9 +20,9 @@ from redrive.dlq.edit.corrections import diff
 from redrive.dlq.insert.identity import PREFIX
 from redrive.dlq.insert.row_builder import key_text
 from redrive.model.letters import ABSENT, Letter, Status
-from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.schema import letters, runs
+from redrive.store.schema.columns import utc_text
 from redrive.store.sql import in_ids
 
 StoredTexts = Callable[[str], tuple[str, ...]]

@@ -17,11 +17,11 @@ from redrive.dlq.insert.match import RowThatCounts, match
 from redrive.dlq.insert.row_builder import LetterRowBuilder
 from redrive.errors import StoreError
 from redrive.model.letters import OPEN, NewLetter, Stored
-from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.dialects.dialect import LetterRow
 from redrive.store.encoding import decode, is_same
 from redrive.store.schema import causes, letter_audit, letters
+from redrive.store.schema.columns import utc_text
 
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat

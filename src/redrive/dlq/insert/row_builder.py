@@ -16,9 +16,9 @@ from redrive.dlq.insert.identity import Digests, LetterIdentity
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.model.letters import GENERATED_KEY, INCOMPLETE, ErrorType, NewLetter
-from redrive.store.column_types import utc_text
 from redrive.store.dialects.dialect import LetterRow
 from redrive.store.encoding import TOO_DEEP, canonical, decode, encode
+from redrive.store.schema.columns import utc_text
 
 _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000
