@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from redrive import rows
     from redrive.calls.service import Service, retry
     from redrive.classify.classifier import Classifier
-    from redrive.dlq.schedule import Schedule
+    from redrive.dlq.replay.schedule import Schedule
     from redrive.errors import (
         CircuitOpen,
         Discard,
@@ -116,7 +116,7 @@ _HOMES = {
     "Report": "model.runs",
     "Retry": "policy.retry",
     "RetryBudget": "policy.retry",
-    "Schedule": "dlq.schedule",
+    "Schedule": "dlq.replay.schedule",
     "Service": "calls.service",
     "Store": "store.store",
     "Timeout": "policy.retry",

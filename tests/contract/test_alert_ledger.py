@@ -14,7 +14,7 @@ from redrive.alerts.lifecycle.repository import AlertRepository
 from redrive.alerts.lifecycle.rows import record_of
 from redrive.errors import AlertError
 from redrive.model.alerts import AlertStatus, Facts, SendStatus, Severity, Subject, What
-from redrive.store.process_identity import end_work
+from redrive.store.lease import end_work
 from redrive.store.schema import alert_sends, gauges
 from tests.support.alerts import (
     EVERYTHING,

@@ -92,9 +92,9 @@ def test_a_lock_is_waited_for_only_so_long_and_asked_for_again(store, on_postgre
 
     flow.task(name="work", in_thread=True)(lambda: held.wait(PATIENCE))
     begun = eventually_running(flow, store)
-    before = store.database.repeats
+    before = store.database.retries
     holder = Beside(lambda: store.database.write(hold))
-    eventually(lambda: store.database.repeats > before)
+    eventually(lambda: store.database.retries > before)
     let_go.set()
     assert holder.join().error is None
     assert begun.join().report.status is FlowStatus.COMPLETE

@@ -24,8 +24,8 @@ from typer.testing import CliRunner
 import redrive
 from redrive.cli.app import app
 from redrive.cli.demo import as_typed
-from redrive.demo import directory as stage
 from redrive.demo import world
+from redrive.demo import world as stage
 from redrive.demo.outcome import look
 
 ROWS, BAD = 2_000, 60

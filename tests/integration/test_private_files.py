@@ -20,7 +20,7 @@ PROGRAM = """
 import logging, os, pathlib, subprocess, sys, time
 import redrive
 from redrive.cli.dlq.editor import edited_by_hand
-from redrive.demo.directory import set_up
+from redrive.demo.world import set_up
 from redrive.observe.log import attempt_log
 
 flow = redrive.Flow("big", workers=1)

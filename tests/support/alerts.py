@@ -10,7 +10,7 @@ from redrive.alerts.config.settings import AlertSettings, Channel
 from redrive.alerts.facts.snapshot import Judgement
 from redrive.model.alerts import Finding, Severity, Subject
 from redrive.store import lease
-from redrive.store.process_identity import begin_work, new_owner
+from redrive.store.lease import begin_work, new_owner
 
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 P1, P2, P3 = Severity.P1, Severity.P2, Severity.P3

@@ -42,7 +42,7 @@ from redrive.model.alerts import Alert
 from redrive.model.calls import Kind
 from redrive.store import lease
 from redrive.store.database import Database
-from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
+from redrive.store.lease import begin_work, end_work, is_owner_dead, new_owner
 from redrive.store.repositories.watches import WATCH, record_check
 
 LOG = logging.getLogger("redrive.watch")

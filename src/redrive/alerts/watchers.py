@@ -23,7 +23,7 @@ from redrive.alerts.facts.external_databases import server_of
 from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Subject
 from redrive.store import lease
 from redrive.store.dialects.dialect import Dialect
-from redrive.store.process_identity import begin_work, end_work, is_owner_dead
+from redrive.store.lease import begin_work, end_work, is_owner_dead
 from redrive.store.schema import leases
 
 _PREFIX = "watch settings:"

@@ -45,7 +45,7 @@ def demo(
     from redrive._internal.optional import require_extra
     from redrive.cli.demo_acts import DemoActs, set_aside
     from redrive.cli.demo_story import DemoNarration
-    from redrive.demo.directory import DemoDirectoryError, set_up
+    from redrive.demo.world import DemoDirectoryError, set_up
 
     if session.url is not None:
         raise CommandRefused(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.cli.progress import shown
 from redrive.cli.targets import load
-from redrive.demo import directory, outcome, world
+from redrive.demo import outcome, world
 from redrive.demo.outcome import DemoOutcome
 from redrive.errors import FlowStopped
 from redrive.model.tasks import FlowReport, FlowStatus
@@ -60,7 +60,7 @@ class DemoResult:
             self.rows == self.keys == self.vendor.read
             and self.settled.status is FlowStatus.COMPLETE
             and self.paid == world.MERCHANTS
-            and all(one.alert.is_over for one in self.after.told)
+            and all(one.alert.is_over for one in self.after.alerts)
         )
 
     def document(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class DemoActs:
         from redrive.testing import FaultyServer
 
         story = self._story
-        with _logged(directory.LOG), FaultyServer() as partner, FaultyServer() as bank_server:
+        with _logged(world.LOG), FaultyServer() as partner, FaultyServer() as bank_server:
             bank = world.Bank(bank_server)
             os.environ.update(PARTNER_URL=partner.url, BANK_URL=bank_server.url)
             story.partner(loaded := self._partner(partner), _happened())
@@ -219,7 +219,7 @@ class DemoActs:
         return report
 
     def _fix_the_account(self) -> tuple[FlowReport, str]:
-        accounts = Path(directory.ACCOUNTS)
+        accounts = Path(world.ACCOUNTS)
         before = accounts.read_text()
         world.write_accounts(accounts, **{world.MALFORMED: "DE8817"})
         self._story.fixed(accounts.name, before, accounts.read_text())

@@ -108,9 +108,9 @@ class DemoNarration:
         for cause in so_far.causes:
             self._entry("", f"{cause.count:6,}  {', '.join(cause.pipelines)}: {_shown(cause)}")
         self._entry("alerts", f"{counted(so_far.messages, 'message')}:")
-        for one in so_far.told:
+        for one in so_far.alerts:
             self._entry("", *self._told(one))
-        few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.told))
+        few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.alerts))
         rows = f"{counted(few, 'row')} among thousands of good ones"
         self._entry("no alert", f"{so_far.recovered:,} failures that recovered, and {rows};")
         self._entry("", f"one message for each error would have been {so_far.errors:,}")
@@ -157,9 +157,9 @@ class DemoNarration:
             )
             return
         after = came_to.after
-        over = sum(one.alert.is_over for one in after.told)
+        over = sum(one.alert.is_over for one in after.alerts)
         self._title("In the end")
-        self._line(f"   {over} of {counted(len(after.told), 'alert')} resolved; each channel was notified.")
+        self._line(f"   {over} of {counted(len(after.alerts), 'alert')} resolved; each channel was notified.")
         left = sum(cause.by_status.get("pending", 0) for cause in after.causes)
         self._line(f"   {counted(left)} left for you. All of it took {format_duration(seconds)}.")
         if not came_to.is_right:
@@ -198,7 +198,7 @@ class DemoNarration:
 
     def _alerts(self, so_far: DemoOutcome, *, otherwise: str = "no alert") -> None:
         """Those that are new since it was last asked."""
-        new = [one for one in so_far.told if one.alert.id not in self._known]
+        new = [one for one in so_far.alerts if one.alert.id not in self._known]
         for one in new:
             text, style = self._told(one)
             self._line(f"   → {text}", style)
@@ -253,8 +253,8 @@ def _shown(cause: Cause) -> str:
     return in_a_line(cause.message)
 
 
-def _is_about(told: AlertWithMessages, cause: Cause) -> bool:
-    return told.alert.subject.name in cause.pipelines
+def _is_about(each: AlertWithMessages, cause: Cause) -> bool:
+    return each.alert.subject.name in cause.pipelines
 
 
 def _judged(right: bool) -> str:

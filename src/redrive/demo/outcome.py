@@ -51,7 +51,7 @@ class DemoOutcome:
     services: tuple[ServiceState, ...]
     causes: tuple[Cause, ...]
     """The causes of what was quarantined, whatever the status of the letters."""
-    told: tuple[AlertWithMessages, ...]
+    alerts: tuple[AlertWithMessages, ...]
 
     @property
     def failed(self) -> int:
@@ -76,7 +76,7 @@ class DemoOutcome:
     @property
     def messages(self) -> int:
         """The number of messages that were delivered."""
-        return sum(len(alert.messages) for alert in self.told)
+        return sum(len(alert.messages) for alert in self.alerts)
 
     def document(self) -> dict[str, Any]:
         """Return the outcome as a JSON document."""
@@ -97,13 +97,13 @@ class DemoOutcome:
             ],
             "alerts": [
                 {
-                    "id": told.alert.id,
-                    "urgency": str(told.alert.urgency),
-                    "title": told.alert.title,
-                    "status": str(told.alert.status),
-                    "messages": [{"channel": send.channel, "what": str(send.what)} for send in told.messages],
+                    "id": each.alert.id,
+                    "urgency": str(each.alert.urgency),
+                    "title": each.alert.title,
+                    "status": str(each.alert.status),
+                    "messages": [{"channel": send.channel, "what": str(send.what)} for send in each.messages],
                 }
-                for told in self.told
+                for each in self.alerts
             ],
             "messages": self.messages,
             "errors": self.errors,
@@ -122,7 +122,7 @@ def look(store: Store) -> DemoOutcome:
         killed=tuple(dict.fromkeys(task.name for task, attempt in attempts if attempt.ended == _KILLED)),
         services=tuple(store.shared.services()),
         causes=tuple(store.dlq.causes(status=("pending", "escalated", "reprocessed", "discarded"))),
-        told=tuple(
+        alerts=tuple(
             AlertWithMessages(alert=alert, messages=_delivered(store, alert)) for alert in reversed(store.alerts.find())
         ),
     )

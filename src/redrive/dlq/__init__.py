@@ -1,1 +1,1 @@
-"""Dead letters: kept whole, grouped by cause, edited and driven again."""
+"""Dead letters: stored with their record, grouped by cause, edited and replayed."""

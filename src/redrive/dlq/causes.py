@@ -51,7 +51,7 @@ def find_causes(connection: Connection, chosen: Filter, *, limit: int | None, no
                 groups[row.fingerprint].add(row)
     wanted = STATUSES if chosen.status is None else cast("tuple[str, ...]", chosen.status)
     counts = {cause: sum(group.by_status[status] for status in wanted) for cause, group in groups.items()}
-    # A cause that only repeated itself in the span has no new letters and is still what fails today.
+    # A cause that was only seen again in the span has no new letters and is still what fails today.
     named = [cause for cause, count in counts.items() if count or (chosen.status is None and groups[cause].seen)]
     named.sort(key=lambda cause: (-counts[cause], -groups[cause].seen, cause))
     return _described(connection, {cause: groups[cause] for cause in named[:limit]}, counts, chosen, now)
@@ -116,7 +116,7 @@ def _same(chosen: Filter) -> Any:
 
 
 def _letter_by_letter(chosen: Filter, *, repeats: bool = True) -> Select[Any]:
-    """Counts of single letters; without their repeats where those are in the hours that are read beside it."""
+    """Counts of single letters; without later sightings where those are in the hours that are read beside it."""
     column = letters.c
     return (
         select(

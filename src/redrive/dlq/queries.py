@@ -36,7 +36,7 @@ def page(
     records: bool = True,
     longest: int | None = None,
 ) -> list[Letter]:
-    """One page: a letter that comes or goes meanwhile neither shifts nor repeats the others."""
+    """One page: a letter that comes or goes meanwhile does not shift the others."""
     order = letters.c.id.desc() if newest_first else letters.c.id
     # The ids first: an index holds them, where sorting whole letters would read every one of them.
     ids = select(letters.c.id).where(chosen.where()).order_by(order).limit(limit)
@@ -64,7 +64,7 @@ def snapshot(
 
 
 def in_parts(ids: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Ids, so many at a time."""
+    """Yield the ids in lists of at most `size`."""
     for start in range(0, len(ids), size):
         yield list(ids[start : start + size])
 

@@ -3,51 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from redrive.dlq import queries, retention, transfer
-from redrive.dlq.causes import find_causes
 from redrive.dlq.edit import edit
 from redrive.dlq.edit.edit import MISSING
-from redrive.dlq.filters import Filter, checked_number, moment
-from redrive.dlq.insert.digests import Digests
+from redrive.dlq.filters import Filter, moment
 from redrive.dlq.insert.insert import in_order, put_all, put_rows
 from redrive.dlq.insert.match import RowThatCounts
 from redrive.dlq.insert.row_builder import LetterRowBuilder
-from redrive.dlq.redact import Redactor
+from redrive.dlq.reader import LetterReader
 from redrive.dlq.replay.claims import LEASE
-from redrive.dlq.replay.replay import BATCH, Progress, Replay, ReplayPlan
-from redrive.dlq.replay.scope import must_not_hide_tasks, scoped
-from redrive.dlq.replay.target import ReplayTarget, Target
-from redrive.dlq.schedule import Schedule
+from redrive.dlq.replay.plan import BATCH, Progress, ReplayPlan
+from redrive.dlq.replay.replay import Replay
+from redrive.dlq.replay.schedule import Schedule
+from redrive.dlq.replay.target import ReplayTarget, Target, must_not_hide_tasks, scoped
 from redrive.dlq.status import ACTIONS, actor, as_note, checked_note, settle_batch
 from redrive.dlq.status import BATCH as SETTLED_AT_ONCE
 from redrive.errors import LetterError
 from redrive.events.bus import EventBus, Hook
 from redrive.model.letters import (
     OPEN,
-    AuditEntry,
-    Cause,
     Changed,
     Edit,
     EditReport,
     ErrorType,
-    History,
     Imported,
-    Letter,
     LettersChanged,
     LettersPurged,
     LettersPut,
     LettersReplayed,
     NewLetter,
     Purged,
-    QueueSize,
     ReplayReport,
     Status,
     Stored,
@@ -57,8 +49,8 @@ from redrive.store.database import Database
 RETENTION = timedelta(days=30)
 
 
-class DeadLetters:
-    """Records that were rejected, kept with their raw form and their cause until they are sent back or given up.
+class DeadLetters(LetterReader):
+    """Records that were rejected, kept with their raw form and their cause until they are reprocessed or discarded.
 
     Wherever `**filters` are taken, they are those of `redrive.dlq.filters.Filter`: ids, pipeline, cause, error_type,
     status, run_id, source, key, position, since, until, seen_since, text, min_seen and so on.
@@ -74,39 +66,8 @@ class DeadLetters:
         store_redacted: bool = False,
         listeners: Iterable[Hook] = (),
     ) -> None:
-        self._database = database
-        self.redactor = Redactor(redact)
-        self._masks = store_redacted and bool(self.redactor.fields)
-        self._tell = EventBus(None).with_listeners(listeners).event
-
-    @cached_property
-    def _salted(self) -> Digests:
-        return Digests.of(self._database)
-
-    @cached_property
-    def _found_salt(self) -> Digests | None:
-        """What stands for values that this process or another one masks; None where the store has no salt."""
-        return Digests.found(self._database)
-
-    @property
-    def _digests(self) -> Digests | None:
-        """What stands for masked values; None where records are stored complete."""
-        return self._salted if self._masks else None
-
-    def stored_texts(self, text: str) -> tuple[str, ...]:
-        """Return how a key or a position may be stored: as it is, or as a digest where its record was masked.
-
-        text  the key or the position
-        """
-        digests = self._found_salt  # also where nothing is masked here: another process may mask fields
-        return (text,) if digests is None else (text, digests.text(text))
-
-    def _filter(self, filters: Mapping[str, Any], now: datetime | None = None) -> Filter:
-        chosen = Filter.of(now or _now(), dict(filters))
-        # Both forms, whatever this process would store: another one may mask fields.
-        given = {name: texts for name in ("key", "position") if (texts := getattr(chosen, name))}
-        both = {name: (*texts, *(self._salted.text(text) for text in texts)) for name, texts in given.items()}
-        return chosen.but(**both)
+        super().__init__(database, redact=redact, store_redacted=store_redacted)
+        self._publish = EventBus(None).with_listeners(listeners).event
 
     # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -139,15 +100,15 @@ class DeadLetters:
         """Quarantine many records: any number, from any iterable, in transactions of 20,000.
 
         What a letter leaves out is taken from the arguments. A record that fails again for the same cause while its
-        letter is open is counted there, so that repeating a batch does no harm. One that comes again unchanged after
-        its letter was reprocessed or discarded is counted there, too: it stays decided.
+        letter is open is counted there, so that putting a batch twice does no harm. One that comes again unchanged
+        after its letter was reprocessed or discarded is counted there, too: it stays decided.
 
         letters  the records, each with its error
         """
         preparer = self._preparer(pipeline=pipeline, run_id=run_id, source=source, error_type=error_type)
 
         def kept(stored: Stored) -> None:
-            self._tell(
+            self._publish(
                 LettersPut(
                     pipeline=pipeline,
                     run_id=run_id,
@@ -189,116 +150,18 @@ class DeadLetters:
     def _preparer(self, **common: Any) -> LetterRowBuilder:
         return LetterRowBuilder(now=_now(), redactor=self.redactor, digests=self._digests, **common)
 
-    # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def get(self, letter_id: int) -> Letter:
-        """One letter."""
-        chosen = Filter.of(_now(), {"ids": (letter_id,)})
-        found = self._database.read(lambda connection: queries.fetch(connection, list(chosen.ids or ())))
-        if not found:
-            raise LetterError(f"there is no letter {letter_id}")
-        return found[0]
-
-    def find(
-        self,
-        *,
-        limit: int = 100,
-        after: int | None = None,
-        newest_first: bool = True,
-        records: bool = True,
-        max_record_chars: int | None = None,
-        **filters: Any,
-    ) -> list[Letter]:
-        """One page of letters. The next page begins `after` the id of the last one.
-
-        newest_first      or the oldest first
-        records           whether to read the records, which may be large; otherwise they are None
-        max_record_chars  the longest record to read, in characters of its JSON; for a longer one the letter has a
-                          `CutRecord` with its size and its beginning
-        """
-        checked_number(limit, "limit", least=1)
-        if after is not None:
-            checked_number(after, "after", least=0)
-        _check_longest(max_record_chars)
-        chosen = self._filter(filters)
-        return self._database.read(
-            lambda connection: queries.page(
-                connection,
-                chosen,
-                limit=limit,
-                after=after,
-                newest_first=newest_first,
-                records=records,
-                longest=max_record_chars,
-            )
-        )
-
-    def each(self, **filters: Any) -> Iterator[Letter]:
-        """All letters of a selection, oldest first, however many."""
-        for ids in self._parts(self._filter(filters), queries.PAGE):
-            yield from self._database.read(lambda connection, ids=ids: queries.fetch(connection, ids))  # type: ignore[misc]
-
-    def count(self, **filters: Any) -> int:
-        """How many letters match."""
-        chosen = self._filter(filters)
-        return self._database.read(lambda connection: queries.count(connection, chosen))
-
-    def count_by_status(self, **filters: Any) -> dict[str, int]:
-        """Return how many letters match, by status; a status among the filters is ignored."""
-        chosen = self._filter(filters)
-        return self._database.read(lambda connection: queries.by_status(connection, chosen))
-
-    def targets(self, **filters: Any) -> dict[str | None, int]:
-        """Return how many letters match, by the target that rejected them; None for those that have none."""
-        chosen = self._filter(filters)
-        return self._database.read(lambda connection: queries.by_target(connection, chosen))
-
-    def causes(self, *, limit: int | None = None, **filters: Any) -> list[Cause]:
-        """Letters grouped by what is wrong with them, the most frequent first."""
-        now = _now()
-        chosen = self._filter(filters, now)
-        if limit is not None:
-            checked_number(limit, "limit", least=1)
-        return self._database.read(lambda connection: find_causes(connection, chosen, limit=limit, now=now))
-
-    def history(self, source_key: str, *, max_record_chars: int | None = None) -> History:
-        """Every letter of one source key, and what happened to each.
-
-        source_key        the key that the record has at its source
-        max_record_chars  the longest record to read, as in `find`
-        """
-        _check_longest(max_record_chars)
-        chosen = self._filter({"key": str(source_key)})
-
-        def work(connection: Connection) -> History:
-            ids = queries.snapshot(connection, chosen.where())
-            found = queries.fetch(connection, ids, longest=max_record_chars)
-            events = queries.audit(connection, ids, longest=max_record_chars)
-            return History(key=str(source_key), letters=tuple(found), events=tuple(events))
-
-        return self._database.read(work)
-
-    def audit(self, letter_id: int) -> list[AuditEntry]:
-        """What happened to one letter, oldest first."""
-        ids = Filter.of(_now(), {"ids": (letter_id,)}).ids or ()
-        return self._database.read(lambda connection: queries.audit(connection, ids))
-
-    def size(self) -> QueueSize:
-        """How full the queue is."""
-        return self._database.read(lambda connection: retention.size(connection, self._database, now=_now()))
-
     # ── deciding ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def discard(self, *, note: str, **filters: Any) -> Changed:
-        """Give letters up on purpose."""
+        """Discard letters: they are not worth a replay."""
         return self._settle("discard", Status.DISCARDED, checked_note(note, "discard"), filters)
 
     def escalate(self, *, note: str, **filters: Any) -> Changed:
-        """Hand letters to a person."""
+        """Escalate letters to an operator."""
         return self._settle("escalate", Status.ESCALATED, checked_note(note, "escalate"), filters)
 
     def reopen(self, *, note: str | None = None, **filters: Any) -> Changed:
-        """Make settled letters pending again."""
+        """Make escalated, reprocessed or discarded letters pending again."""
         return self._settle("reopen", Status.PENDING, _noted(note), filters)
 
     def _settle(self, action: str, target: Status, note: str | None, filters: dict[str, Any]) -> Changed:
@@ -322,20 +185,15 @@ class DeadLetters:
         self._database.read(lambda connection: must_not_hide_tasks(connection, chosen, action))
 
     def _changed(self, action: str, count: int) -> None:
-        """Tell what was changed; also where the store was lost halfway."""
+        """Publish what was changed; also where the store was lost halfway."""
         if count:
-            self._tell(LettersChanged(action=action, count=count, actor=actor()))
-
-    def _parts(self, chosen: Filter, size: int) -> Iterator[list[int]]:
-        """The letters that match now, so many at a time; what comes later does not join."""
-        where = chosen.where()
-        return queries.in_parts(self._database.read(lambda connection: queries.snapshot(connection, where)), size)
+            self._publish(LettersChanged(action=action, count=count, actor=actor()))
 
     def _selection(self, filters: dict[str, Any], what: str) -> Filter:
         """A filter that selects something: everything there is must be asked for by name."""
         chosen = self._filter(filters)
         if chosen == Filter():
-            raise LetterError(f"to {what} letters, say which: by ids, pipeline, cause, status or any other filter")
+            raise LetterError(f"to {what} letters, select them: by ids, pipeline, cause, status or any other filter")
         if chosen.ids:
             ids = chosen.ids
             self._database.read(lambda connection: queries.must_exist(connection, ids))
@@ -355,7 +213,7 @@ class DeadLetters:
     ) -> Edit:
         """Change what a replay of this letter sends; the record as received is kept.
 
-        record      the whole record anew
+        record      the whole new record
         patch       a JSON merge patch: fields to set, None to remove
         expression  a Python expression of `record` that gives the new record
         undo        back to the record as received
@@ -424,8 +282,8 @@ class DeadLetters:
     ) -> ReplayReport:
         """Send open letters, pending and escalated ones, back through a target.
 
-        A `Pipeline` takes its own letters. For a function the filters must say which letters it takes; it is not sent
-        the letters of several pipelines unless they are named.
+        A `Pipeline` takes its own letters. For a function the filters must select the letters that it takes; it is not
+        sent the letters of several pipelines unless they are named.
 
         target        a function of a list of records, or anything with `reprocess(records)`; see `ReplayTarget`
         dry_run       change nothing; a target that takes the keyword `dry_run` is asked what it would answer
@@ -478,7 +336,7 @@ class DeadLetters:
         finally:
             report = replay.report()
             if report.attempted and not dry_run:
-                self._tell(LettersReplayed(report=report, pipelines=plan.chosen.pipelines, actor=actor()))
+                self._publish(LettersReplayed(report=report, pipelines=plan.chosen.pipelines, actor=actor()))
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -500,7 +358,7 @@ class DeadLetters:
 
         def gone(count: int) -> None:
             if count:
-                self._tell(LettersPurged(count=count, before=before, actor=actor()))
+                self._publish(LettersPurged(count=count, before=before, actor=actor()))
 
         chosen = self._filter(filters, now)
         return retention.purge(self._database, chosen, before=before, dry_run=dry_run, gone=gone, within=within)
@@ -529,11 +387,6 @@ def _edited(undo: bool) -> str:
 
 def _noted(note: str | None) -> str | None:
     return None if note is None else as_note(note)
-
-
-def _check_longest(max_record_chars: int | None) -> None:
-    if max_record_chars is not None:
-        checked_number(max_record_chars, "max_record_chars", least=0)
 
 
 def _now() -> datetime:

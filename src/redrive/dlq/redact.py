@@ -29,11 +29,17 @@ from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 from redrive._internal.masking import MASK, mask, mask_start
-from redrive.dlq.form_fields import field_path, is_form, mask_form
-from redrive.dlq.json_documents import documents_of
-from redrive.dlq.masked_values import mask_parts, mask_values
-from redrive.dlq.multipart import Part, charset_of, is_multipart, parts_of
-from redrive.dlq.reported_values import hides_by, mask_reported
+from redrive.dlq.masked_values import hides_by, mask_parts, mask_reported, mask_values
+from redrive.dlq.message_bodies import (
+    Part,
+    charset_of,
+    documents_of,
+    field_path,
+    is_form,
+    is_multipart,
+    mask_form,
+    parts_of,
+)
 from redrive.store.encoding import decode, encode
 
 # Shorter values are found in every message.
@@ -71,7 +77,7 @@ class Redactor:
         return f"Redactor({list(self.fields)!r})"
 
     def record(self, value: Any) -> Any:
-        """The record with its named fields masked, and their values where other texts of it repeat them.
+        """The record with its named fields masked, and their values where other texts of it contain them.
 
         What has no name, as a line of text or a row without columns, is masked whole: who knows where the secret is.
         """
@@ -134,9 +140,9 @@ class Redactor:
         return bool(self.fields) and any(map(_IS_MASK.fullmatch, self._secrets(record) or ()))
 
     def can_read(self, record: Any) -> bool:
-        """Return whether a record is masked by field, or has nothing that a message could repeat of a request.
+        """Return whether a record is masked by field, or has nothing that a message could contain of a request.
 
-        What a server says of a body that is masked whole may repeat any part of it.
+        The answer of a server to a body that is masked whole may contain any part of it.
         """
         walk = self._walk(record)
         return walk is not None and not walk.has_unread
@@ -164,7 +170,7 @@ class Redactor:
         return self._is_named(path) or any(map(self._is_named, _paths_inside(path)))
 
     def _part(self, value: Any) -> tuple[Any, list[str] | None]:
-        """A copy with the named fields masked, and what they held, the longest first: one may be part of another.
+        """A copy with the named fields masked, and their values, the longest first: one may be part of another.
 
         A record that cannot be looked into, whatever it raises, is masked whole, and what it holds is not known.
         """
@@ -251,7 +257,7 @@ class _Parting:
         return self._unread(body) if shown is None else shown
 
     def _unread(self, body: str | bytes) -> str | bytes:
-        # What is masked already was stored so, with a message that repeats nothing of it.
+        # What is masked already was stored so, with a message that contains nothing of it.
         is_mask = _IS_MASK.fullmatch(body if isinstance(body, str) else body.decode(errors="replace"))
         self.has_unread = self.has_unread or not is_mask
         hidden = self._hide(body)

@@ -31,7 +31,7 @@ def purge(
     gone: Callable[[int], None],
     within: float = math.inf,
 ) -> Purged:
-    """Remove letters that were settled before a moment, batch by batch; each batch is whole or not at all.
+    """Remove letters that were reprocessed or discarded before a moment, batch by batch, each in one transaction.
 
     In the end `gone` is called with how many were removed, however it ended.
 
@@ -39,7 +39,7 @@ def purge(
     """
     if unsettled := set(chosen.status or ()) - set(_SETTLED):
         raise LetterError(
-            f"a letter that is {min(unsettled)} is not settled and is never purged; discard it first, with a note"
+            f"a letter that is {min(unsettled)} is open and is never purged; discard it first, with a note"
         )
     if chosen.status is None:
         chosen = chosen.but(status=_SETTLED)
@@ -67,7 +67,7 @@ def purge(
 
 
 def _begin_retention(connection: Connection) -> None:
-    """Letters that somebody settled by SQL: nobody knows when, so their time begins now."""
+    """Start the retention of letters that were closed by SQL: the time of that is not known."""
     unknown = letters.c.settled_at.is_(None)
     connection.execute(
         update(letters).where(letters.c.status.in_(_SETTLED), unknown).values(settled_at=datetime.now(UTC))
@@ -75,7 +75,7 @@ def _begin_retention(connection: Connection) -> None:
 
 
 def _purge_batch(connection: Connection, which: Sequence[ColumnElement[bool]], before: datetime) -> int:
-    # Who has been reopened meanwhile no longer matches; whom another purge has in hand is left to it.
+    # A letter that was reopened meanwhile no longer matches; one that another purge has locked is left to it.
     still = select(letters.c.id).where(*which).order_by(letters.c.id)
     ids = list(connection.execute(still.with_for_update(skip_locked=True)).scalars())
     if not ids:
@@ -87,7 +87,7 @@ def _purge_batch(connection: Connection, which: Sequence[ColumnElement[bool]], b
             at=datetime.now(UTC),
             action="purged",
             actor=actor(),
-            note=f"{len(ids)} letters that were settled before {before:%Y-%m-%d %H:%M} UTC",
+            note=f"{len(ids)} letters that were closed before {before:%Y-%m-%d %H:%M} UTC",
         )
     )
     return len(ids)
@@ -103,7 +103,7 @@ def _forget_causes(connection: Connection, database: Database, before: datetime)
         letters.c.status.in_(STATUSES),  # leads through the index
         letters.c.fingerprint == column.fingerprint,
     )
-    # An hour without letters may still hold the repeats of a letter that was rejected before it.
+    # An hour without new letters may still count a letter of before that was seen again.
     connection.execute(delete(cause_hours).where(empty, column.hour < before, ~left.exists()))
     connection.execute(delete(causes).where(causes.c.fingerprint.not_in(select(column.fingerprint))))
 

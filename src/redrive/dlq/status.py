@@ -23,7 +23,7 @@ from redrive.store.sql import in_ids
 BATCH = 5_000
 _LONGEST_NOTE = 4_000
 
-# What a decision may start from: a letter that was settled is reopened before it is decided anew.
+# The statuses that a decision may start from: a closed letter is reopened before another decision.
 STARTS: Mapping[Status, tuple[Status, ...]] = {
     Status.DISCARDED: OPEN,
     Status.ESCALATED: (Status.PENDING,),
@@ -37,9 +37,9 @@ ACTIONS: Mapping[Status, str] = {
 
 
 def checked_note(note: str | None, action: str) -> str:
-    """A note that says something."""
+    """Return a note that is not empty."""
     if not isinstance(note, str) or not note.strip():
-        raise LetterError(f"to {action} a letter needs a note that says why; nothing was changed")
+        raise LetterError(f"to {action} a letter needs a note with the reason; nothing was changed")
     return as_note(note)
 
 
@@ -75,7 +75,7 @@ def settle_batch(
 def settle_within(
     connection: Connection, which: ColumnElement[bool], *, target: Status, note: str, now: datetime
 ) -> None:
-    """Settle the letters of something that was settled itself, in the caller's transaction.
+    """Close the letters of something that was closed itself, in the caller's transaction.
 
     What succeeded after all is reprocessed, also where its letter was discarded before.
     """
@@ -93,7 +93,7 @@ def reopen_within(connection: Connection, which: ColumnElement[bool], *, note: s
 
 
 def held_letters(connection: Connection, ids: Sequence[int], now: datetime) -> set[int]:
-    """Those of these letters that a replay has in hand."""
+    """Return those of these letters that a replay has claimed."""
     claims = letter_claims.c
     return set(
         connection.execute(select(claims.letter_id).where(in_ids(claims.letter_id, ids), claims.until > now)).scalars()

@@ -14,17 +14,17 @@ from sqlalchemy import Connection, select
 from redrive._internal.masking import MASK
 from redrive.dlq.filters import Filter, checked_status
 from redrive.dlq.fingerprint import Fingerprint
-from redrive.dlq.insert.digests import PREFIX, Digests, salt_id
+from redrive.dlq.insert.identity import PREFIX, Digests, salt_id
 from redrive.dlq.insert.insert import CauseFound, add_causes
 from redrive.dlq.insert.row_builder import REDACTED, masked_record, masked_text, run_text, storable
 from redrive.dlq.queries import in_parts, snapshot
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError, StoreError
 from redrive.model.letters import OPEN, Imported
-from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.encoding import decode, encode
 from redrive.store.schema import causes, letters
+from redrive.store.schema.columns import utc_text
 from redrive.store.sql import in_ids
 
 FORMAT = 1
@@ -92,11 +92,11 @@ def import_lines(
 ) -> Imported:
     """Take letters in, batch by batch; those that are there already are left alone.
 
-    A line that cannot be read ends the import: everything before it is kept, and the error says so. In the end `kept`
-    is called with how many letters are new, however it ended.
+    A line that cannot be read ends the import: everything before it is kept, and the error reports that. In the end
+    `kept` is called with how many letters are new, however it ended.
     """
     done = Imported()
-    settled: Counter[int] = Counter()
+    closed: Counter[int] = Counter()
     opened: set[bytes] = set()
     batch: list[dict[str, Any]] = []
     salt = salt_id(database)
@@ -104,7 +104,7 @@ def import_lines(
     def store() -> None:
         nonlocal done, batch
         if batch:
-            new, differing = database.write(lambda connection: _store(connection, database, batch, settled, opened))
+            new, differing = database.write(lambda connection: _store(connection, database, batch, closed, opened))
             done = Imported(
                 done.new + len(new),
                 done.known + len(batch) - len(new),
@@ -122,20 +122,20 @@ def import_lines(
             except LetterError as error:
                 store()
                 raise LetterError(
-                    f"line {number} {error}; {_said(done)} before it, and importing the whole file again is safe"
+                    f"line {number} {error}; {_counts_of(done)} before it, and importing the whole file again is safe"
                 ) from None
             if len(batch) >= BATCH:
                 store()
         store()
     except StoreError as error:
-        error.args = (f"{error.args[0]} ({_said(done)} before the fault)",)
+        error.args = (f"{error.args[0]} ({_counts_of(done)} before the fault)",)
         raise
     finally:
         kept(done.new)
     return done
 
 
-def _said(done: Imported) -> str:
+def _counts_of(done: Imported) -> str:
     known = f", {done.known:,} were there already" if done.known else ""
     return f"{done.new:,} letters were imported{known}"
 
@@ -145,7 +145,7 @@ def _read(line: str, redactor: Redactor, digests: Digests | None, salt: str | No
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        raise LetterError("is cut off, or is not JSON") from None
+        raise LetterError("is cut short, or is not JSON") from None
     if not isinstance(found, dict) or not found.keys() >= _NEEDED:
         raise LetterError("is not a letter that redrive exported")
     if found.get("format") != FORMAT:
@@ -214,7 +214,7 @@ def _mask(row: dict[str, Any], values: tuple[Any, Any, Any], redactor: Redactor,
     record, edited, context = values
     for name in ("error_message", "resolution_note", "last_error"):
         row[name] = row[name] and redactor.text(redactor.text(row[name], record), edited)
-    if not redactor.can_read(record):  # the store that it comes from may not have left out what the server said
+    if not redactor.can_read(record):  # the store that it comes from may not have left out the server's answer
         row["error_message"], row["last_error"] = (row[name] and MASK for name in ("error_message", "last_error"))
     if row["edited_record"] is not None:
         row["edited_record"] = encode(redactor.record(edited))
@@ -268,13 +268,13 @@ def _store(
     connection: Connection,
     database: Database,
     batch: Sequence[dict[str, Any]],
-    settled: Counter[int],
+    closed: Counter[int],
     opened: set[bytes],
 ) -> tuple[list[dict[str, Any]], int]:
     """Store what is new of a batch; return these letters, and how many of the others differ.
 
     Args:
-        settled: see `_is_known`.
+        closed: see `_is_known`.
         opened: the identities of open letters that this import has added.
     """
     known = _known(connection, [row["identity"] for row in batch])
@@ -289,7 +289,7 @@ def _store(
             if before or row["identity"] in opened:
                 row["identity"], mark = apart, mark._replace(identity=apart)
                 known |= before
-        if not _is_known(mark, row["status"], known, settled):
+        if not _is_known(mark, row["status"], known, closed):
             known.add(mark)
             if row["status"] in OPEN:
                 known.add(_Mark(row["identity"], None, None))
@@ -298,7 +298,7 @@ def _store(
         else:
             there.append(row)
         if row["status"] not in OPEN:
-            settled[hash((row["identity"], row["rejected_at"]))] += 1
+            closed[hash((row["identity"], row["rejected_at"]))] += 1
     differing = _count_differing(connection, there)
     found = {row["fingerprint"]: row["cause"] for row in new if row["cause"]}
     add_causes(connection, database, list(found.values()))
@@ -339,10 +339,10 @@ class _Mark(NamedTuple):
     settled_at: str | None
 
 
-def _is_known(mark: _Mark, status: str, known: set[_Mark], settled: Counter[int]) -> bool:
+def _is_known(mark: _Mark, status: str, known: set[_Mark], closed: Counter[int]) -> bool:
     """Whether a letter is there already, maybe in another state than the file has it in.
 
-    `settled` counts the settled letters of the file so far: a pending one that was rejected at the same moment as those
+    `closed` counts the closed letters of the file so far: a pending one that was rejected at the same moment as those
     is not one of them, but came after.
     """
     if mark in known:
@@ -352,7 +352,7 @@ def _is_known(mark: _Mark, status: str, known: set[_Mark], settled: Counter[int]
     if _Mark(mark.identity, None, None) in known:
         return True
     here = sum(one.identity == mark.identity and one.rejected_at == mark.rejected_at for one in known)
-    return here > settled[hash((mark.identity, mark.rejected_at))]
+    return here > closed[hash((mark.identity, mark.rejected_at))]
 
 
 def _known(connection: Connection, identities: Sequence[bytes]) -> set[_Mark]:

@@ -55,10 +55,8 @@ from redrive.rows.start_checks import (
     require_same_source,
 )
 from redrive.store.database import Database
-from redrive.store.lease import renewed
-from redrive.store.process_identity import begin_work, end_work, new_owner
-from redrive.store.repositories.known_runs import count_rows, register_start
-from redrive.store.repositories.runs import columns_of, counts_of
+from redrive.store.lease import begin_work, end_work, new_owner, renewed
+from redrive.store.repositories.runs import columns_of, count_rows, counts_of, register_start
 from redrive.store.schema import checkpoints, runs
 
 LEASE = timedelta(seconds=60)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import orjson
 
-from redrive.dlq.insert.digests import Digests
+from redrive.dlq.insert.identity import Digests
 from redrive.dlq.insert.row_builder import storable
 from redrive.events.bus import EventBus
 from redrive.rows.gate import Gate

@@ -17,7 +17,7 @@ from redrive._internal.masking import mask_all, mask_start
 from redrive.dlq.insert.row_builder import storable
 from redrive.model.runs import Counts, RunStatus
 from redrive.rows.errors import RunFault
-from redrive.store.process_identity import is_owner_dead
+from redrive.store.lease import is_owner_dead
 from redrive.store.schema import letters, run_key_blocks, run_keys, runs
 
 ENDED = {RunStatus.COMPLETE, RunStatus.ABANDONED}

@@ -7,24 +7,23 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, NoResultFound
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from redrive._internal.masking import mask
 from redrive._internal.shutdown import Cancellation, cancel_statement
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
-from redrive.errors import SchemaMismatch, StoreError
+from redrive.errors import RedriveError, SchemaMismatch, StoreError
 from redrive.model.calls import Kind
 from redrive.policy import backoff
 from redrive.store import migrate
 from redrive.store.dialects.dialect import Dialect
-from redrive.store.engine import SharedEngine
 
 T = TypeVar("T")
 
@@ -51,7 +50,7 @@ class Database:
         self.dialect = dialect
         self.name = dialect.where
         self.patience = patience
-        self.repeats = 0
+        self.retries = 0
         """How often a transaction was retried."""
         self._faults: tuple[type[Exception], ...] = (DBAPIError, PoolExhausted, *dialect.errors)
         self._engine = SharedEngine.of(dialect, patience)
@@ -197,7 +196,7 @@ class Database:
                 if is_over or kind not in _RETRYABLE:
                     raise self._store_error(cause, kind) from error
             retry += 1
-            self.repeats += 1
+            self.retries += 1
             cancellation.wait(random.uniform(0, backoff.ceiling(retry, base=0.01, multiplier=2, cap=1)))
 
     def _store_error(self, error: BaseException, kind: Kind) -> StoreError:
@@ -234,3 +233,62 @@ os.register_at_fork(
     after_in_parent=lambda: _forks.after(in_child=False),
     after_in_child=lambda: _forks.after(in_child=True),
 )
+
+
+class SharedEngine:
+    """The engine that every `Database` of the same database uses; the last one closes its connections."""
+
+    _by_key: ClassVar[weakref.WeakValueDictionary[Hashable, SharedEngine]] = weakref.WeakValueDictionary()
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._users: dict[int, None] = {}  # by id; setting and removing a key needs no lock
+
+    @classmethod
+    def of(cls, dialect: Dialect, patience: float) -> SharedEngine:
+        """Return the engine for a database and a timeout, so that a short wait never queues behind a long one.
+
+        Two threads that open a database in the same instant may each create an engine.
+        """
+        key = (type(dialect), dialect.engine_key(), patience)
+        shared = cls._by_key.get(key)
+        if shared is None:
+            shared = cls._by_key[key] = cls(dialect.engine())
+        return shared
+
+    def connect(self, user: int) -> Connection:
+        """Check out a connection for a user; connections stay open while they have users."""
+        self._users[user] = None
+        return self._engine.connect()
+
+    def release(self, user: int) -> None:
+        """Close the idle connections unless another user needs them."""
+        self._users.pop(user, None)
+        if not self._users:
+            self._engine.dispose()
+
+    def close_idle(self) -> None:
+        """Close the idle connections, even if they have users."""
+        self._engine.dispose()
+
+    def forget(self) -> None:
+        """Drop the connections without closing them: in a forked child they belong to the parent."""
+        self._engine.dispose(close=False)
+
+
+@contextmanager
+def corrupt_row_as_store_error(of: str) -> Iterator[None]:
+    """Turn an error of decoding stored rows into a StoreError, with the error as its cause.
+
+    Args:
+        of: what the rows hold, for the message.
+    """
+    try:
+        yield
+    except RedriveError:
+        raise
+    except (ValueError, TypeError, LookupError, NoResultFound) as error:
+        raise StoreError(
+            f"the store's {of} cannot be decoded ({type(error).__name__}: {error}): a row was probably changed by "
+            "hand; undo that change"
+        ) from error

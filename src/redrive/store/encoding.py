@@ -35,8 +35,8 @@ times has the list of its values; a row with two columns of one name is a tuple.
 
 Whatever is left becomes `{"$repr": "..."}` and comes back as that text, which is `str(value)` where its class has a
 text of its own: other objects, exceptions, the inner end of a cycle, what is nested deeper than 80 levels (250 where
-all are lists and dicts). A mail or an XML element is the whole of its text. Nothing is ever refused; who must know what
-came to that gives a list to write it in.
+all are lists and dicts). A mail or an XML element is the whole of its text. Every value is accepted; a caller that must
+know which values became text passes a list for their paths.
 
 A document that others wrote is given back as it is wherever its tags are not ours or make no sense.
 """
@@ -125,7 +125,7 @@ def encode(value: object, *, lost: list[str] | None = None) -> str:
 def decode(text: str | bytes, *, typed: bool = False) -> Any:
     """Return the value that was encoded; ValueError where the text is not JSON.
 
-    typed  somebody has typed it: its numbers may have more digits than a float, which what was encoded never has
+    typed  whether an operator typed it: its numbers may have more digits than a float, which what was encoded never has
     """
     if isinstance(text, bytes):
         text = text.decode()

@@ -135,9 +135,9 @@ class Store:
     ) -> StorePurged:
         """Remove old finished work: runs, flows with their tasks and results, resolved alerts, metrics of services.
 
-        Letters have a purge of their own: `store.dlq.purge`. Work that is unfinished, held or waited for stays, and so
-        do the newest runs of each pipeline and flow, which alerts compare with. Other processes may work meanwhile; a
-        purge that was killed can be repeated.
+        Letters have a purge of their own: `store.dlq.purge`. Work that is unfinished, blocked or waited for stays, and
+        so do the newest runs of each pipeline and flow, which alerts compare with. Other processes may work meanwhile;
+        a purge that was killed can be run again.
 
         older_than  how long ago the work must have ended: a timedelta, "90d", or a time
         dry_run     only return what would be removed

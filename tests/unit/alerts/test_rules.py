@@ -39,7 +39,7 @@ from redrive.model.calls import Kind
 from redrive.model.runs import RunStatus, Tier
 from redrive.model.tasks import FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay
-from redrive.store.process_identity import new_owner
+from redrive.store.lease import new_owner
 from tests.support.alert_snapshots import (
     HOUR,
     NOW,

@@ -110,7 +110,7 @@ def test_a_note_that_says_nothing_is_refused(run, put):
     answer = run("dlq", "discard", 1, "--note", "  ")
     assert (answer.code, answer.sentence) == (
         64,
-        "to discard a letter needs a note that says why; nothing was changed",
+        "to discard a letter needs a note with the reason; nothing was changed",
     )
 
 

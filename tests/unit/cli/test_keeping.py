@@ -155,9 +155,9 @@ def test_a_file_that_cannot_be_written_or_read_is_said(run, put):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda lines: lines[2][:40], "line 3 is cut off, or is not JSON; 2 letters were imported before it"),
+        (lambda lines: lines[2][:40], "line 3 is cut short, or is not JSON; 2 letters were imported before it"),
         (lambda lines: '{"some": "thing"}', "line 3 is not a letter that redrive exported"),
-        (lambda lines: "\udcff", "line 3 is cut off, or is not JSON"),
+        (lambda lines: "\udcff", "line 3 is cut short, or is not JSON"),
     ],
 )
 def test_a_damaged_line_is_pointed_at_and_what_is_before_it_is_kept(run, put, here, damage, words):
@@ -195,11 +195,11 @@ def test_a_purge_removes_what_was_settled_long_ago_and_nothing_else(run, put, st
     assert run("dlq", "purge", "--older-than", "0s").err == "removed 1 letter\n"
 
 
-def test_a_purge_of_what_is_not_settled_is_refused(run, put):
+def test_purge_of_open_letters_is_rejected(run, put):
     put(1)
     answer = run("dlq", "purge", "--status", "pending")
     assert answer.code == 64
-    assert answer.sentence.startswith("a letter that is pending is not settled and is never purged")
+    assert answer.sentence.startswith("a letter that is pending is open and is never purged")
 
 
 def test_a_purge_needs_an_age_that_is_one(run, store):

@@ -282,7 +282,7 @@ def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, 
         (
             ["--any-pipeline", "--target", "targets.py:load", "--status", "discarded"],
             64,
-            "a letter that is discarded is settled",
+            "a letter that is discarded is not open",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.dlq.replay.rate import RateLimit
+from redrive.dlq.replay.schedule import RateLimit
 
 
 class Clock:

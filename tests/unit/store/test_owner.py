@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
+from redrive.store.lease import begin_work, end_work, is_owner_dead, new_owner
 
 pytestmark = pytest.mark.process
 
-SAYS_WHO_IT_IS = "from redrive.store.process_identity import new_owner; print(new_owner())"
+SAYS_WHO_IT_IS = "from redrive.store.lease import new_owner; print(new_owner())"
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from redrive.clock import Random
 from redrive.model.alerts import Alert, Send, SendStatus, Severity, What
 from redrive.policy import backoff
 from redrive.store.database import Database
-from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
+from redrive.store.lease import begin_work, end_work, is_owner_dead, new_owner
 from redrive.store.schema import alert_sends, alerts
 from redrive.store.sql import in_ids
 

@@ -24,8 +24,8 @@ from redrive.model.runs import RunEnded, RunStatus
 from redrive.model.tasks import FlowEnded, FlowStatus, SlaAtRisk, State, TaskFailed, TasksDead
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.store.encoding import encode
-from redrive.store.process_identity import is_owner_dead
-from redrive.store.repositories.known_runs import Runnable
+from redrive.store.lease import is_owner_dead
+from redrive.store.repositories.runs import Runnable
 from redrive.store.repositories.tasks import causes_of, counts_of, has_live_executor, time_at_work
 from redrive.store.schema import causes, checkpoints, letters, pipelines, runs, task_runs, tasks
 

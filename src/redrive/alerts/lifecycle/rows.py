@@ -19,7 +19,7 @@ from sqlalchemy import Row
 from redrive.alerts.conditions import CUSTOM
 from redrive.alerts.delivery.format import safe_document, safe_line
 from redrive.alerts.lifecycle.evidence import AlertRecord, Evidence, Snooze, brief_facts
-from redrive.dlq.insert.digests import Digests
+from redrive.dlq.insert.identity import Digests
 from redrive.model.alerts import Alert, AlertStatus, Facts, Finding, Send, SendStatus, Severity, Subject, What
 from redrive.store.database import Database
 

@@ -25,7 +25,7 @@ from redrive.errors import LetterError, RedriveError, ReplayStopped
 
 if TYPE_CHECKING:
     from redrive.dlq.queue import DeadLetters
-    from redrive.dlq.schedule import Schedule
+    from redrive.dlq.replay.schedule import Schedule
     from redrive.model.letters import ReplayReport
 
 
@@ -248,7 +248,7 @@ def _schedule(due: bool, tries: int | None, first: str | None) -> Schedule | Non
             raise LetterError("--tries and --first need --due: they change its schedule. Pass --due as well")
         return None
     from redrive.dlq.filters import moment
-    from redrive.dlq.schedule import Schedule
+    from redrive.dlq.replay.schedule import Schedule
 
     now = datetime.now(UTC)
     given: dict[str, Any] = {} if tries is None else {"tries": tries}
@@ -284,7 +284,7 @@ def _show(session: Session, done: _ReplayReports) -> None:
 
 
 def _show_one(session: Session, report: ReplayReport) -> None:
-    from redrive.dlq.replay.scope import named
+    from redrive.dlq.replay.target import named
 
     out = session.out
     if not out.json:
@@ -363,7 +363,7 @@ def _rows(report: ReplayReport) -> list[list[Any]]:
 
 def _pipelines(report: ReplayReport) -> str | None:
     """Return the pipelines that the selected letters belong to."""
-    from redrive.dlq.replay.scope import named
+    from redrive.dlq.replay.target import named
 
     names = [mask(name) for name in report.selected_by_pipeline]
     if len(names) > 1:

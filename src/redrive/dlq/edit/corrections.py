@@ -1,4 +1,4 @@
-"""Corrections of a record before it is driven again, and what they changed."""
+"""Corrections of a record before a replay, and what they changed."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ def _step(key: object, *, first: bool) -> str:
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    # The encoding tells apart all that Python calls equal and we do not, and calls NaN the same as NaN.
+    # The encoding distinguishes what Python calls equal and we do not, and calls NaN the same as NaN.
     return before is after or (type(before) is type(after) and encode(before) == encode(after))

@@ -27,14 +27,14 @@ from redrive.store.sql import in_ids
 
 BATCH = 500
 EDITED, UNDONE = "edited", "edit undone"
-"""What the audit log says of them."""
+"""The actions of the audit log."""
 _SHOWN = 10
 
 Change = Callable[[Any], Any]
 
 
 class _Missing:
-    """Tells "no record given" from a record that is None."""
+    """Distinguishes "no record given" from a record that is None."""
 
 
 MISSING: Any = _Missing()
@@ -60,7 +60,7 @@ def change_of(record: Any, patch: Any, source: str | None, undo: bool) -> Change
 
 
 def _patched(record: Any, patch: Mapping[str, Any]) -> Any:
-    """Return the patched record. One without fields is refused, since the patch would take its place as a whole."""
+    """Return the patched record. Reject one without fields: the patch would replace all of it."""
     if not isinstance(record, Mapping):
         names: dict[type, str] = {bytes: "bytes", str: "text", list: "a list of records"}
         kind = names.get(type(record), f"a {type(record).__name__}")
@@ -130,8 +130,8 @@ def edit_many(
     """
     if chosen.status is None:
         chosen = chosen.but(status=OPEN)
-    if settled := set(chosen.status or ()) - set(OPEN):
-        raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is edited")
+    if closed := set(chosen.status or ()) - set(OPEN):
+        raise LetterError(f"a letter that is {min(closed)} is not open; reopen it before it is edited")
     where, again = chosen.where(), chosen.but(ids=None)
     total = EditReport(dry_run=dry_run, selected=0, changed=0, unchanged=0)
     try:
@@ -199,7 +199,7 @@ def _batch(
 
 
 def refuse_mask(redactor: Redactor, before: Any, after: Any) -> None:
-    """Raise LetterError if an edit would put the mask, as people see it, in the place of a value that is not shown."""
+    """Raise LetterError if an edit would put the mask, as it is displayed, in the place of a hidden value."""
     if redactor.has_masked_field(after) and not redactor.has_masked_field(before):
         raise LetterError(f"it would set a redacted field to its mask, {MASK!r}; give the value itself")
     try:

@@ -4,7 +4,8 @@ An edit knows nothing of the sink, which may take "03" and "3" for the same key.
 spell the keys of edited letters as the sink does before they go by them.
 
 Which keys earlier runs have written is not kept. So a letter whose key was changed may overwrite a row that was written
-before the edit: `key_since` says from when on its key is watched, and a replay counts such letters (`key_unknown`).
+before the edit: `key_since` is the time from which its key is watched, and a replay counts such letters
+(`key_unknown`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, null, or_, select, update
 
 from redrive.dlq.edit.corrections import diff
-from redrive.dlq.insert.digests import PREFIX
+from redrive.dlq.insert.identity import PREFIX
 from redrive.dlq.insert.row_builder import key_text
 from redrive.model.letters import ABSENT, Letter, Status
-from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.schema import letters, runs
+from redrive.store.schema.columns import utc_text
 from redrive.store.sql import in_ids
 
 StoredTexts = Callable[[str], tuple[str, ...]]
@@ -168,7 +169,7 @@ def _values(
 
 
 def _key_fields(connection: Connection, pipeline: str) -> Sequence[str]:
-    """Return the key of the sink that the pipeline writes to; nothing where no run has said."""
+    """Return the key of the sink that the pipeline writes to; nothing where no run has stored it."""
     newest = (
         select(runs.c.key_fields)
         .where(runs.c.pipeline_name == pipeline, runs.c.key_fields.is_not(None))

@@ -12,16 +12,16 @@ from itertools import islice
 from sqlalchemy import Connection, literal, select, update
 
 from redrive.dlq.fingerprint import Fingerprint
-from redrive.dlq.insert.copies import LetterIdentity
+from redrive.dlq.insert.identity import LetterIdentity
 from redrive.dlq.insert.match import RowThatCounts, match
 from redrive.dlq.insert.row_builder import LetterRowBuilder
 from redrive.errors import StoreError
 from redrive.model.letters import OPEN, NewLetter, Stored
-from redrive.store.column_types import utc_text
 from redrive.store.database import Database
 from redrive.store.dialects.dialect import LetterRow
 from redrive.store.encoding import decode, is_same
 from redrive.store.schema import causes, letter_audit, letters
+from redrive.store.schema.columns import utc_text
 
 BATCH = 20_000
 _BATCH_BYTES = 16 << 20  # a batch of large records is cut shorter: memory stays flat
@@ -44,7 +44,7 @@ class _Batch:
 def put_all(
     database: Database, new: Iterable[NewLetter], preparer: LetterRowBuilder, *, kept: Callable[[Stored], None]
 ) -> Stored:
-    """Put letters batch by batch, each in one transaction. Where one fails, those before it are kept, and said.
+    """Put letters batch by batch, each in one transaction. Where one fails, those before it are kept and reported.
 
     In the end `kept` is called with what is in the store, where that is anything at all.
     """
@@ -178,7 +178,7 @@ def _next(stream: Iterator[NewLetter], preparer: LetterRowBuilder) -> _Batch:
 
 
 def _see_again(connection: Connection, database: Database, rows: Sequence[LetterRow]) -> None:
-    """Count repeats. Of several in one batch the letter shows the last; what the others held goes to the audit log."""
+    """Count letters seen again. The letter shows the last of a batch; the others go to the audit log."""
     last = {row.identity: row for row in rows}
     counts = Counter(row.identity for row in rows)
     database.dialect.see_again(connection, list(last.values()), [counts[identity] for identity in last])

@@ -2,7 +2,7 @@
 
 A record that is put by hand has one identity: its key, or its position and content. The row of a run has several: its
 key, which over runs identifies it whatever it holds; for further rows of the same key, and for rows whose key is not
-sure, the content; for a further row of the same content, its number among them (`redrive.dlq.insert.copies`).
+sure, the content; for a further row of the same content, its number among them (`redrive.dlq.insert.identity`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
-from redrive.dlq.insert.copies import Copies, KnownLetter, KnownLetters, LetterIdentity, Place
+from redrive.dlq.insert.identity import Copies, KnownLetter, KnownLetters, LetterIdentity, Place
 from redrive.model.letters import OPEN, ErrorType, Status
 from redrive.store.database import Database
 from redrive.store.dialects.dialect import LetterRow, RepeatedLetter
@@ -82,7 +82,7 @@ def match(
 def _decided(connection: Connection, database: Database, rows: Sequence[LetterRow]) -> dict[int, int]:
     """Return, by the place of their row, the decided letters of records that have come again unchanged.
 
-    Most causes have no decided letters, which their counts tell, so that nothing is looked for. While a letter of the
+    Most causes have no decided letters, as their counts show, so that nothing is looked for. While a letter of the
     same identity is open, the record is counted there.
     """
     causes = _decided_causes(connection, {row.fingerprint for row in rows})

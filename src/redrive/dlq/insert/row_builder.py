@@ -12,14 +12,13 @@ from typing import Any
 from redrive._internal.tracing import trace_id
 from redrive.classify.detail import server_detail
 from redrive.dlq.fingerprint import Fingerprint, fingerprint
-from redrive.dlq.insert.copies import LetterIdentity
-from redrive.dlq.insert.digests import Digests
+from redrive.dlq.insert.identity import Digests, LetterIdentity
 from redrive.dlq.redact import Redactor
 from redrive.errors import LetterError
 from redrive.model.letters import GENERATED_KEY, INCOMPLETE, ErrorType, NewLetter
-from redrive.store.column_types import utc_text
 from redrive.store.dialects.dialect import LetterRow
 from redrive.store.encoding import TOO_DEEP, canonical, decode, encode
+from redrive.store.schema.columns import utc_text
 
 _ERROR_TYPES = frozenset(ErrorType)
 _LONGEST_MESSAGE = 10_000
@@ -105,7 +104,7 @@ class LetterRowBuilder:
                 shown_key, key = key, masked_text(key, letter.record, self._redactor, self._digests)
                 own_key = own_key if key == shown_key else key
                 position = masked_text(position, letter.record, self._redactor, self._digests)
-                # Nobody looks at this key, and a transform may have made it of masked values: no need to look for them.
+                # No operator reads this key, and a transform may have made it of masked values: no search for them.
                 sink_key = None if sink_key is None else self._digests.text(sink_key)
         rejected = self._now if letter.rejected_at is None else utc_text(_zoned(letter.rejected_at))
         if type(letter.attempts) is not int or not 0 <= letter.attempts < _MOST:
@@ -212,7 +211,7 @@ class LetterRowBuilder:
         """The same record failing for the same cause has the same identity, in this run and in the next.
 
         A key identifies a record whatever it holds. A position alone does not: line 7 of next week's file is another
-        record, which its content tells.
+        record, which its content shows.
 
         Three bytes stand for the place, five for the number at the end of the key, eight for everything. So records
         that come one after the other are neighbours in the index; spread at random, they would touch all its pages.
@@ -250,7 +249,7 @@ def masked_record(
 
     Args:
         raw: the record as it is stored otherwise.
-        error_type: of the letter; where it is not known, the digest tells all records apart.
+        error_type: of the letter; where it is not known, the digest distinguishes all records.
     """
     masked = encode(redactor.record(record))
     return None if masked == raw else (masked, digests.text(canonical(_of_the_call(raw, error_type))))
@@ -272,13 +271,13 @@ def masked_text(text: str | None, record: Any, redactor: Redactor, digests: Dige
 
 
 def _content(raw: str, context: Mapping[str, Any] | None) -> str:
-    """Return what tells a record from another one: of a masked record, the digest of what it was."""
+    """Return what identifies a record: of a masked record, the digest of the record as received."""
     digest = None if context is None else context.get(REDACTED)
     return raw if digest is None else str(digest)
 
 
 def error_text(error: BaseException) -> str:
-    """An exception as a sentence: its class and what it says."""
+    """Return an exception as a sentence: its class and its message."""
     try:
         said = str(error)
     except Exception as broken:
@@ -292,7 +291,7 @@ def error_text(error: BaseException) -> str:
 
 
 def error_type_of(error: BaseException) -> ErrorType:
-    """Where an exception comes from, by its type; what tells nothing was raised by the transformation."""
+    """Return the error type of an exception; an unknown one was raised by the transformation."""
     module = type(error).__module__.partition(".")[0]
     if isinstance(error, UnicodeError | EOFError) or module in _PARSING:
         return ErrorType.PARSE
@@ -315,7 +314,7 @@ def _unknown_error_type(error_type: object) -> str:
 
 
 def run_text(run_id: uuid.UUID | str | None) -> str | None:
-    """A run's id as text; one that is no UUID is refused, since PostgreSQL's column could not hold it."""
+    """A run's id as text; reject one that is not a UUID, since PostgreSQL's column could not store it."""
     if run_id is None or isinstance(run_id, uuid.UUID):
         return None if run_id is None else str(run_id)
     try:

@@ -1,4 +1,4 @@
-"""Who has a letter in hand: claims with a lease, so that two replays never work on the same one.
+"""Claims of letters, with a lease, so that two replays never work on the same letter.
 
 A run that writes rows for which there are letters claims these, too: no replay writes an old row over a new one. A
 claim lives as long as its replay or run renews it. A replay that was killed stops renewing, and its letters are free

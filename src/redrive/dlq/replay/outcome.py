@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, case, update
 
-from redrive.dlq.replay.replayed_rows import note_replayed
+from redrive.dlq.fingerprint import fingerprint
+from redrive.dlq.replay.overwrites import note_replayed
+from redrive.dlq.replay.schedule import Schedule
 from redrive.dlq.replay.siblings import StoredTexts, remember_keys, supersede
 from redrive.dlq.replay.target import LetterOutcome, Target, TargetAnswer
-from redrive.dlq.schedule import Schedule
 from redrive.dlq.status import actor
-from redrive.model.letters import OPEN, Letter, Status
+from redrive.model.letters import OPEN, FailedCause, Letter, Status
 from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import letter_audit, letters
 from redrive.store.sql import in_ids
@@ -22,7 +24,7 @@ from redrive.store.sql import in_ids
 _LONGEST_REASON = 2_000
 _AT_ONCE = 500
 
-# What the audit log says of letters that did not fail.
+# The action in the audit log for letters that did not fail.
 _ACTIONS = {
     LetterOutcome.REPROCESSED: "reprocessed",
     LetterOutcome.DISCARDED: "discarded",
@@ -45,7 +47,7 @@ def mark(
     stored_texts: StoredTexts,
     masks: bool,
 ) -> list[Answered]:
-    """Mark letters by what became of them; return those that did not fail, and whose record failed anew meanwhile.
+    """Mark letters by their outcome; return those that did not fail, but whose record was rejected again meanwhile.
 
     A letter that another replay took over is left to it.
 
@@ -69,7 +71,7 @@ def mark(
             if letter.id in settled
         ]
     if missed:
-        # The record failed anew while it was under way: what was sent may not be what the letter holds now.
+        # The record was rejected again while it was being sent: what was sent may not be what the letter holds now.
         ids = [letter.id for letter, _ in missed]
         connection.execute(update(letters).where(in_ids(letters.c.id, ids)).values(_tried(now)))
     entries += [_entry(letter, "seen meanwhile", letter.status, note, now) for letter, _ in missed]
@@ -93,7 +95,7 @@ def _status(became: LetterOutcome) -> Status | None:
 def _settle(
     connection: Connection, part: Sequence[Answered], became: LetterOutcome, note: str | None, now: datetime
 ) -> set[int]:
-    """Mark letters that did not fail, unless their record failed anew meanwhile; return those that are marked."""
+    """Mark letters that did not fail, unless their record was rejected again meanwhile; return their ids."""
     by_sightings: dict[int, dict[int, str | None]] = defaultdict(dict)
     for letter, answer in part:
         by_sightings[letter.seen][letter.id] = None if answer.reason is None else answer.reason[:_LONGEST_REASON]
@@ -135,7 +137,7 @@ def _fail(
             .where(in_ids(letters.c.id, reasons), letters.c.status.in_(OPEN))
             .values(**_tried(now), last_error=case(reasons, value=letters.c.id))
         )
-        # A person's replay that fails is for a person; one by schedule has more tries.
+        # A failed replay of an operator needs an operator; one by schedule has more tries.
         over = [letter for letter, _ in part if schedule is None or letter.reprocess_count + 1 >= schedule.tries]
         if over:
             notes = {letter.id: f"failed again: {reasons[letter.id]}" for letter in over}
@@ -165,3 +167,45 @@ def _entry(letter: Letter, action: str, after: str, note: str | None, now: datet
         "actor": actor(),
         "note": note,
     }
+
+
+@dataclass(slots=True)
+class ReplayCounts:
+    """The report as it grows."""
+
+    attempted: int = 0
+    became: Counter[LetterOutcome] = field(default_factory=Counter)
+    seen_meanwhile: int = 0
+    superseded_before: int = 0
+    superseded: int = 0
+    """Left out since the replay began."""
+    decided: int = 0
+    stopped: str | None = None
+    causes: dict[str, FailedCause] = field(default_factory=dict)
+
+    @property
+    def reprocessed(self) -> int:
+        """Letters whose record was written."""
+        return self.became[LetterOutcome.REPROCESSED]
+
+    @property
+    def failed(self) -> int:
+        """Letters that failed again."""
+        return self.became[LetterOutcome.FAILED]
+
+    def add(self, letter: Letter, answer: TargetAnswer) -> None:
+        """Count what became of a letter."""
+        self.attempted += 1
+        self.became[answer.became] += 1
+        if answer.became is LetterOutcome.FAILED:
+            self._add_failure(letter, answer.reason or "")
+
+    def _add_failure(self, letter: Letter, reason: str) -> None:
+        cause = fingerprint(letter.error_type, reason)
+        before = self.causes.get(cause.value)
+        self.causes[cause.value] = FailedCause(
+            fingerprint=cause.value,
+            message=cause.template,
+            count=before.count + 1 if before else 1,
+            sample=before.sample if before else reason,
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,80 +19,34 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select
 from redrive._internal.masking import MASK
 from redrive.dlq.edit.keys import respell_all
 from redrive.dlq.filters import Filter
-from redrive.dlq.insert.row_builder import REDACTED, storable
+from redrive.dlq.insert.row_builder import storable
 from redrive.dlq.queries import fetch, snapshot
-from redrive.dlq.redact import Redactor, has_mask
-from redrive.dlq.replay.canary import canary_first, has_unknown_key
-from redrive.dlq.replay.claims import LEASE, Claims, holders, unsaved_runs
-from redrive.dlq.replay.counts import ReplayCounts
-from redrive.dlq.replay.outcome import Answered, mark
-from redrive.dlq.replay.rate import RateLimit
-from redrive.dlq.replay.scope import must_be_its_own, must_be_one_pipeline, must_be_records
+from redrive.dlq.redact import Redactor
+from redrive.dlq.replay.claims import Claims, holders, unsaved_runs
+from redrive.dlq.replay.outcome import Answered, ReplayCounts, mark
+from redrive.dlq.replay.overwrites import UnknownKeys
+from redrive.dlq.replay.plan import Progress, ReplayPlan, why_not_sent
+from redrive.dlq.replay.schedule import RateLimit, canary_first, has_unknown_key
 from redrive.dlq.replay.siblings import StoredTexts, held_siblings
-from redrive.dlq.replay.target import LetterOutcome, Target, TargetAnswer, TargetFailed
-from redrive.dlq.replay.unknown_keys import UnknownKeys
-from redrive.dlq.schedule import Schedule
+from redrive.dlq.replay.target import (
+    LetterOutcome,
+    Target,
+    TargetAnswer,
+    TargetFailed,
+    must_be_its_own,
+    must_be_one_pipeline,
+    must_be_records,
+)
 from redrive.errors import LetterError, ReplayStopped, StoreError
-from redrive.model.letters import ARGUMENT_MISSING, BODY_MISSING, INCOMPLETE, OPEN, ErrorType, Letter, ReplayReport
-from redrive.policy import option_checks
+from redrive.model.letters import OPEN, Letter, ReplayReport
 from redrive.store.database import Database
 from redrive.store.schema import letter_claims, letters
 from redrive.store.sql import in_ids
 
-BATCH = 500
-CANARY = 10
-"""Letters that a large replay sends first, unless it is told otherwise."""
-CANARY_ABOVE = 100
-"""Letters above which a replay is large."""
-_LONGEST_LEASE = 365 * 86_400
 _LOOK_AGAIN = 0.25
-_MASKED = "values of the record were masked before it was stored; edit all of them before it is replayed"
-_WITHOUT_BODY = "the record has no body: edit it to have one before it is replayed"
 _UNREAD = (
-    "it failed again; the message is left out, since it may repeat fields of a body that cannot be masked by field"
+    "it failed again; the message is left out, since it may contain fields of a body that cannot be masked by field"
 )
-_WITHOUT_ARGUMENT = f"edit the arguments, and remove {ARGUMENT_MISSING}, before it is replayed"
-
-Progress = Callable[[int, int], None]
-"""Called with how many letters are done, and of how many."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayPlan:
-    """What to replay, and how far to go.
-
-    chosen        the letters to send
-    matched       the letters that match the caller's filters, those of other pipelines included
-    any_pipeline  whether the target takes the letters of every pipeline
-    include_superseded  whether letters are sent whose key was written since
-    canary        None for the default: 10 where a person replays more than 100 letters; 0 for none
-    rate          letters per second at most
-    """
-
-    chosen: Filter
-    matched: Filter
-    any_pipeline: bool = False
-    include_superseded: bool = False
-    limit: int | None = None
-    canary: int | None = None
-    rate: float | None = None
-    batch: int = BATCH
-    schedule: Schedule | None = None
-    lease: float = LEASE
-    note: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("limit", 1), ("canary", 0), ("batch", 1)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise LetterError(f"{name} must be a whole number of {least} or more, not {value!r}")
-        if not (option_checks.finite(self.lease) and 0 < self.lease <= _LONGEST_LEASE):
-            raise LetterError(
-                f"lease must be a number of seconds above 0 and at most {_LONGEST_LEASE:,} (a year), "
-                f"not {option_checks.shown(self.lease)}"
-            )
-        if settled := set(self.chosen.status or ()) - set(OPEN):
-            raise LetterError(f"a letter that is {min(settled)} is settled; reopen it before it is replayed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +104,14 @@ class Replay:
 
     def go(self) -> ReplayReport:
         """Run it, dry or not."""
-        return self._rehearse() if self._dry else self._run()
+        return self._run_dry() if self._dry else self._run()
 
-    def _rehearse(self) -> ReplayReport:
-        """A dry run: reads, asks the target if it can rehearse, changes nothing."""
+    def _run_dry(self) -> ReplayReport:
+        """Do a dry run: read, ask the target if it takes `dry_run`, change nothing."""
         self._respell()
         self._database.read(self._select)
         if self._target.rehearses:
-            with self._saying_how_far():
+            with self._reporting_progress():
                 for batch in self._batches(self._read):
                     self._note_outcomes(batch, self._try(batch))
                     if self._canary_failed():
@@ -169,7 +123,7 @@ class Replay:
         self._respell()
         self._database.read(self._select)
         try:
-            with self._saying_how_far(), self._claims.kept_alive():
+            with self._reporting_progress(), self._claims.kept_alive():
                 for batch in self._batches(self._claim):
                     self._send(batch)
                     if self._canary_failed():
@@ -177,7 +131,7 @@ class Replay:
                 else:
                     self._take_over()
         finally:
-            with suppress(StoreError):  # a store that is lost is told by what failed first; the lease frees the rest
+            with suppress(StoreError):  # a lost store is reported by what failed first; the lease frees the rest
                 self._database.write(self._claims.release)
         return self.report()
 
@@ -187,7 +141,7 @@ class Replay:
         """Give edited letters the key that the sink has for them; in a dry run, find those that this supersedes."""
         target = self._target
         if target.pipeline is not None:
-            with self._saying_how_far():
+            with self._reporting_progress():
                 changes = respell_all(
                     self._database, target.pipeline, target.keys_of, stored_texts=self._stored_texts, dry_run=self._dry
                 )
@@ -212,7 +166,7 @@ class Replay:
         must_be_records(connection, conditions)
         self._refuse_foreign()
         self._is_ordered = self._target.overwrites and has_unknown_key(connection, conditions)
-        self._canary = self._canary_of(self._wanted())
+        self._canary = self._plan.canary_size(self._wanted(), dry_run=self._dry)
         if self._canary is not None and not self._is_ordered:
             sample = {"canary": self._canary, "of": self._wanted()}
             self._ids = canary_first(connection, self._ids, **sample, conditions=conditions)
@@ -258,17 +212,6 @@ class Replay:
             must_be_its_own(self._target, self._others)
         elif self._target.pipeline is None:
             must_be_one_pipeline(self._by_pipeline)
-
-    def _canary_of(self, wanted: int) -> int | None:
-        """Return how many letters to send first.
-
-        A dry run changes nothing, and in a scheduled replay failures are expected and escalate nothing: neither has a
-        canary of its own accord.
-        """
-        plan = self._plan
-        if plan.canary is not None:
-            return plan.canary or None
-        return CANARY if wanted > CANARY_ABOVE and not self._dry and plan.schedule is None else None
 
     def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
         if not self._plan.include_superseded:
@@ -338,7 +281,7 @@ class Replay:
         now = self._database.dialect.now(connection)
         unsaved = self._unsaved_runs(connection, now)
         mine = self._claims.take(connection, ids, but=unsaved)
-        # Another one may have a letter of the same key in hand: of two that write one row, the older might be last.
+        # Another replay may have claimed a letter of the same key: of two that write one row, the older might be last.
         contested = held_siblings(connection, mine, self._claims.owner, now, unsaved)
         # Another replay may have decided them between our look and our claim, or tried them and escalated them.
         last = letters.c.last_reprocess
@@ -431,7 +374,7 @@ class Replay:
     def _try(self, batch: list[Letter]) -> list[TargetAnswer]:
         self._sent = batch
         self._pace.sent(len(batch))
-        refused = {letter.id: reason for letter in batch if (reason := _why_not_sent(letter)) is not None}
+        refused = {letter.id: reason for letter in batch if (reason := why_not_sent(letter)) is not None}
         sent = [letter for letter in batch if letter.id not in refused]
         answers = iter(self._answers(sent) if sent else ())
         return [
@@ -481,7 +424,7 @@ class Replay:
         return True
 
     @contextmanager
-    def _saying_how_far(self) -> Iterator[None]:
+    def _reporting_progress(self) -> Iterator[None]:
         try:
             yield
         except TargetFailed as failed:
@@ -519,27 +462,6 @@ class Replay:
             key_unknown=self._unknown.count,
             canary=self._canary,
         )
-
-
-def _why_not_sent(letter: Letter) -> str | None:
-    """Why the record of a letter is not what was received; None where it may be sent."""
-    record = letter.payload
-    if (letter.context or {}).get(REDACTED) and has_mask(record):
-        return _MASKED
-    if (incomplete := (letter.context or {}).get(INCOMPLETE)) and not letter.edited:
-        return f"{incomplete}; edit it before it is replayed"
-    if letter.error_type != ErrorType.CALL or not isinstance(record, Mapping):
-        return None
-    if missing := record.get(ARGUMENT_MISSING):
-        return f"{missing}; {_WITHOUT_ARGUMENT}"
-    if record.get("body") is not None:
-        return None
-    # An edit that removes the note has not given a body yet.
-    received = letter.record if isinstance(letter.record, Mapping) else {}
-    if missing := record.get(BODY_MISSING) or received.get(BODY_MISSING):
-        return f"{missing}; {_WITHOUT_BODY}"
-    # Letters of older versions do not say that a form with files is missing.
-    return _WITHOUT_BODY if str(record.get("content_type")).startswith("multipart/") else None
 
 
 def _in_order(found: list[Letter]) -> list[Letter]:

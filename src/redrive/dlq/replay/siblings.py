@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, case, func, literal, null, or_, select, update
 
-from redrive.dlq.insert.digests import PREFIX
+from redrive.dlq.insert.identity import PREFIX
 from redrive.dlq.insert.row_builder import REDACTED, as_key
 from redrive.dlq.replay.target import TargetAnswer
 from redrive.model.letters import Letter, Status
@@ -36,7 +36,7 @@ class _Written:
 def held_siblings(
     connection: Connection, ids: Collection[int], owner: str, now: datetime, unsaved_runs: Sequence[str] = ()
 ) -> dict[int, datetime]:
-    """Return those of these letters of whose key others have a letter in hand, and until when.
+    """Return those of these letters for whose key another replay has claimed a letter, and until when.
 
     The letters of all these keys are locked for the rest of the transaction, so that of two that claim letters of one
     key at the same moment, one sees the claim of the other.
@@ -77,7 +77,7 @@ def supersede(
 ) -> None:
     """Mark the letters whose row was overwritten, or must not overwrite the one that is there: they are older.
 
-    Settled letters as well, since they may be reopened.
+    Closed letters as well, since they may be reopened.
 
     Args:
         written: letters whose rows are in the sink now.
@@ -126,7 +126,7 @@ def remember_keys(
 
     Args:
         masks: whether no masked value may be stored. A letter without a key, such as that of a page, then gets the
-            digest, since its record does not say whether its rows have masked fields.
+            digest, since its record does not show whether its rows have masked fields.
     """
     one_key: dict[int, str] = {}
     unseen: dict[int, str] = {}
@@ -163,7 +163,7 @@ def remember_keys(
 
 
 def _keys(connection: Connection, written: Sequence[tuple[Letter, TargetAnswer]]) -> dict[int, tuple[str, ...]]:
-    """Return the keys of letters for which the target does not say which it wrote."""
+    """Return the keys of letters for which the target does not report what it wrote."""
     asked = [letter.id for letter, answer in written if answer.keys is None]
     found: dict[int, tuple[str, ...]] = {letter.id: () for letter, _ in written}
     if asked:

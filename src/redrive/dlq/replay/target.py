@@ -1,4 +1,4 @@
-"""What a replay sends letters to, and what it hears back."""
+"""The target of a replay: what letters are sent to, its answers, and which letters it may be sent."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Protocol
 
+from sqlalchemy import ColumnElement, Connection, select
+
 from redrive.calls.dead_letters import TargetStopped
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
 from redrive.dlq.edit.keys import KeysOf
+from redrive.dlq.filters import Filter
 from redrive.dlq.insert.row_builder import error_text
 from redrive.errors import Discard, LetterError, RedriveError, Superseded
 from redrive.model.calls import Kind, Verdict
-from redrive.model.letters import Letter
+from redrive.model.letters import OPEN, ErrorType, Letter, Status
+from redrive.model.tasks import FlowStatus
+from redrive.store.schema import letters, task_runs
 
 _classifier = Classifier()
 # The record's own fault; anything else is about the target, and the next record would meet it, too.
@@ -48,11 +53,11 @@ class TargetAnswer:
     reason: str | None = None
     """None where it was reprocessed."""
     keys: frozenset[str] | None = None
-    """The keys of the rows that were written; None where the target does not say."""
+    """The keys of the rows that were written; None where the target does not report them."""
     one_per_run: bool = False
     """Whether other letters of these keys and of the same run count no more."""
     rows: Sequence[Any] = ()
-    """Rows whose values the reason may show, where the letter's record does not hold them: those of a page, say."""
+    """Rows whose values the reason may show, where the letter's record does not have them, such as those of a page."""
 
 
 class Outcomes(list[str | BaseException | None]):
@@ -79,7 +84,7 @@ class ReplayTarget(Protocol):
     """Anything that can process records again; a row pipeline is one.
 
     `reprocess` is given the records and answers for each, in order: None or True where it was accepted, an exception
-    or a text that says why where it was not, `redrive.Discard` where it was dropped on purpose. Answering nothing at
+    or a text with the reason where it was not, `redrive.Discard` where it was dropped on purpose. Answering nothing at
     all means that all were accepted. It must be idempotent: after a crash, and where it raised, a record comes again.
 
     A target with an attribute `letters_pipeline` is sent the letters of the pipeline of that name, and no others
@@ -125,19 +130,19 @@ class InvalidTargetAnswer(LetterError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target, found out: how it is called, and whether it can rehearse."""
+    """How a target is called, and whether it takes `dry_run`."""
 
     function: Callable[..., Any]
     rehearses: bool
     takes_letters: bool
     pipeline: str | None = None
-    """The pipeline whose letters it takes; None where it does not say."""
+    """The pipeline whose letters it takes; None where it is not known."""
     overwrites: bool = False
     """Whether it is a pipeline that replaces the row of a key in its sink."""
     sink: str | None = None
-    """The name of its sink, as runs have it; None where it does not say."""
+    """The name of its sink, as runs have it; None where it is not known."""
     keys: KeysOf | None = None
-    """What tells the keys of records as its sink compares them; None where it does not say."""
+    """Returns the keys of records as its sink compares them; None where that is not known."""
 
     @classmethod
     def of(cls, target: object) -> Target:
@@ -266,3 +271,105 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
     except (TypeError, ValueError):  # some builtins have no signature
         return set()
     return {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+
+
+_MOST_NAMED = 5
+_ENDED = (FlowStatus.COMPLETE, FlowStatus.ABANDONED)
+
+
+def scoped(target: Target, chosen: Filter, *, any_pipeline: bool) -> Filter:
+    """Return the filter of the letters that the target may be sent.
+
+    A pipeline takes its own letters. A function has no pipeline, so the caller must select the letters it is for.
+    """
+    if any_pipeline or chosen.pipeline is not None:
+        return chosen
+    if target.pipeline is not None:
+        return chosen.but(pipeline=(target.pipeline,))
+    if chosen == Filter(status=chosen.status):
+        raise LetterError(
+            "the target is a function, and a replay without a filter would send it the letters of every pipeline; "
+            "pass pipeline= (--pipeline) or another filter, or any_pipeline=True (--any-pipeline)"
+        )
+    return chosen
+
+
+def must_be_one_pipeline(by_pipeline: Mapping[str, int]) -> None:
+    """Reject letters of several pipelines for one function, unless the caller allows that."""
+    if len(by_pipeline) > 1:
+        raise LetterError(
+            f"the selected letters belong to {len(by_pipeline)} pipelines ({named(by_pipeline)}); pass pipeline= "
+            "(--pipeline) for each one that the target takes, or any_pipeline=True (--any-pipeline). "
+            "Nothing was changed"
+        )
+
+
+def must_be_its_own(target: Target, others: Mapping[str, int]) -> None:
+    """Refuse letters that were named by id and belong to other pipelines than the target."""
+    if others:
+        raise LetterError(
+            f"{sum(others.values()):,} of the named letters belong to other pipelines ({named(others)}), not to "
+            f"{target.pipeline!r}; pass any_pipeline=True (--any-pipeline) if the target takes them. "
+            "Nothing was changed"
+        )
+
+
+def must_be_records(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> None:
+    """Refuse to replay dead tasks: a target would be sent their input, and the task itself would stay dead."""
+    found = _task_of(connection, conditions)
+    if found is not None:
+        run, flow = found
+        raise LetterError(
+            f"among the selected letters are dead tasks of the flow {flow!r}, which a replay does not run; use "
+            f"`redrive tasks retry --run {run}`, and select other letters by pipeline or error type. "
+            "Nothing was changed"
+        )
+
+
+def must_not_hide_tasks(connection: Connection, chosen: Filter, action: str) -> None:
+    """Refuse to decide about, or edit, the letters of tasks: the task itself would stay as it is.
+
+    Letters of runs that have ended may be discarded: no task waits for a decision any more.
+
+    Args:
+        action: discard, escalate, reopen or edit.
+    """
+    conditions = [chosen.where()]
+    if action == "reopen":
+        conditions.append(letters.c.status.in_((Status.DISCARDED, Status.REPROCESSED)))
+    else:
+        starts = (Status.PENDING,) if action == "escalate" else OPEN
+        conditions += [letters.c.status.in_(starts), task_runs.c.status.not_in(_ENDED)]
+    found = _task_of(connection, conditions)
+    if found is not None:
+        run, flow = found
+        uses = {
+            "discard": f"`redrive tasks accept --run {run}`, or skip or fail instead of accept",
+            "escalate": f"`redrive tasks ls --run {run}`, which lists the tasks that wait for a decision",
+            "reopen": f"`redrive tasks reopen --run {run}`",
+            "edit": f"`redrive tasks retry --run {run}`, after the fault is fixed",
+        }
+        raise LetterError(
+            f"cannot {action}: among the selected letters are tasks of the flow {flow!r}, and a task itself "
+            f"would not change. Use {uses[action]}, and select other letters by pipeline or error type. "
+            "Nothing was changed"
+        )
+
+
+def _task_of(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> tuple[str, str] | None:
+    """Return the run, by its short id, and the flow of a letter that matches and is that of a task."""
+    found = (
+        select(task_runs.c.run_id, task_runs.c.flow_name)
+        .join_from(letters, task_runs, letters.c.run_id == task_runs.c.run_id)
+        .where(letters.c.error_type == ErrorType.TASK, *conditions)
+        .limit(1)
+    )
+    row = connection.execute(found).first()
+    return None if row is None else (str(row.run_id)[:8], row.flow_name)
+
+
+def named(by_pipeline: Mapping[str, int]) -> str:
+    """Return pipelines with their number of letters, for a message."""
+    most = sorted(by_pipeline.items(), key=lambda pair: (-pair[1], pair[0]))
+    listed = ", ".join(f"{name}: {count:,}" for name, count in most[:_MOST_NAMED])
+    return listed + (", …" if len(most) > _MOST_NAMED else "")

@@ -120,7 +120,7 @@ class SqlTable(ABC):
     @property
     def repeats(self) -> int:
         """See `Sink`."""
-        return self._database.repeats
+        return self._database.retries
 
     def exists(self) -> bool:
         """See `Sink`."""

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, select, update
 
 from redrive._internal.shutdown import Cancellation
 from redrive.dlq.edit.keys import KeysOf, NormalizedKey, StoredTexts, find_edited, respell, respelled
-from redrive.dlq.insert.digests import PREFIX
+from redrive.dlq.insert.identity import PREFIX
 from redrive.dlq.insert.row_builder import as_key, key_text, storable
 from redrive.dlq.replay.claims import Claims
 from redrive.errors import RunStopped

@@ -459,7 +459,7 @@ class BatchWriter:
         return f"{self._started.run_id}-{self.counts.batches:06}{piece}"
 
     def _count_repeats(self) -> int:
-        return self._store.database.repeats + (0 if self._shared else self._options.sink.repeats)
+        return self._store.database.retries + (0 if self._shared else self._options.sink.repeats)
 
 
 def _without_left_out(rows: Outgoing, rehearse: Rehearse) -> Outgoing:

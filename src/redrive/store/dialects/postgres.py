@@ -30,7 +30,7 @@ _CONNECTING = {
     # A pooler may pass the next transaction to another server process, which has none of the prepared statements.
     "prepare_threshold": None,
 }
-# Shorter than the patience of any client, so that a client outlasts a transaction whose process was suspended.
+# Shorter than the timeout of any client, so that a client outlasts a transaction whose process was suspended.
 SILENCE = "15s"
 LOCK_PATIENCE = "25s"
 _BOUNDED = (

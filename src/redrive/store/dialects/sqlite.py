@@ -57,8 +57,10 @@ class SqliteDialect:
 
     @property
     def busy_timeout(self) -> float:
-        """Seconds that SQLite itself waits for its lock. That wait cannot be cancelled, so it is short, and `Database`
-        retries the transaction until its patience ends."""
+        """Seconds that SQLite itself waits for its lock.
+
+        That wait cannot be cancelled, so it is short, and `Database` retries the transaction until its own timeout.
+        """
         return min(self._patience, _LONGEST_WAIT)
 
     def engine_key(self) -> Hashable:
@@ -248,7 +250,7 @@ class SqliteDialect:
         return int(pages.scalar_one()) + (log.stat().st_size if log.exists() else 0)
 
     def letters_size(self, connection: Connection) -> int | None:
-        return None  # all tables are in one file, and only a scan can tell the pages of a table
+        return None  # all tables are in one file, and only a scan can count the pages of a table
 
     def collided(self, error: BaseException) -> bool:
         return False  # there is one writing transaction at a time

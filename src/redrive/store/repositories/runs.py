@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, select, update
 
 from redrive.errors import PipelineError
 from redrive.model.runs import COUNTED, Counts, Report, RunStatus, Tier
-from redrive.store.corrupt_rows import corrupt_row_as_store_error
-from redrive.store.database import Database
-from redrive.store.schema import checkpoints, runs
+from redrive.policy.time_of_day import TimeOfDay
+from redrive.store.database import Database, corrupt_row_as_store_error
+from redrive.store.dialects.dialect import Dialect
+from redrive.store.schema import checkpoints, pipelines, runs
 
 _COLUMNS = {name: runs.c[name if name in {"batches", "retries"} else f"rows_{name}"] for name in COUNTED}
 _DIGITS = 32
@@ -119,4 +120,36 @@ def report_of(row: Row[Any], position: Any) -> Report:
         source_done=row.source_done,
         source_total=row.source_total,
         detail=row.detail,
+    )
+
+
+Runnable = Literal["pipeline", "flow"]
+
+
+def register_start(
+    connection: Connection, dialect: Dialect, kind: Runnable, name: str, *, sla: TimeOfDay | float | None, now: datetime
+) -> None:
+    """Record the start of a run, and its SLA if that is a time of day; an SLA in seconds belongs to each run."""
+    known = dialect.insert(pipelines).values(
+        name=name, kind=kind, sla=str(sla) if isinstance(sla, TimeOfDay) else None, first_seen=now, last_started=now
+    )
+    new = known.excluded
+    connection.execute(
+        known.on_conflict_do_update(
+            index_elements=["kind", "name"], set_={"sla": new.sla, "last_started": new.last_started}
+        )
+    )
+
+
+def count_rows(connection: Connection, pipeline: str, added: Counts) -> None:
+    """Add the rows of a batch to the totals of a pipeline, which purging runs does not lower."""
+    counted = pipelines.c
+    connection.execute(
+        update(pipelines)
+        .where(counted.kind == "pipeline", counted.name == pipeline)
+        .values(
+            rows_read=counted.rows_read + added.read,
+            rows_written=counted.rows_written + added.written,
+            rows_rejected=counted.rows_rejected + added.rejected,
+        )
     )

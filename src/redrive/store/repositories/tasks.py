@@ -15,10 +15,9 @@ from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 
 from redrive.errors import FlowError
 from redrive.model.tasks import FlowReport, FlowStatus, State
-from redrive.store.corrupt_rows import corrupt_row_as_store_error
-from redrive.store.database import Database
+from redrive.store.database import Database, corrupt_row_as_store_error
 from redrive.store.encoding import decode
-from redrive.store.process_identity import is_owner_dead
+from redrive.store.lease import is_owner_dead
 from redrive.store.repositories.runs import is_run, of_run
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
 from redrive.store.sql import in_ids

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from redrive.store import lease
 from redrive.store.dialects.dialect import Dialect
-from redrive.store.process_identity import is_owner_dead
+from redrive.store.lease import is_owner_dead
 from redrive.store.schema import leases
 
 WATCH = "watch"

@@ -1,7 +1,7 @@
 """Retention of finished work: runs, flows with their tasks and results, resolved alerts, metrics of services.
 
 What may still be resumed, decided or notified stays, and so does what alert rules compare with. Everything is removed
-in small transactions, each whole or not at all: other processes work meanwhile, and a killed purge can be repeated.
+in small transactions, each whole or not at all: other processes work meanwhile, and a killed purge can be run again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StorePurged:
     tasks: int = 0
     """Their tasks, each with its attempts and state changes."""
     files: int = 0
-    """Files that held results and arguments of these tasks."""
+    """Files with results and arguments of these tasks."""
     elsewhere: int = 0
     """Results in files that were not found in the given directory."""
     alerts: int = 0

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Table, delete, func, or_, select
 from redrive.errors import StoreError
 from redrive.model.letters import OPEN
 from redrive.store.database import Database
-from redrive.store.process_identity import is_owner_dead
-from redrive.store.repositories.known_runs import Runnable
+from redrive.store.lease import is_owner_dead
+from redrive.store.repositories.runs import Runnable
 from redrive.store.repositories.tasks import has_live_executor
 from redrive.store.retention.finished import BATCH, Retention
 from redrive.store.retention.flows import FlowRetention

@@ -11,7 +11,7 @@ from redrive.store.schema.alerts import (
     gauges,
     leases,
 )
-from redrive.store.schema.base import SCHEMA, metadata
+from redrive.store.schema.columns import SCHEMA, metadata
 from redrive.store.schema.letters import (
     OPEN_MARK,
     STATUSES,

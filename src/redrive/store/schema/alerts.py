@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, case, text
 
-from redrive.store.column_types import RunId, UtcTimestamp, Value
-from redrive.store.schema.base import Id, metadata
+from redrive.store.schema.columns import Id, RunId, UtcTimestamp, Value, metadata
 
 alerts = Table(
     "alerts",

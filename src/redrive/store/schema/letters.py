@@ -15,8 +15,7 @@ from sqlalchemy import (
     text,
 )
 
-from redrive.store.column_types import Digest, RunId, UtcTimestamp, Value
-from redrive.store.schema.base import Id, metadata
+from redrive.store.schema.columns import Digest, Id, RunId, UtcTimestamp, Value, metadata
 
 STATUSES = ("pending", "reprocessed", "discarded", "escalated")
 
@@ -98,7 +97,7 @@ causes = Table(
 )
 
 # How many letters of each status were rejected in an hour, kept by the database itself (see the migrations), so that
-# it is right whatever program changes a letter. `seen` counts repeats too, in the hour in which they happened.
+# it is right whatever program changes a letter. `seen` counts later sightings too, in their hour.
 cause_hours = Table(
     "cause_hours",
     metadata,

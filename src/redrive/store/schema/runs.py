@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, PrimaryKeyConstraint, Table, Text, text
 
-from redrive.store.column_types import Digest, RunId, UtcTimestamp, Value
-from redrive.store.schema.base import metadata
+from redrive.store.schema.columns import Digest, RunId, UtcTimestamp, Value, metadata
 
 # One row per run of a pipeline, resumed parts included.
 runs = Table(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Integer, PrimaryKeyConstraint, Table, Text, text
 
-from redrive.store.column_types import UtcTimestamp
-from redrive.store.schema.base import metadata
+from redrive.store.schema.columns import UtcTimestamp, metadata
 
 # The last report of each process on a service's circuit, by its own evidence (see `redrive.policy.consensus`); the host
 # of an operator's reset is `*`. All times are by the database's clock.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, Table, Text, text
 
-from redrive.store.column_types import RunId, UtcTimestamp
-from redrive.store.schema.base import Id, metadata
+from redrive.store.schema.columns import Id, RunId, UtcTimestamp, metadata
 
 # One row per run of a flow. `params` and `shape` are JSON text: compared as such, and read by redrive alone.
 task_runs = Table(

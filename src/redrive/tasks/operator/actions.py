@@ -20,7 +20,7 @@ from redrive.errors import FlowError
 from redrive.model.calls import Kind
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, State
-from redrive.store.corrupt_rows import corrupt_row_as_store_error
+from redrive.store.database import corrupt_row_as_store_error
 from redrive.store.encoding import encode
 from redrive.store.repositories.tasks import exactly, find_run, named, resolve_cause, shown_name, unknown_task_error
 from redrive.store.schema import letters, task_changes, task_runs, tasks

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, select
 
-from redrive.store.corrupt_rows import corrupt_row_as_store_error
+from redrive.store.database import corrupt_row_as_store_error
 from redrive.store.repositories.tasks import find_run, named, unknown_task_error
 from redrive.store.schema import tasks
 from redrive.store.store import Store

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from redrive.model.tasks import State
-from redrive.store.process_identity import is_owner_dead
+from redrive.store.lease import is_owner_dead
 from redrive.store.schema import task_attempts, task_changes, task_executors, tasks
 from redrive.store.sql import as_list, in_ids
 from redrive.tasks.executor.decide import AttemptHistory

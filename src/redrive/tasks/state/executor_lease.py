@@ -27,8 +27,8 @@ from redrive.model.letters import Status
 from redrive.model.tasks import FlowReport, FlowStatus, State
 from redrive.policy.time_of_day import TimeOfDay, due_at
 from redrive.store.encoding import decode, encode
-from redrive.store.process_identity import begin_work, end_work, is_owner_dead, new_owner
-from redrive.store.repositories.known_runs import register_start
+from redrive.store.lease import begin_work, end_work, is_owner_dead, new_owner
+from redrive.store.repositories.runs import register_start
 from redrive.store.repositories.tasks import has_live_executor, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.store import Store

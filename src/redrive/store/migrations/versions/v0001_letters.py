@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import Digest, RunId, UtcTimestamp, Value
+from redrive.store.schema.columns import Digest, RunId, UtcTimestamp, Value
 
 revision = "0001"
 down_revision = None
@@ -145,7 +145,7 @@ def _create_shared_state(schema: str | None) -> None:
 
 
 # ── counting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-# `cause_hours` follows every change of a letter, whoever makes it: redrive, or a person with SQL.
+# `cause_hours` follows every change of a letter, whatever makes it: redrive, or an operator with SQL.
 
 _COLUMNS = f"fingerprint, pipeline_name, hour, {', '.join(_COUNTED)}, seen, first_seen, last_seen"
 

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import Digest, RunId, UtcTimestamp, Value
+from redrive.store.schema.columns import Digest, RunId, UtcTimestamp, Value
 
 revision = "0002"
 down_revision = "0001"

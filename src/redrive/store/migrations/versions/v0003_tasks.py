@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import RunId, UtcTimestamp
+from redrive.store.schema.columns import RunId, UtcTimestamp
 
 revision = "0003"
 down_revision = "0002"

@@ -1,9 +1,9 @@
-"""Rollups of services, alerts and their messages, and what a run has to say for them."""
+"""Rollups of services, alerts and their messages, and what a run reports for them."""
 
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import RunId, UtcTimestamp, Value
+from redrive.store.schema.columns import RunId, UtcTimestamp, Value
 
 revision = "0004"
 down_revision = "0003"

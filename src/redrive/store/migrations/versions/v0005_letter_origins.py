@@ -9,7 +9,7 @@ import secrets
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.store.column_types import RunId, UtcTimestamp, Value
+from redrive.store.schema.columns import RunId, UtcTimestamp, Value
 
 revision = "0005"
 down_revision = "0004"

@@ -1,4 +1,4 @@
-"""Letters that may overwrite newer rows, since it is not known whether their keys were written after them."""
+"""Letters that may overwrite newer rows: it is not known whether their key was written since, by a run or a replay."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from redrive.dlq.insert.row_builder import as_key
 from redrive.dlq.replay.target import Target, TargetAnswer
 from redrive.model.letters import Letter
 from redrive.model.runs import RunStatus
+from redrive.store.dialects.dialect import Dialect
 from redrive.store.schema import letters, replayed_rows, runs
 from redrive.store.sql import in_ids
 
@@ -37,7 +38,7 @@ class UnknownKeys:
         return len(self._ids)
 
     def look(self, connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> None:
-        """Find those of the selected letters of which the store can tell."""
+        """Find those of the selected letters that the store can identify."""
         if not self._target.overwrites:
             return
         pipelines = select(letters.c.pipeline_name).where(*conditions).distinct()
@@ -146,3 +147,45 @@ def _wrote() -> ColumnElement[bool]:
 def _is_unsaved() -> ColumnElement[bool]:
     """Whether a run is under way, or was killed: it may have written a batch that it did not count."""
     return runs.c.status.in_((RunStatus.RUNNING, RunStatus.ABANDONED))
+
+
+def note_replayed(
+    connection: Connection,
+    dialect: Dialect,
+    written: Sequence[tuple[Letter, TargetAnswer]],
+    *,
+    pipeline: str | None,
+    sink: str | None,
+) -> None:
+    """Note that rows of these letters were written.
+
+    Args:
+        pipeline: that of the target; None where it is a function.
+        sink: that of the target, as runs have it; None where it is not known.
+    """
+    now = datetime.now(UTC)  # by the clock of letters
+    newest: dict[str, datetime] = {}
+    for letter, _ in written:
+        # What an operator has edited is newer than any record that was received before.
+        moment = now if letter.edited else letter.last_seen
+        newest[letter.pipeline] = max(newest.get(letter.pipeline, moment), moment)
+    if not newest:
+        return
+    column, insert = replayed_rows.c, dialect.insert(replayed_rows)
+    given = insert.excluded
+    later = case((given.newest_letter > column.newest_letter, given.newest_letter), else_=column.newest_letter)
+    upsert = insert.on_conflict_do_update(
+        index_elements=[column.letters_of, column.pipeline_name, column.sink],
+        set_={"written_at": given.written_at, "newest_letter": later},
+    )
+    rows = [
+        {
+            "letters_of": name,
+            "pipeline_name": pipeline or name,
+            "sink": sink or "",
+            "written_at": now,
+            "newest_letter": moment,
+        }
+        for name, moment in sorted(newest.items())
+    ]
+    connection.execute(upsert, rows)

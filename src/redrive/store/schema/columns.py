@@ -1,4 +1,4 @@
-"""Column types with the same meaning on both databases."""
+"""Column types with the same meaning on both databases, and the metadata that all tables share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, LargeBinary, Text, Uuid
+from sqlalchemy import JSON, BigInteger, Integer, LargeBinary, MetaData, Text, Uuid
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+SCHEMA = "pipeline"
+
+metadata = MetaData(schema=SCHEMA)
+Id = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is SQLite's rowid
 
 
 def utc_text(moment: datetime) -> str:
