@@ -311,7 +311,7 @@ def test_a_storm_is_forgotten_when_a_person_sends_its_children_back(flow, task, 
         (lambda flow: flow.retry("fetch"), "task 'fetch' of run .{8} is SUCCESS: nothing went wrong"),
         (lambda flow: flow.retry("load"), "task 'load' of run .{8} is PENDING: nothing went wrong"),
         (lambda flow: flow.retry(cause="Nothing"), "failed for a cause that begins with 'Nothing'; its causes are"),
-        (lambda flow: flow.retry(), "say which tasks: by their names, or by their cause"),
+        (lambda flow: flow.retry(), "select tasks by their names, or by their cause"),
         (lambda flow: flow.accept("parse", note=" "), "to accept a task needs a note that says why"),
         (lambda flow: flow.fail("parse", note=""), "to fail a task needs a note that says why"),
         (
@@ -338,7 +338,7 @@ def test_a_run_that_was_given_up_is_not_decided_about(flow, task, store):
     flow.retry("a")  # it would be gone on with
     with pytest.raises(FlowStopped):
         flow.run(restart=True)
-    with pytest.raises(FlowError, match="was given up; there is nothing to decide about any more"):
+    with pytest.raises(FlowError, match="was abandoned; there is nothing left to decide"):
         flow.retry("b", run=old)
 
 
@@ -352,7 +352,7 @@ def test_restart_discards_the_letters_of_the_abandoned_run(flow, task, store):
         flow.run(restart=True)
     of_old = {letter.key: letter for letter in store.dlq.find() if letter.run_id == old}
     assert {letter.status for letter in of_old.values()} == {Status.DISCARDED}
-    assert of_old["b"].note.startswith(f"run {str(old)[:8]} was given up for a new run (")
+    assert of_old["b"].note.startswith(f"run {str(old)[:8]} was abandoned for a new run (")
     of_new = [letter.status for letter in store.dlq.find() if letter.run_id == refused.value.report.run_id]
     assert of_new == [Status.PENDING, Status.PENDING]
 

@@ -111,7 +111,7 @@ def test_34_a_task_whose_executors_die_is_a_dead_letter_after_ten_of_them(flow, 
         kill.heal()
     assert stopped(flow).report.status is FlowStatus.HELD
     details = store.tasks.get("settlement", "killer")
-    assert (details.task.error, len(calls)) == ("its executor was killed, or could not be heard of any more", 10)
+    assert (details.task.error, len(calls)) == ("its executor was lost (killed, or its lease expired)", 10)
     assert [one.ended for one in details.attempts] == ["lost"] * 10
 
 
@@ -244,7 +244,7 @@ def test_an_executor_that_is_stopped_leaves_the_run_to_the_other(store):
     first = Beside(beside.run)
     assert begun.wait(PATIENCE)
     error = stopped(flow, deadline=0.2)
-    assert "has passed; another executor goes on with it" in str(error)
+    assert "has passed; another executor continues it" in str(error)
     assert error.report.status is FlowStatus.RUNNING
     go_on.set()
     assert first.join().report.status is FlowStatus.COMPLETE

@@ -10,7 +10,7 @@ import redrive
 from redrive.model.letters import Status
 from redrive.model.tasks import FlowStatus, GroupHeld, State, TaskFailed, TasksDead
 from redrive.policy.breaker import Breaker
-from redrive.tasks.state.states import TRANSITIONS
+from redrive.tasks.state.run_handle import TRANSITIONS
 from redrive.testing import set_testing
 from tests.support.flows import states, stopped
 
@@ -51,7 +51,7 @@ def test_the_same_place_twice_is_poison_whatever_it_says_and_what_comes_after_is
     task(name="load", after=parse)(lambda: None)
     task(name="beside")(lambda: 1)
     error = stopped(flow)
-    assert "flow 'settlement' has 1 dead letter, and what comes after is held; see `redrive tasks ls" in str(error)
+    assert "flow 'settlement' has 1 dead letter, and downstream tasks are blocked; see `redrive tasks ls" in str(error)
     assert (error.report.status, len(calls)) == (FlowStatus.HELD, 2)
     assert states(store) == {"parse": "DEAD_LETTER", "load": "PENDING", "beside": "SUCCESS"}
     (dead,) = [event for event in events if isinstance(event, TasksDead)]

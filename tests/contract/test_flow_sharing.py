@@ -195,7 +195,7 @@ def test_who_cannot_be_sure_of_its_lease_stops_and_says_why(store, monkeypatch):
     go_on.set()
     beside.join()
     assert "the store could not be reached for longer than the lease of 0.5 s" in str(error)
-    assert "what was running has been ended, and running it again goes on" in str(error)
+    assert "what was running has been ended, and running it again resumes it" in str(error)
     monkeypatch.undo()
     store.database.write(lambda connection: connection.execute(update(task_executors).values(owner=elsewhere())))
     time.sleep(0.5)  # its lease, which others keep

@@ -57,7 +57,7 @@ def test_37_a_stopped_run_is_gone_on_with_and_its_tasks_are_charged_nothing(flow
     teller.start()
     error = stopped(flow)
     teller.join()
-    assert str(error) == "flow 'settlement' stopped: the machine is needed; running it again goes on from there"
+    assert str(error) == "flow 'settlement' stopped: the machine is needed; running it again resumes it"
     assert error.report.status is FlowStatus.STOPPED
     report = flow.run()
     assert (report.resumed, report.status, report.run_id) == (True, FlowStatus.COMPLETE, error.report.run_id)
@@ -257,9 +257,9 @@ def test_a_run_begun_anew_gives_up_the_unfinished_one(flow, task, store):
     report = flow.run(restart=True)
     assert (report.status, report.resumed) == (FlowStatus.COMPLETE, False)
     assert store.tasks.run(old).status is FlowStatus.ABANDONED
-    with pytest.raises(FlowError, match="was given up; begin another one"):
+    with pytest.raises(FlowError, match="was abandoned; begin another one"):
         flow.run(run_id=old)
-    with pytest.raises(FlowError, match="cannot begin anew under its own id: leave run_id out"):
+    with pytest.raises(FlowError, match="cannot restart under its own id: leave run_id out"):
         flow.run(run_id=report.run_id, restart=True)
 
 
@@ -276,7 +276,7 @@ def test_an_executor_whose_run_was_given_up_stops(flow, task, store):
     ended_run = store.tasks.run("settlement").run_id
     other = Beside(flow.run, restart=True)
     beside.join()
-    assert "it was given up for a new run; a new run has taken its place" in str(beside.error)
+    assert "it was abandoned for a new run; a new run has taken its place" in str(beside.error)
     ended.append(True)
     assert other.join().report.run_id != ended_run
 
@@ -293,7 +293,7 @@ def test_a_flow_that_has_changed_does_not_go_on_with_a_run_of_the_old_one(flow, 
         changed.run()
     assert str(refused.value) == (
         f"flow 'settlement' has changed since run {str(run_id)[:8]} began: 'a' is gone, 'b' is new; finish that run "
-        "with the flow as it was, or begin anew with run(restart=True) or `redrive run --restart`"
+        "with the flow as it was, or restart with run(restart=True) or `redrive run --restart`"
     )
     assert store.tasks.run(run_id).status is FlowStatus.STOPPED
     assert changed.run(restart=True).status is FlowStatus.COMPLETE

@@ -278,7 +278,7 @@ redrive.connect(sys.argv[1]).purge(older_than="90d", files=sys.argv[2])
     assert set(gone) <= ids(store, task_runs)
     assert store.database.read(lambda connection: len(connection.execute(select(tasks.c.id)).all())) == 5 * 4 - 5
     for one in gone:  # what may be gone in part is not begun again
-        with pytest.raises(FlowError, match="was given up"):
+        with pytest.raises(FlowError, match="was abandoned"):
             settlement(store, tmp_path).run(params={"day": 100 + gone.index(one)}, run_id=one)
     would, done = purge(store, tmp_path, dry_run=True), purge(store, tmp_path)
     assert (would.flows, would.tasks, would.files) == (done.flows, done.tasks, done.files) == (3, 7, 6)

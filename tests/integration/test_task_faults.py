@@ -256,7 +256,7 @@ def test_a_task_whose_argument_is_a_spoiled_file_is_a_dead_letter_until_the_file
     run = half()
     path, content = run.file(), run.file().read_bytes()
     spoil(path)
-    assert "1 dead letter, and what comes after is held" in run.go_on()
+    assert "1 dead letter, and downstream tasks are blocked" in run.go_on()
     (cause,) = run.store.tasks.causes(run.run_id)
     assert cause.error.startswith(f"the argument 'large' of task 'use' is in {path}, which cannot be read: ")
     path.write_bytes(content)
@@ -276,12 +276,8 @@ def test_a_fan_out_over_a_spoiled_file_ends_in_a_sentence_and_goes_on_when_the_f
     assert run.store.tasks.get(run.run_id, "fan").task.children == 100
 
 
-NO_SENSE = (
-    "what the store holds of flow .* makes no sense .* if it was changed by hand, undo that; otherwise begin anew"
-)
-STUCK = (
-    "is stuck with .* nothing of it can be claimed: if the store was changed by hand, undo that; otherwise begin anew"
-)
+NO_SENSE = "what the store holds of flow .* makes no sense .* if it was changed by hand, undo that; otherwise restart"
+STUCK = "is stuck with .* nothing of it can be claimed: if the store was changed by hand, undo that; otherwise restart"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from redrive.model.calls import Kind
-from redrive.tasks.workers.messages import AttemptEnd
+from redrive.tasks.workers.protocol import AttemptEnd
 from tests.support.worker_pool import HEAD, Workshop, is_alive, wait_until
 
 HANGS = """
@@ -337,7 +337,7 @@ def test_a_task_that_closes_everything_is_ended_and_told_why(workshop):
 PROGRAM = """
 import selectors
 from redrive.tasks.workers.pool import WorkerPool
-from redrive.tasks.workers.messages import TaskJob
+from redrive.tasks.workers.protocol import TaskJob
 from redrive.store.encoding import encode
 
 if __name__ == "__main__":

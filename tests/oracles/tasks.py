@@ -15,7 +15,7 @@ from redrive.model.tasks import FlowStatus, State
 from redrive.store.encoding import decode
 from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import task_attempts, task_changes, task_executors, task_runs, tasks
-from redrive.tasks.state.states import TRANSITIONS
+from redrive.tasks.state.run_handle import TRANSITIONS
 from tests.oracles.letters import come_to_rest
 from tests.support import tasks_flow
 from tests.support.tasks_worker import FLOWS, MARK

@@ -14,7 +14,7 @@ import redrive
 from redrive.errors import FlowStopped
 from redrive.model.tasks import TaskRetried
 from redrive.store.schema import task_attempts
-from redrive.tasks.workers.messages import AttemptEnd
+from redrive.tasks.workers.protocol import AttemptEnd
 
 PATIENCE = 90.0
 """Seconds after which a test gives up hope."""

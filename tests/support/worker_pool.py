@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from redrive.store.encoding import decode, encode
-from redrive.tasks.workers.messages import TaskJob, TaskOutcome
 from redrive.tasks.workers.pool import WorkerPool
+from redrive.tasks.workers.protocol import TaskJob, TaskOutcome
 
 PATIENCE = 60.0
 """Seconds after which a test gives up hope; nothing here takes a tenth of it."""

@@ -10,8 +10,7 @@ from redrive._internal.masking import mask, mask_end, mask_start, mask_stream
 from redrive.alerts.delivery.format import safe, safe_line
 from redrive.rows.validation.validator import shown as shown_value
 from redrive.tasks.workers.fingerprint import TRACE_LENGTH, trace_of
-from redrive.tasks.workers.live_output import LiveOutput
-from redrive.tasks.workers.output import KEPT, OutputCollector
+from redrive.tasks.workers.output import KEPT, LiveOutput, OutputCollector
 
 PASSWORD = "Tr0ub4dor-Correct-Horse-91"
 LONG = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dE3fG5hJ7k"

@@ -101,7 +101,7 @@ def combined(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 class Backfill:
-    """Runs a flow for each set of parameters, `parallel` of them at once, and goes on after one that fails."""
+    """Runs a flow for each set of parameters, `parallel` of them at once, and continues after one that fails."""
 
     def __init__(self, flow: Flow, params: Sequence[Mapping[str, Any]], *, parallel: int = 1) -> None:
         self._flow = flow
@@ -141,7 +141,7 @@ class Backfill:
                 found[number] = Backfilled(params=params, status=FlowStatus.COMPLETE, skipped=True)
             else:
                 todo.append(number)
-        stopping = StopSignal(None, told=lambda: self._flow.stop("the backfill was told to stop"))
+        stopping = StopSignal(None, told=lambda: self._flow.stop("the backfill was asked to stop"))
         with (
             stopping.heeding_signals(),
             stopping.heeding_sigint(),
@@ -158,7 +158,7 @@ class Backfill:
                     found[number] = future.result()
                     each(found[number])
                 if stopping.reason() is not None:  # one may have begun since
-                    self._flow.stop("the backfill was told to stop")
+                    self._flow.stop("the backfill was asked to stop")
         for number in todo:
             found[number] = Backfilled(params=self.params[number], status=None, kind=Kind.TRANSIENT)
         if stopping.interrupted:
@@ -172,7 +172,7 @@ class Backfill:
             status = FlowStatus.FAILED if stopped.report is None else stopped.report.status
             run_id = None if stopped.report is None else stopped.report.run_id
             return Backfilled(params=params, status=status, run_id=run_id, error=str(stopped), kind=stopped.kind)
-        except RedriveError as error:  # of this run alone, as far as anybody knows: the others are tried
+        except RedriveError as error:  # of this run alone, as far as is known: the others are tried
             kind = getattr(error, "kind", Kind.PERMANENT)
             return Backfilled(params=params, status=FlowStatus.FAILED, error=str(error), kind=kind)
         return Backfilled(params=params, status=report.status, run_id=report.run_id)

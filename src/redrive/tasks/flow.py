@@ -18,7 +18,6 @@ from redrive.model.tasks import FlowProgress, FlowReport
 from redrive.policy import option_checks
 from redrive.policy.retry import Retry
 from redrive.policy.time_of_day import checked_sla
-from redrive.tasks.binding import bind
 from redrive.tasks.executor.concurrency import ServiceGroup, WhenOpen
 from redrive.tasks.graph import Graph, Node, SensorOptions
 from redrive.tasks.operator.decisions import Decisions
@@ -35,6 +34,7 @@ from redrive.tasks.options import (
     cores,
     with_known_options,
 )
+from redrive.tasks.parameters import bind
 from redrive.tasks.task import Task, Upstream, name_of, name_of_task, names_of
 from redrive.tasks.trigger_rules import RunWhen
 
@@ -63,9 +63,9 @@ class Flow(Decisions):
     name           under which its runs are kept
     params         the names of its parameters, or a mapping to their defaults; a task that takes one is given its value
     workers        processes that run tasks (one for each core)
-    store          where its state is kept; `redrive.connect()` where nothing else is said
+    store          where its state is kept; by default `redrive.connect()`
     sla            when a run is to be done: "06:30 Asia/Kolkata", or seconds from its start
-    deadline       seconds after which a run stops, as if by SIGTERM; the next one goes on from there
+    deadline       seconds after which a run stops, as if by SIGTERM; the next run resumes it
     stop_within    seconds that running tasks have to finish when the run is to stop
     files          the directory for results too large for the store; by default beside it
     recycle_after  tasks after which a worker is replaced by a fresh one
@@ -182,7 +182,7 @@ class Flow(Decisions):
         results; one with the name of a parameter of the flow, its value; `idempotency_key`, a key that is the same for
         all attempts of the task.
 
-        after      tasks that must succeed first, unless `run_when` says otherwise
+        after      tasks that must succeed first, unless `run_when` sets another rule
         each       run once for each item of that task's result, which is the first parameter
         name       where the function's own will not do
         timeout    seconds after which an attempt is killed (30 min); None for no limit
@@ -190,7 +190,7 @@ class Flow(Decisions):
         retry      attempts and the waits between them; None for a single attempt
         poison     consecutive failures of one cause that make it a dead letter
         storm      children of a fan-out that may die of one cause before the others are not tried any more
-        service    what it depends on: held while that is down, see `group`
+        service    what it depends on: not started while that is down, see `group`
         in_thread  run it in a thread of the executor: for what is short and can be trusted, since nothing can end it
         key        a function of the same arguments that makes its idempotency key
         run_when   "all_done" for cleanup, "any_failed" for notifications, "none_failed" to join branches: when it runs,
@@ -328,7 +328,7 @@ class Flow(Decisions):
         when_open: WhenOpen = "hold",
         across_runs: bool = False,
     ) -> None:
-        """Say how the tasks that depend on a service are treated.
+        """Set limits for the tasks that depend on a service.
 
         concurrency  how many of them may run at once, in all executors that work on a run
         across_runs  count those of all runs and flows of the store that have this option for the service
@@ -371,8 +371,8 @@ class Flow(Decisions):
     ) -> FlowReport:
         """Run it, or resume the run of the same parameters that is not complete.
 
-        A resumed run repeats no task that is done, and tries again what failed. A dead letter waits for its decision.
-        Raises `FlowStopped` where a task failed, became a dead letter, or the run was told to stop: its `report` says
+        A resumed run does not run completed tasks again, and retries failed ones. A dead letter waits for its decision.
+        Raises `FlowStopped` where a task failed, became a dead letter, or the run was asked to stop: its `report` has
         how far it came.
 
         params    values of its parameters

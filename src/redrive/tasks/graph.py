@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.errors import FlowError
 from redrive.policy.retry import Retry
-from redrive.tasks.binding import Binding
+from redrive.tasks.parameters import Binding
 from redrive.tasks.trigger_rules import RunWhen
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.numbers: dict[str, int] = {}
-        self._expected: set[str] = set()  # names that somebody waits for and nobody has yet
+        self._expected: set[str] = set()  # names that are waited for and not defined yet
 
     def add(self, node: Node) -> None:
         """Add a task; its name is new, and it does not wait for itself by any way."""
@@ -115,7 +115,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class GraphShape:
-    """A graph without its functions, as it is stored with a run: what people change it by, and resume it by."""
+    """A graph without its functions, as it is stored with a run: operators change and resume the run by it."""
 
     @dataclass(frozen=True, slots=True)
     class Place:

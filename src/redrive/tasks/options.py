@@ -1,4 +1,4 @@
-"""What may be said about a flow and its tasks, checked."""
+"""Options of a flow and its tasks, checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redrive.errors import FlowError
 from redrive.policy import option_checks
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
-from redrive.tasks.binding import KEY, Binding
+from redrive.tasks.parameters import KEY, Binding
 from redrive.tasks.trigger_rules import RunWhen
 
 P = ParamSpec("P")

@@ -39,7 +39,7 @@ class TaskContext(Protocol):
     def run_when(self) -> RunWhen: ...
 
 
-# A dead letter counts as a failure, and so does what waits for one: without an operator neither goes on, and cleanup
+# A dead letter counts as a failure, and so does what waits for one: without an operator neither continues, and cleanup
 # must not wait for an operator.
 _BLOCKED = "blocked"
 _FAILED = "failed"
@@ -60,7 +60,7 @@ Branches = Mapping[int, Collection[str]]
 
 
 def consequences(places: Sequence[TaskContext], states: Sequence[State], branches: Branches) -> dict[int, State]:
-    """Return what pending tasks become: READY, SKIPPED or UPSTREAM_FAILED. The others go on waiting."""
+    """Return what pending tasks become: READY, SKIPPED or UPSTREAM_FAILED. The others keep waiting."""
     seen: dict[int, str] = {}
     found: dict[int, State] = {}
     for number in in_order(places):

@@ -139,7 +139,7 @@ def test_a_bad_end_says_what_went_wrong_and_every_command_that_leads_on(run, her
         r"settle: 1 task: LookupError: Cipla has no account, api_key=\*\*\* \(cause (LookupError@\S+)\)", wrong
     )
     assert found
-    assert last == "redrive: flow 'settlement' has 1 dead letter, and what comes after is held"
+    assert last == "redrive: flow 'settlement' has 1 dead letter, and downstream tasks are blocked"
     run_id = fields(answer)["run_id"][:8]
     assert heading == "Next steps:"
     assert [re.split(r"  +", step.strip()) for step in (tasks, one, retry, again, alert)] == [
@@ -303,7 +303,7 @@ def test_sigterm_ends_it_with_a_word_that_running_again_goes_on_and_so_it_does(h
     assert process.returncode == 75
     first = json.loads(out)
     assert first["status"] == "stopped"
-    assert err == "redrive: flow 'endless' stopped: SIGTERM; running it again goes on from there\n"
+    assert err == "redrive: flow 'endless' stopped: SIGTERM; running it again resumes it\n"
     again = started("faults.py:endless", "--json", "--deadline", "2s")
     out, err = again.communicate(timeout=60)
     assert again.returncode == 75

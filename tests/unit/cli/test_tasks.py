@@ -353,7 +353,7 @@ def test_a_run_that_is_under_way_is_said_to_go_on_by_itself(run, settlement, sto
         (["retry", "settle[0]"], "task 'settle[0]' of run RUN is SUCCESS: nothing went wrong that could be decided"),
         (["retry", "--cause", ""], "no task of run RUN failed for a cause that begins with ''"),
         (["accept", "settle[2]"], "missing option '--note'; see `redrive tasks accept --help`"),
-        (["accept", "settle[2]", "--note", " "], "to accept a task needs a note that says why; nothing was changed"),
+        (["accept", "settle[2]", "--note", " "], "to accept a task needs a note with the reason; nothing was changed"),
         (["accept", "settle[2]", "--note", "x", "--result", "{"], "--result"),
         (["fail", "settle[2]"], "missing option '--note'; see `redrive tasks fail --help`"),
     ],

@@ -13,7 +13,7 @@ from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.rows.run import SMALLEST
 from redrive.tasks.executor.decide import AttemptHistory, decide
-from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
+from redrive.tasks.workers.protocol import AttemptEnd, TaskOutcome
 
 
 def after(kind, failures):

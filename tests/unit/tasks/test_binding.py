@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from redrive.errors import FlowError
-from redrive.tasks.binding import Binding, bind
+from redrive.tasks.parameters import Binding, bind
 
 
 def bound(function, *, upstream=(), each=None, params=()):

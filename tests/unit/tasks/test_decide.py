@@ -10,10 +10,10 @@ from redrive.calls.testmode import TestMode
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.policy.retry import FLOOR_JITTER, Retry
-from redrive.tasks.binding import Binding
 from redrive.tasks.executor.decide import AttemptHistory, decide
 from redrive.tasks.graph import Node, SensorOptions
-from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
+from redrive.tasks.parameters import Binding
+from redrive.tasks.workers.protocol import AttemptEnd, TaskOutcome
 
 HEALS = [Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED]
 SUSPECT = [Kind.AMBIGUOUS, Kind.RESOURCE]

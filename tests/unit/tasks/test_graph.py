@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from redrive.errors import FlowError
 from redrive.policy.retry import Retry
-from redrive.tasks.binding import Binding
 from redrive.tasks.graph import Graph, GraphShape, Node, SensorOptions, longest_way, reach, worst_case
+from redrive.tasks.parameters import Binding
 
 
 def node(name, *after, each=None, **options):

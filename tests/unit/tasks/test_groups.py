@@ -8,7 +8,7 @@ import redrive
 from redrive.model.calls import Kind, Verdict
 from redrive.policy.breaker import Breaker
 from redrive.tasks.executor.concurrency import ServiceGroup, ServiceLimiter
-from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
+from redrive.tasks.workers.protocol import AttemptEnd, TaskOutcome
 from redrive.testing import FakeClock
 
 GOOD = TaskOutcome(ticket=1, ended=AttemptEnd.RETURNED, seconds=0.1)

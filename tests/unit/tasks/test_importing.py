@@ -36,7 +36,7 @@ def run():
     from redrive.store.encoding import decode
     from redrive.tasks.workers.import_flow import refuse_within_import
     from redrive.tasks.workers.pool import WorkerPool
-    from redrive.tasks.workers.messages import TaskJob
+    from redrive.tasks.workers.protocol import TaskJob
 
     refuse_within_import()
     selector = selectors.DefaultSelector()

@@ -25,14 +25,14 @@ from redrive.model.tasks import FlowStatus, State
 from redrive.policy.retry import Retry
 from redrive.store.encoding import encode
 from redrive.store.schema import task_attempts, task_changes, tasks
-from redrive.tasks.executor.db_thread import Waker
 from redrive.tasks.executor.executor import Executor
+from redrive.tasks.executor.threads import Waker
 from redrive.tasks.operator import actions
 from redrive.tasks.operator.cancel import cancel_tasks
 from redrive.tasks.operator.rerun import rerun
 from redrive.tasks.state.executor_lease import EarlierRun
-from redrive.tasks.state.states import TRANSITIONS
-from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
+from redrive.tasks.state.run_handle import TRANSITIONS
+from redrive.tasks.workers.protocol import AttemptEnd, TaskOutcome
 from redrive.testing import set_testing
 from tests.oracles.flow_states import ACCEPTED_ITEMS, CAUSES, Drawn, Model
 from tests.support.stores import StoreSlots

@@ -16,8 +16,7 @@ import redrive
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
 from redrive.tasks.flow import Flow
-from redrive.tasks.workers.messages import LARGEST, AttemptEnd, TaskJob
-from redrive.tasks.workers.protocol import FrameReader, job_frame, read_job
+from redrive.tasks.workers.protocol import LARGEST, AttemptEnd, FrameReader, TaskJob, job_frame, read_job
 from redrive.tasks.workers.run_task import perform
 
 

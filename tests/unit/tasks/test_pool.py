@@ -15,8 +15,8 @@ from redrive.errors import FlowError, FlowStopped
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode
 from redrive.tasks.workers import pool as pools
-from redrive.tasks.workers.messages import AttemptEnd, TaskJob
 from redrive.tasks.workers.pool import WorkerPool
+from redrive.tasks.workers.protocol import AttemptEnd, TaskJob
 from tests.support.worker_pool import Workshop, importable, is_alive, wait_until
 
 pytestmark = pytest.mark.process

@@ -4,7 +4,7 @@ import pytest
 
 from redrive.model.tasks import State
 from redrive.tasks.graph import reach
-from redrive.tasks.state.states import TRANSITIONS, WrongTransition, checked
+from redrive.tasks.state.run_handle import TRANSITIONS, WrongTransition, checked
 
 
 def test_every_state_has_its_ways_and_they_lead_to_states():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.tasks.state.database_time import DatabaseClock
+from redrive.tasks.state.run_handle import DatabaseClock
 
 NOON = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
 

@@ -11,8 +11,8 @@ import pytest
 
 from redrive.model.calls import Kind
 from redrive.store.encoding import decode, encode
-from redrive.tasks.workers.messages import LARGEST, AttemptEnd, TaskJob
 from redrive.tasks.workers.output import KEPT
+from redrive.tasks.workers.protocol import LARGEST, AttemptEnd, TaskJob
 from tests.support.worker_pool import Workshop
 
 pytestmark = pytest.mark.process

@@ -17,7 +17,7 @@ from redrive.cli.session import Session
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import format_duration
 from redrive.model.tasks import State
-from redrive.tasks.workers.live_output import live_file, read_live
+from redrive.tasks.workers.output import live_file, read_live
 
 if TYPE_CHECKING:
     from redrive.cli.output import Output

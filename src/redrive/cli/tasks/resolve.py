@@ -135,7 +135,7 @@ def reopen(
 
     Examples: redrive tasks reopen 'settle[2]'; redrive tasks reopen report --run settlement --note "wrong figure"
     """
-    from redrive.tasks.operator.reopen import reopen as reopened
+    from redrive.tasks.operator.rerun import reopen as reopened
 
     with session.opened() as store:
         run_id = run_of(store, run).run_id

@@ -18,7 +18,7 @@ from redrive.cli.session import Session
 from redrive.cli.style import style_of
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import format_duration
-from redrive.tasks.workers.thread_dump import split
+from redrive.tasks.workers.output import split
 
 if TYPE_CHECKING:
     from redrive.model.tasks import FlowReport

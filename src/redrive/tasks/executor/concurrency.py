@@ -14,7 +14,7 @@ from redrive.clock import Clock
 from redrive.model.calls import Kind, format_duration
 from redrive.policy import option_checks
 from redrive.policy.breaker import CircuitState, Permit
-from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
+from redrive.tasks.workers.protocol import AttemptEnd, TaskOutcome
 
 if TYPE_CHECKING:
     from redrive.calls.circuit import Circuit
@@ -37,7 +37,7 @@ class ServiceGroup:
         across_runs: bool = False,
     ) -> None:
         if not isinstance(across_runs, bool) or (across_runs and concurrency is None):
-            raise ValueError("across_runs=True says for what concurrency counts: add concurrency=…")
+            raise ValueError("across_runs=True applies to concurrency: add concurrency=…")
         if when_open not in get_args(WhenOpen):
             raise ValueError(f'when_open must be "hold" or "fail", not {when_open!r}')
         if rate is not None and not (option_checks.finite(rate) and rate > 0):
@@ -80,7 +80,7 @@ class ServiceLimiter:
         self.running = 0
         self._clock = clock
         self._next_start = -math.inf
-        self._probe: Permit | None = None  # held by a running task
+        self._probe: Permit | None = None  # kept by a running task
         service = group.service
         self._circuit: Circuit | None = None if service is None else service.core.circuit
 

@@ -15,7 +15,7 @@ from redrive.model.calls import Decision, Kind, Repeat, Stop, Verdict, format_du
 from redrive.model.tasks import State
 from redrive.policy.retry import DEFAULT_WITHIN, CallProgress, attempts_used
 from redrive.tasks.graph import Node
-from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
+from redrive.tasks.workers.protocol import AttemptEnd, TaskOutcome
 
 RECOVERS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED})
 """Kinds of failures that pass by themselves: resuming the run retries such tasks."""

@@ -1,19 +1,28 @@
-"""The events of a run: the executor publishes each one once, after it is stored."""
+"""What the executor reports of a run: events once they are stored, progress, warnings, and the error at its end."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from traceback import format_exc
+from typing import TYPE_CHECKING
 
+from redrive._internal.masking import mask
+from redrive.errors import FlowStopped
 from redrive.events.bus import EVENTS, EventBus
-from redrive.model.calls import format_duration
+from redrive.model.calls import Kind, format_duration
 from redrive.model.tasks import (
     FlowEnded,
     FlowEvent,
+    FlowProgress,
     FlowReport,
     FlowStarted,
+    FlowStatus,
     GroupHeld,
+    RunningTask,
     SlaAtRisk,
     State,
     TaskEnded,
@@ -21,12 +30,24 @@ from redrive.model.tasks import (
     TaskRetried,
     TasksDead,
 )
-from redrive.store.repositories.tasks import shown_name
+from redrive.policy.option_checks import warn
+from redrive.policy.time_of_day import TimeOfDay
+from redrive.store.database import Database
+from redrive.store.repositories.tasks import causes_of, shown_name
+from redrive.tasks.executor.decide import RECOVERS
 from redrive.tasks.executor.plan import ClaimPlanner
+from redrive.tasks.graph import listed, longest_way, worst_case
+from redrive.tasks.operator.actions import CANCELLED
 from redrive.tasks.state.apply_results import SiblingStop, TaskResult
 from redrive.tasks.state.executor_lease import ExecutorLease, StartedRun
 from redrive.tasks.state.progression import Progress
-from redrive.tasks.workers.messages import TaskOutcome
+from redrive.tasks.workers.protocol import TaskOutcome
+
+if TYPE_CHECKING:
+    from redrive.tasks.executor.store_cycle import ClaimedJob
+    from redrive.tasks.executor.threads import TaskThreads
+    from redrive.tasks.flow import Flow
+    from redrive.tasks.workers.pool import WorkerPool
 
 
 class FlowEvents:
@@ -46,7 +67,7 @@ class FlowEvents:
         self._emit(FlowStarted(flow=self._lease.flow, run_id=started.run_id, resumed=started.resumed, sla=started.sla))
 
     def announce_end(self, report: FlowReport) -> None:
-        """Publish the end of the run, and what was held back until then."""
+        """Publish the end of the run, and the events that waited for it."""
         for node in range(len(self._planner.nodes)):
             if self._planner.has_siblings(node):
                 self._announce_sibling_deaths(node, final=True)
@@ -165,3 +186,135 @@ class FlowEvents:
 
     def _emit(self, event: FlowEvent) -> None:
         self._bus.event(event)
+
+
+_SHOW_EVERY = 0.25
+_TASKS_SHOWN = 20
+_COUNT_EVERY = 0.5
+
+
+class ProgressCollector:
+    """Collects the progress of a run if there is a callback."""
+
+    def __init__(self, watch: Callable[[FlowProgress], None] | None) -> None:
+        self._watch = watch
+        self._began = time.monotonic()
+        self._counts: Mapping[State, int] = {}
+        self._count_at = 0.0
+        self.retries: tuple[tuple[str, float], ...] = ()
+        self.show_at = math.inf if watch is None else 0.0
+        """When to call `show` next."""
+
+    @property
+    def wants_counts(self) -> bool:
+        """Whether the counts of tasks by state are outdated."""
+        return self._watch is not None and time.monotonic() >= self._count_at
+
+    def record_counts(
+        self, counts: Mapping[State, int], retries: tuple[tuple[str, float], ...], seconds: float
+    ) -> None:
+        """Store new counts. A slow count is made less often."""
+        self._counts = counts
+        self.retries = retries
+        self._count_at = time.monotonic() + max(_COUNT_EVERY, 20 * seconds)
+
+    def show(
+        self,
+        jobs: Mapping[int, ClaimedJob],
+        pool: WorkerPool | None,
+        threads: TaskThreads | None,
+        blocked: Mapping[str, str],
+    ) -> None:
+        """Call the callback if it is time to."""
+        now = time.monotonic()
+        if self._watch is None or now < self.show_at:
+            return
+        self.show_at = now + _SHOW_EVERY
+        in_progress: list[tuple[int, float, bool]] = [] if pool is None else list(pool.running())
+        if threads is not None:
+            in_progress += [(ticket, seconds, False) for ticket, seconds in threads.running()]
+        running = [
+            RunningTask(
+                task=jobs[ticket].name,
+                seconds=seconds,
+                attempt=jobs[ticket].claim.attempt,
+                timeout=jobs[ticket].node.timeout,
+                dying=dying,
+            )
+            for ticket, seconds, dying in sorted(in_progress, key=lambda entry: -entry[1])[:_TASKS_SHOWN]
+            if ticket in jobs
+        ]
+        progress = FlowProgress(
+            counts=self._counts,
+            running=tuple(running),
+            retries=self.retries,
+            held=tuple(sorted(blocked.items())),
+            seconds=now - self._began,
+        )
+        try:
+            self._watch(progress)
+        except Exception:  # a failing callback must not end the run
+            EVENTS.error("the watch of a run failed, and is not called any more\n%s", mask(format_exc()))
+            self._watch, self.show_at = None, math.inf
+
+
+def warn_of_sla(flow: Flow) -> None:
+    """Warn if the retries of the run may exceed its SLA."""
+    if flow.sla is None:
+        return
+    now, sla = datetime.now(UTC), flow.sla
+    left = (sla.after(now) - now).total_seconds() if isinstance(sla, TimeOfDay) else sla
+    worst = longest_way(flow.graph, worst_case)
+    if worst > left:
+        warn(
+            f"flow {flow.name!r} is to be done in {format_duration(left)}, and its tasks may take "
+            f"{format_duration(worst)}, one after another with all their retries: shorten their timeouts or the waits"
+        )
+
+
+def warn_of_known_keys(flow: Flow, started: StartedRun) -> None:
+    """Warn if services may take the work of this run for that of a complete one."""
+    known = [node.name for node in flow.graph.nodes.values() if node.binding.wants_key and node.key is None]
+    if known and started.done_before is not None:
+        warn(
+            f"flow {flow.name!r} was complete with these parameters at {started.done_before:%Y-%m-%d %H:%M} "
+            f"UTC: {listed(known)} of this run {'has' if len(known) == 1 else 'have'} the same idempotency keys, "
+            "so services that know them do nothing. If this is other work, distinguish it by a parameter"
+        )
+
+
+def stopped_error(report: FlowReport, database: Database, stop_reason: str | None) -> FlowStopped:
+    """Return the error of a run that did not complete."""
+    next_step = f"see `redrive tasks ls --run {report.run_id}`"
+    if report.status in (FlowStatus.STOPPED, FlowStatus.RUNNING, FlowStatus.ABANDONED):
+        reason = stop_reason or report.reason
+        cancelled = report.status is FlowStatus.ABANDONED and (report.reason or "").startswith(CANCELLED)
+        what_follows = {
+            FlowStatus.RUNNING: "another executor continues it",
+            FlowStatus.ABANDONED: "running it again begins a new run" if cancelled else "a new run has taken its place",
+        }
+        return FlowStopped(
+            f"flow {report.flow!r} stopped: {reason}; "
+            + what_follows.get(report.status, "running it again resumes it"),
+            kind=Kind.PERMANENT if cancelled else Kind.TRANSIENT,
+            report=report,
+        )
+    blocked = ", and downstream tasks are blocked" if report.counts.get(State.PENDING) else ""
+    return FlowStopped(
+        f"flow {report.flow!r} has {report.reason}{blocked}; {next_step}",
+        kind=_kind_of(report, database),
+        report=report,
+    )
+
+
+def _kind_of(report: FlowReport, database: Database) -> Kind:
+    """Return TRANSIENT if resuming the run would retry something, even if other tasks are blocked."""
+
+    def kinds_of(*states: State) -> set[Kind]:
+        causes = database.read(lambda connection: causes_of(connection, report.run_id, states))
+        return {Kind(cause.kind or Kind.PERMANENT) for cause in causes}
+
+    if kinds_of(State.FAILED) & RECOVERS:
+        return Kind.TRANSIENT
+    kinds = kinds_of(State.FAILED, State.DEAD_LETTER)
+    return kinds.pop() if len(kinds) == 1 else Kind.PERMANENT

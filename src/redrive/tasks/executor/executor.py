@@ -25,23 +25,19 @@ from redrive.model.calls import Kind
 from redrive.model.tasks import FlowProgress, FlowReport, FlowStatus, State
 from redrive.store.store import Store
 from redrive.tasks.executor.concurrency import ServiceLimiter
-from redrive.tasks.executor.db_thread import DbThread, Waker
 from redrive.tasks.executor.decide import Transition, decide
-from redrive.tasks.executor.events import FlowEvents
-from redrive.tasks.executor.in_thread import TaskThreads
+from redrive.tasks.executor.events import FlowEvents, ProgressCollector, stopped_error, warn_of_known_keys, warn_of_sla
 from redrive.tasks.executor.plan import ClaimPlanner
-from redrive.tasks.executor.progress import ProgressCollector
 from redrive.tasks.executor.slas import WHOLE_RUN, SlaTracker
-from redrive.tasks.executor.start_warnings import warn_of_known_keys, warn_of_sla
-from redrive.tasks.executor.stop_reason import stopped_error
 from redrive.tasks.executor.store_cycle import ClaimedJob, CycleRequest, CycleResult, RunExit, StoreCycle
+from redrive.tasks.executor.threads import DbThread, TaskThreads, Waker
 from redrive.tasks.operator.cancel import cancelled_transition
 from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
 from redrive.tasks.state.executor_lease import EarlierRun, ExecutorLease, StartedRun
 from redrive.tasks.state.results import Results
 from redrive.tasks.workers.import_flow import refuse_within_import
-from redrive.tasks.workers.messages import AttemptEnd, TaskOutcome
 from redrive.tasks.workers.pool import WorkerPool
+from redrive.tasks.workers.protocol import AttemptEnd, TaskOutcome
 
 if TYPE_CHECKING:
     from redrive.tasks.flow import Flow

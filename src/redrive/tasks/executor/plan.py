@@ -15,9 +15,8 @@ from redrive.tasks.executor.concurrency import ServiceLimiter
 from redrive.tasks.executor.decide import SUSPECT
 from redrive.tasks.executor.sibling_limiter import SiblingLimiter
 from redrive.tasks.graph import Node
-from redrive.tasks.state.apply_results import SiblingStop, TaskResult
+from redrive.tasks.state.apply_results import SiblingCounts, SiblingStop, TaskResult
 from redrive.tasks.state.claims import ClaimedTask, ClaimRequest
-from redrive.tasks.state.sibling_counts import SiblingCounts
 
 
 @dataclass(slots=True)

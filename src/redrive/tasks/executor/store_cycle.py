@@ -29,15 +29,14 @@ from redrive.tasks.executor.slas import SlaTracker
 from redrive.tasks.graph import Node
 from redrive.tasks.operator.actions import retry_failed
 from redrive.tasks.operator.cancel import cancelled_transition
-from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
+from redrive.tasks.parameters import make_key
+from redrive.tasks.state.apply_results import ResultWriter, SiblingCounts, SiblingStop, TaskResult, count_siblings
 from redrive.tasks.state.claims import ClaimedTask, ClaimRequest, claim_tasks, find_active_nodes, find_next_due, is_idle
 from redrive.tasks.state.executor_lease import RESTART_HINT, ExecutorLease
-from redrive.tasks.state.idempotency_keys import make_key
 from redrive.tasks.state.progression import Progress
 from redrive.tasks.state.results import Results
-from redrive.tasks.state.sibling_counts import SiblingCounts, count_siblings
-from redrive.tasks.workers.messages import AttemptEnd, TaskJob, TaskOutcome
 from redrive.tasks.workers.output import read_left_behind
+from redrive.tasks.workers.protocol import AttemptEnd, TaskJob, TaskOutcome
 
 _RETRIES_SHOWN = 5  # upcoming retries in the progress view
 _LAST_POLL_TIMEOUT = 5.0  # seconds that the last poll of a sensor may take
@@ -358,7 +357,7 @@ class StoreCycle:
             elapsed = max(0.0, (now - row.since).total_seconds())
             past = AttemptHistory(row.failures, row.same, row.fingerprint, row.wait, elapsed, row.lost)
             lost = ClaimedTask(row.id, row.node, row.child, row.attempt, past, row.input, row.note is not None)
-            error = "its executor was killed, or could not be heard of any more"
+            error = "its executor was lost (killed, or its lease expired)"
             seconds = max(0.0, (now - row.started_at).total_seconds())
             outcome = TaskOutcome(
                 ticket=0,

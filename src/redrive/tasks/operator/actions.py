@@ -28,18 +28,16 @@ from redrive.store.sql import in_ids
 from redrive.store.store import Store
 from redrive.tasks.executor.decide import RECOVERS
 from redrive.tasks.graph import reach
-from redrive.tasks.operator.reset import NOT_YET, Reset, StillRunning, state_to_run
-from redrive.tasks.operator.transaction import change_run
+from redrive.tasks.operator.transaction import NOT_YET, Reset, StillRunning, change_run, state_to_run
 from redrive.tasks.state.letters import resolve_named
 from redrive.tasks.state.progression import Progress, Progression
-from redrive.tasks.state.run_handle import RunHandle
-from redrive.tasks.state.states import checked
+from redrive.tasks.state.run_handle import RunHandle, checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
 CAN_RETRY = (*WRONG, State.RETRYING)
 """States of tasks that can be sent back; a task that waits for its next attempt is retried now."""
 CANCELLED = "cancelled"
-"""The first word of the reason of a cancelled run."""
+"""The start of the reason of a cancelled run."""
 _SKIPPED = object()
 """In place of a result: the task succeeds without one, and the list of its siblings' results leaves it out."""
 _LETTER_STATUS = {State.SUCCESS: Status.DISCARDED, State.FAILED: Status.DISCARDED}
@@ -158,7 +156,7 @@ def count_concerned(
 def require_selection(names: Sequence[str], cause: str | None) -> None:
     """Raise FlowError if neither names nor a valid cause select tasks."""
     if not names and cause is None:
-        raise FlowError("say which tasks: by their names, or by their cause")
+        raise FlowError("select tasks by their names, or by their cause")
     if cause is not None and not isinstance(cause, str):
         raise FlowError(f"a cause is a text, as `redrive tasks ls` shows it, not {cause!r}")
 
@@ -167,7 +165,7 @@ def checked_note(note: str, action: str) -> str:
     """Return the note of an action; raises FlowError without one."""
     if not isinstance(note, str) or not note.strip():
         subject = "run" if action == "cancel" else "task"
-        raise FlowError(f"to {action} a {subject} needs a note that says why; nothing was changed")
+        raise FlowError(f"to {action} a {subject} needs a note with the reason; nothing was changed")
     return as_note(note)
 
 
@@ -344,9 +342,9 @@ def wake_run(handle: RunHandle, connection: Connection, now: datetime) -> None:
     of_run = task_runs.c.run_id == handle.run_id
     run = connection.execute(update(task_runs).where(of_run).values(updated_at=now).returning(task_runs.c.status)).one()
     if run.status == FlowStatus.ABANDONED:
-        raise FlowError(f"run {str(handle.run_id)[:8]} was given up; there is nothing to decide about any more")
+        raise FlowError(f"run {str(handle.run_id)[:8]} was abandoned; there is nothing left to decide")
     if run.status != FlowStatus.RUNNING:
-        reason = "a person has decided about its tasks"
+        reason = "an operator has decided about its tasks"
         values = {"status": FlowStatus.STOPPED, "reason": reason, "ended_at": None, "judged_at": None}
         connection.execute(update(task_runs).where(of_run).values(**values))
 

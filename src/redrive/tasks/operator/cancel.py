@@ -94,7 +94,7 @@ class _Cancelling:
     def _find_open(self, names: Sequence[str]) -> list[Row[Any]]:
         status = select(task_runs.c.status).where(task_runs.c.run_id == self._run.run_id)
         if self._connection.execute(status).scalar_one() == FlowStatus.ABANDONED:
-            raise FlowError(f"run {str(self._run.run_id)[:8]} was given up; there is nothing to cancel")
+            raise FlowError(f"run {str(self._run.run_id)[:8]} was abandoned; there is nothing to cancel")
         rows_by_id: dict[int, Row[Any]] = {}
         for name in names:
             rows = lock_named(self._run, self._connection, name)

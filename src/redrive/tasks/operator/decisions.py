@@ -68,9 +68,9 @@ class Decisions:
 
     def reopen(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> OperatorAction:
         """Undo actions on tasks, if no downstream task has run: the tasks become dead letters again."""
-        from redrive.tasks.operator import reopen
+        from redrive.tasks.operator import rerun
 
-        return reopen.reopen(*self._run(run), [shown(task) for task in tasks], note=note)
+        return rerun.reopen(*self._run(run), [shown(task) for task in tasks], note=note)
 
     def rerun(self, *tasks: Upstream, note: str | None = None, run: UUID | str | None = None) -> OperatorAction:
         """Let the next `run()` run tasks that succeeded again, and everything downstream of them."""

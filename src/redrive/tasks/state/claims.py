@@ -30,7 +30,7 @@ from redrive.store.schema import task_attempts, task_changes, task_executors, ta
 from redrive.store.sql import as_list, in_ids
 from redrive.tasks.executor.decide import AttemptHistory
 from redrive.tasks.state.executor_lease import ExecutorLease
-from redrive.tasks.state.states import checked
+from redrive.tasks.state.run_handle import checked
 
 
 @dataclass(frozen=True, slots=True)

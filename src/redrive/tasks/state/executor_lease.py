@@ -33,10 +33,8 @@ from redrive.store.repositories.tasks import has_live_executor, report_of
 from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.store import Store
 from redrive.tasks.graph import GraphShape
-from redrive.tasks.parameters import spellings
-from redrive.tasks.state.database_time import DatabaseClock
-from redrive.tasks.state.idempotency_keys import PreviousRun, new_prefix
-from redrive.tasks.state.run_handle import RunHandle
+from redrive.tasks.parameters import PreviousRun, new_prefix, spellings
+from redrive.tasks.state.run_handle import DatabaseClock, RunHandle
 
 T = TypeVar("T")
 
@@ -48,7 +46,7 @@ _RENEW = (
     .where(task_executors.c.id == bindparam("me"), task_executors.c.ended_at.is_(None))
     .values(beat=bindparam("beats"), until=bindparam("lives_until"))
 )
-RESTART_HINT = "begin anew with run(restart=True) or `redrive run --restart`"
+RESTART_HINT = "restart with run(restart=True) or `redrive run --restart`"
 """The next step for a run that cannot be resumed."""
 _INSERTED_AT_ONCE = 1_000
 _UNFINISHED = (FlowStatus.RUNNING, FlowStatus.STOPPED)
@@ -130,7 +128,7 @@ class ExecutorLease(RunHandle):
             if start is not EarlierRun.RESUME:
                 if unfinished is not None and run_id is not None:
                     option = start.value
-                    raise FlowError(f"run {run_id} cannot begin anew under its own id: leave run_id out, or {option}")
+                    raise FlowError(f"run {run_id} cannot restart under its own id: leave run_id out, or {option}")
                 if start is EarlierRun.RESTART:
                     self._abandon(connection, param_texts, now)
                 unfinished = None
@@ -187,7 +185,7 @@ class ExecutorLease(RunHandle):
                 "it those it began with, or leave its id out"
             )
         if stored.status == FlowStatus.ABANDONED:
-            raise FlowError(f"run {stored.run_id} was given up; begin another one")
+            raise FlowError(f"run {stored.run_id} was abandoned; begin another one")
         stored_shape = GraphShape.of(decode(stored.shape))
         if difference := self.shape.difference(stored_shape):
             raise FlowError(
@@ -226,12 +224,12 @@ class ExecutorLease(RunHandle):
         abandoned = (
             update(task_runs)
             .where(self._same_work(param_texts), task_runs.c.status.in_(_UNFINISHED))
-            .values(status=FlowStatus.ABANDONED, ended_at=now, judged_at=now, reason="given up for a new run")
+            .values(status=FlowStatus.ABANDONED, ended_at=now, judged_at=now, reason="abandoned for a new run")
             .returning(task_runs.c.run_id)
         )
         for run_id in connection.execute(abandoned).scalars().all():
             # No operator action on its tasks is possible any more, so nothing else would close their letters.
-            note = f"run {str(run_id)[:8]} was given up for a new run ({actor()})"
+            note = f"run {str(run_id)[:8]} was abandoned for a new run ({actor()})"
             settle_within(connection, letters.c.run_id == run_id, target=Status.DISCARDED, note=note, now=now)
 
     def _create(
@@ -368,7 +366,7 @@ class ExecutorLease(RunHandle):
         return FlowStopped(
             f"the store could not be reached for longer than the lease of "
             f"{format_duration(self.lease.total_seconds())}, so others may have taken over what this one had of flow "
-            f"{self.flow!r}; what was running has been ended, and running it again goes on",
+            f"{self.flow!r}; what was running has been ended, and running it again resumes it",
             kind=Kind.TRANSIENT,
         )
 

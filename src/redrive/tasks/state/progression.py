@@ -23,8 +23,7 @@ from redrive.store.sql import as_list, in_ids
 from redrive.tasks.graph import reach
 from redrive.tasks.state.claims import CHANGE
 from redrive.tasks.state.results import Results
-from redrive.tasks.state.run_handle import RunHandle
-from redrive.tasks.state.states import checked
+from redrive.tasks.state.run_handle import RunHandle, checked
 from redrive.tasks.trigger_rules import RunWhen, consequences
 
 OVER = {State.SUCCESS, State.SKIPPED, State.FAILED, State.DEAD_LETTER}

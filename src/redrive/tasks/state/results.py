@@ -22,8 +22,8 @@ from redrive.store.repositories.tasks import exactly, find_run, shown_name
 from redrive.store.schema import tasks
 from redrive.store.store import Store
 from redrive.tasks.state.run_handle import RunHandle
-from redrive.tasks.workers.live_output import live_file
-from redrive.tasks.workers.messages import LARGEST
+from redrive.tasks.workers.output import live_file
+from redrive.tasks.workers.protocol import LARGEST
 
 _CACHED = 32
 

@@ -1,13 +1,17 @@
-"""A handle on a stored run: its id, parameters and graph. Used by executors and operator actions."""
+"""A handle on a stored run: its id, parameters and graph, the states of its tasks, and the clock of its database."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, select
 
+from redrive.errors import RedriveError
 from redrive.model.tasks import State
 from redrive.store.encoding import decode
 from redrive.store.schema import task_runs, tasks
@@ -65,3 +69,78 @@ class RunHandle:
         handle = RunHandle(store, run.flow_name, GraphShape.of(decode(run.shape)), run_id)
         handle.params = decode(run.params)
         return handle
+
+
+_ = State
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    # Waits for its upstream tasks; blocked while one of them is a dead letter.
+    _.PENDING: frozenset({_.READY, _.SENSING, _.RUNNING, _.UPSTREAM_FAILED, _.SKIPPED, _.FAILED}),
+    # May be claimed. Becomes a dead letter untried if its siblings died of one cause; fails untried if its service is
+    # down and `when_open` is "fail".
+    _.READY: frozenset({_.RUNNING, _.DEAD_LETTER, _.FAILED, _.PENDING}),
+    # Claimed by an executor; READY again if the executor stopped before the attempt ended. A fan-out is RUNNING as
+    # long as its children are.
+    _.RUNNING: frozenset({_.SUCCESS, _.SKIPPED, _.FAILED, _.RETRYING, _.DEAD_LETTER, _.READY, _.PENDING}),
+    # Waits for the time of its next attempt; READY if an operator retries it earlier.
+    _.RETRYING: frozenset({_.RUNNING, _.READY, _.DEAD_LETTER, _.FAILED, _.PENDING}),
+    # A sensor that is polled from time to time; a poll does not change its state.
+    _.SENSING: frozenset({_.SUCCESS, _.SKIPPED, _.FAILED, _.DEAD_LETTER, _.PENDING}),
+    # End states. An operator may retry failed tasks, rerun successful ones, or fail tasks for good that a resume would
+    # retry. The tasks below a task that runs again become PENDING.
+    _.SUCCESS: frozenset({_.READY, _.SENSING, _.RUNNING, _.PENDING, _.DEAD_LETTER}),
+    _.FAILED: frozenset({_.READY, _.SENSING, _.RUNNING, _.SUCCESS, _.DEAD_LETTER, _.FAILED, _.PENDING}),
+    _.DEAD_LETTER: frozenset({_.READY, _.SENSING, _.RUNNING, _.SUCCESS, _.FAILED, _.PENDING}),
+    _.UPSTREAM_FAILED: frozenset({_.PENDING}),
+    _.SKIPPED: frozenset({_.READY, _.SENSING, _.PENDING}),
+}
+
+
+class WrongTransition(RedriveError):
+    """A transition that is not in the table: a bug in redrive, stopped before it is stored."""
+
+
+def checked(before: State, after: State) -> State:
+    """Return the new state; raises WrongTransition if the transition is not allowed."""
+    if after not in TRANSITIONS[before]:
+        raise WrongTransition(f"a task cannot go from {before} to {after}")
+    return after
+
+
+_log = logging.getLogger("redrive.events")
+_JUMP = timedelta(seconds=1)
+
+
+class DatabaseClock:
+    """Follows the wall clock of the database, and the monotonic clock once the wall clock has jumped."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._wall: datetime | None = None
+        self._wall_read_at = 0.0
+        self._jump_reported = False
+
+    def read(self, read_wall: Callable[[], datetime]) -> tuple[datetime, datetime]:
+        """Return the wall time, and the time to use for due times."""
+        earliest = self._monotonic()
+        wall_time = read_wall()
+        latest = self._monotonic()
+        if self._wall is not None and not self._expect(earliest) - _JUMP < wall_time < self._expect(latest) + _JUMP:
+            steady_time = self._expect(latest)
+            self._report_jump(wall_time - steady_time)
+            return wall_time, steady_time
+        self._wall, self._wall_read_at = wall_time, latest
+        self._jump_reported = False
+        return wall_time, wall_time
+
+    def _expect(self, moment: float) -> datetime:
+        assert self._wall is not None
+        return self._wall + timedelta(seconds=moment - self._wall_read_at)
+
+    def _report_jump(self, jump: timedelta) -> None:
+        if not self._jump_reported:
+            self._jump_reported = True
+            _log.warning(
+                "the clock of the store has jumped by %+.0f s; tasks that wait are tried as if it had not",
+                jump.total_seconds(),
+            )

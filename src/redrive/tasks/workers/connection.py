@@ -10,9 +10,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from redrive.tasks.workers.messages import AttemptEnd, TaskJob
 from redrive.tasks.workers.output import OutputCollector, drain
-from redrive.tasks.workers.protocol import FrameReader, ProtocolError
+from redrive.tasks.workers.protocol import AttemptEnd, FrameReader, ProtocolError, TaskJob
 
 _CHUNK = 1 << 18
 

@@ -10,8 +10,8 @@ from functools import partial
 from redrive.model.calls import Kind, Verdict
 from redrive.tasks.executor.decide import LOST
 from redrive.tasks.workers.connection import WorkerConnection
-from redrive.tasks.workers.messages import AttemptEnd, TaskJob, TaskOutcome
-from redrive.tasks.workers.thread_dump import tidy
+from redrive.tasks.workers.output import tidy
+from redrive.tasks.workers.protocol import AttemptEnd, TaskJob, TaskOutcome
 
 _WORDS: dict[int, str] = {
     signal.SIGKILL: "killed by SIGKILL, probably for want of memory (the OOM killer)",

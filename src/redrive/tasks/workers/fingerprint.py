@@ -60,7 +60,7 @@ def _innermost(trace: TracebackType | None, skip: str | None, home: str) -> str 
             innermost = trace
             module = trace.tb_frame.f_globals.get("__name__")
             at_home = home and isinstance(module, str) and module.partition(".")[0] == home
-            # Code that is generated, such as that of dataclasses, has no file: its module tells whose it is.
+            # Code that is generated, such as that of dataclasses, has no file: its module shows whose it is.
             is_ours = isinstance(module, str) and module.partition(".")[0] == "redrive"
             if at_home or not (is_ours or _is_of_a_library(file)):
                 own = trace

@@ -30,7 +30,7 @@ _GUARD = "put that under `if __name__ == '__main__':`"
 
 
 def becomes(role: str) -> None:
-    """Say what this process is for."""
+    """Set what this process is for."""
     global _role  # noqa: PLW0603 - it is the process that is meant, not an object in it
     _role = role
 
@@ -58,7 +58,7 @@ class FlowLocation:
 
     @classmethod
     def of(cls, flow: Flow) -> FlowLocation:
-        """Where this flow lives; FlowError where nobody else can come."""
+        """Where this flow lives; FlowError where no other process can import it."""
         file = None if flow.file is None else os.path.abspath(flow.file)
         if flow.module not in _MAIN:
             return cls(flow.name, flow.line, flow.module, file)
@@ -89,7 +89,7 @@ class FlowLocation:
 
     @property
     def shown(self) -> str:
-        """What a person calls it."""
+        """Its name in messages."""
         return os.path.basename(self.file) if self.file else self.module
 
     def visit(self) -> Flow | None:

@@ -23,14 +23,16 @@ from redrive.tasks.graph import listed
 from redrive.tasks.workers import exit_status, processes
 from redrive.tasks.workers.connection import WorkerConnection
 from redrive.tasks.workers.fork_server_client import ForkServerClient
-from redrive.tasks.workers.messages import AttemptEnd, TaskJob, TaskOutcome
 from redrive.tasks.workers.output import OutputCollector
 from redrive.tasks.workers.protocol import (
     BROKEN,
     DEAD,
     READY,
     UNFORKED,
+    AttemptEnd,
     ProtocolError,
+    TaskJob,
+    TaskOutcome,
     WorkerAnswer,
     job_frame,
     outcome_of,
@@ -422,7 +424,7 @@ class WorkerPool:
             error = f"the process that starts the workers of flow {self._flow.name!r} keeps dying: {how}"
             if by_itself:
                 raise FlowError(error)
-            raise FlowStopped(f"{error}; running it again goes on from there", kind=Kind.TRANSIENT)
+            raise FlowStopped(f"{error}; running it again resumes it", kind=Kind.TRANSIENT)
         if not self._stopping:
             self.start()
 

@@ -1,6 +1,6 @@
 """What only the system can do about processes: die with one's parent, adopt orphans, find one's children.
 
-On Linux all of it works. Elsewhere process groups have to do, and `children` finds nobody.
+On Linux all of it works. Elsewhere process groups have to do, and `children` finds none.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def threads() -> list[str]:
     """The names of the threads of this process, but for the main one and those that survive a fork, or do not matter.
 
     Threads of libraries are known by the name that the system has for them. One that has the name of the program is not
-    told of: numpy and its like start such ones, and see to forks themselves.
+    notified of: numpy and its like start such ones, and see to forks themselves.
     """
     main = threading.main_thread()
     names = {

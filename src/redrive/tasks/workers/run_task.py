@@ -33,8 +33,8 @@ from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import Branch
 from redrive.policy.retry import REPEATABLE
 from redrive.store.encoding import decode, encode
-from redrive.tasks.binding import KEY
 from redrive.tasks.graph import Node
+from redrive.tasks.parameters import KEY
 from redrive.tasks.workers.fingerprint import (
     ERROR_LENGTH,
     cut,
@@ -44,7 +44,7 @@ from redrive.tasks.workers.fingerprint import (
     trace_of,
     with_status,
 )
-from redrive.tasks.workers.messages import LARGEST, AttemptEnd, TaskJob, TaskOutcome
+from redrive.tasks.workers.protocol import LARGEST, AttemptEnd, TaskJob, TaskOutcome
 
 _HERE = __file__
 _CLASSIFIER = Classifier()
@@ -63,18 +63,18 @@ class InputUnreadable(Exception):
 class TerminationFlag:
     """Whether this process received SIGTERM: then a `TaskTimeout` is not an error of the task."""
 
-    is_told = False
+    is_requested = False
 
 
 ENDING = TerminationFlag()
 
 
 def perform(node: Node, job: TaskJob, *, fans_out: bool = False, followers: Collection[str] = ()) -> TaskOutcome:
-    """Attempt the task once. Whatever it raises is part of the outcome, but for being told to end.
+    """Attempt the task once. Whatever it raises is part of the outcome, except for a request to end.
 
-    `fans_out` says that other tasks run for each item of the result: it has to be a list. Where it is a fan-out itself,
-    they run for each of its children, and what one of these returns is an item. `followers` are the names of the tasks
-    that come directly after it.
+    `fans_out` means that other tasks run for each item of the result: it has to be a list. Where it is a fan-out
+    itself, they run for each of its children, and what one of these returns is an item. `followers` are the names of
+    the tasks that come directly after it.
     """
     began = time.monotonic()
     branch: tuple[str, ...] | None = None
@@ -88,7 +88,7 @@ def perform(node: Node, job: TaskJob, *, fans_out: bool = False, followers: Coll
         text = None if value is None else _text(node, value)
         in_file = text is not None and len(text) > LARGEST // 4 and _put_into(job.result_file, text)
     except BaseException as error:
-        if ENDING.is_told and isinstance(error, TaskTimeout):
+        if ENDING.is_requested and isinstance(error, TaskTimeout):
             raise
         return _failed(node, job, error, time.monotonic() - began)
     return TaskOutcome(
@@ -219,7 +219,7 @@ def _failed(node: Node, job: TaskJob, error: BaseException, seconds: float) -> T
         outcome = _described(node, job, error, seconds)
         return _redacted(outcome, node, job) if job.redact else outcome
     except BaseException as raised:  # no memory even for this, or an error that cannot be inspected
-        if ENDING.is_told and isinstance(raised, TaskTimeout):
+        if ENDING.is_requested and isinstance(raised, TaskTimeout):
             raise
         with contextlib.suppress(Exception):
             traceback.clear_frames(error.__traceback__)
@@ -307,7 +307,7 @@ def _ended_itself(node: Node, error: BaseException) -> str:
         did = f"called sys.exit({cut(code, 200)})"
     else:
         did = f"raised {type(error).__name__}, which is a signal to stop"
-    return f"task {node.name!r} {did}: let it return, or raise an exception that says what is wrong"
+    return f"task {node.name!r} {did}: let it return, or raise an exception that describes the fault"
 
 
 def _storable(verdict: Verdict) -> Verdict:
