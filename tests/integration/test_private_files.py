@@ -19,7 +19,7 @@ from redrive.store import migrate
 PROGRAM = """
 import logging, os, pathlib, subprocess, sys, time
 import redrive
-from redrive.cli.dlq.editor import edited_by_hand
+from redrive.cli.dlq.edit import edited_by_hand
 from redrive.demo.world import set_up
 from redrive.observe.log import attempt_log
 

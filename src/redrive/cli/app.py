@@ -19,8 +19,7 @@ from typer.main import get_command
 from redrive._internal.interrupts import Terminated, interrupt_behind
 from redrive.cli import exit_codes, say_interrupted
 from redrive.cli.command import refuse_repeated_options, root
-from redrive.cli.format import in_a_line, one_line
-from redrive.cli.style import FAILURE, paint
+from redrive.cli.format import FAILURE, in_a_line, one_line, paint
 
 VERBS = {
     "init": "Write a small sample project.",

@@ -12,10 +12,9 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.exit_codes import USAGE, exit_code, sentence
-from redrive.cli.format import in_a_line, short_path
+from redrive.cli.format import in_a_line, short_path, style_of
 from redrive.cli.output import Column
 from redrive.cli.session import Session
-from redrive.cli.style import style_of
 from redrive.config import FILE
 from redrive.errors import RedriveError
 

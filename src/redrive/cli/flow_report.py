@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive._internal.masking import MASK, mask, mask_all
-from redrive.cli.format import at, counted, in_a_line
+from redrive.cli.format import FAILURE, at, counted, in_a_line, style_of
 from redrive.cli.output import Column, Output
-from redrive.cli.style import FAILURE, style_of
 from redrive.model.calls import Kind, format_duration
 from redrive.model.tasks import FlowStatus, State
 

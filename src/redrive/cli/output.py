@@ -6,18 +6,22 @@ Data goes to stdout; notes and next steps go to stderr.
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import Any
+from typing import IO, Any
 
-from redrive.cli.format import in_json, lines, one_line
-from redrive.cli.style import COMMAND, HINT, SUCCESS, paint
+from redrive._internal.files import FILE, open_new, scratch_beside
+from redrive.cli.exit_codes import CommandRefused, Unwritten
+from redrive.cli.format import COMMAND, HINT, SUCCESS, in_json, lines, one_line, paint
 
 _GAP = 2
 _MOST_LINES = 3
@@ -290,3 +294,33 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int
         widths[place] = width + more
         spare -= more
     return widths
+
+
+@contextmanager
+def whole_file(path: Path, *, mode: int = FILE) -> Iterator[IO[bytes]]:
+    """Open a file that appears under its name when all of it is written.
+
+    Args:
+        mode: its permissions, less those that the umask takes away; of a file with records, its user's alone.
+    """
+    try:
+        special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
+        # A device or a pipe cannot be replaced, only written to.
+        part = path if special else Path(scratch_beside(path))
+        file = part.open("wb") if special else open(open_new(part, mode), "wb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise CommandRefused(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with file:
+            yield file
+            if not special:
+                file.flush()
+                os.fsync(file.fileno())
+        if not special:
+            part.replace(path)
+    except BaseException as error:
+        if not special:
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise Unwritten(path, error, is_left=special) from None
+        raise

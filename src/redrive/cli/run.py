@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.durations import seconds
 from redrive.cli.exit_codes import CommandRefused, TargetNotFound
-from redrive.cli.session import Session
+from redrive.cli.session import Session, seconds
 
 if TYPE_CHECKING:
     from redrive.errors import RedriveError

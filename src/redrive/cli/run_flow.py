@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.cli.flow_report import next_steps, say_notes, show_data, show_outcome
 from redrive.cli.format import counted
-from redrive.cli.run_alerts import alert_steps, leave_alerts_to_the_report
+from redrive.cli.run_report import alert_steps, leave_alerts_to_the_report
 from redrive.cli.run_rows import leave_to_the_report
 from redrive.errors import FlowStopped, RedriveError
 from redrive.model.tasks import FlowEnded, FlowStatus, State, TaskFailed, TasksDead

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive.cli.format import counted
-from redrive.cli.run_alerts import alert_steps, leave_alerts_to_the_report
+from redrive.cli.run_report import alert_steps, leave_alerts_to_the_report
 from redrive.cli.runs import next_steps, say_notes, show_data, show_outcome
 from redrive.errors import RunStopped
 from redrive.model.runs import GateJudged, RunEnded, Tier
@@ -49,7 +49,7 @@ class PipelineRunResult:
 
 def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool) -> PipelineRunResult:
     """Run the pipeline, with its progress on the terminal."""
-    from redrive.cli.progress import shown
+    from redrive.cli.run_report import shown
 
     how_far = _LastProgress()
     with ExitStack() as around:

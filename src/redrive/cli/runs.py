@@ -14,10 +14,9 @@ import typer
 from redrive._internal.masking import mask, mask_all
 from redrive.cli.command import command, noun
 from redrive.cli.exit_codes import CommandRefused
-from redrive.cli.format import ago, at, counted, in_a_line, percent
+from redrive.cli.format import FAILURE, ago, at, counted, in_a_line, percent, style_of
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Limit, Session
-from redrive.cli.style import FAILURE, style_of
 from redrive.errors import PipelineError
 from redrive.model.calls import format_duration
 from redrive.model.runs import Report, RunStatus, Tier

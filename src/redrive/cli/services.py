@@ -13,11 +13,10 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command, noun
 from redrive.cli.exit_codes import CommandRefused
-from redrive.cli.format import ago, at, counted, latency, percent
+from redrive.cli.format import ago, at, counted, latency, percent, style_of_circuit
 from redrive.cli.output import Column, Output, iso
 from redrive.cli.service_chart import beginning, chart
 from redrive.cli.session import Session
-from redrive.cli.style import style_of_circuit
 from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:

@@ -15,6 +15,8 @@ import typer
 from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.output import Output
 from redrive.config import ConfigError, Settings, load
+from redrive.config.located import Located
+from redrive.config.value_kinds import YEAR, duration
 
 if TYPE_CHECKING:
     from redrive.store.store import Store
@@ -215,3 +217,12 @@ def _sqlite_path(url: str) -> Path | None:
         return Path(url)
     scheme, _, path = url.partition(":///")
     return Path(path.partition("?")[0]) if scheme.startswith("sqlite") and path else None
+
+
+def seconds(option: str, said: str, *, most: float = YEAR) -> float:
+    """The length of a span, read as `redrive.toml` reads it; a bare number is one of seconds."""
+    try:
+        value: str | float = float(said)
+    except ValueError:
+        value = said
+    return duration(Located(value, (option,)), most=most)

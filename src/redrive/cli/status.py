@@ -11,10 +11,9 @@ import typer
 
 from redrive._internal.masking import mask
 from redrive.cli.command import command
-from redrive.cli.format import ago, counted, percent, short_path
+from redrive.cli.format import ago, counted, percent, short_path, style_of, style_of_circuit
 from redrive.cli.output import Column, iso
 from redrive.cli.session import Session
-from redrive.cli.style import style_of, style_of_circuit
 
 if TYPE_CHECKING:
     from redrive.cli.output import Output

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redrive.cli.alerts import OFF, unconfigured
+from redrive.cli.alerts.noun import OFF, unconfigured
 from redrive.cli.command import command
-from redrive.cli.durations import seconds
 from redrive.cli.exit_codes import CommandIncomplete, CommandRefused
 from redrive.cli.format import in_a_line, in_json, one_line
 from redrive.cli.output import Output, iso
-from redrive.cli.run_alerts import leave_alerts_to_the_report
-from redrive.cli.session import Session
+from redrive.cli.run_report import leave_alerts_to_the_report
+from redrive.cli.session import Session, seconds
 from redrive.cli.store import left_behind
 from redrive.model.calls import format_duration
 

@@ -247,7 +247,7 @@ class TestIncident:
     def test_is_closed_after_a_minute(self, run, store, server, monkeypatch):
         waited = []
         monkeypatch.setattr("redrive.alerts.delivery.outbox.TEST_LASTS", timedelta(seconds=0.01))
-        monkeypatch.setattr("redrive.cli.alerts.time", SimpleNamespace(sleep=waited.append))
+        monkeypatch.setattr("redrive.cli.alerts.resolve.time", SimpleNamespace(sleep=waited.append))
         answer = run("alerts", "test", "P1")
         opened, closed = self.events(server)
         assert (closed["event_action"], closed["dedup_key"]) == ("resolve", opened["dedup_key"])
@@ -261,7 +261,7 @@ class TestIncident:
 
     def test_is_not_closed_where_it_was_not_opened(self, run, store, server, monkeypatch):
         server.on("/v2/*", Answer(400, body="invalid key"))
-        monkeypatch.setattr("redrive.cli.alerts.time", None)
+        monkeypatch.setattr("redrive.cli.alerts.resolve.time", None)
         assert run("alerts", "test", "P1").code == 69
 
 

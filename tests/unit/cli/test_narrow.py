@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli.demo_story import DemoNarration
+from redrive.cli.demo.story import DemoNarration
 from redrive.cli.output import Column, Output
 from redrive.cli.tasks.show import _end_of
 

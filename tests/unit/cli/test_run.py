@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from redrive.cli import exit_codes
-from redrive.cli.progress import in_figures
+from redrive.cli.run_report import in_figures
 from redrive.errors import (
     CircuitOpen,
     GateAborted,

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from redrive.cli.format import FAILURE, SUCCESS, WARNING, paint, style_of, style_of_circuit
 from redrive.cli.output import Column, Output
-from redrive.cli.style import FAILURE, SUCCESS, WARNING, paint, style_of, style_of_circuit
 
 
 class Terminal(io.StringIO):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.dlq.editor import edited_by_hand
 from redrive.cli.dlq.noun import app
-from redrive.cli.exit_codes import FAILED, TEMPORARY, CommandRefused
+from redrive.cli.exit_codes import FAILED, TEMPORARY, CommandRefused, Unwritten
 from redrive.cli.format import counted
 from redrive.cli.letter_options import OPEN, Selection
 from redrive.cli.output import Column
@@ -274,3 +278,38 @@ def _in_words(report: EditReport, *, undo: bool) -> list[str]:
     if report.failed:
         said.append(f"{counted(report.failed)} skipped: the edit fails on them")
     return said
+
+
+def edited_by_hand(letter: Letter) -> Any:
+    """What the user made of the record; it is shown complete, since what is masked could not be kept."""
+    from redrive.store.encoding import decode, encode
+
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    # Only its owner may read it.
+    descriptor, path = tempfile.mkstemp(prefix=f"letter-{letter.id}-", suffix=".json")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(json.loads(encode(letter.payload)), file, ensure_ascii=False, indent=2)
+            file.write("\n")
+    except BaseException as error:
+        os.unlink(path)
+        if isinstance(error, OSError):
+            raise Unwritten(Path(path), error, is_left=True) from None
+        raise
+    kept = False
+    try:
+        ended = subprocess.run([*shlex.split(editor), path], check=False)
+        if ended.returncode:
+            raise CommandRefused(f"{editor} exited with status {ended.returncode}. Nothing was changed")
+        with open(path, encoding="utf-8") as file:
+            return decode(file.read(), typed=True)
+    except OSError as error:
+        raise CommandRefused(f"cannot run {editor}: {error.strerror}; Set EDITOR. Nothing was changed") from None
+    except ValueError as error:
+        kept = True
+        raise CommandRefused(
+            f"the edited record is not JSON: {error}. It is kept in {path}. Nothing was changed"
+        ) from None
+    finally:
+        if not kept:
+            os.unlink(path)

@@ -11,11 +11,10 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
-from redrive.cli.format import ago, bars, counted, in_a_line
+from redrive.cli.format import ago, bars, counted, in_a_line, style_of
 from redrive.cli.letter_options import OPEN, Selection, statuses_of, what_is_there
 from redrive.cli.output import Column
 from redrive.cli.session import LARGEST_ID, Limit, Session
-from redrive.cli.style import style_of
 
 if TYPE_CHECKING:
     from redrive.cli.letter_view import LetterView

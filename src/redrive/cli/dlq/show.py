@@ -11,10 +11,9 @@ import typer
 from redrive._internal.masking import mask
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
-from redrive.cli.format import at, counted, hexdump, in_json, one_line
+from redrive.cli.format import at, counted, hexdump, in_json, one_line, style_of
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
-from redrive.cli.style import style_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,13 +13,13 @@ from typing import IO, Annotated, Any
 import typer
 
 from redrive._internal.files import local_path
-from redrive.cli.atomic_file import whole_file
 from redrive.cli.command import command
 from redrive.cli.dlq.noun import app
 from redrive.cli.dlq.resolve import Yes, confirm
 from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.format import counted, in_json
 from redrive.cli.letter_options import Selection
+from redrive.cli.output import whole_file
 from redrive.cli.session import Session
 
 _REPORT_EVERY = 500

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from redrive.cli.command import command
-from redrive.cli.durations import seconds
 from redrive.cli.exit_codes import CommandRefused, TargetNotFound
-from redrive.cli.session import Session
+from redrive.cli.session import Session, seconds
 
 if TYPE_CHECKING:
     from redrive.explain.dry_call import Policy

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redrive.cli.atomic_file import whole_file
 from redrive.cli.command import noun
 from redrive.cli.exit_codes import CommandRefused
-from redrive.cli.output import Output
+from redrive.cli.output import Output, whole_file
 
 if TYPE_CHECKING:
     from redrive.simulate.figure import Figure

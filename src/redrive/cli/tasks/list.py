@@ -10,10 +10,9 @@ import typer
 from redrive.cli.command import command
 from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.flow_report import did, document, resume_steps, steps_to_decide, where_it_is
-from redrive.cli.format import ago, in_a_line
+from redrive.cli.format import ago, in_a_line, style_of
 from redrive.cli.output import Column
 from redrive.cli.session import Limit, Session
-from redrive.cli.style import style_of
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import format_duration
 from redrive.model.tasks import FlowStatus, State

@@ -12,10 +12,9 @@ import typer
 
 from redrive.cli.command import command
 from redrive.cli.flow_report import where_it_is
-from redrive.cli.format import at, counted, in_a_line
+from redrive.cli.format import at, counted, in_a_line, style_of
 from redrive.cli.output import Column, Output
 from redrive.cli.session import Session
-from redrive.cli.style import style_of
 from redrive.cli.tasks.noun import RunOption, app, run_of
 from redrive.model.calls import format_duration
 from redrive.tasks.workers.output import split

@@ -17,7 +17,7 @@ from redrive.model.calls import format_duration
 from redrive.model.tasks import FlowReport, State
 
 if TYPE_CHECKING:
-    from redrive.cli.demo_acts import DemoResult
+    from redrive.cli.demo.acts import DemoResult
     from redrive.cli.output import Output
     from redrive.model.letters import Cause, ReplayReport
     from redrive.model.runs import Report

@@ -43,8 +43,8 @@ def demo(
     Examples: redrive demo; redrive demo --directory /tmp/demo --rows 10000
     """
     from redrive._internal.optional import require_extra
-    from redrive.cli.demo_acts import DemoActs, set_aside
-    from redrive.cli.demo_story import DemoNarration
+    from redrive.cli.demo.acts import DemoActs, set_aside
+    from redrive.cli.demo.story import DemoNarration
     from redrive.demo.world import DemoDirectoryError, set_up
 
     if session.url is not None:

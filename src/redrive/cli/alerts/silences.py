@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redrive.cli.alerts import _LARGEST, _in_a_sentence, app
+from redrive.cli.alerts.noun import LARGEST_ID, app, refuse_alert_errors
 from redrive.cli.command import command
-from redrive.cli.durations import seconds
-from redrive.cli.format import ago, at, counted
+from redrive.cli.format import ago, at, counted, style_of
 from redrive.cli.output import Column
-from redrive.cli.session import Limit, Session
-from redrive.cli.style import style_of
+from redrive.cli.session import Limit, Session, seconds
 
 if TYPE_CHECKING:
     from redrive.model.alerts import Silence
@@ -42,7 +40,7 @@ def silence(
     Examples: redrive alerts silence --for 2h --reason "vendor maintenance" --subject vendor;
     redrive alerts silence --for 1d --reason "known" --condition stale
     """
-    with session.opened() as store, _in_a_sentence():
+    with session.opened() as store, refuse_alert_errors():
         made = store.alerts.silence(
             seconds=seconds("--for", for_), reason=reason, subject=subject, condition=condition, pipeline=pipeline
         )
@@ -57,7 +55,7 @@ def silence(
 def snooze(
     session: Session,
     alert_id: Annotated[
-        int, typer.Argument(metavar="ID", help="Id of the alert.", show_default=False, min=1, max=_LARGEST)
+        int, typer.Argument(metavar="ID", help="Id of the alert.", show_default=False, min=1, max=LARGEST_ID)
     ],
     *,
     for_: _For,
@@ -69,7 +67,7 @@ def snooze(
 
     Examples: redrive alerts snooze 17 --for 2h; redrive alerts snooze 17 --for 1d --reason "waiting for the vendor"
     """
-    with session.opened() as store, _in_a_sentence():
+    with session.opened() as store, refuse_alert_errors():
         made = store.alerts.snooze(alert_id, seconds=seconds("--for", for_), reason=reason)
     if session.out.json:
         session.out.document(made.document())
@@ -101,14 +99,14 @@ def silences(
 def unsilence(
     session: Session,
     silence_id: Annotated[
-        int, typer.Argument(metavar="SILENCE", help="Number of the silence.", show_default=False, min=1, max=_LARGEST)
+        int, typer.Argument(metavar="SILENCE", help="Number of the silence.", show_default=False, min=1, max=LARGEST_ID)
     ],
 ) -> None:
     """End a silence early. Alerts that are still open are sent when the watch evaluates next, or by the next run.
 
     Examples: redrive alerts unsilence 3; redrive alerts unsilence 3 --json
     """
-    with session.opened() as store, _in_a_sentence():
+    with session.opened() as store, refuse_alert_errors():
         ended = store.alerts.end_silence(silence_id)
     if session.out.json:
         session.out.document(ended.document())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redrive.cli.progress import shown
+from redrive.cli.run_report import shown
 from redrive.cli.targets import load
 from redrive.demo import outcome, world
 from redrive.demo.outcome import DemoOutcome
@@ -20,7 +20,7 @@ from redrive.model.tasks import FlowReport, FlowStatus
 from redrive.store.store import connect
 
 if TYPE_CHECKING:
-    from redrive.cli.demo_story import DemoNarration
+    from redrive.cli.demo.story import DemoNarration
     from redrive.cli.session import Session
     from redrive.model.letters import ReplayReport
     from redrive.model.runs import Report

@@ -1,0 +1,208 @@
+"""`redrive alerts ls` and `show`: alerts, with their messages and whether each was delivered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.alerts.noun import (
+    LARGEST_ID,
+    MARKS,
+    app,
+    parse_severity,
+    refuse_alert_errors,
+    unconfigured,
+    with_mark,
+)
+from redrive.cli.command import command
+from redrive.cli.format import ago, at, counted, due, in_a_line, style_of
+from redrive.cli.output import Column, Output, iso
+from redrive.cli.session import Limit, Session
+from redrive.model.alerts import Alert, Send, SendStatus, Severity, What
+
+if TYPE_CHECKING:
+    from redrive.alerts.service import Alerts
+
+
+_LATELY = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class _AlertWithMessages:
+    """An alert, and the messages about it."""
+
+    alert: Alert
+    sends: Sequence[Send]
+    silenced_until: datetime | None = None
+    unconfigured: Sequence[str] = ()
+    """The channels for which messages wait and which are not configured here."""
+
+    @property
+    def failed(self) -> list[Send]:
+        """Messages that were not delivered, for good or so far."""
+        return [one for one in self.sends if one.status is not SendStatus.SENT and one.error]
+
+    def document(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        until = None if self.silenced_until is None else iso(self.silenced_until)
+        return {**self.alert.document(), "silenced_until": until, "sends": [one.document() for one in self.sends]}
+
+
+@command(app)
+def ls(
+    session: Session,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="Include resolved alerts.")] = False,
+    urgency: Annotated[str | None, typer.Option(metavar="P1|P2|P3", help="Only alerts of this severity.")] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only alerts about this pipeline, flow, service, table, slot or consumer."),
+    ] = None,
+    limit: Limit = 50,
+) -> None:
+    """List open alerts, the most severe first, and recent ones whose messages were not delivered.
+
+    Examples: redrive alerts ls; redrive alerts ls --all --subject vendor
+    """
+    tier = None if urgency is None else parse_severity(urgency)
+    with session.opened() as store:
+        desk = store.alerts
+        found = _most_urgent_first(desk, tier, subject, limit + 1)
+        if all_:
+            found += desk.find(status="resolved", urgency=tier, subject=subject, limit=limit + 1)
+        else:
+            found += _undelivered(desk, tier, subject, known=found)
+        silenced = desk.silenced_until(found[:limit])
+        told = [_told(desk, alert, silenced.get(alert.id)) for alert in found[:limit]]
+    out = session.out
+    if out.json:
+        out.document([one.document() for one in told])
+    else:
+        out.table(_COLUMNS, [_row(one) for one in told])
+    if not told:
+        out.say("no alerts match" if (tier, subject) != (None, None) else "no open alerts")
+    if len(found) > limit:
+        out.next_steps([("list more alerts", session.again_with("--limit", limit * 5))])
+    if not out.json:
+        _say_undelivered(out, told)
+
+
+@command(app)
+def show(
+    session: Session,
+    alert_id: Annotated[
+        int, typer.Argument(metavar="ID", help="Id of the alert.", show_default=False, min=1, max=LARGEST_ID)
+    ],
+) -> None:
+    """Show one alert, with its messages and whether each was delivered.
+
+    Examples: redrive alerts show 17; redrive alerts show 17 --json
+    """
+    from redrive.alerts.delivery.message import compose
+
+    with session.opened() as store, refuse_alert_errors():
+        alert = store.alerts.get(alert_id)
+        told = _told(store.alerts, alert, store.alerts.silenced_until([alert]).get(alert_id))
+        message = compose(_as_it_stands(told.alert), told.alert, store.alerts.settings)
+    out = session.out
+    if out.json:
+        out.document(told.document())
+    elif out.terminal:
+        often = "once" if alert.seen == 1 else counted(alert.seen, "time")
+        silent = "" if told.silenced_until is None else f"; silenced until {at(told.silenced_until)}"
+        out.prose(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
+        if told.sends:
+            out.text("")
+            out.table(_SEND_COLUMNS, [_send_row(one) for one in told.sends])
+    else:
+        rows = {name: _flat(value) for name, value in told.document().items()}
+        out.table((Column(title="field"), Column(title="value")), list(rows.items()))
+    _say_undelivered(out, [told])
+
+
+def _in_marks(results: Iterable[str]) -> str:
+    told = (one.rpartition(":") for one in results)
+    return " ".join(f"{channel} {MARKS[SendStatus(status)]}" if channel else status for channel, _, status in told)
+
+
+_COLUMNS = (
+    Column(title="id", show=str, right=True),
+    Column(title="urgency", heading="severity", style=style_of),
+    Column(title="status", style=style_of),
+    Column(title="since", show=ago),
+    Column(title="subject", least=12, drop=2),
+    Column(title="title", least=30, wrap=True),
+    Column(title="told", heading="delivery", show=_in_marks, drop=1),
+    Column(title="condition", hidden=True),
+    Column(title="undelivered", hidden=True),
+)
+_SEND_COLUMNS = (
+    Column(title="message"),
+    Column(title="channel"),
+    Column(title="result", show=with_mark, style=style_of),
+    Column(title="when", show=ago),
+    Column(title="tries", right=True, drop=2),
+    Column(title="why", show=in_a_line, least=30, wrap=True, drop=1),
+)
+
+
+def _told(desk: Alerts, alert: Alert, silenced_until: datetime | None) -> _AlertWithMessages:
+    sends, here = desk.sends(alert.id), desk.settings
+    waiting = (one.channel for one in sends if one.status is SendStatus.WAITING and not here.has_channel(one.channel))
+    return _AlertWithMessages(alert, sends, silenced_until, tuple(dict.fromkeys(waiting)))
+
+
+def _row(told: _AlertWithMessages) -> list[Any]:
+    alert = told.alert
+    last = {one.channel: one for one in told.sends}  # the newest message to each channel
+    results = [f"{one.channel}:{one.status}" for one in last.values()]
+    if told.silenced_until is not None:
+        results.append("silenced")
+    reasons = [f"{one.channel}: {one.error}" for one in told.failed]
+    reasons += [f"{name}: not configured here" for name in told.unconfigured]
+    subject = str(alert.subject)
+    return [alert.id, alert.urgency, alert.status, alert.since, subject, alert.title, results, alert.condition, reasons]
+
+
+def _send_row(send: Send) -> list[Any]:
+    when = send.sent_at if send.status is SendStatus.SENT else send.created_at
+    return [send.what, send.channel, send.status, when, send.attempts, send.error]
+
+
+def _say_undelivered(out: Output, told: Iterable[_AlertWithMessages]) -> None:
+    for one in told:
+        for name in one.unconfigured:
+            out.say(f"alert {one.alert.id}: messages are waiting: {in_a_line(unconfigured(name))}")
+        for send in one.failed:
+            rest = f"next attempt {due(send.due_at)}" if send.status is SendStatus.WAITING else "no further attempt"
+            out.say(
+                f"alert {one.alert.id}: {send.channel} ✗ since {at(send.created_at)}, "
+                f"{counted(send.attempts, 'attempt')}: {in_a_line(send.error)}; {rest}"
+            )
+
+
+def _most_urgent_first(desk: Alerts, tier: Severity | None, subject: str | None, limit: int) -> list[Alert]:
+    """Return open alerts, the most severe first, of each severity the newest first."""
+    tiers = Severity if tier is None else (tier,)
+    return [one for each in tiers for one in desk.find(status="open", urgency=each, subject=subject, limit=limit)]
+
+
+def _undelivered(desk: Alerts, tier: Severity | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
+    """Return resolved alerts of the last week with messages that were not delivered, except samples."""
+    listed, since = {one.id for one in known}, datetime.now(UTC) - _LATELY
+    failed = [one for one in desk.unsent() if one.error and one.what is not What.TEST and one.created_at >= since]
+    found = [desk.get(alert_id) for alert_id in {one.alert_id: None for one in failed} if alert_id not in listed]
+    return [one for one in found if tier in (None, one.urgency) and subject in (None, one.subject.name)]
+
+
+def _as_it_stands(alert: Alert) -> What:
+    return What.RESOLVED if alert.is_over and alert.condition != "recovered" else What.OPENED
+
+
+def _flat(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
