@@ -26,7 +26,7 @@ def test_a_decision_needs_a_note_that_says_something(dlq, put):
 
 def test_a_decision_about_everything_must_say_so(dlq, put):
     put(1)
-    with pytest.raises(redrive.LetterError, match="say which"):
+    with pytest.raises(redrive.LetterError, match="select them"):
         dlq.discard(note="all")
 
 

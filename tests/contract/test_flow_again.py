@@ -118,7 +118,7 @@ class TestCancel:
         flow.run()
         with pytest.raises(FlowError, match=r"task 'total' of run \w+ is SUCCESS: there is nothing to cancel"):
             flow.cancel_tasks("total", note="x")
-        with pytest.raises(FlowError, match="needs a note that says why"):
+        with pytest.raises(FlowError, match="needs a note with the reason"):
             flow.cancel_tasks("total", note=" ")
 
 

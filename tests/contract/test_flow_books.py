@@ -213,7 +213,7 @@ def test_what_names_no_task_is_refused_in_a_sentence(flow, dead_pair, name):
 def test_a_run_cause_or_note_of_another_kind_is_refused_in_a_sentence(flow, dead_pair):
     with pytest.raises(FlowError, match="a cause is a text, as `redrive tasks ls` shows it, not 3"):
         flow.retry(cause=3)
-    with pytest.raises(FlowError, match="to send back a task needs a note that says why"):
+    with pytest.raises(FlowError, match="to send back a task needs a note with the reason"):
         flow.retry("read[0]", note=3)
     for run in ("a\0b", "\ud800"):
         with pytest.raises(FlowError, match="there is no run of a flow"):

@@ -87,5 +87,5 @@ def test_limit_holds_over_runs_and_flows_and_a_killed_one_frees_it(start, store_
 
 def test_wrong_arguments_are_answered(store):
     flow = redrive.Flow("wrong", store=store)
-    with pytest.raises(ValueError, match="across_runs=True says for what concurrency counts: add concurrency="):
+    with pytest.raises(ValueError, match="across_runs=True applies to concurrency: add concurrency="):
         flow.group("bank", across_runs=True)

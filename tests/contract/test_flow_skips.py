@@ -106,7 +106,7 @@ class TestReopen:
         raise redrive.Permanent("no such table")
 
     def test_task_that_nobody_decided_about_is_not_reopened(self, flow):
-        with pytest.raises(FlowError, match="nobody has decided about task 'rows'"):
+        with pytest.raises(FlowError, match="no operator has decided about task 'rows'"):
             flow.reopen("rows")
-        with pytest.raises(FlowError, match="nobody has decided about task 'fee"):
+        with pytest.raises(FlowError, match="no operator has decided about task 'fee"):
             flow.reopen("fee[1]")

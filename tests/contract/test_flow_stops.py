@@ -81,7 +81,7 @@ def test_37_a_thread_that_does_not_end_is_left_behind_and_its_task_is_ready_for_
     error = stopped(flow)
     row = store.tasks.get("settlement", "hang")
     assert (row.task.state, row.attempts[0].ended) == (State.READY, "stopped")
-    assert "stopped: enough; running it again goes on" in str(error)
+    assert "stopped: enough; running it again resumes it" in str(error)
     assert flow.run().status is FlowStatus.COMPLETE
     hangs.set()
     time.sleep(0.05)

@@ -142,7 +142,7 @@ def test_a_store_on_a_full_disk_ends_a_flow_in_a_sentence_and_it_goes_on_when_th
 
 def test_a_result_that_finds_no_room_is_a_dead_letter_and_goes_on_when_it_is_sent_back(filling, tmp_path):
     heard = filling("disk", store=f"{tmp_path}/redrive.db", bytes=60_000, room=1_500_000)
-    assert "what comes after is held" in heard["full"], heard
+    assert "downstream tasks are blocked" in heard["full"], heard
     assert any("No space left on device" in one for one in heard["causes"]), heard
     check_filled(heard, 80 * 120_000)
 

@@ -28,7 +28,7 @@ def main() -> None:
 
 def say_interrupted(interrupt: BaseException) -> int:
     """Print what ended the command, and return its exit code: 75 after a signal, 130 after Ctrl-C."""
-    told = isinstance(interrupt, Terminated)
-    how = f"stopped by {interrupt}" if told else "interrupted"
+    is_signal = isinstance(interrupt, Terminated)
+    how = f"stopped by {interrupt}" if is_signal else "interrupted"
     sys.stderr.write(f"redrive: {how}; finished work is kept. Run the same command again to resume\n")
-    return 75 if told else 130
+    return 75 if is_signal else 130

@@ -139,10 +139,12 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 def _report(error: Exception, *, debug: bool) -> int:
     if isinstance(error, _ClickException):
-        said = _as_a_clause(error.format_message())
+        message = _as_a_clause(error.format_message())
         context = getattr(error, "ctx", None)
-        see = "" if context is None else f"{' See' if said.endswith('?') else '; see'} `{context.command_path} --help`"
-        _say(f"{said[:1].lower()}{said[1:]}{see}")
+        see = ""
+        if context is not None:
+            see = f"{' See' if message.endswith('?') else '; see'} `{context.command_path} --help`"
+        _say(f"{message[:1].lower()}{message[1:]}{see}")
         return exit_codes.USAGE
     if debug:
         import traceback
@@ -155,7 +157,7 @@ def _report(error: Exception, *, debug: bool) -> int:
 
 
 def _as_a_clause(text: str) -> str:
-    """What click and pydantic say, as a clause of ours, without their full stop."""
+    """Return a message of click or pydantic as a clause of ours, without its full stop."""
     text = text.replace("\n", " ").replace(". Did you mean", ", did you mean")
     text = text.replace(": Input should be ", ": it must be ").partition(", unable to parse ")[0]
     return text.rstrip(". ")

@@ -53,7 +53,7 @@ def root(app: typer.Typer) -> None:
 def refuse_repeated_options(command: TyperCommand | TyperGroup, ctx: Any, args: list[str]) -> None:
     """Refuse an option that takes one value and is given twice: one of the two would be ignored.
 
-    A flag without an opposite may be repeated, which changes nothing.
+    A flag without an opposite may be given twice, which changes nothing.
     """
     if ctx.resilient_parsing:
         return

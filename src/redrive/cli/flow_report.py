@@ -25,7 +25,7 @@ _IN_ITS_COUNTS = (FlowStatus.HELD, FlowStatus.FAILED)  # the counts of tasks are
 
 
 def document(report: FlowReport, causes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Return a report as JSON shows it; `kind` tells it from that of a pipeline."""
+    """Return a report as JSON shows it; `kind` distinguishes it from that of a pipeline."""
     return {"kind": "flow", **report.document(), "causes": list(causes)}
 
 
@@ -102,18 +102,18 @@ def _as_typed(value: Any) -> str:
 def did(report: FlowReport) -> str:
     """Return what a run did, in a few words for a table."""
     counts = report.counts
-    said = [counted(report.total, "task")]
+    parts = [counted(report.total, "task")]
     if dead := counts.get(State.DEAD_LETTER):
-        said.append(counted(dead, "dead letter"))
+        parts.append(counted(dead, "dead letter"))
     if failed := counts.get(State.FAILED):
-        said.append(f"{failed:,} failed")
+        parts.append(f"{failed:,} failed")
     if lower := counts.get(State.UPSTREAM_FAILED):
-        said.append(f"{lower:,} not run")
+        parts.append(f"{lower:,} not run")
     if skipped := counts.get(State.SKIPPED):
-        said.append(f"{skipped:,} skipped")
-    if report.status is not FlowStatus.COMPLETE and len(said) == 1:
-        said.append(f"{counts.get(State.SUCCESS, 0):,} done")
-    return ", ".join(said)
+        parts.append(f"{skipped:,} skipped")
+    if report.status is not FlowStatus.COMPLETE and len(parts) == 1:
+        parts.append(f"{counts.get(State.SUCCESS, 0):,} done")
+    return ", ".join(parts)
 
 
 # ── next steps ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,6 @@
-"""A flow at work, on stderr where that is a terminal: drawn anew a few times a second, gone when the run ends.
+"""A running flow, on stderr where that is a terminal: drawn a few times a second, removed when the run ends.
 
-What is running, what is to be tried again, what is held and what went wrong share the lines that the terminal has.
+Running tasks, retries, blocked tasks and failures share the lines that the terminal has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How values are written for people: ages, counts, shares, durations, trends, and texts made safe for a terminal."""
+"""How values are displayed: ages, counts, durations, trends, colours by meaning, and texts made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def ago(moment: datetime | None) -> str:
 
 def due(moment: datetime | None) -> str:
     """When something is to happen: what is overdue happens at the next opportunity."""
-    said = ago(moment)
-    return said if said.startswith("in ") else "due now"
+    text = ago(moment)
+    return text if text.startswith("in ") else "due now"
 
 
 def at(moment: datetime | None) -> str:
-    """A moment for a person who wants to know exactly: UTC, and how long ago."""
+    """Return a moment in UTC, and how long ago it was."""
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC, {ago(moment)}"
 
 
@@ -63,7 +63,7 @@ def latency(seconds: float) -> str:
 
 
 def megabytes(size: int) -> str:
-    """A size for people."""
+    """Return a size in megabytes."""
     return f"{size / 1_000_000:,.1f} MB"
 
 

@@ -74,8 +74,8 @@ class Selection:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was said."""
-        return not self.listed_ids and not self.conditions and self.said_status() is None
+        """Whether no option was given."""
+        return not self.listed_ids and not self.conditions and self.given_status() is None
 
     @property
     def by_id(self) -> bool:
@@ -89,7 +89,7 @@ class Selection:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What was said beside the ids and the status."""
+        """The options given beside the ids and the status."""
         given = {
             **{name: tuple(getattr(self, name) or ()) or None for name in _SEVERAL},
             "cause": self.cause,
@@ -99,21 +99,21 @@ class Selection:
         return {name: value for name, value in given.items() if value is not None}
 
     def filters(self, dlq: DeadLetters, *, status: tuple[str, ...] | None = None) -> dict[str, Any]:
-        """The filters of `store.dlq`; of this status where none was said, unless the letters were named."""
+        """Return the filters of `store.dlq`; with this status by default, unless the letters were named."""
         found = self.conditions
         if "cause" in found:
             found["cause"] = resolve_cause(dlq, found["cause"])
         if ids := self.listed_ids:
             found["ids"] = ids
-        said = self.said_status()
-        if said is None:
-            said = None if self.by_id else status
-        return {**found, **({"status": said} if said else {})}
+        statuses = self.given_status()
+        if statuses is None:
+            statuses = None if self.by_id else status
+        return {**found, **({"status": statuses} if statuses else {})}
 
-    def said_status(self) -> tuple[str, ...] | None:
-        """The statuses that were said; an empty tuple for any, None where nothing was said."""
-        said = tuple(one for several in self.status or () for one in several.split(",") if one)
-        return () if self.all_statuses or _ANY & set(said) else said or None
+    def given_status(self) -> tuple[str, ...] | None:
+        """Return the given statuses; an empty tuple for any, None where none was given."""
+        statuses = tuple(one for several in self.status or () for one in several.split(",") if one)
+        return () if self.all_statuses or _ANY & set(statuses) else statuses or None
 
 
 def resolve_cause(dlq: DeadLetters, beginning: str) -> str:

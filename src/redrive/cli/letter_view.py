@@ -81,7 +81,7 @@ class LetterView:
         shown = {one.path: one for one in diff(hidden(before), hidden(after))}
         found = []
         for change in diff(before, after):
-            # Where the mask is all that may be shown, it still says that something changed below it.
+            # Where the mask is all that may be shown, it still shows that something changed below it.
             seen = shown.get(change.path)
             texts = (MASK, MASK) if seen is None else (_short(seen.before), _short(seen.after))
             old, new = (self._redactor.text(self._redactor.text(text, before), after) for text in texts)
@@ -89,7 +89,7 @@ class LetterView:
         return found
 
     def cause(self, cause: Cause, one_of_it: Letter | None) -> dict[str, Any]:
-        """A cause. What its letters have in common may hold a value that is to be masked: then one of them tells."""
+        """Show a cause. Its template may have a value that is to be masked: then one of its letters is read."""
         shown = {one.name: plain(getattr(cause, one.name)) for one in fields(cause)}
         if self._redactor.fields:
             shown["sample"] = None  # of a letter we do not know, whose values we could not find in it

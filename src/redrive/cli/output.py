@@ -137,8 +137,8 @@ class Output:
             shown = paint(one_line(purpose), HINT, sys.stderr)
             pad = "\n    " if stacked else " " * (label - len(purpose))
             parts = _continued(one_line(command), None if width is None else width - len(indent))
-            told = f"\n{indent}  ".join(paint(part, COMMAND, sys.stderr) for part in parts)
-            sys.stderr.write(f"{'':<{_GAP}}{shown}{pad}{told}\n")
+            continued = f"\n{indent}  ".join(paint(part, COMMAND, sys.stderr) for part in parts)
+            sys.stderr.write(f"{'':<{_GAP}}{shown}{pad}{continued}\n")
 
     @contextmanager
     def progress(self, doing: str, *, of: str = "letters") -> Iterator[Callable[[int, int | None], None]]:

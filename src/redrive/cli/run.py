@@ -71,9 +71,9 @@ def run(
 ) -> None:
     """Run a pipeline or a flow, or resume a run that is not complete.
 
-    Rejected rows and failed tasks become dead letters, and the run continues; tasks after a dead letter are held.
+    Rejected rows and failed tasks become dead letters, and the run continues; tasks after a dead letter are blocked.
     SIGTERM and --deadline let the batch or the running tasks finish. Run the same command again to resume: finished
-    tasks are not repeated, failed tasks are retried, and dead letters wait for an operator's decision.
+    tasks do not run again, failed tasks are retried, and dead letters wait for an operator's decision.
 
     Examples: redrive run vendor.py:pipeline; redrive run settlement.py:flow --param day=2026-11-15 --deadline 2h
     """

@@ -69,7 +69,7 @@ def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
 
 
 def leave_to_the_report(*events: type) -> None:
-    """Keep Python from printing warnings that the report repeats, where no logging is configured."""
+    """Keep Python from printing warnings that the report also has, where no logging is configured."""
 
     names = {event.__name__ for event in events}
 

@@ -131,7 +131,7 @@ def _of_a_flow(report: FlowReport) -> dict[str, Any]:
     return {
         "kind": "flow",
         "did": did(report),
-        "reason": None if report.status is FlowStatus.HELD else mask(report.reason or ""),  # it repeats what it did
+        "reason": None if report.status is FlowStatus.HELD else mask(report.reason or ""),  # the counts show it
         "tasks": report.total,
         "succeeded": counts.get(State.SUCCESS, 0),
         "dead": counts.get(State.DEAD_LETTER, 0),

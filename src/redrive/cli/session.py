@@ -21,7 +21,7 @@ from redrive.config.value_kinds import YEAR, duration
 if TYPE_CHECKING:
     from redrive.store.store import Store
 
-# Who waits at a terminal for a server that is down wants to know soon; work that is under way has more patience.
+# An operator at a terminal wants to know soon that a server is down; work that is under way has longer timeouts.
 _PATIENCE_TO_CONNECT = 5.0
 
 LARGEST_ID = (1 << 63) - 1
@@ -88,7 +88,7 @@ class Session:
     ) -> Iterator[Store]:
         """The store. Only who puts letters in makes a new one: to ask in the wrong directory must leave no trace.
 
-        Only a run needs the secrets of channels: what a command has to say waits for a process that has them.
+        Only a run needs the secrets of channels: the messages of a command wait for a process that has them.
         """
         from redrive.store.database import PATIENCE
         from redrive.store.store import open_store
@@ -219,10 +219,10 @@ def _sqlite_path(url: str) -> Path | None:
     return Path(path.partition("?")[0]) if scheme.startswith("sqlite") and path else None
 
 
-def seconds(option: str, said: str, *, most: float = YEAR) -> float:
+def seconds(option: str, text: str, *, most: float = YEAR) -> float:
     """The length of a span, read as `redrive.toml` reads it; a bare number is one of seconds."""
     try:
-        value: str | float = float(said)
+        value: str | float = float(text)
     except ValueError:
-        value = said
+        value = text
     return duration(Located(value, (option,)), most=most)

@@ -73,7 +73,7 @@ def migrate(session: Session) -> None:
         with session.opened(create=True, migrate=False) as store:
             found, changed = store.info(), False
     except SchemaMismatch:
-        # Older, or none at all: what is newer is refused here once more.
+        # Older, or none at all: a newer schema is rejected here again.
         with session.opened(create=True, migrate=True) as store:
             found, changed = store.info(), True
     if out.json:
@@ -133,32 +133,32 @@ def purge(
 def describe_purged(purged: StorePurged) -> str:
     """`3 runs, 1 run of flows with 12 tasks and 2 files`: what there is of it."""
     flows = [counted(purged.flows, "run") + " of flows", counted(purged.tasks, "task"), counted(purged.files, "file")]
-    said = [
+    parts = [
         *([counted(purged.runs, "run") + " of pipelines"] if purged.runs else []),
         *([f"{flows[0]} with {flows[1]} and {flows[2]}"] if purged.flows or purged.tasks else []),
         *([counted(purged.alerts, "alert")] if purged.alerts else []),
         *([f"{counted(purged.services, 'quarter')} of an hour of services"] if purged.services else []),
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def beside(purged: StorePurged, *, remote: bool) -> Sequence[str]:
     """What there is to know beside that."""
-    said = []
+    parts = []
     if purged.kept:
-        said.append(
+        parts.append(
             f"{counted(purged.kept, 'run')} of that age stay{'s' if purged.kept == 1 else ''}: unfinished, waited for, "
             "or needed to say what is usual"
         )
     if purged.elsewhere:
-        said.append(left_behind(purged))
+        parts.append(left_behind(purged))
     if not remote and not purged.dry_run and (purged.runs or purged.flows or purged.alerts):
-        said.append("the space is used again; the file itself does not shrink, unless by SQLite's VACUUM")
-    return said
+        parts.append("the space is used again; the file itself does not shrink, unless by SQLite's VACUUM")
+    return parts
 
 
 def left_behind(purged: StorePurged) -> str:
-    """That files do not go with their runs: before these are gone somebody can still say where they are."""
+    """Warn that files are not removed with their runs: before the purge, Flow(files=…) can still name their place."""
     one, would = purged.elsewhere == 1, purged.dry_run
     be = ("is" if one else "are") if would else ("was" if one else "were")
     files = "a file that is" if one else "files that are"

@@ -36,7 +36,7 @@ def load_target(wanted: str) -> Any:
 def target_of(wanted: str, found: Any) -> str:
     """Return how to find the loaded object again from any directory: a file by its whole path, and always the name.
 
-    The path has `/./` behind the working directory: what the file says of relative paths, it says of that directory.
+    The path has `/./` behind the working directory: relative paths in the file are resolved from that directory.
     """
     where, _, name = wanted.rpartition(":") if ":" in wanted else (wanted, "", "")
     if not name:
@@ -70,7 +70,7 @@ def load(wanted: str) -> Any:
 def loaded_module(where: str) -> ModuleType:
     """Return the module of a file or of a module's name, imported as `python` would from this directory."""
     if not where:
-        raise TargetNotFound(f"'' does not say what to load; {_FORMS}")
+        raise TargetNotFound(f"'' does not name what to load; {_FORMS}")
     if where in (os.curdir, os.pardir) or Path(where).is_dir():
         raise TargetNotFound(f"{where!r} is a directory; {_FORMS}")
     _import_from(os.getcwd())
@@ -146,7 +146,7 @@ def is_pipeline(value: Any) -> bool:
 
 
 def _is_a(value: Any, module: str, name: str) -> bool:
-    """Whether it is of this class. Nothing is of a class that nobody has imported, and importing takes time."""
+    """Return whether it is of this class. A class that was not imported has no instances, and importing takes time."""
     imported = sys.modules.get(module)
     return imported is not None and isinstance(value, getattr(imported, name))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _LOG = logging.getLogger("redrive.watch")
-_MOST_OF_A_LOOK = 20.0  # seconds for which old runs are removed each day: who looks must go on leading
+_PURGE_SECONDS = 20.0  # seconds for which old runs are removed each day: the watch must keep its lease
 _MOST_NAMES = 10  # settings that are named on one line
 _TIMEOUT_ONCE = 60.0  # seconds to wait for counts and probes if no further check follows
 
@@ -105,7 +105,7 @@ def _made(
     if textfile is not None:
         from redrive.observe.prometheus import write_textfile
 
-        write_textfile(store, textfile)  # a path that cannot be written to is said at once
+        write_textfile(store, textfile)  # a path that cannot be written to is reported at once
         periodic["write the metrics"] = partial(write_textfile, store, textfile)
     levels = LevelCollector(
         store.database,
@@ -128,7 +128,7 @@ def _made(
 
 
 def _purges(session: Session, store: Store) -> list[Callable[[], object]]:
-    """What `[retention]` says is to be removed once a day: nothing, where it says nothing."""
+    """Return what `[retention]` removes once a day: nothing by default."""
     keep_runs, keep_letters = session.settings.keep_runs, session.settings.keep_letters
     found: list[Callable[[], object]] = []
     if keep_runs is not None:
@@ -142,13 +142,13 @@ def _purge_runs(session: Session, store: Store, keep: timedelta) -> None:
     from redrive.store.retention.purge import purge_work, results_directory
 
     where = results_directory(session.settings.result_files, usual=store.results)
-    done = purge_work(store.database, before=_ago(store, keep), files=where, within=_MOST_OF_A_LOOK)
+    done = purge_work(store.database, before=_ago(store, keep), files=where, within=_PURGE_SECONDS)
     if done.elsewhere:
         _LOG.warning("%s", left_behind(done))
 
 
 def _purge_letters(store: Store, keep: timedelta) -> None:
-    done = store.dlq.purge(older_than=_ago(store, keep), within=_MOST_OF_A_LOOK)
+    done = store.dlq.purge(older_than=_ago(store, keep), within=_PURGE_SECONDS)
     if done.letters:
         _LOG.info("removed %d letters that were reprocessed or discarded more than %s ago", done.letters, keep)
 
@@ -173,17 +173,17 @@ class _Status:
         """Seconds between two looks; None where there is one."""
 
     def begin(self) -> None:
-        """Write the heading of rows: from here on nothing is refused."""
+        """Write the heading of rows: settings are not rejected from here on."""
         if not (self._out.terminal or self._out.json):
             self._write("time\twhat\tid\turgency\tsubject\ttitle")
 
     def tell(self, news: News) -> None:
-        """Say it."""
+        """Print the event."""
         from redrive.alerts.watchers import AlertMoved, Leading, SettingsDiffer, StandingBy, Unconfigured, WatchProblem
 
         match news:
             case AlertMoved(what, alert):
-                self._tell_of(what, alert)
+                self._print_alert(what, alert)
             case Leading() if self.every is not None:
                 self._out.say(
                     f"watching {self._store.database.name}, every {format_duration(self.every)}; times are UTC"
@@ -204,16 +204,16 @@ class _Status:
                         f"messages about {'alert' if len(alerts) == 1 else 'alerts'} {numbers} are waiting: "
                         f"{in_a_line(unconfigured(channel))}"
                     )
-            case WatchProblem(what, None):  # that it began is in the log, which is not said twice
+            case WatchProblem(what, None):  # its start is in the log, and is not printed twice
                 self._out.say(f"the watch can {what} again")
 
-    def _tell_of(self, what: str, alert: Alert) -> None:
+    def _print_alert(self, what: str, alert: Alert) -> None:
         now = datetime.now(UTC)
         if self._out.json:
             self._write(in_json(json.dumps({"time": iso(now), "what": what, **alert.document()}, ensure_ascii=False)))
         elif self._out.terminal:
-            said = "is open" if what == "found" else what
-            self._write(one_line(f"{now:%H:%M}  {alert.urgency} {said:<12}  {alert.title} (alert {alert.id})"))
+            state = "is open" if what == "found" else what
+            self._write(one_line(f"{now:%H:%M}  {alert.urgency} {state:<12}  {alert.title} (alert {alert.id})"))
         else:
             cells = (iso(now), what, str(alert.id), str(alert.urgency), str(alert.subject), alert.title)
             self._write("\t".join(one_line(cell) for cell in cells))

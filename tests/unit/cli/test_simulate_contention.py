@@ -112,7 +112,7 @@ def test_what_would_take_hours_is_not_begun_unasked(run):
     assert (answer.code, answer.out) == (64, "")
     assert answer.sentence == (
         "this takes about 1.5 billion writes, some 2 h, and 1.5 billion of them are for 100,000 clients with "
-        "'none'; ask for less with --clients, --repetitions or --strategy, or begin with --yes"
+        "'none'; ask for less with --clients, --repetitions or --strategy, or pass --yes"
     )
 
 

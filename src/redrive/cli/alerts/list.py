@@ -71,25 +71,25 @@ def ls(
     """
     tier = None if urgency is None else parse_severity(urgency)
     with session.opened() as store:
-        desk = store.alerts
-        found = _most_urgent_first(desk, tier, subject, limit + 1)
+        alerts = store.alerts
+        found = _most_urgent_first(alerts, tier, subject, limit + 1)
         if all_:
-            found += desk.find(status="resolved", urgency=tier, subject=subject, limit=limit + 1)
+            found += alerts.find(status="resolved", urgency=tier, subject=subject, limit=limit + 1)
         else:
-            found += _undelivered(desk, tier, subject, known=found)
-        silenced = desk.silenced_until(found[:limit])
-        told = [_told(desk, alert, silenced.get(alert.id)) for alert in found[:limit]]
+            found += _undelivered(alerts, tier, subject, known=found)
+        silenced = alerts.silenced_until(found[:limit])
+        shown = [_with_messages(alerts, alert, silenced.get(alert.id)) for alert in found[:limit]]
     out = session.out
     if out.json:
-        out.document([one.document() for one in told])
+        out.document([one.document() for one in shown])
     else:
-        out.table(_COLUMNS, [_row(one) for one in told])
-    if not told:
+        out.table(_COLUMNS, [_row(one) for one in shown])
+    if not shown:
         out.say("no alerts match" if (tier, subject) != (None, None) else "no open alerts")
     if len(found) > limit:
         out.next_steps([("list more alerts", session.again_with("--limit", limit * 5))])
     if not out.json:
-        _say_undelivered(out, told)
+        _say_undelivered(out, shown)
 
 
 @command(app)
@@ -107,27 +107,27 @@ def show(
 
     with session.opened() as store, refuse_alert_errors():
         alert = store.alerts.get(alert_id)
-        told = _told(store.alerts, alert, store.alerts.silenced_until([alert]).get(alert_id))
-        message = compose(_as_it_stands(told.alert), told.alert, store.alerts.settings)
+        found = _with_messages(store.alerts, alert, store.alerts.silenced_until([alert]).get(alert_id))
+        message = compose(_as_it_stands(found.alert), found.alert, store.alerts.settings)
     out = session.out
     if out.json:
-        out.document(told.document())
+        out.document(found.document())
     elif out.terminal:
         often = "once" if alert.seen == 1 else counted(alert.seen, "time")
-        silent = "" if told.silenced_until is None else f"; silenced until {at(told.silenced_until)}"
+        silent = "" if found.silenced_until is None else f"; silenced until {at(found.silenced_until)}"
         out.prose(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
-        if told.sends:
+        if found.sends:
             out.text("")
-            out.table(_SEND_COLUMNS, [_send_row(one) for one in told.sends])
+            out.table(_SEND_COLUMNS, [_send_row(one) for one in found.sends])
     else:
-        rows = {name: _flat(value) for name, value in told.document().items()}
+        rows = {name: _flat(value) for name, value in found.document().items()}
         out.table((Column(title="field"), Column(title="value")), list(rows.items()))
-    _say_undelivered(out, [told])
+    _say_undelivered(out, [found])
 
 
 def _in_marks(results: Iterable[str]) -> str:
-    told = (one.rpartition(":") for one in results)
-    return " ".join(f"{channel} {MARKS[SendStatus(status)]}" if channel else status for channel, _, status in told)
+    parts = (one.rpartition(":") for one in results)
+    return " ".join(f"{channel} {MARKS[SendStatus(status)]}" if channel else status for channel, _, status in parts)
 
 
 _COLUMNS = (
@@ -151,20 +151,20 @@ _SEND_COLUMNS = (
 )
 
 
-def _told(desk: Alerts, alert: Alert, silenced_until: datetime | None) -> _AlertWithMessages:
-    sends, here = desk.sends(alert.id), desk.settings
+def _with_messages(alerts: Alerts, alert: Alert, silenced_until: datetime | None) -> _AlertWithMessages:
+    sends, here = alerts.sends(alert.id), alerts.settings
     waiting = (one.channel for one in sends if one.status is SendStatus.WAITING and not here.has_channel(one.channel))
     return _AlertWithMessages(alert, sends, silenced_until, tuple(dict.fromkeys(waiting)))
 
 
-def _row(told: _AlertWithMessages) -> list[Any]:
-    alert = told.alert
-    last = {one.channel: one for one in told.sends}  # the newest message to each channel
+def _row(found: _AlertWithMessages) -> list[Any]:
+    alert = found.alert
+    last = {one.channel: one for one in found.sends}  # the newest message to each channel
     results = [f"{one.channel}:{one.status}" for one in last.values()]
-    if told.silenced_until is not None:
+    if found.silenced_until is not None:
         results.append("silenced")
-    reasons = [f"{one.channel}: {one.error}" for one in told.failed]
-    reasons += [f"{name}: not configured here" for name in told.unconfigured]
+    reasons = [f"{one.channel}: {one.error}" for one in found.failed]
+    reasons += [f"{name}: not configured here" for name in found.unconfigured]
     subject = str(alert.subject)
     return [alert.id, alert.urgency, alert.status, alert.since, subject, alert.title, results, alert.condition, reasons]
 
@@ -174,8 +174,8 @@ def _send_row(send: Send) -> list[Any]:
     return [send.what, send.channel, send.status, when, send.attempts, send.error]
 
 
-def _say_undelivered(out: Output, told: Iterable[_AlertWithMessages]) -> None:
-    for one in told:
+def _say_undelivered(out: Output, alerts: Iterable[_AlertWithMessages]) -> None:
+    for one in alerts:
         for name in one.unconfigured:
             out.say(f"alert {one.alert.id}: messages are waiting: {in_a_line(unconfigured(name))}")
         for send in one.failed:
@@ -186,17 +186,17 @@ def _say_undelivered(out: Output, told: Iterable[_AlertWithMessages]) -> None:
             )
 
 
-def _most_urgent_first(desk: Alerts, tier: Severity | None, subject: str | None, limit: int) -> list[Alert]:
+def _most_urgent_first(alerts: Alerts, tier: Severity | None, subject: str | None, limit: int) -> list[Alert]:
     """Return open alerts, the most severe first, of each severity the newest first."""
     tiers = Severity if tier is None else (tier,)
-    return [one for each in tiers for one in desk.find(status="open", urgency=each, subject=subject, limit=limit)]
+    return [one for each in tiers for one in alerts.find(status="open", urgency=each, subject=subject, limit=limit)]
 
 
-def _undelivered(desk: Alerts, tier: Severity | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
+def _undelivered(alerts: Alerts, tier: Severity | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
     """Return resolved alerts of the last week with messages that were not delivered, except samples."""
     listed, since = {one.id for one in known}, datetime.now(UTC) - _LATELY
-    failed = [one for one in desk.unsent() if one.error and one.what is not What.TEST and one.created_at >= since]
-    found = [desk.get(alert_id) for alert_id in {one.alert_id: None for one in failed} if alert_id not in listed]
+    failed = [one for one in alerts.unsent() if one.error and one.what is not What.TEST and one.created_at >= since]
+    found = [alerts.get(alert_id) for alert_id in {one.alert_id: None for one in failed} if alert_id not in listed]
     return [one for one in found if tier in (None, one.urgency) and subject in (None, one.subject.name)]
 
 

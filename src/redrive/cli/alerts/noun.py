@@ -31,11 +31,11 @@ def refuse_alert_errors() -> Iterator[None]:
         raise CommandRefused(str(error)) from None
 
 
-def parse_severity(said: str) -> Severity:
+def parse_severity(text: str) -> Severity:
     try:
-        return Severity(said.strip().upper())
+        return Severity(text.strip().upper())
     except ValueError:
-        raise CommandRefused(f"{said!r} is not a severity. It must be one of {', '.join(Severity)}") from None
+        raise CommandRefused(f"{text!r} is not a severity. It must be one of {', '.join(Severity)}") from None
 
 
 def unconfigured(channel: str) -> str:

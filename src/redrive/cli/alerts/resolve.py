@@ -56,7 +56,7 @@ def ack(
     ] = None,
     note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="What is being done about them.")] = None,
 ) -> None:
-    """Acknowledge alerts: they are not repeated, unless they become more severe.
+    """Acknowledge alerts: they are not sent again, unless they become more severe.
 
     Examples: redrive alerts ack 17 --note "calling the vendor"; redrive alerts ack --subject vendor
     """
@@ -71,7 +71,9 @@ def ack(
         chosen = [one.id for one in wanted if one.status is AlertStatus.OPEN]
         if not chosen:
             session.out.say("no open alert matches. Nothing was changed")
-    _decide(session, chosen, lambda desk, alert_id, who: desk.acknowledge(alert_id, by=who, note=note), "acknowledged")
+    _decide(
+        session, chosen, lambda alerts, alert_id, who: alerts.acknowledge(alert_id, by=who, note=note), "acknowledged"
+    )
 
 
 @command(app)
@@ -93,12 +95,12 @@ def resolve(
     if key:
         _resolve_keys(session, key, note)
     elif note is None:
-        raise CommandRefused(
-            "--note is missing: it is required with an ID. Say why the alert is resolved. Nothing was changed"
-        )
+        raise CommandRefused("--note is missing: it is required with an ID, as the reason. Nothing was changed")
     else:
-        said = note
-        _decide(session, ids or (), lambda desk, alert_id, who: desk.resolve(alert_id, by=who, note=said), "resolved")
+        reason = note
+        _decide(
+            session, ids or (), lambda alerts, alert_id, who: alerts.resolve(alert_id, by=who, note=reason), "resolved"
+        )
 
 
 def _resolve_keys(session: Session, keys: Iterable[str], note: str | None) -> None:
@@ -226,8 +228,8 @@ def open_alert(
     session.out.say(f"{often} alert {alert.id}: {alert.urgency} {alert.title}")
 
 
-def _fact(said: str) -> tuple[str, str]:
-    name, equals, value = said.partition("=")
+def _fact(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise CommandRefused(f"--fact must be NAME=VALUE, not {said!r}. Nothing was changed")
+        raise CommandRefused(f"--fact must be NAME=VALUE, not {text!r}. Nothing was changed")
     return name.strip(), value.strip()

@@ -61,12 +61,12 @@ def _rule(condition: Condition, settings: AlertSettings) -> dict[str, Any]:
 
 
 def _rule_row(condition: Condition, settings: AlertSettings) -> list[Any]:
-    said = [f"{name} = {_as_set(name, getattr(settings.thresholds, name))}" for name in condition.thresholds]
+    parts = [f"{name} = {_as_set(name, getattr(settings.thresholds, name))}" for name in condition.thresholds]
     if condition.elsewhere is not None:
         own = condition.elsewhere.removeprefix("[alerts] ")
         is_own = own != condition.elsewhere
-        said.append(f"{own} = {_as_set(own, getattr(settings, own))}" if is_own else condition.elsewhere)
-    return [condition.urgency, condition.name, condition.words, ", ".join(said)]
+        parts.append(f"{own} = {_as_set(own, getattr(settings, own))}" if is_own else condition.elsewhere)
+    return [condition.urgency, condition.name, condition.words, ", ".join(parts)]
 
 
 def _defined_rule(name: str, own: ConditionSettings) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class DemoResult:
     partner: Report
     vendor: Report
     before: DemoOutcome
-    """When nobody had done anything yet."""
+    """Before any action of the operator."""
     rehearsal: ReplayReport
     replay: ReplayReport
     rows: int
@@ -101,7 +101,7 @@ def set_aside() -> Iterator[None]:
 
 @contextmanager
 def _logged(path: str) -> Iterator[None]:
-    """Keep what redrive logs in a file: the story says what matters of it."""
+    """Keep what redrive logs in a file: the story has what matters of it."""
     from redrive.observe.log import attempt_log
 
     log, handler = logging.getLogger("redrive"), attempt_log(path)

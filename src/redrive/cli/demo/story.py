@@ -1,4 +1,4 @@
-"""Text of `redrive demo`: sentences around what the store and the reports say."""
+"""Text of `redrive demo`: sentences around the facts of the store and the reports."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class DemoNarration:
         self._alerts(so_far)
 
     def what_happened(self, so_far: DemoOutcome) -> None:
-        """The three together, before anybody has done anything."""
+        """Show the three together, before any action of the operator."""
         self._title("What happened")
         self._entry("failed", f"{counted(so_far.failed, 'attempt')} of calls and tasks")
         self._entry("recovered", f"{so_far.recovered:,} of them by retry, token renewal or key rotation")
@@ -109,7 +109,7 @@ class DemoNarration:
             self._entry("", f"{cause.count:6,}  {', '.join(cause.pipelines)}: {_shown(cause)}")
         self._entry("alerts", f"{counted(so_far.messages, 'message')}:")
         for one in so_far.alerts:
-            self._entry("", *self._told(one))
+            self._entry("", *self._headline(one))
         few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.alerts))
         rows = f"{counted(few, 'row')} among thousands of good ones"
         self._entry("no alert", f"{so_far.recovered:,} failures that recovered, and {rows};")
@@ -125,7 +125,7 @@ class DemoNarration:
                 self._line(f"   {line}", "red" if line.startswith("-") else "green", whole=True)
 
     def command(self, words: str) -> None:
-        """What a person would type to have done what is done now."""
+        """Show the command that an operator would type for this step."""
         self._line(f"   $ redrive {words}", "cyan", whole=True)
 
     def rehearsed(self, report: ReplayReport) -> None:
@@ -137,9 +137,9 @@ class DemoNarration:
         self._line(f"   {report.reprocessed:,} reprocessed, {report.failed_again:,} failed again.")
         self._line(f"   In the table: {rows:,} rows, {keys:,} different keys: {_judged(rows == keys == sent)}.")
 
-    def settled(self, report: FlowReport, said: str, *, asked: int, paid: int) -> None:
-        """The flow went on."""
-        self._line(f"   The same run resumes and is {report.status}: {said}.")
+    def settled(self, report: FlowReport, decisions: str, *, asked: int, paid: int) -> None:
+        """Show that the flow was resumed."""
+        self._line(f"   The same run resumes and is {report.status}: {decisions}.")
         self._line(f"   The bank was asked {asked} times, and has paid {paid} merchants, each once.")
 
     def end(self, came_to: DemoResult, *, seconds: float) -> None:
@@ -190,7 +190,7 @@ class DemoNarration:
             (f"{redrive} dlq replay --pipeline partner --target partner.py:pipeline --go", ""),
         ]
 
-    # ── how it is said ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── layout ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _kept(self, so_far: DemoOutcome, pipeline: str) -> None:
         for cause in _of(so_far, pipeline):
@@ -200,13 +200,13 @@ class DemoNarration:
         """Those that are new since it was last asked."""
         new = [one for one in so_far.alerts if one.alert.id not in self._known]
         for one in new:
-            text, style = self._told(one)
+            text, style = self._headline(one)
             self._line(f"   → {text}", style)
         if not new:
             self._line(f"   → {otherwise}")
         self._known |= {one.alert.id for one in new}
 
-    def _told(self, one: AlertWithMessages) -> tuple[str, str]:
+    def _headline(self, one: AlertWithMessages) -> tuple[str, str]:
         alert = one.alert
         return f"{alert.urgency} to {', '.join(one.channels)}: {in_a_line(alert.title)}", _TIERS[alert.urgency]
 
@@ -218,7 +218,7 @@ class DemoNarration:
         self._line(f"   {label:<{_LABEL}}{text}", style)
 
     def _line(self, text: str, style: str = "", *, whole: bool = False) -> None:
-        """A line; where it is too long for a terminal it goes on below its beginning, unless it is to be copied."""
+        """Print a line; one that is too long for the terminal is wrapped, unless it is to be copied."""
         if self._out.json:
             return
         if not whole:

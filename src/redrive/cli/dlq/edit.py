@@ -70,14 +70,14 @@ def edit(
     """
     ways = {"--set or --unset": set_ or unset, "--patch": patch, "--expr": expr, "--record": record, "--undo": undo}
     ways["--line"] = line
-    said = [name for name, value in ways.items() if value not in (None, [], False)]
-    if len(said) > 1:
-        raise LetterError(f"{' and '.join(said)} exclude each other. Pass one of them")
+    given = [name for name, value in ways.items() if value not in (None, [], False)]
+    if len(given) > 1:
+        raise LetterError(f"{' and '.join(given)} exclude each other. Pass one of them")
     if selection.empty:
         raise LetterError("no letters to edit: none was selected. Pass ids, --pipeline, --cause or another filter")
     with session.opened() as store:
-        if not said or record is not None or line is not None:
-            letter = _the_one(store, selection, said)
+        if not given or record is not None or line is not None:
+            letter = _the_one(store, selection, given)
             if line is not None:
                 _must_be_a_line(letter)
             new = _line(line) if line is not None else MISSING if record is None else _parsed(_read(record), record)
@@ -143,12 +143,12 @@ def _parsed(text: str, what: str) -> Any:
 # ── one record as a whole ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _the_one(store: Store, selection: Selection, said: list[str]) -> Letter:
+def _the_one(store: Store, selection: Selection, given: list[str]) -> Letter:
     ids = selection.listed_ids
     if not selection.by_id or len(ids) != 1:
-        how = f"{said[0] if said else '--record'} replaces one record: name one letter by its id"
+        how = f"{given[0] if given else '--record'} replaces one record: name one letter by its id"
         raise LetterError(
-            how if said else "no edit given. Pass --set, --unset, --patch, --expr, --record, --line or --undo"
+            how if given else "no edit given. Pass --set, --unset, --patch, --expr, --record, --line or --undo"
         )
     _must_be_open(store, ids)
     return store.dlq.get(ids[0])
@@ -266,18 +266,18 @@ def _in_words(report: EditReport, *, undo: bool) -> list[str]:
     if undo:
         first = "would undo the edits of" if report.dry_run else "undid the edits of"
     shown = f", the first {len(report.previews)} of them above" if report.changed > len(report.previews) else ""
-    said = [f"{first} {counted(report.changed)}{shown}"]
+    parts = [f"{first} {counted(report.changed)}{shown}"]
     if report.unchanged:
-        said.append(
+        parts.append(
             f"{counted(report.unchanged)} would not change"
             if report.dry_run
             else f"{counted(report.unchanged)} unchanged"
         )
     if report.held:
-        said.append(f"{counted(report.held)} skipped: a replay or run holds them. Try again when it has ended")
+        parts.append(f"{counted(report.held)} skipped: a replay or run holds them. Try again when it has ended")
     if report.failed:
-        said.append(f"{counted(report.failed)} skipped: the edit fails on them")
-    return said
+        parts.append(f"{counted(report.failed)} skipped: the edit fails on them")
+    return parts
 
 
 def edited_by_hand(letter: Letter) -> Any:

@@ -124,7 +124,7 @@ def _cause_row(cause: Cause, message: str, statuses: Sequence[str]) -> list[Any]
 
 
 def _digits(fingerprints: list[str]) -> int:
-    """How many digits tell these causes apart."""
+    """Return how many digits distinguish these causes."""
     for digits in range(_SHORTEST, 12):
         if len({one[:digits] for one in fingerprints}) == len(fingerprints):
             return digits
@@ -180,7 +180,7 @@ def ls(
         out.table(_columns(selection), [_letter_row(one, view) for one in found[:limit]])
     if not found:
         where = "" if selection.empty and after is None else " match"
-        unsaid = selection.said_status() is None and not selection.by_id
+        unsaid = selection.given_status() is None and not selection.by_id
         out.say(f"no {'open ' if unsaid else ''}letters{where}")
         if others:
             out.say(others)
@@ -190,7 +190,7 @@ def ls(
 
 def _columns(selection: Selection) -> list[Column]:
     """The columns of letters; who asks for statuses wants to see them."""
-    asked = selection.by_id or selection.said_status() is not None
+    asked = selection.by_id or selection.given_status() is not None
     return [replace(one, drop=0) if asked and one.title == "status" else one for one in _LETTER_COLUMNS]
 
 
@@ -237,8 +237,8 @@ def history(
         events = [(one, letters[one.letter_id]) for one in found.events if one.letter_id in letters]
         if session.out.json:
             shown = [view.letter(one) for one in found.letters]
-            told = [view.entry(*event) for event in events]
-            session.out.document({"key": mask(key), "letters": shown, "events": told})
+            entries = [view.entry(*event) for event in events]
+            session.out.document({"key": mask(key), "letters": shown, "events": entries})
             return
         happened: list[tuple[Any, ...]] = [
             (one.rejected_at, one.id, "rejected", "pending", None, view.text(one.error_message, one))

@@ -230,12 +230,12 @@ class _LastProgress:
     """Remembers the progress, for the message after an interrupt."""
 
     def __init__(self, tell: Any) -> None:
-        self._tell = tell
+        self._report = tell
         self._done = self._total = 0
 
     def __call__(self, done: int, total: int) -> None:
         self._done, self._total = done, total
-        self._tell(done, total)
+        self._report(done, total)
 
     def text(self) -> str:
         """Return how far the replay has come."""

@@ -78,14 +78,14 @@ def _decide(session: Session, selection: Selection, verb: str, note: str | None,
 
 
 def _in_words(changed: Changed, verb: str) -> list[str]:
-    said = [f"{_DONE[verb]} {counted(changed.changed)}"]
+    parts = [f"{_DONE[verb]} {counted(changed.changed)}"]
     if changed.unfit:
         starts = " or ".join(_STARTS[verb])
         twin = ", or another letter of the same record or key is open" if verb == "reopen" else ""
-        said.append(f"{counted(changed.unfit)} skipped: not {starts}{twin}")
+        parts.append(f"{counted(changed.unfit)} skipped: not {starts}{twin}")
     if changed.held:
-        said.append(f"{counted(changed.held)} skipped: a replay or run holds them. Try again when it has ended")
-    return said
+        parts.append(f"{counted(changed.held)} skipped: a replay or run holds them. Try again when it has ended")
+    return parts
 
 
 def _ask(session: Session, dlq: DeadLetters, verb: str, filters: dict[str, Any]) -> None:

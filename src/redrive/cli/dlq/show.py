@@ -131,7 +131,7 @@ def _size(record: Any) -> str:
 
 
 def _record(view: LetterView, record: Any, *, full: bool) -> str:
-    """A record for reading; a long one is cut, with a word that says so."""
+    """Return a record for reading; a long one is cut and marked as such."""
     content = view.content(record) if isinstance(record, bytes) else None
     if isinstance(content, bytes):
         shown = content if full else content[: _LONGEST // 16]

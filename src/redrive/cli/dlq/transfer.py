@@ -77,7 +77,7 @@ def import_(
     source = sys.stdin.buffer if file == "-" else _opened(_local(file))
     with source, session.opened(create=True) as store, session.out.progress("importing", of="bytes") as tell:
         size = os.fstat(source.fileno()).st_size if file != "-" else None
-        done = store.dlq.import_(_told(_lines(source), size, tell))
+        done = store.dlq.import_(_reporting(_lines(source), size, tell))
     if session.out.json:
         session.out.document(dataclasses.asdict(done))
     known = f"; {counted(done.known)} already in the store" if done.known else ""
@@ -156,10 +156,12 @@ def _lines(source: Iterable[bytes]) -> Iterator[tuple[str, int]]:
             yield "no text", len(line)  # not JSON either: the import names the line
 
 
-def _told(lines: Iterable[tuple[str, int]], size: int | None, tell: Callable[[int, int | None], Any]) -> Iterator[str]:
+def _reporting(
+    lines: Iterable[tuple[str, int]], size: int | None, report: Callable[[int, int | None], Any]
+) -> Iterator[str]:
     done = 0
     for number, (line, length) in enumerate(lines):
         done += length
         if number % _REPORT_EVERY == 0:
-            tell(done, size)
+            report(done, size)
         yield line

@@ -130,12 +130,12 @@ _ATTEMPTS = (
 def _show_policy(out: Output, found: PolicyExplanation) -> None:
     facts = _policy_facts(found)
     if not out.terminal:
-        starts = found.schedule.starts if _tells_of_retries(found) else ()
+        starts = found.schedule.starts if _has_retries(found) else ()
         out.table(_FACTS, [*facts, *((f"attempt {one.attempt}", _numbers(one.at)) for one in starts)])
         return
     out.table(_FACTS, facts)
     certain = all(one.chance > _SURE for one in found.schedule.starts)
-    if len(found.schedule.starts) > 1 and _tells_of_retries(found):
+    if len(found.schedule.starts) > 1 and _has_retries(found):
         out.table(
             _ATTEMPTS,
             [
@@ -145,7 +145,7 @@ def _show_policy(out: Output, found: PolicyExplanation) -> None:
         )
 
 
-def _tells_of_retries(found: PolicyExplanation) -> bool:
+def _has_retries(found: PolicyExplanation) -> bool:
     return not found.policy.is_part or found.policy.name == "Retry"
 
 
@@ -162,7 +162,7 @@ def _policy_facts(found: PolicyExplanation) -> list[tuple[str, Any]]:
     rows = [("policy", policy.name), *([parts[policy.name]] if policy.is_part else dict(parts.values()).items())]
     if not policy.is_part:
         rows.append(("effects", policy_text.of_effects(policy)))
-    if _tells_of_retries(found):
+    if _has_retries(found):
         rows += [
             ("timeout", "" if limit is None else f"{lasting(limit)} for each attempt"),
             ("fails at once", _total(found.at_once, found.sla)),
@@ -176,8 +176,8 @@ def _policy_facts(found: PolicyExplanation) -> list[tuple[str, Any]]:
 def _total(planned: Schedule, sla: float | None) -> str:
     total = planned.total
     ways = f"{lasting(total.best)} at best, {lasting(total.mean)} on average, {lasting(total.worst)} at worst"
-    said = f"over after {ways}"
-    return said if sla is None else f"{said}; within the SLA of {format_duration(sla)} {fits(total, sla)}"
+    text = f"over after {ways}"
+    return text if sla is None else f"{text}; within the SLA of {format_duration(sla)} {fits(total, sla)}"
 
 
 def _numbers(span: Duration) -> list[float]:

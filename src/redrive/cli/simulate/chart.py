@@ -1,4 +1,4 @@
-"""A figure on a terminal: one glyph for each line, so that they are told apart without colour."""
+"""A figure on a terminal: one glyph for each line, so that lines can be distinguished without colour."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Axis:
         return round((inside - low) / (high - low) * (self.cells - 1))
 
     def ticks(self, most: int) -> list[float]:
-        """Round numbers on the axis, at most so many."""
+        """Return round numbers on the axis, at most `most`."""
         if self.log and math.log10(self.high / self.low) >= 1:
             return self._powers(most)
         steps = (one * 10.0**power for power in range(*_powers_of_ten(self.high - self.low, most)) for one in (1, 2, 5))
@@ -206,10 +206,10 @@ def _below(along: Axis, margin: int, label: str, pen: Pen) -> list[str]:
     under = " " * (margin + 1)
     if len(numbers) + 2 + len(label) <= along.cells:
         numbers = f"{numbers}{label:>{along.cells - len(numbers)}}"
-        said = [under + numbers]
+        rows = [under + numbers]
     else:
-        said = [under + numbers, f"{under}{label:>{along.cells}}"]
-    return [f"{' ' * margin}{pen.corner}{''.join(ground)}", *said]
+        rows = [under + numbers, f"{under}{label:>{along.cells}}"]
+    return [f"{' ' * margin}{pen.corner}{''.join(ground)}", *rows]
 
 
 def _legend(series: Sequence[Series], glyphs: Sequence[str], width: int) -> list[str]:

@@ -19,7 +19,7 @@ from redrive.policy.option_checks import shown
 if TYPE_CHECKING:
     from redrive.simulate.contention import Result, Study
 
-# What an ordinary machine simulates in a second, to tell people how long they will wait.
+# What an ordinary machine simulates in a second, to estimate the duration.
 _WRITES_PER_SECOND = 200_000
 _WORTH_A_WORD, _TOO_LONG = 60.0, 3_600.0  # seconds
 
@@ -94,7 +94,7 @@ def _numbers(given: Sequence[str]) -> tuple[int, ...]:
 
 
 def _weigh(session: Session, study: Study, *, yes: bool) -> None:
-    """Say beforehand what takes long, and begin what takes hours only for who wants that."""
+    """Print an estimate of a long simulation; one of hours needs --yes."""
     from redrive.simulate.contention import expect
 
     expected = expect(study)
@@ -102,13 +102,13 @@ def _weigh(session: Session, study: Study, *, yes: bool) -> None:
     seconds = writes / _WRITES_PER_SECOND
     if seconds < _WORTH_A_WORD:
         return
-    said = f"this takes about {_many(writes)} writes, some {format_duration(seconds)}"
+    estimate = f"this takes about {_many(writes)} writes, some {format_duration(seconds)}"
     if len(expected) > 1:
         clients, strategy = max(expected, key=lambda one: expected[one])
-        said += f", and {_many(expected[clients, strategy])} of them are for {clients:,} clients with {strategy!r}"
+        estimate += f", and {_many(expected[clients, strategy])} of them are for {clients:,} clients with {strategy!r}"
     if seconds > _TOO_LONG and not yes:
-        raise CommandRefused(f"{said}; ask for less with --clients, --repetitions or --strategy, or begin with --yes")
-    session.out.say(said)
+        raise CommandRefused(f"{estimate}; ask for less with --clients, --repetitions or --strategy, or pass --yes")
+    session.out.say(estimate)
 
 
 def _many(number: float) -> str:
@@ -183,7 +183,7 @@ def _conclusion(results: Sequence[Result]) -> str:
     there = [one for one in results if one.clients == most]
     first, fewest = min(there, key=lambda one: one.time), min(there, key=lambda one: one.write_count)
     if fewest.write_count == max(one.write_count for one in there):
-        return ""  # one strategy, or so few clients that the way they wait changes nothing
+        return ""  # one strategy, or too few clients for the strategy to matter
     return (
         f"with {counted(most, 'client')}, {first.strategy} is done first, after {_milliseconds(1_000 * first.time)}, "
         f"and {fewest.strategy} writes least, {fewest.write_count:,.0f} times"

@@ -99,7 +99,7 @@ def herd(
             queue=queue,
             timeout=timeout,
             outage=outage,
-            kind=outage_kind,  # type: ignore[arg-type]  # it says itself which there are
+            kind=outage_kind,  # type: ignore[arg-type]  # it rejects an unknown one
             retry_after=retry_after,
             again=again,
             fixed=fixed,
@@ -123,11 +123,11 @@ def herd(
             repetitions=repetitions,
             progress=lambda share: bar(round(1_000 * share), 1_000),
         )
-    _tell(out, scenario, results, premise=_premise(scenario, repetitions, seed))
+    _show_results(out, scenario, results, premise=_premise(scenario, repetitions, seed))
     show(out, figures(scenario, results), plot)
 
 
-def _tell(out: Output, scenario: Scenario, results: Sequence[Result], *, premise: str) -> None:
+def _show_results(out: Output, scenario: Scenario, results: Sequence[Result], *, premise: str) -> None:
     if out.json:
         out.document([_document(scenario, one) for one in results])
     elif out.terminal:

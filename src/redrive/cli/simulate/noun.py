@@ -39,7 +39,7 @@ def refusing() -> Iterator[None]:
 
 
 def check(plot: Path | None) -> None:
-    """Whether the picture can be written, asked before the work begins."""
+    """Check that the plot can be written, before the work begins."""
     if plot is not None:
         from redrive.simulate.figure import check
 
@@ -48,7 +48,7 @@ def check(plot: Path | None) -> None:
 
 
 def show(out: Output, figures: Sequence[Figure], plot: Path | None) -> None:
-    """The figures on a terminal, where there is a line to draw, and in the picture that was asked for."""
+    """The figures on a terminal, where there is a line to draw, and in the file that was asked for."""
     if out.terminal and any(len(series.points) > 1 for figure in figures for series in figure.series):
         from redrive.cli.simulate.chart import chart
 

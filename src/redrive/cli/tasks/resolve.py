@@ -160,7 +160,7 @@ def fail(
     _decide(session, "fail", _TaskSelection.of(tasks, cause, run), yes=yes, note=note)
 
 
-def _decide(session: Session, verb: str, which: _TaskSelection, *, yes: bool, **said: Any) -> OperatorAction:
+def _decide(session: Session, verb: str, which: _TaskSelection, *, yes: bool, **options: Any) -> OperatorAction:
     from redrive.tasks.operator import actions
 
     if not which.names and which.cause is None:
@@ -177,7 +177,7 @@ def _decide(session: Session, verb: str, which: _TaskSelection, *, yes: bool, **
                 which,
                 actions.count_concerned(store, run_id, which.names, cause=which.cause, states=states),
             )
-        decided: OperatorAction = getattr(actions, verb)(store, run_id, which.names, cause=which.cause, **said)
+        decided: OperatorAction = getattr(actions, verb)(store, run_id, which.names, cause=which.cause, **options)
         report = store.tasks.run(run_id)
     _report(session, decided, verb)
     show_how_to_resume(session, report)
@@ -202,13 +202,13 @@ def _report(session: Session, decided: OperatorAction, verb: str) -> None:
 
 def _changed(decided: OperatorAction, verb: str) -> list[str]:
     which = decided.tasks[0] if len(decided.tasks) == 1 else counted(len(decided.tasks), "task")
-    said = [f"{_DONE[verb]} {which} of {decided.flow}, run {str(decided.run_id)[:8]}"]
+    parts = [f"{_DONE[verb]} {which} of {decided.flow}, run {str(decided.run_id)[:8]}"]
     if decided.freed:
         then = "wait again" if verb == "reopen" else "can run again"
-        said.append(f"{counted(decided.freed, 'task')} downstream {then}")
+        parts.append(f"{counted(decided.freed, 'task')} downstream {then}")
     if decided.upstream_failed:
-        said.append(f"{counted(decided.upstream_failed, 'task')} downstream will not run")
-    return said
+        parts.append(f"{counted(decided.upstream_failed, 'task')} downstream will not run")
+    return parts
 
 
 def _ask(session: Session, verb: str, which: _TaskSelection, found: dict[State, int]) -> None:

@@ -160,7 +160,7 @@ def _beginning_of(text: str) -> str:
 
 
 def _end_of(text: str) -> str:
-    """Return the end of a traceback or an output, which says most."""
+    """Return the end of a traceback or an output, which has the most information."""
     text = text.rstrip("\n")
     if len(text) <= _LONGEST:
         return text

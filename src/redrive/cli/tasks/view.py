@@ -34,7 +34,7 @@ class TaskView:
         return [self.cause(one, run_id) for one in self._log.causes(run_id)]
 
     def cause(self, cause: TaskCause, run_id: UUID) -> dict[str, Any]:
-        """A cause. Where values are to be masked, one task of it tells, whose values are known."""
+        """Show a cause. Where values are to be masked, one task of it is read, whose values are known."""
         error = mask(cause.error or "")
         if self._redactor.fields:
             (shown,) = self.tasks(self._log.find(run_id, name=cause.sample, limit=1))
