@@ -24,7 +24,7 @@ def test_a_decision_needs_a_note_that_says_something(dlq, put):
     assert statuses(dlq) == {"D-0": "pending"}
 
 
-def test_a_decision_about_everything_must_say_so(dlq, put):
+def test_decision_about_all_letters_needs_a_filter(dlq, put):
     put(1)
     with pytest.raises(redrive.LetterError, match="select them"):
         dlq.discard(note="all")

@@ -158,7 +158,7 @@ def test_an_import_that_is_cut_off_keeps_what_came_before_and_says_so(dlq, other
     put(1_500)
     lines = list(dlq.export())
     lines[1_200] = lines[1_200][:40]
-    with pytest.raises(redrive.LetterError, match=r"line 1201 is cut off.*1,200 letters were imported before it"):
+    with pytest.raises(redrive.LetterError, match=r"line 1201 is cut short.*1,200 letters were imported before it"):
         other.import_(lines[:1_201])
     assert other.count() == 1_200
     assert other.import_(dlq.export()).new == 300

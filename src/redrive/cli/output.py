@@ -19,7 +19,6 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import IO, Any
 
-from redrive._internal.files import FILE, open_new, scratch_beside
 from redrive.cli.exit_codes import CommandRefused, Unwritten
 from redrive.cli.format import COMMAND, HINT, SUCCESS, in_json, lines, one_line, paint
 
@@ -297,17 +296,19 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int
 
 
 @contextmanager
-def whole_file(path: Path, *, mode: int = FILE) -> Iterator[IO[bytes]]:
+def whole_file(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
     """Open a file that appears under its name when all of it is written.
 
     Args:
         mode: its permissions, less those that the umask takes away; of a file with records, its user's alone.
     """
+    from redrive._internal.files import FILE, open_new, scratch_beside
+
     try:
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
         # A device or a pipe cannot be replaced, only written to.
         part = path if special else Path(scratch_beside(path))
-        file = part.open("wb") if special else open(open_new(part, mode), "wb")  # noqa: SIM115 - closed below
+        file = part.open("wb") if special else open(open_new(part, FILE if mode is None else mode), "wb")  # noqa: SIM115 - closed below
     except OSError as error:
         raise CommandRefused(f"cannot write {path}: {error.strerror}") from None
     try:

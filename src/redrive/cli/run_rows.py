@@ -51,7 +51,7 @@ def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
     """Run the pipeline, with its progress on the terminal."""
     from redrive.cli.run_report import shown
 
-    how_far = _LastProgress()
+    how_far = _RunProgress()
     with ExitStack() as around:
         if session.url is not None:  # otherwise the pipeline knows its own
             options["store"] = around.enter_context(session.opened(create=True, may_lack_secrets=False))
@@ -81,7 +81,7 @@ def leave_to_the_report(*events: type) -> None:
         log.addFilter(is_another)
 
 
-class _LastProgress:
+class _RunProgress:
     """Remembers the progress, for the message after an interrupt."""
 
     def __init__(self) -> None:

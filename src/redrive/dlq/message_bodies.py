@@ -164,7 +164,7 @@ _PLAIN_ENCODINGS = frozenset({"", "7bit", "8bit", "binary"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BodyPart:
     """The place of a part's content, and what its headers declare."""
 
     start: int
@@ -187,7 +187,7 @@ def charset_of(content_type: str | None) -> str | None:
     return None if content_type is None else _message(content_type).get_content_charset()
 
 
-def parts_of(body: bytes, content_type: str) -> list[Part] | None:
+def parts_of(body: bytes, content_type: str) -> list[BodyPart] | None:
     """Return the parts of a body in their order; None where it does not match its content type."""
     boundary = _message(content_type).get_boundary()
     if not boundary:
@@ -202,17 +202,17 @@ def parts_of(body: bytes, content_type: str) -> list[Part] | None:
     return None if None in parts else [part for part in parts if part is not None]
 
 
-def _parts(body: bytes, marks: list[tuple[int, int]]) -> Iterator[Part | None]:
+def _parts(body: bytes, marks: list[tuple[int, int]]) -> Iterator[BodyPart | None]:
     for (_, before), (after, _) in pairwise(marks):
         blank = _HEAD_END.search(body, before, after)
         yield None if blank is None else _part(body[before : blank.start()], blank.end(), after)
 
 
-def _part(head: bytes, start: int, end: int) -> Part:
+def _part(head: bytes, start: int, end: int) -> BodyPart:
     headers = HeaderParser().parsestr(head.lstrip(b"\r\n").decode(errors="replace"))
     name = headers.get_param("name", header="content-disposition")
     encoding = str(headers.get("content-transfer-encoding", "")).strip().lower()
-    return Part(
+    return BodyPart(
         start,
         end,
         None if name is None else collapse_rfc2231_value(name),

@@ -31,7 +31,7 @@ from uuid import UUID
 from redrive._internal.masking import MASK, mask, mask_start
 from redrive.dlq.masked_values import hides_by, mask_parts, mask_reported, mask_values
 from redrive.dlq.message_bodies import (
-    Part,
+    BodyPart,
     charset_of,
     documents_of,
     field_path,
@@ -277,7 +277,7 @@ class _Parting:
         shown = b"".join([*pieces, content[end:]])
         return shown.decode(errors="surrogatepass") if isinstance(body, str) else shown
 
-    def _part_of_body(self, content: bytes, part: Part, path: str) -> bytes:
+    def _part_of_body(self, content: bytes, part: BodyPart, path: str) -> bytes:
         inside = path if part.name is None else f"{path}.{field_path(part.name)}"
         if part.name is not None and self._is_named(inside):
             self._remember(content)

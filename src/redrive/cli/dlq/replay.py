@@ -138,7 +138,7 @@ def _replay(session: Session, selection: Selection, target: str | None, **option
             groups = [*stored.items()]
         left: int | None = options.pop("limit")
         with session.out.progress("dry run" if options["dry_run"] else "replaying") as tell:
-            how_far = _LastProgress(tell)
+            how_far = _ReplayProgress(tell)
             for name, count in groups:
                 report = ReplayReport(dry_run=options["dry_run"], selected=count)
                 try:
@@ -226,7 +226,7 @@ def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> dict[str, int]
     return {name: count for name, count in counts.items() if name is not None}
 
 
-class _LastProgress:
+class _ReplayProgress:
     """Remembers the progress, for the message after an interrupt."""
 
     def __init__(self, tell: Any) -> None:

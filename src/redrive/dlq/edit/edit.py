@@ -33,11 +33,11 @@ _SHOWN = 10
 Change = Callable[[Any], Any]
 
 
-class _Missing:
+class _NoRecord:
     """Distinguishes "no record given" from a record that is None."""
 
 
-MISSING: Any = _Missing()
+MISSING: Any = _NoRecord()
 
 
 def change_of(record: Any, patch: Any, source: str | None, undo: bool) -> Change | None:

@@ -62,7 +62,7 @@ class ServiceGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class ServiceCapacity:
     """How many tasks of a group may start now; if blocked, why, and when to ask again."""
 
     tasks: float
@@ -89,7 +89,7 @@ class ServiceLimiter:
         """Whether the circuit of the service is not closed."""
         return self._circuit is not None and self._circuit.state is not CircuitState.CLOSED
 
-    def check_capacity(self) -> Capacity:
+    def check_capacity(self) -> ServiceCapacity:
         """Return how many tasks may start now. A permit for a probe must be used or released."""
         circuit = self._circuit
         if circuit is None or circuit.state is CircuitState.CLOSED:
@@ -99,20 +99,22 @@ class ServiceLimiter:
         if capacity.tasks <= 0 or (self.group.when_open == "fail" and wait > 0):
             return replace(capacity, reason=f"{self.group.name} is down")
         if self._probe is not None:  # wait for it, however long: a second probe would void its result
-            return Capacity(0, f"{self.group.name} is down, one task finds out whether it is back")
+            return ServiceCapacity(0, f"{self.group.name} is down, one task finds out whether it is back")
         permit = circuit.admit() if wait <= 0 else None
         if permit is None:
             wait = circuit.retry_in()
-            return Capacity(0, f"{self.group.name} is down, next try in {format_duration(wait)}", max(wait, 0.01))
-        return Capacity(1, f"{self.group.name} is down, one task finds out whether it is back", probe=permit)
+            return ServiceCapacity(
+                0, f"{self.group.name} is down, next try in {format_duration(wait)}", max(wait, 0.01)
+            )
+        return ServiceCapacity(1, f"{self.group.name} is down, one task finds out whether it is back", probe=permit)
 
-    def _check_limits(self) -> Capacity:
+    def _check_limits(self) -> ServiceCapacity:
         """Return how many tasks concurrency and rate allow."""
         tasks = math.inf if self.group.concurrency is None else self.group.concurrency - self.running
         if self.group.rate is None or tasks <= 0:  # without capacity, the next check is when a task ends
-            return Capacity(max(0, tasks))
+            return ServiceCapacity(max(0, tasks))
         wait = self._next_start - self._clock.monotonic()
-        return Capacity(0, ask_in=wait) if wait > 0 else Capacity(1)
+        return ServiceCapacity(0, ask_in=wait) if wait > 0 else ServiceCapacity(1)
 
     def begin(self, probe: Permit | None = None) -> Permit | None:
         """Count a task that starts, and return the permit to report at its end."""

@@ -39,8 +39,8 @@ from redrive.tasks.executor.plan import ClaimPlanner
 from redrive.tasks.graph import listed, longest_way, worst_case
 from redrive.tasks.operator.actions import CANCELLED
 from redrive.tasks.state.apply_results import SiblingStop, TaskResult
-from redrive.tasks.state.executor_lease import ExecutorLease, StartedRun
-from redrive.tasks.state.progression import Progress
+from redrive.tasks.state.executor_lease import ExecutorLease, StartedFlowRun
+from redrive.tasks.state.progression import GraphProgress
 from redrive.tasks.workers.protocol import TaskOutcome
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class FlowEvents:
         self._failures: defaultdict[int, dict[str, list[str]]] = defaultdict(dict)
         self._blocked: set[str] = set()
 
-    def announce_start(self, started: StartedRun) -> None:
+    def announce_start(self, started: StartedFlowRun) -> None:
         """Publish that the run was started or resumed."""
         self._emit(FlowStarted(flow=self._lease.flow, run_id=started.run_id, resumed=started.resumed, sla=started.sla))
 
@@ -85,7 +85,7 @@ class FlowEvents:
         self,
         task_results: Iterable[TaskResult],
         sibling_stops: Sequence[SiblingStop],
-        progress: Progress,
+        progress: GraphProgress,
         unwritten: Iterable[TaskResult] = (),
     ) -> None:
         """Publish attempts that have ended and what followed from them; unwritten results wait."""
@@ -272,7 +272,7 @@ def warn_of_sla(flow: Flow) -> None:
         )
 
 
-def warn_of_known_keys(flow: Flow, started: StartedRun) -> None:
+def warn_of_known_keys(flow: Flow, started: StartedFlowRun) -> None:
     """Warn if services may take the work of this run for that of a complete one."""
     known = [node.name for node in flow.graph.nodes.values() if node.binding.wants_key and node.key is None]
     if known and started.done_before is not None:

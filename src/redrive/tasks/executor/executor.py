@@ -33,7 +33,7 @@ from redrive.tasks.executor.store_cycle import ClaimedJob, CycleRequest, CycleRe
 from redrive.tasks.executor.threads import DbThread, TaskThreads, Waker
 from redrive.tasks.operator.cancel import cancelled_transition
 from redrive.tasks.state.apply_results import ResultWriter, SiblingStop, TaskResult
-from redrive.tasks.state.executor_lease import EarlierRun, ExecutorLease, StartedRun
+from redrive.tasks.state.executor_lease import EarlierRun, ExecutorLease, StartedFlowRun
 from redrive.tasks.state.results import Results
 from redrive.tasks.workers.import_flow import refuse_within_import
 from redrive.tasks.workers.pool import WorkerPool
@@ -175,7 +175,7 @@ class Executor:
             raise stopped_error(report, self._lease.database, self._stopping.reason())
         return report
 
-    def _track_slas(self, started: StartedRun) -> None:
+    def _track_slas(self, started: StartedFlowRun) -> None:
         due = dict(started.task_slas)
         if started.sla is not None:
             due[WHOLE_RUN] = started.sla

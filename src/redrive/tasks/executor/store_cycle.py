@@ -33,7 +33,7 @@ from redrive.tasks.parameters import make_key
 from redrive.tasks.state.apply_results import ResultWriter, SiblingCounts, SiblingStop, TaskResult, count_siblings
 from redrive.tasks.state.claims import ClaimedTask, ClaimRequest, claim_tasks, find_active_nodes, find_next_due, is_idle
 from redrive.tasks.state.executor_lease import RESTART_HINT, ExecutorLease
-from redrive.tasks.state.progression import Progress
+from redrive.tasks.state.progression import GraphProgress
 from redrive.tasks.state.results import Results
 from redrive.tasks.workers.output import read_left_behind
 from redrive.tasks.workers.protocol import AttemptEnd, TaskJob, TaskOutcome
@@ -89,7 +89,7 @@ class ClaimedJob:
 class CycleResult:
     """What a store cycle wrote, claimed and read."""
 
-    progress: Progress
+    progress: GraphProgress
     claimed: list[ClaimedJob] = field(default_factory=list)
     exhausted: set[int] = field(default_factory=set)
     """Nodes with nothing left to claim: what else is due is claimed by other executors, or waits for them."""
@@ -154,7 +154,7 @@ class StoreCycle:
         return result
 
     def _run_steps(self, request: CycleRequest, connection: Connection, now: datetime) -> CycleResult:
-        result = CycleResult(Progress())
+        result = CycleResult(GraphProgress())
         if request.start:
             result.progress = self._writer.graph.start(connection, now)
         task_results = list(request.task_results)

@@ -30,8 +30,8 @@ from redrive.tasks.executor.decide import RECOVERS
 from redrive.tasks.graph import reach
 from redrive.tasks.operator.transaction import NOT_YET, Reset, StillRunning, change_run, state_to_run
 from redrive.tasks.state.letters import resolve_named
-from redrive.tasks.state.progression import Progress, Progression
-from redrive.tasks.state.run_handle import RunHandle, checked
+from redrive.tasks.state.progression import GraphProgress, Progression
+from redrive.tasks.state.run_handle import FlowRunHandle, checked
 
 WRONG = (State.DEAD_LETTER, State.FAILED)
 CAN_RETRY = (*WRONG, State.RETRYING)
@@ -102,7 +102,7 @@ def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
     """End a run for good: its executors stop, and the next start makes a new run."""
     reason = f"{checked_note(note, 'cancel')} ({actor()})"
 
-    def cancel_run(handle: RunHandle, connection: Connection, now: datetime) -> UUID:
+    def cancel_run(handle: FlowRunHandle, connection: Connection, now: datetime) -> UUID:
         of_run = task_runs.c.run_id == handle.run_id
         status = connection.execute(select(task_runs.c.status).where(of_run).with_for_update()).scalar_one()
         if status in (FlowStatus.COMPLETE, FlowStatus.ABANDONED):
@@ -116,7 +116,7 @@ def cancel(store: Store, run: UUID | str, *, note: str) -> UUID:
     return change_run(store, run, cancel_run)
 
 
-def retry_failed(handle: RunHandle, connection: Connection, now: datetime) -> None:
+def retry_failed(handle: FlowRunHandle, connection: Connection, now: datetime) -> None:
     """Send back tasks with transient failures, in the transaction that resumes the run.
 
     Tasks that an operator has failed stay failed, and dead letters wait for an operator.
@@ -144,7 +144,7 @@ def count_concerned(
     require_selection(names, cause)
 
     def count(connection: Connection) -> dict[State, int]:
-        handle = RunHandle.load(store, connection, find_run(connection, run))
+        handle = FlowRunHandle.load(store, connection, find_run(connection, run))
         columns = select(tasks.c.id, tasks.c.state, tasks.c.fingerprint)
         counts = Counter(row.state for row in _select_tasks(handle, connection, columns, names, cause, states))
         return {state: counts[state] for state in states if counts[state]}
@@ -181,7 +181,7 @@ def _decide(
 ) -> OperatorAction:
     require_selection(names, cause)
 
-    def apply(handle: RunHandle, connection: Connection, now: datetime) -> OperatorAction:
+    def apply(handle: FlowRunHandle, connection: Connection, now: datetime) -> OperatorAction:
         return _ActionTransaction(handle, connection, target, f"{note} ({actor()})", result, now).run(names, cause)
 
     return change_run(store, run, apply)
@@ -191,7 +191,7 @@ class _ActionTransaction:
     """One operator action on tasks of one run, in one transaction."""
 
     def __init__(  # noqa: PLR0917 - an action has this many parts
-        self, handle: RunHandle, connection: Connection, target: State, note: str, result: Any, now: datetime
+        self, handle: FlowRunHandle, connection: Connection, target: State, note: str, result: Any, now: datetime
     ) -> None:
         self._run = handle
         self._connection = connection
@@ -222,7 +222,7 @@ class _ActionTransaction:
         if self._target is not State.FAILED:
             self._reset.check(nodes)
         self._write_states(chosen)
-        progress = Progress()
+        progress = GraphProgress()
         closed = self._recount_fan_outs(chosen)
         closed += [(row.node, self._target) for row in chosen if row.child < 0 and self._target is not State.READY]
         # Tasks that ran because of the failures run again, unless the failure is final.
@@ -337,7 +337,7 @@ class _ActionTransaction:
             resolve_named(self._connection, self._run.run_id, sorted(names), self._now, target=status, note=self._note)
 
 
-def wake_run(handle: RunHandle, connection: Connection, now: datetime) -> None:
+def wake_run(handle: FlowRunHandle, connection: Connection, now: datetime) -> None:
     """Mark the run as changed: running executors notice it, and the next start resumes a run that had ended."""
     of_run = task_runs.c.run_id == handle.run_id
     run = connection.execute(update(task_runs).where(of_run).values(updated_at=now).returning(task_runs.c.status)).one()
@@ -350,7 +350,7 @@ def wake_run(handle: RunHandle, connection: Connection, now: datetime) -> None:
 
 
 def _select_tasks(  # noqa: PLR0917 - the query and its filters
-    handle: RunHandle,
+    handle: FlowRunHandle,
     connection: Connection,
     query: Select[Any],
     names: Sequence[str],
@@ -375,7 +375,7 @@ def _select_tasks(  # noqa: PLR0917 - the query and its filters
     return list(rows_by_id.values())
 
 
-def _wrong_state_error(handle: RunHandle, connection: Connection, name: str) -> FlowError:
+def _wrong_state_error(handle: FlowRunHandle, connection: Connection, name: str) -> FlowError:
     query = select(tasks.c.node, tasks.c.state).where(tasks.c.run_id == handle.run_id)
     row = connection.execute(query.where(exactly(name))).first()
     if row is None:

@@ -25,8 +25,8 @@ from redrive.tasks.executor.decide import Transition
 from redrive.tasks.operator.actions import CANCELLED, checked_note, require_selection, wake_run
 from redrive.tasks.operator.transaction import change_run, lock_named
 from redrive.tasks.state.claims import CHANGE
-from redrive.tasks.state.progression import OVER, Progress, Progression, change_row
-from redrive.tasks.state.run_handle import RunHandle
+from redrive.tasks.state.progression import OVER, GraphProgress, Progression, change_row
+from redrive.tasks.state.run_handle import FlowRunHandle
 
 _ENDED = [*OVER, State.UPSTREAM_FAILED]
 
@@ -64,7 +64,7 @@ def cancel_tasks(store: Store, run: UUID | str, names: Sequence[str], *, note: s
 class _Cancelling:
     """One cancellation of tasks, in one transaction."""
 
-    def __init__(self, handle: RunHandle, connection: Connection, now: datetime, reason: str) -> None:
+    def __init__(self, handle: FlowRunHandle, connection: Connection, now: datetime, reason: str) -> None:
         self._run, self._connection, self._now, self._reason = handle, connection, now, reason
         self._of_run = tasks.c.run_id == handle.run_id
         self._graph = Progression(handle, None)
@@ -80,7 +80,7 @@ class _Cancelling:
         done = [(row.node, State.FAILED) for row in waiting if row.child < 0]
         for node in sorted({row.node for row in waiting if row.child >= 0}):
             done += self._count_children(node, sum(row.node == node for row in waiting))
-        progress = Progress()
+        progress = GraphProgress()
         self._graph.advance(self._connection, self._now, done, progress)
         wake_run(self._run, self._connection, self._now)
         return TasksCancelled(

@@ -24,7 +24,7 @@ from redrive.tasks.operator.actions import WRONG, OperatorAction, require_select
 from redrive.tasks.operator.transaction import NO_RESULT, NOT_YET, Reset, change_run, lock_named, may_wait, state_to_run
 from redrive.tasks.state.letters import resolve_named
 from redrive.tasks.state.progression import Progression
-from redrive.tasks.state.run_handle import RunHandle
+from redrive.tasks.state.run_handle import FlowRunHandle
 from redrive.tasks.trigger_rules import HEEDS_FAILURE
 
 
@@ -38,7 +38,7 @@ def rerun(
     require_selection(names, None)
     reason = as_note(f"{note or 'rerun'} ({actor()})")
 
-    def apply(handle: RunHandle, connection: Connection, now: datetime) -> OperatorAction:
+    def apply(handle: FlowRunHandle, connection: Connection, now: datetime) -> OperatorAction:
         rerunning = _Rerun(handle, connection, now, reason)
         return rerunning.preview(names) if dry_run else rerunning.apply(names)
 
@@ -48,7 +48,7 @@ def rerun(
 class _Rerun:
     """One rerun, in one transaction."""
 
-    def __init__(self, handle: RunHandle, connection: Connection, now: datetime, note: str) -> None:
+    def __init__(self, handle: FlowRunHandle, connection: Connection, now: datetime, note: str) -> None:
         self._run, self._connection, self._now, self._note = handle, connection, now, note
         self._of_run = tasks.c.run_id == handle.run_id
         self._reset = Reset(handle, connection, now, note)
@@ -127,7 +127,7 @@ def reopen(store: Store, run: UUID | str, names: Sequence[str], *, note: str | N
 class _Reopening:
     """One reopening of tasks, in one transaction."""
 
-    def __init__(self, handle: RunHandle, connection: Connection, now: datetime, note: str) -> None:
+    def __init__(self, handle: FlowRunHandle, connection: Connection, now: datetime, note: str) -> None:
         self._run, self._connection, self._now, self._note = handle, connection, now, note
         self._of_run = tasks.c.run_id == handle.run_id
 

@@ -27,24 +27,24 @@ from redrive.store.store import Store
 from redrive.tasks.graph import reach
 from redrive.tasks.state.letters import resolve_named
 from redrive.tasks.state.progression import Progression
-from redrive.tasks.state.run_handle import RunHandle, checked
+from redrive.tasks.state.run_handle import FlowRunHandle, checked
 from redrive.tasks.trigger_rules import consequences
 
 T = TypeVar("T")
 
 
-def change_run(store: Store, run: UUID | str, work: Callable[[RunHandle, Connection, datetime], T]) -> T:
+def change_run(store: Store, run: UUID | str, work: Callable[[FlowRunHandle, Connection, datetime], T]) -> T:
     """Change a run in one transaction; `work` gets the run handle, the connection and the time of the store."""
 
     def work_on_run(connection: Connection) -> T:
-        handle = RunHandle.load(store, connection, find_run(connection, run))
+        handle = FlowRunHandle.load(store, connection, find_run(connection, run))
         return work(handle, connection, handle.database.dialect.begin_bounded(connection))
 
     with corrupt_row_as_store_error("flows"):
         return store.database.write(work_on_run)
 
 
-def lock_named(handle: RunHandle, connection: Connection, name: str) -> list[Row[Any]]:
+def lock_named(handle: FlowRunHandle, connection: Connection, name: str) -> list[Row[Any]]:
     """Lock and return the tasks of a name; for a fan-out, its children. Raises FlowError if there are none."""
     query = select(tasks).where(tasks.c.run_id == handle.run_id, named(name), tasks.c.children.is_(None))
     rows = list(connection.execute(query.order_by(tasks.c.node, tasks.c.child).with_for_update()))
@@ -67,7 +67,7 @@ def may_wait(row: Row[Any]) -> bool:
     return row.state != State.PENDING and not (row.state == State.FAILED and row.kind == Kind.PERMANENT)
 
 
-def state_to_run(handle: RunHandle, row: Row[Any]) -> State:
+def state_to_run(handle: FlowRunHandle, row: Row[Any]) -> State:
     """Return the state of a task that will run again.
 
     A task that was accepted or failed while it waited must wait for its other upstream tasks. A fan-out without
@@ -86,7 +86,7 @@ class StillRunning(FlowError):
 class Reset:
     """Resets downstream tasks of one run, in one transaction that holds the lock of the graph."""
 
-    def __init__(self, handle: RunHandle, connection: Connection, now: datetime, note: str) -> None:
+    def __init__(self, handle: FlowRunHandle, connection: Connection, now: datetime, note: str) -> None:
         self._run, self._connection, self._now, self._note = handle, connection, now, note
         self._of_run = tasks.c.run_id == handle.run_id
 

@@ -19,9 +19,9 @@ from redrive.tasks.executor.decide import LOST, SUSPECT, AttemptHistory, Transit
 from redrive.tasks.executor.sibling_limiter import CauseCount
 from redrive.tasks.state.claims import CHANGE, ClaimedTask
 from redrive.tasks.state.letters import put_letters, reprocess_letters, reprocess_named
-from redrive.tasks.state.progression import OVER, Progress, Progression, change_row
+from redrive.tasks.state.progression import OVER, GraphProgress, Progression, change_row
 from redrive.tasks.state.results import Results
-from redrive.tasks.state.run_handle import RunHandle
+from redrive.tasks.state.run_handle import FlowRunHandle
 from redrive.tasks.workers.protocol import TaskOutcome
 
 _RECOVERED = (State.SUCCESS, State.SKIPPED)
@@ -55,7 +55,7 @@ class SiblingStop:
 class ResultWriter:
     """Stores task results and advances the graph."""
 
-    def __init__(self, run: RunHandle, results: Results) -> None:
+    def __init__(self, run: FlowRunHandle, results: Results) -> None:
         self._run = run
         self.graph = Progression(run, results)
 
@@ -65,9 +65,9 @@ class ResultWriter:
         now: datetime,
         task_results: Sequence[TaskResult],
         sibling_stops: Sequence[SiblingStop],
-    ) -> Progress:
+    ) -> GraphProgress:
         """Store all results and stops, and return what followed."""
-        progress = Progress()
+        progress = GraphProgress()
         if task_results:
             self._write_attempts(connection, now, task_results)
         ended = [task_result for task_result in task_results if task_result.next.state in OVER]
@@ -209,7 +209,7 @@ class ResultWriter:
         now: datetime,
         ended: Iterable[TaskResult],
         sibling_stops: Sequence[SiblingStop],
-        progress: Progress,
+        progress: GraphProgress,
     ) -> None:
         dead = [task_result for task_result in ended if task_result.next.state is State.DEAD_LETTER]
         if dead or sibling_stops:
@@ -295,7 +295,7 @@ class SiblingCounts:
     """For each cause, the result of one child that died of it."""
 
 
-def count_siblings(run: RunHandle, connection: Connection, node: int) -> SiblingCounts:
+def count_siblings(run: FlowRunHandle, connection: Connection, node: int) -> SiblingCounts:
     """Count the children of a fan-out by cause of failure."""
     children = (tasks.c.run_id == run.run_id) & (tasks.c.node == node) & (tasks.c.child >= 0)
     counts = SiblingCounts(_count(connection, children & (tasks.c.state == State.SUCCESS)))

@@ -34,7 +34,7 @@ from redrive.store.schema import letters, task_executors, task_runs, tasks
 from redrive.store.store import Store
 from redrive.tasks.graph import GraphShape
 from redrive.tasks.parameters import PreviousRun, new_prefix, spellings
-from redrive.tasks.state.run_handle import DatabaseClock, RunHandle
+from redrive.tasks.state.run_handle import DatabaseClock, FlowRunHandle
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class EarlierRun(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartedRun:
+class StartedFlowRun:
     """A run that this executor started, resumed or joined."""
 
     run_id: uuid.UUID
@@ -77,7 +77,7 @@ class StartedRun:
     """When an earlier run with the same idempotency keys was complete; None if there is none."""
 
 
-class ExecutorLease(RunHandle):
+class ExecutorLease(FlowRunHandle):
     """A run handle with the right to change the run, for as long as the lease is renewed."""
 
     def __init__(
@@ -113,12 +113,12 @@ class ExecutorLease(RunHandle):
         start: EarlierRun,
         sla: TimeOfDay | float | None,
         task_slas: Mapping[str, float] | None = None,
-    ) -> StartedRun:
+    ) -> StartedFlowRun:
         """Start a run, or resume or join the incomplete one of the same parameters."""
         param_texts = spellings(params, self.defaults)
         renewed_at = 0.0
 
-        def start_run(connection: Connection) -> StartedRun:
+        def start_run(connection: Connection) -> StartedFlowRun:
             nonlocal renewed_at
             now, _ = self._clock.read(lambda: self.database.dialect.begin_bounded(connection))
             # Two executors that start at once share one run.
@@ -176,7 +176,7 @@ class ExecutorLease(RunHandle):
     def _same_work(self, param_texts: Sequence[str]) -> ColumnElement[bool]:
         return (task_runs.c.flow_name == self.flow) & task_runs.c.params.in_(param_texts)
 
-    def _resume(self, connection: Connection, stored: Row[Any], param_texts: Sequence[str]) -> StartedRun:
+    def _resume(self, connection: Connection, stored: Row[Any], param_texts: Sequence[str]) -> StartedFlowRun:
         if stored.flow_name != self.flow:
             raise FlowError(f"run {stored.run_id} is of flow {stored.flow_name!r}, not of {self.flow!r}")
         if stored.params not in param_texts:
@@ -210,7 +210,7 @@ class ExecutorLease(RunHandle):
         self.set_shape(stored_shape)  # the source may list the tasks in another order by now
         self.key_prefix = stored.key_prefix or str(stored.run_id)
         with_sla = (tasks.c.run_id == stored.run_id) & tasks.c.sla.is_not(None)
-        return StartedRun(
+        return StartedFlowRun(
             run_id=stored.run_id,
             started_at=stored.started_at,
             resumed=True,
@@ -241,7 +241,7 @@ class ExecutorLease(RunHandle):
         now: datetime,
         *,
         new_keys: bool,
-    ) -> StartedRun:
+    ) -> StartedFlowRun:
         due = due_at(sla, now)
         previous = self._find_previous(connection, param_texts)
         is_complete = previous is not None and previous.status == FlowStatus.COMPLETE
@@ -275,7 +275,7 @@ class ExecutorLease(RunHandle):
             connection.execute(insert(tasks), rows)
         same_keys = previous is not None and is_complete and previous.key_prefix == self.key_prefix
         done_before = previous.ended_at if previous is not None and same_keys else None
-        return StartedRun(run_id=run_id, started_at=now, resumed=False, sla=due, done_before=done_before)
+        return StartedFlowRun(run_id=run_id, started_at=now, resumed=False, sla=due, done_before=done_before)
 
     def _find_previous(self, connection: Connection, param_texts: Sequence[str]) -> Row[Any] | None:
         """Return the last run of the same work; a run of exactly these parameters comes first."""
@@ -293,7 +293,7 @@ class ExecutorLease(RunHandle):
         return previous if connection.execute(reused.limit(1)).first() is None else None
 
     def _set_slas(
-        self, connection: Connection, started: StartedRun, seconds: Mapping[str, float]
+        self, connection: Connection, started: StartedFlowRun, seconds: Mapping[str, float]
     ) -> Mapping[str, datetime]:
         due = {name: started.started_at + timedelta(seconds=after) for name, after in seconds.items()}
         for name, due_time in due.items():

@@ -14,7 +14,7 @@ from redrive.model.letters import ErrorType, NewLetter, Status
 from redrive.store.encoding import decode
 from redrive.store.repositories.tasks import shown_name
 from redrive.store.schema import letters
-from redrive.tasks.state.run_handle import RunHandle
+from redrive.tasks.state.run_handle import FlowRunHandle
 
 if TYPE_CHECKING:
     from redrive.tasks.state.apply_results import SiblingStop, TaskResult
@@ -23,7 +23,10 @@ _NAMES_PER_STATEMENT = 10_000  # names in one statement: a database takes no mor
 
 
 def put_letters(
-    run: RunHandle, connection: Connection, dead: Iterable[TaskResult], sibling_stops: Sequence[tuple[SiblingStop, int]]
+    run: FlowRunHandle,
+    connection: Connection,
+    dead: Iterable[TaskResult],
+    sibling_stops: Sequence[tuple[SiblingStop, int]],
 ) -> None:
     """Insert a letter for each task that died, and one for all untried children of each stopped fan-out."""
     new = [_letter(run, task_result) for task_result in dead]
@@ -31,12 +34,14 @@ def put_letters(
     run.store.dlq.put_within(connection, new, pipeline=run.flow, run_id=run.run_id)
 
 
-def reprocess_letters(run: RunHandle, connection: Connection, now: datetime, recovered: Iterable[TaskResult]) -> None:
+def reprocess_letters(
+    run: FlowRunHandle, connection: Connection, now: datetime, recovered: Iterable[TaskResult]
+) -> None:
     """Mark the letters of tasks that have succeeded as reprocessed."""
     reprocess_named(run, connection, now, [_task_name(run, task_result) for task_result in recovered])
 
 
-def reprocess_named(run: RunHandle, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
+def reprocess_named(run: FlowRunHandle, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
     """Mark the letters of tasks as reprocessed, by task name."""
     note = "the task succeeded when it was tried again"
     resolve_named(connection, run.run_id, keys, now, target=Status.REPROCESSED, note=note)
@@ -53,7 +58,7 @@ def resolve_named(
         settle_within(connection, task_letters, target=target, note=note, now=now)
 
 
-def _letter(run: RunHandle, task_result: TaskResult) -> NewLetter:
+def _letter(run: FlowRunHandle, task_result: TaskResult) -> NewLetter:
     claim = task_result.claim
     return NewLetter(
         record={
@@ -69,7 +74,7 @@ def _letter(run: RunHandle, task_result: TaskResult) -> NewLetter:
     )
 
 
-def _untried_letter(run: RunHandle, stop: SiblingStop, untried: int) -> NewLetter:
+def _untried_letter(run: FlowRunHandle, stop: SiblingStop, untried: int) -> NewLetter:
     name = run.shape.places[stop.node].name
     return NewLetter(
         record={"task": name, "untried": untried, "like": _task_name(run, stop.like), "params": run.params_of(name)},
@@ -81,10 +86,10 @@ def _untried_letter(run: RunHandle, stop: SiblingStop, untried: int) -> NewLette
     )
 
 
-def _source(run: RunHandle) -> str:
+def _source(run: FlowRunHandle) -> str:
     """Return the source of a letter: a task that died in two runs has two letters, one for each run."""
     return f"run {run.run_id}"
 
 
-def _task_name(run: RunHandle, task_result: TaskResult) -> str:
+def _task_name(run: FlowRunHandle, task_result: TaskResult) -> str:
     return shown_name(run.shape.places[task_result.claim.node].name, task_result.claim.child)

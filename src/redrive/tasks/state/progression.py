@@ -23,7 +23,7 @@ from redrive.store.sql import as_list, in_ids
 from redrive.tasks.graph import reach
 from redrive.tasks.state.claims import CHANGE
 from redrive.tasks.state.results import Results
-from redrive.tasks.state.run_handle import RunHandle, checked
+from redrive.tasks.state.run_handle import FlowRunHandle, checked
 from redrive.tasks.trigger_rules import RunWhen, consequences
 
 OVER = {State.SUCCESS, State.SKIPPED, State.FAILED, State.DEAD_LETTER}
@@ -32,7 +32,7 @@ _INSERTED_AT_ONCE = 5_000
 
 
 @dataclass(slots=True)
-class Progress:
+class GraphProgress:
     """What followed for the rest of the graph."""
 
     ready: set[int] = field(default_factory=set)
@@ -50,13 +50,13 @@ class Progress:
 class Progression:
     """Advances the graph of one run; without results, expanding fan-outs is left to an executor."""
 
-    def __init__(self, run: RunHandle, results: Results | None) -> None:
+    def __init__(self, run: FlowRunHandle, results: Results | None) -> None:
         self._run = run
         self._results = results
 
-    def start(self, connection: Connection, now: datetime) -> Progress:
+    def start(self, connection: Connection, now: datetime) -> GraphProgress:
         """Make tasks ready that wait for nothing: at a start or resume, and after an operator action."""
-        progress = Progress()
+        progress = GraphProgress()
         if self._run.has_rules:
             self._run.lock_graph(connection)
         free_rows = (
@@ -73,7 +73,9 @@ class Progression:
         self.advance(connection, now, done, progress)
         return progress
 
-    def advance(self, connection: Connection, now: datetime, done: list[tuple[int, State]], progress: Progress) -> None:
+    def advance(
+        self, connection: Connection, now: datetime, done: list[tuple[int, State]], progress: GraphProgress
+    ) -> None:
         """Apply every ended task to its downstream tasks."""
         if any(self._run.has_rules or state is not State.SUCCESS or node in progress.branches for node, state in done):
             self._run.lock_graph(connection)
@@ -127,7 +129,7 @@ class Progression:
 
     def decide_waiting(self, connection: Connection, now: datetime) -> None:
         """Decide pending tasks after an operator action returned some of them to PENDING."""
-        self.advance(connection, now, self._apply_consequences(connection, now, Progress()), Progress())
+        self.advance(connection, now, self._apply_consequences(connection, now, GraphProgress()), GraphProgress())
 
     def list_freed(self, node: int, branch: Collection[str] | None) -> list[int]:
         """Return the followers that wait for one task less when this one succeeds."""
@@ -138,7 +140,7 @@ class Progression:
         return self._run.shape.places[node].run_when is RunWhen.ALL_SUCCEEDED
 
     def _apply_consequences(
-        self, connection: Connection, now: datetime, progress: Progress, failed: Sequence[int] = ()
+        self, connection: Connection, now: datetime, progress: GraphProgress, failed: Sequence[int] = ()
     ) -> list[tuple[int, State]]:
         """Decide pending tasks by the states of the whole graph; return the fan-outs that ended."""
         self._run.lock_graph(connection)
@@ -180,7 +182,7 @@ class Progression:
         connection: Connection,
         now: datetime,
         nodes: Sequence[int],
-        progress: Progress,
+        progress: GraphProgress,
         done: list[tuple[int, State]],
     ) -> None:
         """Make pending tasks ready, and expand fan-outs."""

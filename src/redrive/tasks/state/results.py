@@ -21,7 +21,7 @@ from redrive.store.encoding import decode
 from redrive.store.repositories.tasks import exactly, find_run, shown_name
 from redrive.store.schema import tasks
 from redrive.store.store import Store
-from redrive.tasks.state.run_handle import RunHandle
+from redrive.tasks.state.run_handle import FlowRunHandle
 from redrive.tasks.workers.output import live_file
 from redrive.tasks.workers.protocol import LARGEST
 
@@ -39,7 +39,7 @@ class Value:
 class Results:
     """Reads the results of a run, and writes arguments that are too large to be sent."""
 
-    def __init__(self, run: RunHandle, directory: Path | None) -> None:
+    def __init__(self, run: FlowRunHandle, directory: Path | None) -> None:
         self._run = run
         self._directory = (run.store.results if directory is None else directory).absolute()
         self._cache: OrderedDict[int, Value] = OrderedDict()
@@ -194,7 +194,7 @@ def read_result(store: Store, run: UUID | str, name: str, directory: Path | None
             raise FlowError(f"run {str(run_id)[:8]} has no task {name!r}")
         if row.state != State.SUCCESS:
             raise FlowError(f"task {name!r} of run {str(run_id)[:8]} is {row.state}: it has no result")
-        return Results(RunHandle.load(store, connection, run_id), directory).read_text(connection, row)
+        return Results(FlowRunHandle.load(store, connection, run_id), directory).read_text(connection, row)
 
     return decode(store.database.read(read))
 

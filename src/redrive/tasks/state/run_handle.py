@@ -22,7 +22,7 @@ from redrive.tasks.trigger_rules import RunWhen
 _NO_RUN = UUID(int=0)
 
 
-class RunHandle:
+class FlowRunHandle:
     """A run: its id, its parameters, and the shape of its graph."""
 
     executor = 0
@@ -63,10 +63,10 @@ class RunHandle:
         return [State(row.state) for row in rows], {row.node: decode(row.branch) for row in rows if row.branch}
 
     @classmethod
-    def load(cls, store: Store, connection: Connection, run_id: UUID) -> RunHandle:
+    def load(cls, store: Store, connection: Connection, run_id: UUID) -> FlowRunHandle:
         """Return the handle of a stored run."""
         run = connection.execute(select(task_runs).where(task_runs.c.run_id == run_id)).one()
-        handle = RunHandle(store, run.flow_name, GraphShape.of(decode(run.shape)), run_id)
+        handle = FlowRunHandle(store, run.flow_name, GraphShape.of(decode(run.shape)), run_id)
         handle.params = decode(run.params)
         return handle
 
