@@ -148,12 +148,12 @@ class GraphShape:
         now, before = _by_name(self), _by_name(other)
         gone, new = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
         changed = sorted(name for name in now.keys() & before.keys() if now[name] != before[name])
-        said = [
+        parts = [
             f"{listed(names)} {'is' if len(names) == 1 else 'are'} {what}"
             for names, what in ((gone, "gone"), (new, "new"), (changed, "another kind of task, or after other tasks"))
             if names
         ]
-        return ", ".join(said) or None
+        return ", ".join(parts) or None
 
     def below(self) -> list[list[int]]:
         """For each task, the numbers of those that wait for it."""

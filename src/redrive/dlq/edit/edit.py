@@ -104,8 +104,8 @@ def edit_one(
         try:
             made = _edit(letter, change, redactor)
         except Exception as error:
-            said = redactor.text(_why(error), letter.payload)
-            raise LetterError(f"letter {letter_id} cannot be edited so: {said}; nothing was changed") from error
+            message = redactor.text(_why(error), letter.payload)
+            raise LetterError(f"letter {letter_id} cannot be edited so: {message}; nothing was changed") from error
         keys = stored_texts, database.dialect.now(connection)
         _write(connection, [(letter, made)], note, *keys, undo=change is None)
         return made

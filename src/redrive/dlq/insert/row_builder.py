@@ -279,10 +279,10 @@ def _content(raw: str, context: Mapping[str, Any] | None) -> str:
 def error_text(error: BaseException) -> str:
     """Return an exception as a sentence: its class and its message."""
     try:
-        said = str(error)
+        message = str(error)
     except Exception as broken:
-        said = f"(its text cannot be had: {type(broken).__name__})"
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        message = f"(its text cannot be had: {type(broken).__name__})"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     detail = server_detail(error)
     if detail is None or detail in text:
         return text

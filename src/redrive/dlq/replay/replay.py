@@ -411,8 +411,8 @@ class Replay:
         return answered
 
     def _storable(self, letter: Letter, answer: TargetAnswer, reason: str) -> TargetAnswer:
-        said = self._redactor.text(reason, letter.payload, rows=answer.rows)
-        return replace(answer, reason=storable(said), rows=())
+        message = self._redactor.text(reason, letter.payload, rows=answer.rows)
+        return replace(answer, reason=storable(message), rows=())
 
     def _canary_failed(self) -> bool:
         tally, canary = self._tally, self._canary
@@ -429,11 +429,11 @@ class Replay:
             yield
         except TargetFailed as failed:
             tally = self._tally
-            said = self._redactor.text(str(failed), [letter.payload for letter in self._sent], rows=failed.rows)
+            message = self._redactor.text(str(failed), [letter.payload for letter in self._sent], rows=failed.rows)
             if self._redactor.fields and not all(self._redactor.can_read(letter.payload) for letter in self._sent):
-                said = f"{type(failed.error).__name__}: {failed.verdict.reason}"
+                message = f"{type(failed.error).__name__}: {failed.verdict.reason}"
             kept = f"{tally.reprocessed:,} letters were reprocessed and {tally.failed:,} failed again before"
-            tally.stopped = f"{said}; {kept if not self._dry else 'a dry run'}, the rest stays as it was"
+            tally.stopped = f"{message}; {kept if not self._dry else 'a dry run'}, the rest stays as it was"
             raise ReplayStopped(tally.stopped, kind=failed.verdict.kind, report=self.report()) from failed.error
 
     def report(self) -> ReplayReport:

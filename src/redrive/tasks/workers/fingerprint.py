@@ -83,15 +83,15 @@ def _is_of_a_library(file: str) -> bool:
 def one_line(error: BaseException) -> str:
     """`ValueError: could not convert string to float: 'N/A'`."""
     try:
-        said = str(error)
+        message = str(error)
     except Exception:
-        said = ""
+        message = ""
     name = type(error).__name__
-    said = " ".join(mask_start(said, _LOOK_AT).split())
+    message = " ".join(mask_start(message, _LOOK_AT).split())
     detail = server_detail(error)
-    if detail is not None and detail not in said:
-        said = f"{said} ({detail})"
-    return storable(cut(f"{name}: {said}" if said else name, ERROR_LENGTH))
+    if detail is not None and detail not in message:
+        message = f"{message} ({detail})"
+    return storable(cut(f"{name}: {message}" if message else name, ERROR_LENGTH))
 
 
 def trace_of(error: BaseException, *, skip: str | None = None) -> str:

@@ -168,16 +168,16 @@ def why_not(where: str, error: BaseException, *, by: str = "") -> str:
     what = f"{where} cannot be imported{by}"
     if isinstance(error, FlowError) and by:
         return f"{what}: {error}"
-    said = mask(message(error)).strip().splitlines()
+    lines = mask(message(error)).strip().splitlines()
     if isinstance(error, SyntaxError):
         place = f"{os.path.basename(error.filename or where)}, line {error.lineno}"
         return f"{what}: {type(error).__name__}: {error.msg} ({place})"
     if isinstance(error, SystemExit):
-        said = [f"it ends the program when it is imported; {_GUARD}"]
+        lines = [f"it ends the program when it is imported; {_GUARD}"]
     frames = [one for one in traceback.extract_tb(error.__traceback__) if os.path.isfile(one.filename)]
     frames = [one for one in frames if _of_the_user(one.filename)] or frames
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    words = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    words = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return f"{what}: {words}{place}"
 
 

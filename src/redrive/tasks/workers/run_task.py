@@ -236,30 +236,30 @@ def _described(node: Node, job: TaskJob, error: BaseException, seconds: float) -
         traceback.clear_frames(error.__traceback__)  # the frames may hold what filled the memory
     trace: str | None = None
     if isinstance(error, ResultRejected):
-        said, cause = str(error), f"result@{node.name}"
+        message, cause = str(error), f"result@{node.name}"
         verdict = Verdict(Kind.PERMANENT, "its result cannot be kept", "task result")
     elif isinstance(error, InputUnreadable):
-        said, cause = str(error), f"argument@{node.name}"
+        message, cause = str(error), f"argument@{node.name}"
         verdict = Verdict(Kind.PERMANENT, "what it needs cannot be read", "task argument")
     elif isinstance(error, TaskTimeout):
-        said, trace = f"the task itself raised {one_line(error)}", trace_of(error, skip=_HERE)
+        message, trace = f"the task itself raised {one_line(error)}", trace_of(error, skip=_HERE)
         verdict = Verdict(Kind.TRANSIENT, "the task itself raised TaskTimeout", "task")
     elif is_stop_signal(error):
-        said, trace = _ended_itself(node, error), trace_of(error, skip=_HERE)
+        message, trace = _ended_itself(node, error), trace_of(error, skip=_HERE)
         verdict = Verdict(Kind.AMBIGUOUS, "the task tried to end its program", "task")
     else:
-        said, trace = one_line(error), trace_of(error, skip=_HERE)
+        message, trace = one_line(error), trace_of(error, skip=_HERE)
         verdict = _storable((node.classifier or _CLASSIFIER).classify(error, "task"))
         cause = with_status(cause, verdict.status)
         if verdict.kind in REPEATABLE and _may_have_acted(node, error):
-            said = f"{said}; it may have taken effect: check that before the task is retried"
+            message = f"{message}; it may have taken effect: check that before the task is retried"
             verdict = replace(verdict, kind=Kind.PERMANENT, reason="it may have taken effect", retry_after=None)
     return TaskOutcome(
         ticket=job.ticket,
         ended=AttemptEnd.RAISED,
         seconds=seconds,
         verdict=verdict,
-        error=storable(cut(said, ERROR_LENGTH)),
+        error=storable(cut(message, ERROR_LENGTH)),
         fingerprint=storable(cause),
         trace=trace,
     )
