@@ -115,7 +115,7 @@ def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> DryCall
 def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> DryCall:
     clock, news, faults = _Clock(), _EventCollector(), _Faults()
     core = _core(policy, clock, chance, news)
-    core.tally.recorder = faults
+    core.counters.recorder = faults
     call = RetryLoop(
         core,
         policy.name,
@@ -194,7 +194,7 @@ def _perform(call: RetryLoop, outcome: Raised | Returned, clock: _Clock, inside:
         elif isinstance(step, Wait):
             clock.seconds += step.seconds
         elif isinstance(step, Refresh):
-            step.keeper.refresh(step.seen, step.patience)
+            step.keeper.refresh(step.seen, step.timeout)
 
 
 @contextmanager
@@ -258,10 +258,10 @@ class _Faults:
     def succeeded(self, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]]) -> float:
         return 1.0
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
+    def attempted(self, outcome: str, seconds: float, *, retry: bool, fault: bool, endpoint: str) -> None:
         self.counted += fault
 
-    def refused(self, outcome: str, *, endpoint: str) -> None:
+    def rejected(self, outcome: str, *, endpoint: str) -> None:
         """Nothing was sent, and nobody is to blame."""
 
     def ended(self, *how: str, endpoint: str) -> None:

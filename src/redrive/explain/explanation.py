@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from redrive.calls.failures import advice_on, is_a_fault, story_of
+from redrive.calls.failures import advice_on, attached_failure, is_a_fault
 from redrive.classify.classifier import Classifier
 from redrive.classify.type_names import libraries
 from redrive.explain import UnclearQuestion
@@ -140,7 +140,7 @@ class Explanation:
         options = self.policy.breaker
         if options is None:
             return "there is none"
-        story = story_of(self.reading.failure)
+        story = attached_failure(self.reading.failure)
         if not self.call.faults and story is not None and is_a_fault(self.verdicts["call"]):
             return f"not counted here: {story.service} has answered for it"
         if not self.call.faults:

@@ -43,7 +43,7 @@ class Shelf:
             raise ConnectionRefusedError("no such shelf, password=hunter2")
         if (batch.process, batch.number) not in self.batches:
             self.batches.append((batch.process, batch.number))
-            for name, book in batch.books.items():
+            for name, book in batch.windows.items():
                 self.books.setdefault(name, MetricsWindow()).add(book)
         if self.loses_answers:
             raise ConnectionResetError("the answer is lost")
