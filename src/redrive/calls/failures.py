@@ -29,12 +29,12 @@ def attached_failure(failure: Any) -> Failure | None:
 
 ADVICE = {
     Kind.RETRY_NOW: "Transactions keep colliding: make them shorter, or touch rows in one order everywhere.",
-    Kind.TRANSIENT: "The service did not heal in time: check that it is up, then run again.",
+    Kind.TRANSIENT: "The service did not recover in time: check that it is up, then run again.",
     Kind.RATE_LIMITED: "Send fewer requests, or ask for a higher limit.",
-    Kind.AMBIGUOUS: "Repeating did not help: ask the service's owner, or look for what is special about this request.",
+    Kind.AMBIGUOUS: "Retries did not help: ask the service's owner, or look for what is special about this request.",
     Kind.QUOTA: "Add a key to the pool, ask for more quota, or wait for the reset.",
     Kind.AUTH: "Check or renew the credential.",
-    Kind.PERMANENT: "Fix the request or the code: repeating it cannot help.",
+    Kind.PERMANENT: "Fix the request or the code: a retry cannot help.",
     Kind.ROW: "Look at this one record: the rest is not affected.",
     Kind.DISCARD: "Nothing to do: the record was dropped on purpose.",
     Kind.RESOURCE: "Use smaller batches, or give the process more memory.",
@@ -47,7 +47,7 @@ NO_KEY_LEFT = ADVICE[Kind.QUOTA]
 
 
 UNKNOWN = (
-    "Unknown error: redrive does not know whether repeating it helps. If it does, add a rule: "
+    "Unknown error: redrive does not know whether a retry helps. If it does, add a rule: "
     'Classifier().rule(YourError, kind="transient").'
 )
 

@@ -129,8 +129,8 @@ def reject_generator(function: Callable[..., Any]) -> None:
     candidates = (bare, getattr(bare, "__call__", None))  # noqa: B004  # the method itself is examined, not called
     if any(inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate) for candidate in candidates):
         raise TypeError(
-            f"{endpoint_of(function)} is a generator function: after its first yield it cannot be repeated without "
-            "giving items twice; let the service guard the function that fetches one page, and yield from outside"
+            f"{endpoint_of(function)} is a generator function: after its first yield it cannot be retried without "
+            "yielding items twice; let the service guard the function that fetches one page, and yield from outside"
         )
 
 

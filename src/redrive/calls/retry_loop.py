@@ -271,7 +271,7 @@ class RetryLoop:
         if refusal is not None:
             return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
         if free is None and not self._core.may_retry():
-            why = "the service's retry budget is spent"
+            why = "the service's retry budget is exhausted"
             return Stop(why, spent=True, retry_in=verdict.retry_after, advice=BUDGET_SPENT, cut_short=True)
         return decision
 
@@ -293,15 +293,15 @@ class RetryLoop:
             self._rotations += 1
             if none_in_time or self._rotations > credentials.size:  # a reset in the past would rotate without end
                 return self._no_key_left(credentials)
-            return self._retry_free(f"key …{grant.key_id} is used up, another takes over")
+            return self._retry_free(f"key …{grant.key_id} is exhausted, another takes over")
         if verdict.kind is Kind.AUTH:
             keeper = credentials.keeper(grant)
             if keeper is None or grant.slot in self._refreshed:
                 credentials.rejected(grant.slot)
                 self._rejected.add(grant.slot)
                 if self._has_other(grant):
-                    return self._retry_free(f"key …{grant.key_id} was refused, another takes over")
-                return Stop("the key was refused" if keeper is None else "the fresh token was refused too")
+                    return self._retry_free(f"key …{grant.key_id} was rejected, another takes over")
+                return Stop("the key was rejected" if keeper is None else "the fresh token was rejected, too")
             self._refreshed.add(grant.slot)
             self._renewal = Refresh(keeper, grant.generation, self._left())
             return self._retry_free("the token is refreshed")

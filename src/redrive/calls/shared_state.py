@@ -113,7 +113,7 @@ class SyncedService:
             self._circuit.apply_reports(others, self._node)
             if self._circuit.state is CircuitState.OPEN and before is CircuitState.CLOSED:
                 hosts = ", ".join(sorted({report.host for report in consensus.openings(others) if report.in_force}))
-                EVENTS.info("%s circuit is open by word of %s", self.service, hosts)
+                EVENTS.info("%s circuit opened (reported by %s)", self.service, hosts)
         if self.keys is not None:
             self.keys.apply_remote_reset(consensus.reset_ago(others, ReportKind.RESET_KEYS))
             drained = {key.digest: key for key in reports.drained}
@@ -270,7 +270,7 @@ class StateSync:
         self._waiting.clear()
         if self._failures:
             self._failures = 0
-            EVENTS.warning("%s is back: services share what they know again", self.shared.name)
+            EVENTS.warning("%s is back: services share circuits and keys again", self.shared.name)
         return self._pause()
 
     def _pause(self) -> float:
@@ -308,7 +308,7 @@ def describe_error(error: Exception) -> str:
     return str(error) if isinstance(error, RedriveError) else f"{type(error).__name__}: {mask(str(error))}"
 
 
-_ALONE = "services go on by what they see themselves"
+_ALONE = "services use their own evidence only"
 
 _lock = threading.RLock()
 _syncs: dict[SharedState, StateSync] = {}

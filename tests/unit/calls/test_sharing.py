@@ -399,8 +399,8 @@ def test_a_store_that_is_lost_is_told_of_once_and_so_is_its_return_and_news_wait
     eventually(lambda: "back" in caplog.text)
     about = [record.getMessage() for record in caplog.records if "the board" in record.getMessage()]
     assert about == [
-        "the board is lost: services go on by what they see themselves (ConnectionRefusedError: no such board)",
-        "the board is back: services share what they know again",
+        "the board is lost: services use their own evidence only (ConnectionRefusedError: no such board)",
+        "the board is back: services share circuits and keys again",
     ]
 
 

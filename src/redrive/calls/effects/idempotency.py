@@ -26,7 +26,7 @@ from redrive.errors import Permanent
 from redrive.model.calls import Verdict
 
 EQUAL_REQUESTS = (
-    "equal requests were sent in one attempt, and it cannot be told whether another attempt would start over or "
+    "equal requests were sent in one attempt, and it is not known whether another attempt would start over or "
     "continue; send each with an Idempotency-Key of your own"
 )
 NO_KEY = (
@@ -211,7 +211,7 @@ def _without_key(request: Any) -> str:
             "a second one does no harm"
         )
     return (
-        f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the "
+        f"a {request.method.upper()} without an Idempotency-Key is not retried once it may have reached the "
         'server; send one (Service(idempotent="key")) or declare the service idempotent'
     )
 

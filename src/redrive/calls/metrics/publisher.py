@@ -221,7 +221,7 @@ class MetricsPublisher:
         if not was_ending and self._thread is not threading.current_thread():
             self._thread.join(self._stop_timeout())
             if self._unconfirmed is not None:
-                EVENTS.warning("%s could not be told what services did last", self._rollups.name)
+                EVENTS.warning("the last service metrics were not written to %s", self._rollups.name)
         for record in records:
             record.detach()
 
@@ -298,13 +298,13 @@ class MetricsPublisher:
             self._failures, self._busy = self._failures + 1, _is_busy(error)
             if self._failures == 1:
                 EVENTS.warning(
-                    "%s cannot be told what services do; it is kept (%s)", self._rollups.name, describe_error(error)
+                    "cannot write service metrics to %s; buffering (%s)", self._rollups.name, describe_error(error)
                 )
             ramp = backoff.ceiling(self._failures, base=every, multiplier=2, cap=max(every, LONGEST_PAUSE))
             return random.uniform(ramp / 2, ramp)
         if self._failures:
             self._failures, self._busy = 0, False
-            EVENTS.warning("%s is told what services do again", self._rollups.name)
+            EVENTS.warning("writing service metrics to %s again", self._rollups.name)
         return every
 
     def _write(self) -> None:
