@@ -65,9 +65,9 @@ def book(at, *, quick=3, failed=2):
     made = MetricsWindow()
     made.succeeded(at, [0.002] * quick)
     for _ in range(failed):
-        made.attempted(at, "transient", 1.0, repeat=False, fault=True)
-        made.attempted(at, "success", 0.3, repeat=True, fault=False)
-    made.refused(at, "circuit_open")
+        made.attempted(at, "transient", 1.0, retry=False, fault=True)
+        made.attempted(at, "success", 0.3, retry=True, fault=False)
+    made.rejected(at, "circuit_open")
     made.ended(at, "calls_failed")
     made.open_for(at, at + 12.5)
     return made

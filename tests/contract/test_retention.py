@@ -448,7 +448,7 @@ def test_figures_of_services_are_summed_up(store):
     books = {f"bank{days}": MetricsWindow() for days in (1, 100, 200)}
     for name, book in books.items():
         at = NOW - int(name.removeprefix("bank")) * DAY
-        book.attempted(at.timestamp(), "success", 0.1, repeat=False, fault=False)
+        book.attempted(at.timestamp(), "success", 0.1, retry=False, fault=False)
     store.services.add(MetricsBatch("17-a", 1, books))
     totals = store.services.totals()
     assert store.purge(older_than="90d", dry_run=True).services == 2

@@ -36,7 +36,7 @@ def book(*told, at=NOON):
     """A book of attempts, each `(outcome, seconds)`."""
     made = MetricsWindow()
     for outcome, seconds in told:
-        made.attempted(at.timestamp(), outcome, seconds, repeat=False, fault=outcome == "transient")
+        made.attempted(at.timestamp(), outcome, seconds, retry=False, fault=outcome == "transient")
     return made
 
 
@@ -60,7 +60,7 @@ def test_latest_success_and_refusal_of_all_processes_are_kept(store, services):
     early, late = NOON.timestamp() + 1, NOON.timestamp() + 2
     for number, (refused, succeeded) in enumerate([(None, early), (late, None), (early, early), (None, None)], start=1):
         done = MetricsWindow()
-        done.refused(early, "circuit_open")
+        done.rejected(early, "circuit_open")
         if refused is not None:
             done.ended(refused, "calls_failed", "failed_auth")
         if succeeded is not None:
@@ -72,8 +72,8 @@ def test_latest_success_and_refusal_of_all_processes_are_kept(store, services):
 
 def test_what_a_process_did_comes_back_as_a_window(services):
     done = book(("success", 0.02), ("success", 0.3), ("transient", 9.0), ("row", 0.1))
-    done.attempted(NOON.timestamp(), "success", 70.0, repeat=True, fault=False)
-    done.refused(NOON.timestamp(), "circuit_open")
+    done.attempted(NOON.timestamp(), "success", 70.0, retry=True, fault=False)
+    done.rejected(NOON.timestamp(), "circuit_open")
     done.ended(NOON.timestamp(), "calls_failed", "failed_auth", "failed_4xx", "fallbacks")
     done.open_for(NOON.timestamp() + 10, NOON.timestamp() + 12.5)
     services.add(batch(bank=done))
@@ -94,7 +94,7 @@ def test_what_a_process_did_comes_back_as_a_window(services):
 def test_endpoints_are_counted_apart_and_their_totals_outlive_a_purge(services):
     done = book()
     done.succeeded(NOON.timestamp(), [0.5, 0.25], {"fetch": [0.5], "GET /users/{id}": [0.25]})
-    done.attempted(NOON.timestamp(), "transient", 1.0, repeat=False, fault=True, endpoint="fetch")
+    done.attempted(NOON.timestamp(), "transient", 1.0, retry=False, fault=True, endpoint="fetch")
     done.ended(NOON.timestamp(), "calls_failed", "failed_4xx", "streaks_5xx", endpoint="fetch")
     services.add(batch(1, bank=done))
     later = book()

@@ -132,7 +132,7 @@ class World:
 
     def look(self):
         """Look as the watch does."""
-        self._record.settle()
+        self._record.collect()
         self._book.add(self._record.take())
         now = self.clock.now()
         self._take(looked(levels(now=now, services=(self._seen(now),)), SETTINGS))

@@ -1,7 +1,7 @@
 """URLs of databases: what is wrong with one, without showing it.
 
 A character that must be encoded cuts a password in two, and the driver names what it takes for the host or the
-database in its error. Such a URL is refused where it is given.
+database in its error. Such a URL is rejected where it is passed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNENCODED_AT = "the password in the URL has an unencoded '@'; write %40"
 _UNENCODED_SLASH = "the user in the URL has an unencoded '/'; write %2F"
 _INCOMPLETE = "it looks like a URL without its '://'; write "
 
-# As SQLAlchemy tells user, password and the rest apart.
+# As SQLAlchemy separates user, password and the rest.
 _REST = re.compile(r"[\w+.-]{1,60}://(.*)", re.DOTALL)
 _PASSWORD = re.compile(r"[^:/]*:[^@]*@")
 # Of a path, a slash stands before the colon, or no @ behind it.

@@ -1,6 +1,6 @@
-"""Files of this machine: paths, told apart from URLs, and files and directories that only their user can read.
+"""Files of this machine: paths, as opposed to URLs, and files and directories that only their user can read.
 
-Private files hold records, results and texts of errors.
+Private files contain records, results and texts of errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def make_directory(path: str | os.PathLike[str]) -> None:
 
 
 def scratch_beside(path: str | os.PathLike[str]) -> str:
-    """A name beside a file, for what is renamed to it once it is whole. Nobody can guess it and put a link there."""
+    """Return a name beside a file, for what is renamed to it once it is complete. It cannot be guessed."""
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.{secrets.token_hex(6)}.part")
 
@@ -61,7 +61,7 @@ def open_to_append(path: str | os.PathLike[str]) -> int:
 
 
 def tighten(path: Path) -> tuple[int, int] | None:
-    """Take from others what they may do with a file or a directory; its mode before and after, None where it stays.
+    """Remove the rights of others on a file or a directory; return its mode before and after, None if unchanged.
 
     Where its group may write, it is shared on purpose, and the group keeps its rights.
     """

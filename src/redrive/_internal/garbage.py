@@ -1,4 +1,4 @@
-"""The garbage collector, held off where there is much to hold and nothing to collect."""
+"""Pauses the garbage collector, where there are many objects in use and nothing to collect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Hold the collector off: to look through what is still in use, again and again, takes a tenth of the time."""
+    """Pause the collector in this block: to scan objects in use repeatedly takes a tenth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

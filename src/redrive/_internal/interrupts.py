@@ -23,7 +23,7 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if 
 
 
 class Terminated(BaseException):
-    """The command was told to end, by SIGTERM or SIGHUP, where no run was under way that could stop in order."""
+    """SIGTERM or SIGHUP asked the command to end while no run was active that could stop in order."""
 
 
 _INTERRUPTS = (KeyboardInterrupt, Terminated)

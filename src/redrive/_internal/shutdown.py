@@ -1,4 +1,4 @@
-"""When a run is to end early: SIGTERM or SIGHUP, a deadline, a word from the program. It finishes its batch first.
+"""When a run must end early: SIGTERM or SIGHUP, a deadline, a request of the program. It finishes its batch first.
 
 A batch that cannot be finished is cancelled: `Cancellation` reaches the database statement that another thread runs.
 """
@@ -146,7 +146,7 @@ class Cancellation:
 
     @staticmethod
     def current() -> Cancellation:
-        """Return the cancellation of the current thread; where it has none, one that nobody requests."""
+        """Return the cancellation of the current thread; where it has none, one that is never requested."""
         return _current.get() or Cancellation()
 
 
@@ -154,7 +154,7 @@ _current: ContextVar[Cancellation | None] = ContextVar("redrive_cancellation", d
 
 
 class StepCancelled(BaseException):
-    """Raised in the thread of a run, within a step that goes on after the run was asked to stop.
+    """Raised in the thread of a run, within a step that continues after the run was asked to stop.
 
     It is not an Exception, so that code of the user's that catches and retries everything is ended, too.
     """

@@ -1,4 +1,4 @@
-"""`for attempt in service.attempts(): with attempt: …` — a block of code in place of a function."""
+"""`for attempt in service.attempts(): with attempt: …`: a block of code in place of a function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from redrive.calls.context import EnclosingAttempt, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Driver, Invoke, Outcome, Raised, Returned, Step, Steps, aperform, perform, unwrap
-from redrive.calls.effects.idempotency import SentKeys, disown
+from redrive.calls.effects.idempotency import SentKeys, mark_unprotected
 from redrive.calls.effects.in_flight import left_in_flight
 from redrive.calls.fast_path import FastPathContext, ServiceRunner
 from redrive.calls.function import CalledFunction
@@ -26,7 +26,7 @@ _TARGET = CalledFunction(BLOCK, returns_responses=True)
 
 
 class Attempts:
-    """The attempts of one logical call, made one by one; ends after the first that succeeds."""
+    """The attempts of one logical call, one by one; the loop ends after the first that succeeds."""
 
     def __init__(self, runner: ServiceRunner) -> None:
         self._runner = runner
@@ -39,7 +39,7 @@ class Attempts:
 
 
 class AttemptBlock:
-    """One attempt as a context manager; it swallows an error that will be repeated.
+    """One attempt as a context manager; it suppresses an error that is retried.
 
     number           counted from 1
     credential       the key or token in use, where the service has any
@@ -60,7 +60,7 @@ class AttemptBlock:
 
     @property
     def idempotency_key(self) -> str | None:
-        """The same for all attempts of the call; None inside an attempt of the same service, which has its own."""
+        """The key of the call, the same in each attempt; None in a nested attempt of the service, which has its own."""
         return self._blocks.make_key()
 
     def __enter__(self) -> AttemptBlock:
@@ -80,7 +80,7 @@ class AttemptBlock:
         self, _type: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> bool:
         self._mark.over, self._mark.frame = True, None
-        with suppress(ValueError):  # left in another context than it was entered in
+        with suppress(ValueError):  # exited in another context than it was entered in
             inside.reset(self._entered)
         if error is not None and (not isinstance(error, Exception) or is_interrupt(error, self._since)):
             self._blocks.abandon()
@@ -95,9 +95,9 @@ class AttemptBlock:
 
 
 class _AttemptIterator:
-    """The loop's iterator: performs what stands between two blocks, and feeds the flow with how each ended.
+    """The loop's iterator: performs the steps between two blocks, and passes the outcome of each to the retry loop.
 
-    The first block takes the straight way where that is open, and there is no flow until it fails.
+    The first block takes the fast path where possible; then there is no retry loop until it fails.
     """
 
     is_nested = False
@@ -111,9 +111,9 @@ class _AttemptIterator:
         self._in_block = False
         self._steps: Steps | None = None
         self._next: Step | None = None
-        self._passage: FastPathContext | None = runner.passage()
-        if self._passage is None:
-            self._take_the_long_way()
+        self._path: FastPathContext | None = runner.fast_path()
+        if self._path is None:
+            self._start_loop()
 
     def make_key(self) -> str | None:
         """Return the key of the call, made when it is first asked for: most blocks need none."""
@@ -121,7 +121,7 @@ class _AttemptIterator:
             self.key = new_key()
         return self.key
 
-    def _take_the_long_way(self) -> None:
+    def _start_loop(self) -> None:
         core, options = self.runner.core, self.runner.options
         nested = enclosing(core)
         if nested is not None:
@@ -131,10 +131,10 @@ class _AttemptIterator:
         else:
             self.key = options.idempotency_key or (new_key() if self.runner.keyed else None)
             self.keys = None if self.key is None else SentKeys()
-            self._steps = self._flow(core.clock.monotonic(), None)
-        self._go_on(None)
+            self._steps = self._make_loop(core.clock.monotonic(), None)
+        self._continue(None)
 
-    def _flow(self, began: float, first: AttemptResult | None) -> Steps:
+    def _make_loop(self, began: float, first: AttemptResult | None) -> Steps:
         options = self.runner.options
         call = RetryLoop(
             self.runner.core,
@@ -150,7 +150,7 @@ class _AttemptIterator:
         return call.run(first)
 
     def _once(self, grant: Grant | None) -> Steps:
-        """A nested loop under the same service: the outer one does the repeating."""
+        """Yield the one attempt of a nested loop under the same service: only the outer one retries."""
         outcome: Outcome = yield Invoke(1, grant, self.runner.timeout)
         return outcome
 
@@ -165,11 +165,11 @@ class _AttemptIterator:
             if self._next is None:
                 raise StopIteration
             try:
-                answer = perform(self._next, self._work())
+                reply = perform(self._next, self._work())
             except BaseException:
                 self.abandon()
                 raise
-            self._go_on(answer)
+            self._continue(reply)
         return block
 
     async def __anext__(self) -> AttemptBlock:
@@ -177,20 +177,20 @@ class _AttemptIterator:
             if self._next is None:
                 raise StopAsyncIteration
             try:
-                answer = await aperform(self._next, self._work())
+                reply = await aperform(self._next, self._work())
             except BaseException:
                 self.abandon()
                 raise
-            self._go_on(answer)
+            self._continue(reply)
         return block
 
     def _block(self) -> AttemptBlock | None:
-        """The next block, where one is due."""
+        """Return the next block; None where another step comes first."""
         if self._in_block:
             raise RuntimeError("each attempt must be used as `with attempt:` inside the loop")
-        if self._passage is not None:
+        if self._path is not None:
             self._in_block = True
-            return AttemptBlock(self, 1, self._passage.grant, self.runner.timeout)
+            return AttemptBlock(self, 1, self._path.grant, self.runner.timeout)
         step = self._next
         if isinstance(step, Invoke):
             self._in_block = True
@@ -198,43 +198,43 @@ class _AttemptIterator:
         return None
 
     def ended(self, outcome: Outcome) -> Outcome | None:
-        """Take in how a block ended; the answer is the call's outcome where the call is over."""
+        """Record the outcome of a block; return the call's outcome where the call is over."""
         final = self._final(outcome)
         if isinstance(final, Raised) and self.key is not None and self.runner.options.idempotency_key is None:
-            disown(final.error, self.key, self.keys)
+            mark_unprotected(final.error, self.key, self.keys)
         return final
 
     def _final(self, outcome: Outcome) -> Outcome | None:
         self._in_block = False
-        if self._passage is None:
+        if self._path is None:
             return self._send(outcome)
-        passage, self._passage = self._passage, None
-        if isinstance(outcome, Returned) and self.runner.settled(_TARGET, None, passage):
+        path, self._path = self._path, None
+        if isinstance(outcome, Returned) and self.runner.record_success(_TARGET, None, path):
             return outcome
-        self._steps = self._flow(passage.began, self.runner.trial(outcome, passage))
+        self._steps = self._make_loop(path.began, self.runner.result_of(outcome, path))
         return self._send(None)
 
     def _beside(self) -> list[Any]:
-        """The requests that the last block has left under way."""
+        """Return the requests that the last block has left in flight."""
         return [] if self.last is None else left_in_flight(self.last)
 
     def abandon(self) -> None:
-        """Give back what the flow holds."""
+        """Close the retry loop, which returns its permit."""
         if self._steps is not None:
             self._steps.close()
 
-    def _go_on(self, answer: Outcome | None) -> None:
-        final = self._send(answer)
+    def _continue(self, reply: Outcome | None) -> None:
+        final = self._send(reply)
         try:
             if final is not None:
                 unwrap(final)
         finally:
-            del final, answer
+            del final, reply
 
-    def _send(self, answer: Outcome | None) -> Outcome | None:
+    def _send(self, reply: Outcome | None) -> Outcome | None:
         assert self._steps is not None
         try:
-            self._next = self._steps.send(answer)
+            self._next = self._steps.send(reply)
         except StopIteration as end:
             self._next = None
             final: Outcome = end.value

@@ -1,4 +1,4 @@
-"""Which attempts this thread or task is inside of, so that nested policies do not multiply."""
+"""The attempts that this thread or task is inside of, so that nested policies do not multiply."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class EnclosingAttempt:
-    """One attempt under way. An inner call of the same service adds no attempts of its own to the outer one's.
+    """A running attempt. An inner call of the same service adds no attempts to those of the outer one.
 
-    Made in every call, hence without an __init__: what is not set is None.
+    Made in every call, so it has no __init__: what is not set is None.
     """
 
     core: ServiceCore | None = None
     grant: Grant | None = None
-    """The credential of the attempt: what is sent inside is sent with it, and blamed on it."""
+    """The credential of the attempt: inner requests are sent with it, and their failures count against it."""
     outer: EnclosingAttempt | None = None
     key: str | None = None
     keys: SentKeys | None = None
@@ -36,20 +36,20 @@ class EnclosingAttempt:
     _requests: Counter[str] | None = None
 
     @property
-    def under_way(self) -> bool:
-        """Whether the attempt runs; one in a suspended generator does not, and its consumer is not inside of it."""
+    def is_running(self) -> bool:
+        """Return whether the attempt runs; one in a suspended generator does not, nor is its consumer inside of it."""
         return not self.over and (self.frame is None or self.frame.f_back is not None)
 
     def next_key(self, request: str) -> str | None:
-        """An idempotency key for a request made inside: the same for the same request in every attempt.
+        """Return an idempotency key for an inner request: the same for the same request in every attempt.
 
-        By what is sent, not by its place: an attempt may skip what an earlier one has done.
+        It depends on what is sent, not on its position: an attempt may skip what an earlier one has done.
         """
         if self.key is None:
             outer = self.outer
-            return outer.next_key(request) if outer is not None and _are_kin(outer.core, self.core) else None
+            return outer.next_key(request) if outer is not None and _same_service(outer.core, self.core) else None
         derived_from = hash((self.key, request))
-        if self.keys is not None and (key := self.keys.turned_away(derived_from)) is not None:
+        if self.keys is not None and (key := self.keys.reusable_key(derived_from)) is not None:
             return key
         if self._requests is None:
             self._requests = Counter()
@@ -74,7 +74,7 @@ class EnclosingAttempt:
 def attempt_of(
     core: ServiceCore, grant: Grant | None, outer: EnclosingAttempt | None, key: str | None, keys: SentKeys | None
 ) -> EnclosingAttempt:
-    """The mark of an attempt about to be made."""
+    """Return the record of an attempt that is about to be made."""
     mark = EnclosingAttempt()
     mark.core, mark.grant, mark.outer, mark.key, mark.keys = core, grant, outer, key, keys
     return mark
@@ -85,26 +85,26 @@ current, enter, leave = inside.get, inside.set, inside.reset
 
 
 def innermost() -> EnclosingAttempt | None:
-    """The attempt that is under way around us."""
+    """Return the innermost running attempt that encloses the current code."""
     mark = inside.get()
-    while mark is not None and not mark.under_way:
+    while mark is not None and not mark.is_running:
         mark = mark.outer
     return mark
 
 
 def enclosing(core: ServiceCore) -> EnclosingAttempt | None:
-    """The attempt of this service that is under way around us."""
+    """Return the running attempt of this service that encloses the current code."""
     mark = inside.get()
-    while mark is not None and (not _are_kin(mark.core, core) or not mark.under_way):
+    while mark is not None and (not _same_service(mark.core, core) or not mark.is_running):
         mark = mark.outer
     return mark
 
 
-def _are_kin(one: ServiceCore | None, other: ServiceCore | None) -> bool:
-    """Whether two cores are of one service, of which each endpoint may have its own."""
+def _same_service(one: ServiceCore | None, other: ServiceCore | None) -> bool:
+    """Return whether two cores are of one service, of which each endpoint may have its own."""
     return one is other or (one is not None and other is not None and one.family is other.family)
 
 
 def new_key() -> str:
-    """A fresh idempotency key."""
+    """Return a new idempotency key."""
     return str(uuid4())

@@ -1,4 +1,4 @@
-"""What all callers of one service share."""
+"""`ServiceCore`: the policies and the state that all callers of one service share."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ class ServiceCore:
     idempotent: Idempotent
     slice_seconds: float
     remake: tuple[Callable[[dict[str, Any]], ServiceCore], dict[str, Any]] | None = None
-    """How another process makes its like: a function and the options it takes."""
+    """How another process makes an equal core: a function and its options."""
     has_store: bool = False
     letters: DeadLetterWriter | None = None
     discards: bool = False
     """Whether a call that is discarded returns None."""
     warned: bool = field(init=False, default=False)
-    """Whether it was said that the timeout of an attempt does not hold for a function."""
+    """Whether the warning was given that the timeout of an attempt does not apply to a function."""
     family: object = field(init=False, default_factory=object)
-    """What the core has in common with those of its endpoints."""
+    """Equal for the core of a service and those of its endpoints."""
     circuits: EndpointCircuits | None = field(init=False, default=None)
     """Where each endpoint has a circuit of its own."""
     token: str | None = field(init=False, default=None)
-    """By which processes that exchange the core know it."""
-    tally: CallCounters = field(init=False)
+    """The id under which processes that exchange the core know it."""
+    counters: CallCounters = field(init=False)
     # Locks are reentrant here and in all parts of a service: a signal handler, or an object that is collected as
     # garbage, may call the service in the middle of the service's own bookkeeping.
     _ledger_lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         _cores.add(self)
-        self.tally = CallCounters(self.clock, slice_seconds=self.slice_seconds, tell=self._count_successes)
-        for part in (self.circuit, self.credentials, self.tally, self.tally.latencies):
+        self.counters = CallCounters(self.clock, slice_seconds=self.slice_seconds, on_successes=self._count_successes)
+        for part in (self.circuit, self.credentials, self.counters, self.counters.latencies):
             if part is not None:
                 part.owner = weakref.ref(self)
 
@@ -79,26 +79,26 @@ class ServiceCore:
         return received, (self.token, make, options)
 
     def at(self, endpoint: str) -> ServiceCore:
-        """Return the core for the calls of an endpoint: the same, or its twin with the circuit of the endpoint."""
+        """Return the core for the calls of an endpoint: the same, or its copy with the circuit of the endpoint."""
         return self if self.circuits is None else self.circuits.core(endpoint)
 
     def began(self) -> None:
-        """Count a call that left the straight way."""
-        self.tally.began()
+        """Count a call that left the fast path."""
+        self.counters.began()
         self._earn(1, self.clock.monotonic())
 
-    def may_repeat(self) -> bool:
-        """Charge one repeat to the retry budget, if it holds one."""
+    def may_retry(self) -> bool:
+        """Charge one retry to the budget; return False where the budget is exhausted."""
         if self.ledger is None:
             return True
-        self.tally.fold(self.clock.monotonic())  # what successful calls have earned
+        self.counters.fold(self.clock.monotonic())  # what successful calls have earned
         with self._ledger_lock:
             return self.ledger.spend(self.clock.monotonic())
 
     def renew_locks(self) -> None:
-        """In a forked child: replace the locks, whose holders may be threads of the parent."""
+        """Replace the locks in a forked child, whose owners may be threads of the parent."""
         self._ledger_lock = threading.RLock()
-        self.tally.renew_lock()
+        self.counters.renew_lock()
         for part in (self.circuit, self.credentials, self.circuits):
             if part is not None:
                 part.renew_lock()

@@ -1,4 +1,4 @@
-"""The keys and tokens of one service, shared by its callers: pick, cool, rotate."""
+"""The keys and tokens of one service, shared by its callers: pick one, let it cool down, rotate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive._internal.masking import last_four, remember
-from redrive.calls.parts import Part
+from redrive.calls.parts import CorePart
 from redrive.calls.tokens import TokenKeeper
 from redrive.clock import Clock
 from redrive.events.bus import EVENTS
@@ -21,7 +21,7 @@ from redrive.policy.keys import LONGEST_PAUSE, KeyName, KeyPool, KeyPoolState, T
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A credential for one attempt; `generation` tells which token of its slot it was."""
+    """A credential for one attempt; `generation` counts the tokens of its slot."""
 
     value: str
     key_id: str
@@ -29,10 +29,10 @@ class Grant:
     generation: int = 0
 
 
-class Credentials(Part):
-    """A service's pool of keys and tokens. `current` is what an untroubled call uses, read without a lock."""
+class Credentials(CorePart):
+    """A service's pool of keys and tokens. `current` is what the fast path uses, read without a lock."""
 
-    place = "credentials"
+    path = "credentials"
 
     def __init__(self, pool: KeyPool, service: str, clock: Clock, announce: Callable[[Event], None]) -> None:
         self.owner: Any = None
@@ -42,8 +42,8 @@ class Credentials(Part):
         self._announce = announce
         self._lock = threading.RLock()
         self.size = len(pool.keys)
-        self.on_news: Callable[[], None] | None = None  # where other processes are to be told
-        self._untold: dict[int, datetime] = {}
+        self.on_change: Callable[[], None] | None = None  # publishes exhausted keys to other processes
+        self._unpublished: dict[int, datetime] = {}
         self._pool = KeyPoolState(self.size)
         for key in pool.keys:
             if isinstance(key, str):
@@ -52,15 +52,18 @@ class Credentials(Part):
             TokenKeeper(key, slot, clock, self._renewed) if isinstance(key, Token) else None
             for slot, key in enumerate(pool.keys)
         ]
-        self.fleeting = any(keeper is not None for keeper in self._keepers)
-        self.renew_at = math.inf  # when the current token is to be fetched anew
+        self.expires = any(keeper is not None for keeper in self._keepers)
+        self.renew_at = math.inf  # when to refresh the current token
         self.current: Grant | None = None
         self.blamed = False  # whether the current key has failures that a success should clear
         self.pick()
 
     def names(self) -> list[KeyName]:
-        """How other processes know the keys, slot by slot. Not cached here: an attribute that is added later makes
-        all others slower to read, and `current` is read in every call."""
+        """Return the names of the keys for other processes, by slot.
+
+        Not cached here: an attribute that is added later makes all others slower to read, and `current` is read in
+        every call.
+        """
         return [name_of(key, service=self._service, place=slot) for slot, key in enumerate(self.options.keys)]
 
     def _renewed(self, state: TokenState) -> None:
@@ -79,10 +82,10 @@ class Credentials(Part):
     def pick(
         self, *, pausing: bool = False, avoid: Collection[int] = (), expired: Collection[int] = ()
     ) -> Grant | TokenKeeper | float:
-        """A grant; or the keeper of a token that is to be fetched; or, where no key is viable, the seconds to wait.
+        """Return a grant, or the keeper of a token to fetch, or the seconds to wait where no key is viable.
 
-        Only a pause is worth waiting for; a pool whose keys are all drained answers infinity. `pausing` takes the key
-        whose pause ends first as if it had ended; `avoid` holds the slots that the call must not use again, `expired`
+        Only a pause is worth waiting for; for a pool whose keys are all exhausted it is infinity. `pausing` takes
+        the key whose pause ends first as if it had ended; `avoid` are the slots that the call must not use, `expired`
         those whose token it uses although it has expired.
         """
         with self._lock:
@@ -109,16 +112,16 @@ class Credentials(Part):
             return grant
 
     def next_reset(self, avoid: Collection[int] = ()) -> datetime:
-        """When the first key is viable again."""
+        """Return when the first key is viable again."""
         with self._lock:
             return self._pool.next_reset(self._clock.now(), self._clock.monotonic(), avoid)
 
     def keeper(self, grant: Grant) -> TokenKeeper | None:
-        """What can renew this grant, where it is a token."""
+        """Return the keeper that refreshes this grant; None where it is no token."""
         return self._keepers[grant.slot]
 
     def drained(self, grant: Grant, retry_after: float | None) -> None:
-        """The key is used up: rotate until its reset, or until the time the server named."""
+        """Rotate: the key is exhausted until its reset, or until the time that the server named."""
         now = self._clock.now()
         until = self.options.next_reset(now)
         if retry_after is not None:
@@ -127,16 +130,16 @@ class Credentials(Part):
         with self._lock:
             self._pool.blame(grant.slot)
             news = self._pool.drain(grant.slot, until, self._clock.monotonic())
-            if news and self.on_news is not None:
-                self._untold[grant.slot] = until
+            if news and self.on_change is not None:
+                self._unpublished[grant.slot] = until
         self.pick()
         if news:
-            if self.on_news is not None:
-                self.on_news()
+            if self.on_change is not None:
+                self.on_change()
             self._announce(KeyCooled(self._service, grant.key_id, until, QUOTA_USED_UP))
 
-    def hear_drained(self, slots: Mapping[int, DrainedKey]) -> None:
-        """Take in which keys other processes have used up."""
+    def apply_drained(self, slots: Mapping[int, DrainedKey]) -> None:
+        """Put the keys out of use that other processes found exhausted."""
         with self._lock:
             now, moment = self._clock.now(), self._clock.monotonic()
             news = [
@@ -150,36 +153,36 @@ class Credentials(Part):
             self._announce(event)
 
     def apply_remote_reset(self, ago: float) -> None:
-        """Somebody says by hand that what was known of used-up keys until then is out of date."""
+        """Put exhausted keys back to use: an operator declared what was recorded until then out of date."""
         with self._lock:
             refilled = self._pool.refill(before=self._clock.monotonic() - ago)
             for slot in refilled:
-                self._untold.pop(slot, None)
+                self._unpublished.pop(slot, None)
         if refilled:
             self.pick()
 
-    def untold(self) -> dict[int, datetime]:
-        """The slots that other processes are still to be told of."""
+    def unpublished(self) -> dict[int, datetime]:
+        """Return the exhausted slots that are not published to other processes yet."""
         with self._lock:
-            return dict(self._untold)
+            return dict(self._unpublished)
 
-    def told(self, slots: Mapping[int, datetime]) -> None:
-        """Other processes have been told."""
+    def mark_published(self, slots: Mapping[int, datetime]) -> None:
+        """Record that these slots are published to other processes."""
         with self._lock:
             for slot, until in slots.items():
-                if self._untold.get(slot) == until:
-                    del self._untold[slot]
+                if self._unpublished.get(slot) == until:
+                    del self._unpublished[slot]
 
     def renew_lock(self) -> None:
-        """In a forked child: replace the locks, whose holders may be threads of the parent, which tells its news."""
+        """Replace the locks in a forked child; what the parent found out, the parent publishes."""
         self._lock = threading.RLock()
-        self._untold = {}
+        self._unpublished = {}
         for keeper in self._keepers:
             if keeper is not None:
                 keeper.renew_lock()
 
     def paused(self, grant: Grant, retry_after: float) -> None:
-        """The key was told to slow down."""
+        """Pause a key that is rate limited."""
         pause = self._bounded(grant, retry_after, LONGEST_PAUSE)
         with self._lock:
             self._pool.blame(grant.slot)
@@ -200,19 +203,19 @@ class Credentials(Part):
         return min(asked, longest)
 
     def resume(self) -> None:
-        """End all pauses, by hand."""
+        """End all pauses, as an operator asked."""
         with self._lock:
             self._pool.resume()
         self.pick()
 
-    def refused(self, slot: int) -> None:
-        """The key was not accepted, or its token could not be fetched: prefer others."""
+    def rejected(self, slot: int) -> None:
+        """Prefer other keys: this one was rejected, or its token could not be fetched."""
         with self._lock:
             self._pool.blame(slot)
         self.pick()
 
     def succeeded(self, grant: Grant) -> None:
-        """Success forgives."""
+        """Clear the failures of the key after a success."""
         with self._lock:
             self._pool.forgive(grant.slot)
             self.blamed = False

@@ -1,4 +1,4 @@
-"""Calls that fail for good become dead letters, with their arguments; and the way back: a target for replays."""
+"""Dead letters of calls that fail for good, with their arguments; and the target that replays them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.calls.context import new_key
 from redrive.calls.drivers import Outcome, Raised
 from redrive.calls.effects.in_flight import members
 from redrive.calls.effects.request import BodyMissing, body_of, idempotency_key
-from redrive.calls.failures import story_of
+from redrive.calls.failures import attached_failure
 from redrive.calls.function import CalledFunction, endpoint_of, is_async
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from redrive.calls.service import Service
 
 
-# A call that fails so has failed by itself: the next one may succeed.
+# Kinds that are about the call: the next one may succeed.
 _OF_THE_CALL = {Kind.PERMANENT, Kind.AMBIGUOUS, Kind.ROW, Kind.DISCARD}
-
-
-# These may be the call's own fault, such as a request on which the service fails each time: the next calls tell.
+# Kinds that may be about the call, such as a request on which the service fails each time: the next calls show it.
 _OF_EITHER = {Kind.TRANSIENT, Kind.RETRY_NOW}
-_MOST_DOWN = 5  # calls in a row that fail so, and none answered: the service is down, also where it has no breaker
+_MOST_DOWN = 5  # failures in a row without a response: the service is down, also where it has no breaker
 
 
 class TargetStopped(Exception):
@@ -49,14 +47,14 @@ class TargetStopped(Exception):
 
 
 class Queue(Protocol):
-    """What letters are put into: `store.dlq`."""
+    """The queue that stores letters: `store.dlq`."""
 
     def put_many(self, letters: Iterable[NewLetter], *, pipeline: str) -> Any:
         """Quarantine records."""
 
 
 class HasDeadLetters(Protocol):
-    """What has a queue of dead letters: `redrive.connect(…)`."""
+    """A store with a queue of dead letters: `redrive.connect(…)`."""
 
     @property
     def dlq(self) -> Any:
@@ -64,22 +62,22 @@ class HasDeadLetters(Protocol):
 
 
 class DeadLetterWriter:
-    """Where the failed calls of one service go."""
+    """Stores the failed calls of one service."""
 
     def __init__(self, queue: Queue, pipeline: str) -> None:
         self._queue = queue
         self._pipeline = pipeline
         self._has_warned = False
 
-    def wants(self, outcome: Outcome) -> bool:
-        """Whether a call came to nothing: it raised, or ended in an answer that says so."""
+    def is_failure(self, outcome: Outcome) -> bool:
+        """Return whether a call failed: it raised, or returned a response that is a failure."""
         carrier = outcome.error if isinstance(outcome, Raised) else outcome.value
-        story = attribute(carrier, "redrive")
-        if isinstance(story, Failure):
-            return story.verdict.kind is not Kind.DISCARD
+        failure = attribute(carrier, "redrive")
+        if isinstance(failure, Failure):
+            return failure.verdict.kind is not Kind.DISCARD
         return isinstance(outcome, Raised)
 
-    def keep(
+    def store(
         self,
         target: CalledFunction,
         args: tuple[Any, ...],
@@ -89,31 +87,31 @@ class DeadLetterWriter:
         key: str | None,
         generated_key: str | None,
     ) -> None:
-        """Quarantine a call. Where that cannot be done, the call still ends with its own error.
+        """Quarantine a call. Where that fails, the call still ends with its own error.
 
         Args:
             key: the idempotency key that the caller chose: calls with two keys are two calls.
-            generated_key: the key that redrive made, which a replay sends again; equal calls are one letter still.
+            generated_key: the key that redrive made, which a replay sends again; equal calls still are one letter.
         """
         carrier = outcome.error if isinstance(outcome, Raised) else outcome.value
-        story = story_of(carrier)
+        failure = attached_failure(carrier)
         record = _request(args[0], key) if target.returns_responses else _call(target, args, kwargs, key)
         if generated_key is not None and "idempotency_key" not in record:
             record[GENERATED_KEY] = generated_key
         letter = NewLetter(
             record=record,
-            error=self._message(target.endpoint, outcome, story, record),
+            error=self._message(target.endpoint, outcome, failure, record),
             source=target.endpoint,
             error_type=ErrorType.CALL,
-            attempts=_attempts(carrier, story),
+            attempts=_attempts(carrier, failure),
         )
         try:
             self._queue.put_many([letter], pipeline=self._pipeline)
         except Exception as error:
             if is_interrupt(error):
                 raise
-            told = mask(f"{type(error).__name__}: {error}")
-            EVENTS.error("cannot store the dead letter of a call of %s: %s", target.endpoint, told)
+            reason = mask(f"{type(error).__name__}: {error}")
+            EVENTS.error("cannot store the dead letter of a call of %s: %s", target.endpoint, reason)
         missing = record.get(BODY_MISSING) or record.get(ARGUMENT_MISSING)
         if missing and not self._has_warned:
             self._has_warned = True
@@ -126,27 +124,27 @@ class DeadLetterWriter:
 
     @property
     def redacts(self) -> bool:
-        """Whether the store masks fields."""
+        """Return whether the store masks fields."""
         return bool(attribute(attribute(self._queue, "redactor"), "fields"))
 
     def _message(
-        self, endpoint: str, outcome: Outcome, story: Failure | None, record: Mapping[str, Any]
+        self, endpoint: str, outcome: Outcome, failure: Failure | None, record: Mapping[str, Any]
     ) -> str | BaseException:
-        """Return the error, unless it may repeat fields of a record that cannot be masked by field."""
+        """Return the error, unless it may contain fields of a record that cannot be masked by field."""
         error = outcome.error if isinstance(outcome, Raised) else None
         if self.redacts and not self._is_readable(record):
             name = endpoint if error is None else type(error).__name__
-            return f"{name}: {story.verdict.reason}" if story is not None else f"{name}: the call failed"
-        return _said(endpoint, story) if error is None else error
+            return f"{name}: {failure.verdict.reason}" if failure is not None else f"{name}: the call failed"
+        return _describe(endpoint, failure) if error is None else error
 
     def _is_readable(self, record: Mapping[str, Any]) -> bool:
         redactor = attribute(self._queue, "redactor")
         return BODY_MISSING not in record and ARGUMENT_MISSING not in record and redactor.can_read(record)
 
 
-def _attempts(carrier: Any, story: Failure | None) -> int:
+def _attempts(carrier: Any, failure: Failure | None) -> int:
     """Return how often a call was sent: not at all where the circuit was open, or no key left, from the start."""
-    made = 0 if story is None else len(story.attempts)
+    made = 0 if failure is None else len(failure.attempts)
     return made if isinstance(carrier, CircuitOpen | QuotaExhausted) else max(1, made)
 
 
@@ -159,26 +157,26 @@ def _call(target: CalledFunction, args: tuple[Any, ...], kwargs: Mapping[str, An
     }
     if (missing := _why_missing(args, kwargs)) is not None:
         call[ARGUMENT_MISSING] = missing
-        call["call_id"] = new_key()  # what tells two such calls apart is not known
+        call["call_id"] = new_key()  # it is not known what distinguishes two such calls
     return call if key is None else {**call, "idempotency_key": key}
 
 
 def _why_missing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Return why the arguments of a call cannot be given again from its record; None where they can."""
-    if (used_up := next(filter(_is_used_up, members([args, kwargs])), None)) is not None:
-        return f"an argument ({type(used_up).__name__}) can be read only once"
+    """Return why a call cannot be made again from its record; None where it can."""
+    if (consumed := next(filter(_is_consumed, members([args, kwargs])), None)) is not None:
+        return f"an argument ({type(consumed).__name__}) can be read only once"
     lost: list[str] = []
     encode([args, dict(kwargs)], lost=lost)
     return f"an argument is or holds {lost[0]}, of which the record has only the text" if lost else None
 
 
-def _is_used_up(value: object) -> bool:
-    """Whether an argument is an iterator or a file: what it holds is not in its text."""
+def _is_consumed(value: object) -> bool:
+    """Return whether an argument is an iterator or a file, whose content is not in its text."""
     return isinstance(value, Iterator | AsyncIterator) or callable(attribute(value, "read"))
 
 
 def _request(request: Any, key: str | None) -> dict[str, Any]:
-    """A request of httpx or requests, without headers and the secrets in its URL; with its body if that can be read."""
+    """Return the record of a request of httpx or requests: without headers and secrets, with its body if possible."""
     body: str | bytes | None = None
     missing = {}
     try:
@@ -187,7 +185,7 @@ def _request(request: Any, key: str | None) -> dict[str, Any]:
             with suppress(UnicodeDecodeError):  # it is stored as bytes
                 body = content.decode()
     except BodyMissing as error:
-        # Nobody knows whether two such requests are equal: each is a letter of its own.
+        # It is not known whether two such requests are equal: each is a letter of its own.
         missing = {BODY_MISSING: str(error), "call_id": new_key()}
     headers = attribute(request, "headers")
     key = idempotency_key(request) or key
@@ -201,52 +199,52 @@ def _request(request: Any, key: str | None) -> dict[str, Any]:
     return record if key is None else {**record, "idempotency_key": key}
 
 
-def _said(endpoint: str, story: Failure | None) -> str:
-    if story is None:
+def _describe(endpoint: str, failure: Failure | None) -> str:
+    if failure is None:
         return f"{endpoint} failed"
-    detail = f": {story.verdict.detail}" if story.verdict.detail else ""
-    return f"{endpoint}: {story.verdict.reason}{detail}"
+    detail = f": {failure.verdict.detail}" if failure.verdict.detail else ""
+    return f"{endpoint}: {failure.verdict.reason}{detail}"
 
 
 def _verdict(error: Exception) -> Verdict | None:
-    """Return what the service made of an error; None where it has not seen it."""
-    story = story_of(error)
-    if story is None:
+    """Return the verdict of the service on an error; None where the error did not pass through a service."""
+    failure = attached_failure(error)
+    if failure is None:
         return None
-    if isinstance(error, CircuitOpen) and story.verdict.kind in _OF_THE_CALL:
-        return replace(story.verdict, kind=Kind.TRANSIENT)  # of the call that opened it
-    return story.verdict
+    if isinstance(error, CircuitOpen) and failure.verdict.kind in _OF_THE_CALL:
+        return replace(failure.verdict, kind=Kind.TRANSIENT)  # the verdict is of the call that opened the circuit
+    return failure.verdict
 
 
 def _is_outage(error: Exception, verdict: Verdict) -> bool:
-    """Whether an error says that the next call would fail, too: no call is let through, or the key is not."""
+    """Return whether the next call would fail, too: the circuit rejects all calls, or the service the key."""
     return isinstance(error, CircuitOpen) or verdict.kind not in _OF_EITHER
 
 
 class CallTarget:
-    """Makes the calls of dead letters again, through the service; what fails again does not become another letter."""
+    """Makes the calls of dead letters again, through the service; a call that fails again is no new letter."""
 
     def __init__(self, service: Service, function: Callable[..., Any], pipeline: str | None) -> None:
         self._service = service
         self._function = function
         self._name = endpoint_of(function)
         self.letters_pipeline = pipeline
-        self._answered = False  # whether the service has answered a call since the last outage
+        self._answered = False  # whether a call got a response since the last outage
 
     def reprocess(self, records: Sequence[Any]) -> list[BaseException | None]:
-        """Call the function with the arguments of each record; the errors of those that failed, None for the others.
+        """Call the function with the arguments of each record; return the errors, None for calls that succeeded.
 
-        A transient error is its record's own where the service answers other calls.
+        A transient error is about its record where the service answers other calls.
 
         Raises:
-            TargetStopped: the service is down or lets no call through; the record is not to blame, and the next call
-                would fail, too.
+            TargetStopped: the service is down or lets no call through; the record is not to blame, and the next
+                call would fail, too.
         """
         outcomes: list[BaseException | None] = []
         failures: list[tuple[Exception, Verdict]] = []  # transient ones in a row
-        certain = 0  # outcomes that are not to be blamed on an outage
+        certain = 0  # outcomes that no outage has caused
         for record in records:
-            error = self._again(record)
+            error = self._call_again(record)
             verdict = None if error is None else _verdict(error)
             if error is not None and verdict is not None and verdict.kind not in _OF_THE_CALL:
                 failures.append((error, verdict))
@@ -267,7 +265,7 @@ class CallTarget:
         self._answered = False
         return TargetStopped(error, verdict, outcomes)
 
-    def _again(self, record: Any) -> Exception | None:
+    def _call_again(self, record: Any) -> Exception | None:
         if not isinstance(record, Mapping) or record.get("function") != self._name:
             was = record.get("function") if isinstance(record, Mapping) else None
             return ValueError(f"it is a call of {was or 'another kind'}, not of {self._name}")
@@ -285,7 +283,9 @@ class CallTarget:
             if is_interrupt(error):
                 raise
             return error
-        story = attribute(value, "redrive")
-        if isinstance(story, Failure) and story.verdict.kind is not Kind.DISCARD:
-            return CallError(_said(self._name, story), redrive=story)  # a response that is a failure, such as a 422
+        failure = attribute(value, "redrive")
+        if isinstance(failure, Failure) and failure.verdict.kind is not Kind.DISCARD:
+            return CallError(
+                _describe(self._name, failure), redrive=failure
+            )  # a response that is a failure, such as a 422
         return None

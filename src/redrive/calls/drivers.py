@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Outcome: the function gave this back."""
+    """Outcome: the function returned this."""
 
     value: Any
 
@@ -37,7 +37,7 @@ Outcome = Returned | Raised
 
 @dataclass(frozen=True, slots=True)
 class Invoke:
-    """Step: make one attempt; answer with its outcome."""
+    """Step: make one attempt; reply with its outcome."""
 
     number: int
     grant: Grant | None
@@ -53,24 +53,24 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Step: fetch a token anew, unless someone has since `seen`; answer with Raised where that failed, else None."""
+    """Step: refresh a token, unless that has happened since generation `seen`; reply with Raised where it failed."""
 
     keeper: TokenKeeper
     seen: int
-    patience: float
+    timeout: float
     """Seconds to wait for another caller's fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardResponse:
-    """Step: close a response that nobody will read."""
+    """Step: close a response that is not used."""
 
     response: Any
 
 
 @dataclass(frozen=True, slots=True)
 class CallFallback:
-    """Step: call the user's fallback in place of the function; answer with its outcome."""
+    """Step: call the user's fallback in place of the function; reply with its outcome."""
 
     error: Exception
 
@@ -81,7 +81,7 @@ Steps = Generator[Step, Any, Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What a driver performs for the flow."""
+    """What a driver calls to perform the steps."""
 
     attempt: Callable[[Invoke], Any]
     """Calls the user's function; the async driver is given one that returns an awaitable."""
@@ -90,7 +90,7 @@ class Driver:
 
 
 def drive(steps: Steps, work: Driver) -> Outcome:
-    """Perform the flow in this thread."""
+    """Perform the steps in this thread."""
     reply: Any = None
     step: Step | None = None
     try:
@@ -101,11 +101,12 @@ def drive(steps: Steps, work: Driver) -> Outcome:
                 return cast("Outcome", end.value)
             reply = perform(step, work)
     finally:
-        steps.close()  # an interrupt in the middle gives back what the flow holds
+        steps.close()  # an interrupt in the middle returns the permit of the attempt
         del reply, step  # the error's traceback holds this frame: it must not hold the error
 
 
 def perform(step: Step, work: Driver) -> Outcome | None:
+    """Perform one step in this thread."""
     try:
         match step:
             case Invoke():
@@ -113,8 +114,8 @@ def perform(step: Step, work: Driver) -> Outcome | None:
             case Wait(seconds):
                 if (shortened := testmode.capped(seconds)) > 0:
                     work.clock.sleep(shortened)
-            case Refresh(keeper, seen, patience):
-                keeper.refresh(seen, patience)
+            case Refresh(keeper, seen, timeout):
+                keeper.refresh(seen, timeout)
             case DiscardResponse(response):
                 response.close()
             case CallFallback(error):
@@ -125,7 +126,7 @@ def perform(step: Step, work: Driver) -> Outcome | None:
 
 
 async def adrive(steps: Steps, work: Driver) -> Outcome:
-    """Perform the flow in this coroutine."""
+    """Perform the steps in this coroutine."""
     reply: Any = None
     step: Step | None = None
     try:
@@ -141,6 +142,7 @@ async def adrive(steps: Steps, work: Driver) -> Outcome:
 
 
 async def aperform(step: Step, work: Driver) -> Outcome | None:
+    """Perform one step in this coroutine."""
     try:
         match step:
             case Invoke():
@@ -148,8 +150,8 @@ async def aperform(step: Step, work: Driver) -> Outcome | None:
             case Wait(seconds):
                 if (shortened := testmode.capped(seconds)) > 0:
                     await work.clock.asleep(shortened)
-            case Refresh(keeper, seen, patience):
-                await keeper.arefresh(seen, patience)
+            case Refresh(keeper, seen, timeout):
+                await keeper.arefresh(seen, timeout)
             case DiscardResponse(response):
                 closing = response.aclose() if hasattr(response, "aclose") else response.close()
                 if isawaitable(closing):
@@ -163,7 +165,7 @@ async def aperform(step: Step, work: Driver) -> Outcome | None:
 
 
 def _value(substitute: Any) -> Any:
-    """Return what a fallback gave, unless it is still to be awaited."""
+    """Return the value of a fallback, unless it is still to be awaited."""
     if not isawaitable(substitute):
         return substitute
     if hasattr(substitute, "close"):
@@ -173,16 +175,16 @@ def _value(substitute: Any) -> Any:
 
 def _failed(step: Step, error: Exception) -> Outcome | None:
     if isinstance(step, Wait) or is_interrupt(error):
-        raise error  # nothing of the user's runs in a wait: a signal handler raised it, and it is the caller's
+        raise error  # no code of the user runs in a wait: a signal handler raised the error for the caller
     if isinstance(step, DiscardResponse):
         return None  # a response that cannot even be closed is not worth a call
     if isinstance(step, CallFallback) and error.__cause__ is None and error is not step.error:
-        error.__cause__ = step.error  # a fallback that fails does not hide what it stood in for
+        error.__cause__ = step.error  # a fallback that fails does not hide the error that it replaces
     return Raised(error)
 
 
 def unwrap(outcome: Outcome) -> Any:
-    """Hand the outcome to the caller."""
+    """Return the value of the outcome, or raise its error."""
     if isinstance(outcome, Returned):
         return outcome.value
     try:

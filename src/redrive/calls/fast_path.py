@@ -1,7 +1,7 @@
-"""Runs a function for a service: straight through while nothing is wrong, by the flow once something is.
+"""Runs a function for a service: by the fast path while nothing is wrong, by the retry loop once something is.
 
-The straight way takes no lock and writes no log: it reads the circuit's state and the current key, marks the context,
-calls the function, and appends one number to the tally.
+The fast path takes no lock and writes no log: it reads the circuit's state and the current key, sets the context, calls
+the function, and appends one number to the counters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Grant
 from redrive.calls.drivers import Driver, Outcome, Raised, Returned, adrive, drive, unwrap
 from redrive.calls.function import CalledFunction
-from redrive.calls.invocation import AwaitableReturned, Function, Invocation, ResultKind, nature_of, settle
+from redrive.calls.invocation import AwaitableReturned, Function, Invocation, ResultKind, result_kind, settle
 from redrive.calls.retry_loop import AttemptResult
 from redrive.calls.service_options import ServiceOptions
 from redrive.classify.responses import response_status
@@ -35,7 +35,7 @@ _CANCELLED = frozenset({"CancelledError", "Cancelled"})
 
 
 class _NoCircuit:
-    """Stands where a service has no breaker."""
+    """Replaces the circuit where a service has no breaker."""
 
     closed = True
     generation = 0
@@ -48,7 +48,7 @@ Guard = Callable[[CalledFunction, Function], Function]
 class ServiceRunner:
     """One view of a service, ready to run functions.
 
-    `guard(target, function)` is the function as the service runs it, in a thread; `aguard` its like for coroutines.
+    `guard(target, function)` returns the function as the service runs it, in a thread; `aguard` does so for coroutines.
     """
 
     def __init__(self, core: ServiceCore, options: ServiceOptions) -> None:
@@ -60,8 +60,8 @@ class ServiceRunner:
         self.timeout = None if options.timeout is None else min(options.timeout, core.retry.within)
         self.keyed = core.idempotent == "key" or options.idempotency_key is not None
         self._endpoints: dict[int, ServiceRunner] = {}
-        self.guard: Guard = _straight(self)
-        self.aguard: Guard = _astraight(self)
+        self.guard: Guard = _sync_guard(self)
+        self.aguard: Guard = _async_guard(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ServiceRunner, (self.core, self.options)
@@ -74,8 +74,8 @@ class ServiceRunner:
         known = self._endpoints.get(id(core))  # cores of endpoints live as long as their service
         return known or self._endpoints.setdefault(id(core), ServiceRunner(core, self.options))
 
-    def passage(self) -> FastPathContext | None:
-        """Leave to take the straight way, where it is open."""
+    def fast_path(self) -> FastPathContext | None:
+        """Return the context of the fast path; None where a call needs the retry loop."""
         credentials = self.core.credentials
         grant = None if credentials is None else credentials.current
         if credentials is not None and credentials.renew_at <= self.core.clock.monotonic():
@@ -84,29 +84,29 @@ class ServiceRunner:
             return None
         return FastPathContext(self.core.clock.monotonic(), self.gate.generation, grant)
 
-    def settled(self, target: CalledFunction, result: Any, passage: FastPathContext) -> bool:
-        """A success for which there is something to do; False where the flow has to look at it."""
+    def record_success(self, target: CalledFunction, result: Any, path: FastPathContext) -> bool:
+        """Record a success of the fast path; return False where the retry loop must look at the result."""
         core, ended = self.core, self.core.clock.monotonic()
-        latency = ended - passage.began
-        if result.__class__ not in invocation.plain_types and not self._fine(result):
+        latency = ended - path.began
+        if result.__class__ not in invocation.plain_types and not self._is_success(result):
             return False
-        if latency >= self.slow or passage.generation != self.gate.generation:
+        if latency >= self.slow or path.generation != self.gate.generation:
             return False
-        if ended >= core.tally.fold_at:
-            core.tally.fold(ended)
-        core.tally.latencies_of(self.options.endpoint or target.endpoint).append(latency)
-        if passage.grant is not None and core.credentials is not None and core.credentials.blamed:
-            core.credentials.succeeded(passage.grant)
+        if ended >= core.counters.fold_at:
+            core.counters.fold(ended)
+        core.counters.latencies_of(self.options.endpoint or target.endpoint).append(latency)
+        if path.grant is not None and core.credentials is not None and core.credentials.blamed:
+            core.credentials.succeeded(path.grant)
         if core.announcer.hooks or bus.everywhere or ATTEMPTS.isEnabledFor(INFO):
-            self._announce_success(target, result, latency, passage.grant)
+            self._announce_success(target, result, latency, path.grant)
         return True
 
-    def _fine(self, result: Any) -> bool:
-        nature = nature_of(result)
-        if nature is ResultKind.RESPONSE:
+    def _is_success(self, result: Any) -> bool:
+        kind = result_kind(result)
+        if kind is ResultKind.RESPONSE:
             status = response_status(result)
             return status is not None and 200 <= status < 300 and not self.core.classifier.rules
-        return nature is ResultKind.PLAIN
+        return kind is ResultKind.PLAIN
 
     def _announce_success(self, target: CalledFunction, result: Any, latency: float, grant: Grant | None) -> None:
         attempt = Attempt(
@@ -124,49 +124,50 @@ class ServiceRunner:
         self.core.announcer.attempt(attempt)
 
     def cancelled(self, error: BaseException, target: CalledFunction, began: float) -> None:
-        """Count an attempt that its caller has cancelled: a service that hangs is not to go unseen for that."""
+        """Count an attempt that its caller has cancelled, so that a service that hangs shows in the counts."""
         if type(error).__name__ in _CANCELLED:
             seconds = self.core.clock.monotonic() - began
-            self.core.tally.cancelled(seconds, self.options.endpoint or target.endpoint)
+            self.core.counters.cancelled(seconds, self.options.endpoint or target.endpoint)
 
-    def trial(self, outcome: Outcome, passage: FastPathContext) -> AttemptResult:
-        """The attempt that went wrong on the straight way, for the flow to go on from."""
+    def result_of(self, outcome: Outcome, path: FastPathContext) -> AttemptResult:
+        """Return the failed attempt of the fast path, with which the retry loop continues."""
         if isinstance(outcome, Raised) and is_interrupt(outcome.error):
             raise outcome.error
-        latency = self.core.clock.monotonic() - passage.began
-        return AttemptResult(outcome, latency, Permit(passage.generation), passage.grant)
+        latency = self.core.clock.monotonic() - path.began
+        return AttemptResult(outcome, latency, Permit(path.generation), path.grant)
 
-    def recover(self, job: Invocation, first: AttemptResult | None) -> Any:
-        """Leave the straight way: go on from the first attempt, or begin where there is none."""
+    def recover(self, call: Invocation, first: AttemptResult | None) -> Any:
+        """Enter the retry loop: continue after the first attempt, or start where there is none."""
         outcome: Outcome | None
-        if job.nested is not None:
-            return job.attempt(None)
+        if call.nested is not None:
+            return call.attempt(None)
         try:
             if first is not None and isinstance(first.outcome, Returned):
-                job.expect_value(first.outcome.value)
-            outcome = drive(job.steps(first), Driver(job.attempt, job.fall_back, self.core.clock))
-            job.disown(outcome)
-            if job.is_kept(outcome):
-                job.keep(outcome)
+                call.expect_value(first.outcome.value)
+            outcome = drive(call.steps(first), Driver(call.attempt, call.fall_back, self.core.clock))
+            call.mark_unprotected(outcome)
+            if call.should_store(outcome):
+                call.store_letter(outcome)
             return unwrap(outcome)
         except AwaitableReturned as turned:
-            # Only its result told: the attempt is already under way and is awaited as the first one.
-            return self.arecover(job.taking_over(turned.awaitable), None)
+            # Only the result shows that it is async: the attempt already runs, and is awaited as the first one.
+            return self.arecover(call.taking_over(turned.awaitable), None)
         finally:
             del first
             outcome = None  # no cycle through this frame
 
-    async def arecover(self, job: Invocation, first: AttemptResult | None) -> Any:
+    async def arecover(self, call: Invocation, first: AttemptResult | None) -> Any:
+        """Do the same in a coroutine."""
         outcome: Outcome | None
-        if job.nested is not None:
-            return await job.aattempt(None)
+        if call.nested is not None:
+            return await call.aattempt(None)
         try:
             if first is not None and isinstance(first.outcome, Returned):
-                job.refuse_generator(first.outcome.value)
-            outcome = await adrive(job.steps(first), Driver(job.aattempt, job.fall_back, self.core.clock))
-            job.disown(outcome)
-            if job.is_kept(outcome):
-                await in_thread(job.keep, outcome)
+                call.reject_generator(first.outcome.value)
+            outcome = await adrive(call.steps(first), Driver(call.aattempt, call.fall_back, self.core.clock))
+            call.mark_unprotected(outcome)
+            if call.should_store(outcome):
+                await in_thread(call.store_letter, outcome)
             return unwrap(outcome)
         finally:
             del first
@@ -174,45 +175,45 @@ class ServiceRunner:
 
 
 class FastPathContext(NamedTuple):
-    """What the straight way knew when it called the function."""
+    """What the fast path knew when it called the function."""
 
     began: float
     generation: int
     grant: Grant | None
 
 
-def _straight(runner: ServiceRunner) -> Guard:
-    """The straight way through, in a thread.
+def _sync_guard(runner: ServiceRunner) -> Guard:
+    """Return the fast path in a thread.
 
     Closures, since this is most of what redrive costs: a local name is read in a tenth of the time of an attribute
     of an attribute. What a service's functions share is bound in the outer one, so that the inner is cheap to make.
 
     What is neither a part of the service nor a class is reached by its module: the function may be pickled by value.
     """
-    gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
+    gate, counters, credentials = runner.gate, runner.core.counters, runner.core.credentials
     monotonic, slow, endpoint = runner.core.clock.monotonic, runner.slow, runner.options.endpoint
     core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    fleeting = credentials is not None and credentials.fleeting
+    expires = credentials is not None and credentials.expires
 
     def guard(target: CalledFunction, function: Function) -> Function:
-        long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
-        count = tally.latencies_of(endpoint or target.endpoint).append
+        needs_loop, fills, position = keyed or target.takes_key, target.fills, target.credential_position
+        count = counters.latencies_of(endpoint or target.endpoint).append
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             grant = credentials.current if credentials else None
             if (
                 not gate.closed
                 or context.current() is not None
-                or long_way
+                or needs_loop
                 or (credentials and not grant)
-                or (fleeting and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
+                or (expires and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
             ):
                 return runner.recover(Invocation(runner, target, function, args, kwargs), None)
             generation = gate.generation
             if not fills:
                 filled = kwargs
-            elif grant and place >= len(args):
+            elif grant and position >= len(args):
                 filled = {"credential": grant.value, **kwargs}
             else:
                 filled = target.fill(args, kwargs, grant, timeout)
@@ -223,64 +224,64 @@ def _straight(runner: ServiceRunner) -> Guard:
             try:
                 result = function(*args, **filled)
             except Exception as error:
-                trial = runner.trial(Raised(error), FastPathContext(began, generation, grant))
+                first = runner.result_of(Raised(error), FastPathContext(began, generation, grant))
             else:
                 ended = monotonic()
                 if (
                     result.__class__ in invocation.plain_types
                     and ended - began < slow
-                    and ended < tally.fold_at
+                    and ended < counters.fold_at
                     and gate.generation == generation
                     and not (credentials and credentials.blamed)
                     and not (hooks or bus.everywhere or logged(INFO))
                 ):
                     count(ended - began)
                     return result
-                passage = FastPathContext(began, generation, grant)
-                if runner.settled(target, result, passage):
+                path = FastPathContext(began, generation, grant)
+                if runner.record_success(target, result, path):
                     return result
-                trial = runner.trial(Returned(result), passage)
+                first = runner.result_of(Returned(result), path)
             finally:
                 mark.over = True
                 context.leave(entered)
             try:
                 return runner.recover(
-                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark), trial
+                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark), first
                 )
             finally:
-                del trial  # its error holds this frame: no cycle
+                del first  # its error refers to this frame: no cycle
 
         return guarded
 
     return guard
 
 
-def _astraight(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the other one, and what coroutines need
-    """The straight way through, in a coroutine."""
-    gate, tally, credentials = runner.gate, runner.core.tally, runner.core.credentials
+def _async_guard(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the other one, and what coroutines need
+    """Return the fast path in a coroutine."""
+    gate, counters, credentials = runner.gate, runner.core.counters, runner.core.credentials
     monotonic, slow, endpoint = runner.core.clock.monotonic, runner.slow, runner.options.endpoint
     core, timeout, keyed = runner.core, runner.timeout, runner.keyed
     hooks, logged = runner.core.announcer.hooks, ATTEMPTS.isEnabledFor
-    fleeting = credentials is not None and credentials.fleeting
+    expires = credentials is not None and credentials.expires
 
     def guard(target: CalledFunction, function: Function) -> Function:
-        long_way, fills, place = keyed or target.takes_key, target.fills, target.credential_place
-        count = tally.latencies_of(endpoint or target.endpoint).append
+        needs_loop, fills, position = keyed or target.takes_key, target.fills, target.credential_position
+        count = counters.latencies_of(endpoint or target.endpoint).append
 
         async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912
             grant = credentials.current if credentials else None
             if (
                 not gate.closed
                 or context.current() is not None
-                or long_way
+                or needs_loop
                 or (credentials and not grant)
-                or (fleeting and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
+                or (expires and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
             ):
                 return await runner.arecover(Invocation(runner, target, function, args, kwargs), None)
             generation = gate.generation
             if not fills:
                 filled = kwargs
-            elif grant and place >= len(args):
+            elif grant and position >= len(args):
                 filled = {"credential": grant.value, **kwargs}
             else:
                 filled = target.fill(args, kwargs, grant, timeout)
@@ -294,7 +295,7 @@ def _astraight(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the other
                     result = settle(result, None if target.limits_itself else timeout)
                 result = await result
             except Exception as error:
-                trial = runner.trial(Raised(error), FastPathContext(began, generation, grant))
+                first = runner.result_of(Raised(error), FastPathContext(began, generation, grant))
             except BaseException as error:
                 runner.cancelled(error, target, began)
                 raise
@@ -303,29 +304,29 @@ def _astraight(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the other
                 if (
                     result.__class__ in invocation.plain_types
                     and ended - began < slow
-                    and ended < tally.fold_at
+                    and ended < counters.fold_at
                     and gate.generation == generation
                     and not (credentials and credentials.blamed)
                     and not (hooks or bus.everywhere or logged(INFO))
                 ):
                     count(ended - began)
                     return result
-                passage = FastPathContext(began, generation, grant)
-                if runner.settled(target, result, passage):
+                path = FastPathContext(began, generation, grant)
+                if runner.record_success(target, result, path):
                     return result
-                trial = runner.trial(Returned(result), passage)
+                first = runner.result_of(Returned(result), path)
             finally:
                 mark.over = True
                 try:  # noqa: SIM105  # suppress() would cost half as much as all the rest
                     context.leave(entered)
                 except ValueError:
-                    pass  # the coroutine was closed in another context than it began in
+                    pass  # the coroutine was closed in another context than it started in
             try:
                 return await runner.arecover(
-                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark), trial
+                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark), first
                 )
             finally:
-                del trial
+                del first
 
         return guarded
 

@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 
 # The keywords a service fills in where a function takes them and its caller did not pass them.
 FILLABLE = frozenset({"credential", "timeout", "idempotency_key"})
-# Attributes by which a function says that its signature is not that of its code.
+# Attributes of a function whose signature is not that of its code.
 _SIGNED = frozenset({"__wrapped__", "__signature__"})
 
 
 @dataclass(frozen=True, slots=True)
 class CalledFunction:
-    """What a service knows of a function it calls."""
+    """What a service knows of a function that it calls."""
 
     endpoint: str
     fills: tuple[tuple[str, int], ...] = ()
-    """Keywords to fill in, with their place in the signature."""
+    """Keywords to fill in, with their position in the signature."""
     returns_responses: bool = False
-    """Whether a response that stays bad is handed back (HTTP adapters) or raised as RetriesExhausted (functions)."""
+    """Whether the last failed response is returned (HTTP adapters) or raised as RetriesExhausted (functions)."""
     content: str | None = ""
-    """What tells one request inside an attempt from another; None where that cannot be told, and no key is sent."""
+    """What distinguishes the requests of one attempt; None where that is not known, and no key is sent."""
     limits_itself: bool = False
-    """Whether it keeps to the `timeout` it is given, and says so with an error of its own library."""
+    """Whether it ends at the `timeout` it is given, with an error of its own library."""
     request: str | None = None
     """Of an HTTP adapter, the method and the path, with the ids that the endpoint leaves out."""
     server: str | None = None
     """Of an HTTP adapter, the host, with the port where the URL has one."""
     takes_key: bool = field(init=False)
     """Whether it is given an idempotency key."""
-    credential_place: int = field(init=False)
-    """Where in the signature the credential stands, if it alone is filled in (the case that must be fast); else -1."""
+    credential_position: int = field(init=False)
+    """Position of the credential in the signature, if it alone is filled in (the case that must be fast); else -1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "takes_key", any(name == "idempotency_key" for name, _ in self.fills))
         alone = len(self.fills) == 1 and self.fills[0][0] == "credential"
-        object.__setattr__(self, "credential_place", self.fills[0][1] if alone else -1)
+        object.__setattr__(self, "credential_position", self.fills[0][1] if alone else -1)
 
     def fill(
         self,
@@ -57,7 +57,7 @@ class CalledFunction:
         timeout: float | None,
         key: str | None = None,
     ) -> dict[str, Any]:
-        """The keywords for one attempt; what the caller passed himself stays."""
+        """Return the keywords for one attempt; what the caller passed stays."""
         values = {"credential": grant and grant.value, "timeout": timeout, "idempotency_key": key}
         wanted = (name for name, place in self.fills if place >= len(args))
         return {**{name: values[name] for name in wanted if values[name] is not None}, **kwargs}
@@ -70,7 +70,7 @@ _MOST_KNOWN = 2_000
 
 
 def target_of(function: Callable[..., Any]) -> CalledFunction:
-    """Look at a function; cheap the second time."""
+    """Return what is known of a function; fast the second time."""
     kind = type(function)
     if kind is not FunctionType and kind is not MethodType:
         return _examine(function)
@@ -88,7 +88,7 @@ def target_of(function: Callable[..., Any]) -> CalledFunction:
 def _examine(function: Callable[..., Any]) -> CalledFunction:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some C functions do not tell
+    except (TypeError, ValueError):  # some C functions have no signature
         return CalledFunction(endpoint_of(function))
     given = function.keywords if isinstance(function, functools.partial) else {}
     fills = tuple(
@@ -101,20 +101,20 @@ def _examine(function: Callable[..., Any]) -> CalledFunction:
 
 
 def endpoint_of(function: Callable[..., Any]) -> str:
-    """The name of a function, also behind functools.partial or an object with `__call__`."""
+    """Return the name of a function, also behind functools.partial or an object with `__call__`."""
     bare = innermost(function)
     return getattr(bare, "__qualname__", None) or type(bare).__qualname__
 
 
 def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind functools.partial."""
+    """Return the function behind functools.partial."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
-def refuse_unless_callable(function: object) -> None:
-    """Say what cannot be guarded, and what to do instead."""
+def require_callable(function: object) -> None:
+    """Raise TypeError for what cannot be guarded, with what to do instead."""
     if isinstance(function, classmethod | staticmethod | property):
         raise TypeError(f"put the service below @{type(function).__name__}: it guards the function itself")
     if inspect.iscoroutine(function):
@@ -123,19 +123,19 @@ def refuse_unless_callable(function: object) -> None:
         raise TypeError(f"a service guards a function, not {function!r}")
 
 
-def refuse_generator(function: Callable[..., Any]) -> None:
-    """A generator runs after the call has returned, item by item: there is nothing to repeat by then."""
+def reject_generator(function: Callable[..., Any]) -> None:
+    """Raise TypeError for a generator function: it runs after the call has returned, so that nothing can be retried."""
     bare = innermost(function)
     candidates = (bare, getattr(bare, "__call__", None))  # noqa: B004  # the method itself is examined, not called
-    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in candidates):
+    if any(inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate) for candidate in candidates):
         raise TypeError(
-            f"{endpoint_of(function)} is a generator function: after its first yield it cannot be repeated without "
-            "giving items twice; let the service guard the function that fetches one page, and yield from outside"
+            f"{endpoint_of(function)} is a generator function: after its first yield it cannot be retried without "
+            "yielding items twice; let the service guard the function that fetches one page, and yield from outside"
         )
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it surely gives an awaitable; a False may still turn out otherwise at the call."""
+    """Return whether a call surely returns an awaitable; where False, it may still return one."""
     bare = innermost(function)
     method = getattr(bare, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(method)
@@ -145,13 +145,13 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 MOST_ENDPOINTS = 100
-"""Endpoints of one service that are counted apart."""
+"""Endpoints of one service that are counted separately."""
 OTHER_ENDPOINT = "other"
-"""What all further ones are counted as."""
+"""The name under which all further endpoints are counted."""
 _LONGEST_PATH = 500
 _LONGEST_WORD = 40
 
-# A segment that is an id, as far as one can tell: a number, a UUID, a hash, a date, or a long name with digits in it.
+# A segment that is probably an id: a number, a UUID, a hash, a date, or a long name with digits in it.
 _ID = re.compile(
     r"""(?ix)
     \d[\d.,:_-]*                                                 # 17, 2024-05-01, 12.5
@@ -161,7 +161,7 @@ _ID = re.compile(
     | [^@]+@[^@]+                                                # an address
     """
 )
-# Ids that are shown in log lines. What is longer, a hash or an address may be a secret or belong to a person.
+# Ids that are shown in log lines. What is longer, a hash or an address may be a secret or personal data.
 _SHOWN = re.compile(
     r"""(?ix)
     \d[\d.,:_-]*
@@ -172,7 +172,7 @@ _SHOWN = re.compile(
 )
 _VERSION = re.compile(r"(?i)v\d{1,3}(?:\.\d+)?|\d\.\d")
 _DIGITS = re.compile(r"\d")
-_MIXED = 3  # digits in a word from which on it is taken for an id
+_MIXED = 3  # a segment with this many digits is taken for an id
 
 
 @lru_cache(1_000)  # most programs send many requests to few paths

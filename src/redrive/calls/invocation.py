@@ -14,10 +14,10 @@ from uuid import UUID
 
 from redrive.calls.context import EnclosingAttempt, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.drivers import Invoke, Outcome, Raised, Steps
-from redrive.calls.effects.idempotency import SentKeys, disown, has_acted
+from redrive.calls.effects.idempotency import SentKeys, has_acted, mark_unprotected
 from redrive.calls.effects.in_flight import in_flight, left_in_flight
 from redrive.calls.effects.request import KnownRequest, carry
-from redrive.calls.function import CalledFunction, refuse_generator
+from redrive.calls.function import CalledFunction, reject_generator
 from redrive.calls.retry_loop import AttemptResult, RetryLoop
 from redrive.calls.service_options import MISSING
 from redrive.classify.responses import has_status, is_response
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ResultKind(Enum):
-    """What has to be done with a result."""
+    """The kinds of results, each handled in its own way."""
 
     PLAIN = auto()
     AWAITABLE = auto()
@@ -41,8 +41,8 @@ plain_types: set[type] = {NoneType, bool, int, float, str, bytes, tuple, list, d
 _MOST_TYPES = 2_000
 
 
-def nature_of(value: object) -> ResultKind:
-    """Look at a result; types of plain ones are remembered."""
+def result_kind(value: object) -> ResultKind:
+    """Return the kind of a result; types of plain values are remembered."""
     cls = value.__class__
     if issubclass(cls, GeneratorType | AsyncGeneratorType):
         return ResultKind.GENERATOR
@@ -60,14 +60,14 @@ Function = Callable[..., Any]
 
 
 class AwaitableReturned(BaseException):
-    """A function called synchronously gave an awaitable; no Exception, so that no attempt counts it as a failure."""
+    """A function called synchronously returned an awaitable. No Exception, so that no attempt counts as failed."""
 
     def __init__(self, awaitable: Any) -> None:
         self.awaitable = awaitable
 
 
 class Invocation:
-    """What is attempted, and what all its attempts share: one idempotency key, one beginning."""
+    """What is attempted, and what all its attempts share: one idempotency key, one start."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Invocation:
         self._args = args
         self._kwargs = kwargs
         self._outer = innermost()
-        self._under_way: Any = None
+        self._running: Any = None
         self._attempt = attempt  # the last one
         self._began = runner.core.clock.monotonic() if began is None else began
         self._counted = False
@@ -109,7 +109,7 @@ class Invocation:
         return new_key() if wanted else None
 
     def _derived_key(self, nested: EnclosingAttempt) -> str | None:
-        """The key of what is sent inside an attempt: the same in every attempt that sends the same."""
+        """Return the key of what is sent inside an attempt: the same in every attempt that sends the same."""
         content = self._target.content
         if content == "":  # a function
             if not self._target.takes_key:
@@ -123,15 +123,15 @@ class Invocation:
         return None if content is None else nested.next_key(content)
 
     def steps(self, first: AttemptResult | None) -> Steps:
-        """The flow of this call."""
+        """Return the steps of this call."""
         options, core = self._runner.options, self._runner.core
-        call = RetryLoop(
+        loop = RetryLoop(
             core,
             options.endpoint or self._target.endpoint,
             began=self._began,
             timeout=self._runner.timeout,
             returns_responses=self._target.returns_responses,
-            # What an HTTP adapter is given as a key it sends; a function may do with it what it likes.
+            # An HTTP adapter sends the key; a function may do with it what it likes.
             idempotent=core.idempotent is True or (self._target.returns_responses and self._key is not None),
             counted=self._counted,
             request=self._target.request,
@@ -141,10 +141,10 @@ class Invocation:
             beside=self._beside,
         )
         self._counted = True
-        return call.run(first)
+        return loop.run(first)
 
     def attempt(self, step: Invoke | None) -> Any:
-        """Call the function once; without a step, as part of an attempt of the same service around us."""
+        """Call the function once; without a step, as part of an enclosing attempt of the same service."""
         mark = self._mark(step)
         entered = inside.set(mark)
         try:
@@ -160,12 +160,12 @@ class Invocation:
         return result
 
     async def aattempt(self, step: Invoke | None) -> Any:
-        """The same in a coroutine, with the attempt's time enforced."""
+        """Do the same in a coroutine, with the attempt's timeout enforced."""
         mark = self._mark(step)
         entered = inside.set(mark)
         try:
-            under_way, self._under_way = self._under_way, None
-            result = under_way if under_way is not None else self._function(*self._args, **self._filled(mark, step))
+            running, self._running = self._running, None
+            result = running if running is not None else self._function(*self._args, **self._filled(mark, step))
             timeout = self._runner.timeout if step is None else step.timeout
             result = await settle(result, None if self._target.limits_itself else timeout)
         except BaseException as error:
@@ -173,30 +173,30 @@ class Invocation:
             raise
         finally:
             mark.over = True
-            with suppress(ValueError):  # the coroutine was closed in another context than it began in
+            with suppress(ValueError):  # the coroutine was closed in another context than it started in
                 inside.reset(entered)
         self._note_end(mark, result)
-        self.refuse_generator(result)
+        self.reject_generator(result)
         return result
 
     def expect_value(self, result: Any) -> None:
-        """Make sure that a result is no promise of one."""
-        if self.nested is None and nature_of(result) is ResultKind.AWAITABLE:
+        """Raise AwaitableReturned where a result is still to be awaited."""
+        if self.nested is None and result_kind(result) is ResultKind.AWAITABLE:
             raise AwaitableReturned(result)
-        self.refuse_generator(result)
+        self.reject_generator(result)
 
-    def refuse_generator(self, result: Any) -> None:
-        """A generator that the function made is its result; one that it is cannot be guarded."""
-        if nature_of(result) is ResultKind.GENERATOR:
-            refuse_generator(self._function)
+    def reject_generator(self, result: Any) -> None:
+        """Raise TypeError for a generator function; a generator that a plain function returns is its result."""
+        if result_kind(result) is ResultKind.GENERATOR:
+            reject_generator(self._function)
 
     def taking_over(self, awaitable: Any) -> Invocation:
-        """The same job with its first attempt already under way."""
-        self._under_way = awaitable
+        """Return the same call with its first attempt already running."""
+        self._running = awaitable
         return self
 
     def fall_back(self, error: Exception) -> Any:
-        """The user's substitute: a value, or a function of the same arguments (and `error`, where it takes that)."""
+        """Return the user's substitute: a value, or what a function of the same arguments (and `error`) returns."""
         fallback = self._runner.options.fallback
         if not callable(fallback):
             return fallback
@@ -204,18 +204,18 @@ class Invocation:
             return fallback(*self._args, **self._kwargs, error=error)
         return fallback(*self._args, **self._kwargs)
 
-    def is_kept(self, outcome: Outcome) -> bool:
-        """Whether what the call came to is to become a dead letter."""
+    def should_store(self, outcome: Outcome) -> bool:
+        """Return whether the call becomes a dead letter."""
         letters = self._runner.core.letters
-        return letters is not None and self._runner.options.keeps_letters and letters.wants(outcome)
+        return letters is not None and self._runner.options.keeps_letters and letters.is_failure(outcome)
 
-    def keep(self, outcome: Outcome) -> None:
-        """Make a dead letter of the call."""
+    def store_letter(self, outcome: Outcome) -> None:
+        """Store a dead letter of the call."""
         letters = self._runner.core.letters
         assert letters is not None
         chosen = self._runner.options.idempotency_key
         made = self._key if chosen is None else None
-        letters.keep(self._target, self._args, self._kwargs, outcome, key=chosen, generated_key=made)
+        letters.store(self._target, self._args, self._kwargs, outcome, key=chosen, generated_key=made)
 
     def _mark(self, step: Invoke | None) -> EnclosingAttempt:
         grant = step.grant if step is not None else self.nested.grant if self.nested is not None else None
@@ -224,32 +224,32 @@ class Invocation:
         if self._keys is None:
             return mark
         if self.nested is None:
-            if self._under_way is None:
+            if self._running is None:
                 self._keys.begin()
         elif self._key is not None and not self._target.returns_responses:  # adapters know what they send
             mark.send(self._key, self._target.endpoint)
         return mark
 
     def _beside(self) -> list[Any]:
-        """The requests that the last attempt has left under way."""
+        """Return the requests that the last attempt has left in flight."""
         return [] if self._attempt is None else left_in_flight(self._attempt)
 
-    def disown(self, outcome: Outcome) -> None:
-        """Let outer calls know that the keys made for this one protect nothing there: the next time has others."""
+    def mark_unprotected(self, outcome: Outcome) -> None:
+        """Mark the keys made for this call as unprotected for outer calls: their next attempt has other keys."""
         made = self._key if self._runner.options.idempotency_key is None else None
         if made is not None and isinstance(outcome, Raised) and not self._target.returns_responses:
-            disown(outcome.error, made, self._keys)
+            mark_unprotected(outcome.error, made, self._keys)
 
     def _note_end(self, mark: EnclosingAttempt, ended: Any) -> None:
-        """Note what became of a request that was sent inside an attempt of the same service."""
+        """Note the outcome of a request that was sent inside an attempt of the same service."""
         if self.nested is None:
             return
         if self._keys is None or mark.sent is None:
             if isinstance(ended, Exception):
-                self.disown(Raised(ended))
+                self.mark_unprotected(Raised(ended))
             return
-        acted = None if nature_of(ended) is ResultKind.AWAITABLE else has_acted(ended)
-        # A function may have sent more than the request that was turned away.
+        acted = None if result_kind(ended) is ResultKind.AWAITABLE else has_acted(ended)
+        # A function may have sent more than the request that the server did not act on.
         self._keys.ended(mark.sent, acted=acted, give_back=self._target.returns_responses and not self.nested.over)
 
     def _filled(self, mark: EnclosingAttempt, step: Invoke | None) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class Invocation:
 
 
 async def settle(result: Any, timeout: float | None) -> Any:
-    """Await what an attempt gave, for at most `timeout` seconds; a plain value passes."""
+    """Await the result of an attempt, for at most `timeout` seconds; return a plain value as it is."""
     if not inspect.isawaitable(result):
         return result
     if timeout is None:
@@ -279,7 +279,7 @@ async def settle(result: Any, timeout: float | None) -> Any:
 
 
 def plain(value: object) -> bool:
-    """Whether equal values surely look alike in text."""
+    """Return whether equal values surely have equal texts."""
     if isinstance(value, list | tuple):
         return all(map(plain, value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Parts of a service's core, and how a core is sent to another process: as the options that make one like it.
+"""Pickling: the parts of a service's core, and how a core is sent to another process (as the options that make it).
 
 cloudpickle, which Ray, Dask, Spark and joblib use, takes a decorated function apart down to the objects that its
 closure refers to. Each of these is pickled as an attribute of its core, so that they belong together where it is
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
     from redrive.calls.core import ServiceCore
 
 
-class Part:
-    """Something that belongs to one core; `place` is the attribute path at which the core has it."""
+class CorePart:
+    """An object that belongs to one core; `path` is the attribute path by which it is reached from the core."""
 
-    place: str
+    path: str
     owner: weakref.ref[ServiceCore] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         core = None if self.owner is None else self.owner()
         if core is None:
             raise TypeError(f"cannot pickle a {type(self).__name__} whose service is gone")
-        return _part_of, (core, self.place)
+        return _part_of, (core, self.path)
 
 
-def _part_of(core: ServiceCore, place: str) -> Any:
-    return operator.attrgetter(place)(core)
+def _part_of(core: ServiceCore, path: str) -> Any:
+    return operator.attrgetter(path)(core)
 
 
-class Latencies(list[float], Part):
+class Latencies(list[float], CorePart):
     """Seconds that successful calls took and that are not counted yet."""
 
-    place = "tally.latencies"
+    path = "counters.latencies"
     endpoint: str | None = None
-    """Of which endpoint; None where endpoints are not counted apart."""
+    """The endpoint; None where endpoints are not counted separately."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         core = None if self.owner is None else self.owner()
         if core is None or self.endpoint is None:
-            return Part.__reduce__(self)
+            return CorePart.__reduce__(self)
         return _latencies_of, (core, self.endpoint)
 
 
 def _latencies_of(core: ServiceCore, endpoint: str) -> Latencies:
-    return core.tally.latencies_of(endpoint)
+    return core.counters.latencies_of(endpoint)
 
 
 # The cores of this process that were pickled here, and those that came from elsewhere, by their token. The latter are
@@ -65,7 +65,7 @@ def sent(token: str, core: ServiceCore) -> None:
 
 
 def received(token: str, make: Callable[..., ServiceCore], options: dict[str, Any]) -> ServiceCore:
-    """The core of that token in this process, made by its options where there is none."""
+    """Return the core of that token in this process, made by its options where there is none."""
     core = _sent.get(token) or _received.pop(token, None)
     if core is None:
         core = make(options)

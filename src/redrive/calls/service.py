@@ -22,8 +22,8 @@ from redrive.calls.function import (
     CalledFunction,
     endpoint_of,
     is_async,
-    refuse_generator,
-    refuse_unless_callable,
+    reject_generator,
+    require_callable,
     target_of,
 )
 from redrive.calls.metrics.counters import CallCounters, CallStats
@@ -33,7 +33,7 @@ from redrive.calls.service_options import (
     ServiceOptions,
     check_letters,
     check_types,
-    refuse_mistaken,
+    reject_mistaken,
     warn_of_early_circuit,
 )
 from redrive.classify.classifier import Classifier
@@ -55,7 +55,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# Known by their identity from options that somebody has set.
+# The defaults, distinguished by identity from equal options that the user has set.
 _RETRY, _BREAKER = Retry(), Breaker()
 
 
@@ -67,23 +67,23 @@ class Service:
     retry         attempts and waits; None for a single attempt
     breaker       when to stop calling; None for never. By default after five failures, or as many as `retry` makes
     breaker_per   "service", or "endpoint": each function, and each route of an HTTP client, has a circuit of its own,
-                  which other processes are not told of
-    budget        the share of repeats; None for no limit
+                  which is not shared with other processes
+    budget        the share of retries; None for no limit
     credentials   a KeyPool or a Token; a function that takes the keyword `credential` is given the one in use
     classifier    rules beyond the built-in table
     timeout       seconds of one attempt, or a Timeout with those of its phases: enforced by the HTTP adapters and for
                   async functions, and given to a sync function that takes the keyword `timeout`; where the caller sets
                   a limit, too, the shorter one holds
-    idempotent    False: a POST or PATCH is not repeated once it may have reached the server, unless it carries an
+    idempotent    False: a POST or PATCH is not retried once it may have reached the server, unless it carries an
                   Idempotency-Key, nor is a commit or mail that may have taken effect; "key": the HTTP adapters send one
-                  per logical call; True: everything may be repeated
-    fallback      a value, or a function of the same arguments, for when the circuit is open or retries are spent;
+                  per logical call; True: everything may be retried
+    fallback      a value, or a function of the same arguments, for when the circuit is open or retries are exhausted;
                   HTTP adapters and `attempts()` have no use for it
     on_event      called with every event of this service
     round_trip    seconds a call usually takes: policies are checked against it
     sla           seconds the whole call may take: policies are checked against it
-    store         share the circuit and used-up keys with all processes that name the same store and service, and keep
-                  there what the service did by the quarter of an hour
+    store         share the circuit and exhausted keys with all processes that name the same store and service, and
+                  keep there the metrics of the service by quarter of an hour
     dead_letters  the store in which a call that fails for good, or exhausts its retries, becomes a dead letter with its
                   arguments; blocks of `attempts()` have none, and do not
     pipeline      the name that its letters are filed under; by default the service's
@@ -114,7 +114,7 @@ class Service:
         random: Random | None = None,
         **mistaken: Never,
     ) -> None:
-        refuse_mistaken(mistaken)
+        reject_mistaken(mistaken)
         check_types(
             name,
             idempotent,
@@ -156,25 +156,25 @@ class Service:
             "random": random,
         }
         self.name = name
-        self.retry = retry or _once(total)
+        self.retry = retry or _single_attempt(total)
         self.breaker = breaker
         self.budget = budget
         for concern in self.retry.concerns(timeout=total, round_trip=round_trip, sla=sla):
             option_checks.warn(f"service {name!r}: {concern}")
         clock = SystemClock() if clock is None else clock
-        # The module's own generator: it is seeded anew after a fork, so that workers do not wait in step.
+        # The module's own generator: it is reseeded after a fork, so that workers do not wait in step.
         random = chance if random is None else random
         announcer = EventBus(on_event)
-        told = announcer.event
+        announce = announcer.event
         pool = KeyPool([credentials]) if isinstance(credentials, Token) else credentials
-        opened = None if breaker is None else circuits_of(breaker, clock=clock, random=random, announce=told)
+        make_circuit = None if breaker is None else circuits_of(breaker, clock=clock, random=random, announce=announce)
         core = ServiceCore(
             name=name,
             retry=self.retry,
             classifier=classifier or Classifier(),
-            circuit=opened(name) if opened is not None and breaker_per == "service" else None,
+            circuit=make_circuit(name) if make_circuit is not None and breaker_per == "service" else None,
             ledger=BudgetLedger(budget) if budget else None,
-            credentials=Credentials(pool, name, clock, told) if pool else None,
+            credentials=Credentials(pool, name, clock, announce) if pool else None,
             announcer=announcer,
             clock=clock,
             random=random,
@@ -186,8 +186,8 @@ class Service:
             discards=on_discard == "none",
         )
         self._letters_pipeline = pipeline or name
-        if opened is not None and breaker_per == "endpoint":
-            core.circuits = EndpointCircuits(core, opened)
+        if make_circuit is not None and breaker_per == "endpoint":
+            core.circuits = EndpointCircuits(core, make_circuit)
         self._use(core, ServiceOptions(timeout=total, limits=limits, fallback=fallback))
         if store is not None:
             from redrive.calls import shared_state
@@ -201,11 +201,11 @@ class Service:
         self.core = core
         self.options = options
         self._runner = ServiceRunner(core, options)
-        self._last = self._alast = _Last(_Last, _Last)
+        self._last = self._alast = _LastCall(_LastCall, _LastCall)
         self._seen: tuple[weakref.ref[Any], CalledFunction] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the policy; where it is unpickled, the service begins with a closed circuit and empty counts."""
+        """Pickle the policy; where it is unpickled, the service starts with a closed circuit and empty counts."""
         return _view_of, (self.core, self.options)
 
     def __copy__(self) -> Service:
@@ -214,7 +214,7 @@ class Service:
         return view
 
     def __repr__(self) -> str:
-        # A service gives its last attempt no more than what is left of the call's time.
+        # The last attempt of a call ends with the time of the call.
         worst = min(self.retry.worst_case(timeout=self.options.timeout), self.retry.within)
         limit = f"waits of at most {worst:.1f} s" if self.options.timeout is None else f"at worst {worst:.1f} s"
         return f"<Service {self.name!r}: {self.retry.attempts} attempts, {limit}, circuit {self.circuit}>"
@@ -252,10 +252,10 @@ class Service:
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, `def` or `async def`."""
-        refuse_unless_callable(function)
+        require_callable(function)
         if isinstance(function, type):
             raise TypeError(f"a service guards a function, not the class {function.__name__}; decorate its methods")
-        refuse_generator(function)
+        reject_generator(function)
         target = target_of(function)
         self._warn_of_timeout(target, function)
         runner = self._runner.at(target.endpoint)
@@ -269,15 +269,15 @@ class Service:
         function  what is called; the other arguments are its own
         """
         last = self._last
-        if last.function is function:  # a loop calls the same function again and again
+        if last.function is function:  # a loop calls the same function many times
             guarded = last.guarded
         else:
-            refuse_unless_callable(function)
+            require_callable(function)
             target = self._target_of(function)
             self._warn_of_timeout(target, function)
             guarded = self._runner.at(target.endpoint).guard(target, function)
             if _holds_nothing(function):
-                self._last = _Last(function, guarded)
+                self._last = _LastCall(function, guarded)
         result: R = guarded(*args, **kwargs)
         return result
 
@@ -290,16 +290,16 @@ class Service:
         if last.function is function:
             guarded = last.guarded
         else:
-            refuse_unless_callable(function)
+            require_callable(function)
             target = self._target_of(function)
             guarded = self._runner.at(target.endpoint).aguard(target, function)
             if _holds_nothing(function):
-                self._alast = _Last(function, guarded)
+                self._alast = _LastCall(function, guarded)
         coroutine: Coroutine[Any, Any, R] = guarded(*args, **kwargs)
         return coroutine
 
     def _warn_of_timeout(self, target: CalledFunction, function: Callable[..., Any]) -> None:
-        """Say once that a thread cannot be ended from outside, where a function is not given its timeout."""
+        """Warn once where a function does not take its timeout: a thread cannot be ended from outside."""
         if self._runner.timeout is None or self.core.warned:
             return
         if any(name == "timeout" for name, _ in target.fills) or is_async(function):
@@ -314,14 +314,14 @@ class Service:
         )
 
     def _target_of(self, function: Callable[..., Any]) -> CalledFunction:
-        """Look at a function; one that comes again, and is not a plain one, is known by a reference that is weak."""
+        """Return what is known of a function; the last one that is not plain is cached by a weak reference."""
         if isinstance(function, FunctionType | MethodType):
             return target_of(function)
         seen = self._seen
         if seen is not None and seen[0]() is function:
             return seen[1]
         target = target_of(function)
-        with suppress(TypeError):  # its class has no place for weak references
+        with suppress(TypeError):  # its class takes no weak references
             self._seen = weakref.ref(function), target
         return target
 
@@ -352,22 +352,24 @@ class Service:
 
         function  the function that the letters are calls of
         """
-        refuse_unless_callable(function)
+        require_callable(function)
         view = copy.copy(self)
-        # A fallback's answer is no call: the letter would be closed for nothing.
+        # A fallback's value is no call: the letter would be closed without one.
         view._use(self.core, replace(self.options, keeps_letters=False, fallback=MISSING))
-        inner = getattr(function, "__wrapped__", function)  # what this service has decorated is guarded by the view
+        inner = getattr(
+            function, "__wrapped__", function
+        )  # a function that this service has decorated is guarded by the view
         return CallTarget(view, inner, self._letters_pipeline)
 
     @property
     def circuit(self) -> CircuitState:
-        """Where the breaker stands; where each endpoint has one, the worst of them."""
+        """The state of the circuit; where each endpoint has one, the worst of them."""
         if self.core.circuits is not None:
             return self.core.circuits.state
         return CircuitState.CLOSED if self.core.circuit is None else self.core.circuit.state
 
     def reset(self) -> None:
-        """Close the circuit and end the pauses of keys by hand, after the cause was fixed."""
+        """Close the circuit and end the pauses of keys, after the cause was fixed."""
         for circuit in (self.core.circuit, self.core.circuits):
             if circuit is not None:
                 circuit.reset()
@@ -375,11 +377,11 @@ class Service:
             self.core.credentials.resume()
 
     def stats(self) -> CallStats:
-        """Calls, attempts, successes, failures by outcome, repeats, fallbacks since the program began."""
-        return self.core.tally.stats()
+        """Return calls, attempts, successes, failures by outcome, retries and fallbacks since the program began."""
+        return self.core.counters.stats()
 
 
-def _once(timeout: float | None) -> Retry:
+def _single_attempt(timeout: float | None) -> Retry:
     once = Retry(attempts=1)
     return once if timeout is None or timeout <= once.within else replace(once, within=timeout)
 
@@ -397,7 +399,7 @@ def _view_of(core: ServiceCore, options: ServiceOptions) -> Service:
     return view
 
 
-class _Last(NamedTuple):
+class _LastCall(NamedTuple):
     """The function that was last called, and its guard."""
 
     function: Any
@@ -405,7 +407,7 @@ class _Last(NamedTuple):
 
 
 def _holds_nothing(function: object) -> bool:
-    """Whether a function may be kept for the next call: what a closure or a default refers to may be large."""
+    """Return whether a function may be cached for the next call: a closure or a default may refer to large objects."""
     return (
         type(function) is FunctionType
         and function.__closure__ is None
@@ -415,7 +417,7 @@ def _holds_nothing(function: object) -> bool:
 
 
 def _slice(breaker: Breaker | None, budget: RetryBudget | None) -> float:
-    """How often successes must be counted for the shortest window in use to be exact to a slice of its own."""
+    """Return how often successes must be counted so that the shortest window is exact to one of its slices."""
     spans = [options.window for options in (breaker, budget) if options is not None]
     return min([CallCounters.SLICE, *(span / RollingWindow.SLICES for span in spans)])
 
@@ -433,7 +435,7 @@ def retry(
     classifier: Classifier | None = None,
     **options: Unpack[RetryOptions],
 ) -> Callable[..., Any]:
-    """Repeat a function where its error can heal; the options are those of `Retry`.
+    """Retry a function after transient errors; the options are those of `Retry`.
 
     Each decorated function is a service of its own, without breaker or budget: use a `Service` where several
     functions call the same system.

@@ -1,4 +1,4 @@
-"""What the options of a service must be, and warnings of those that do not fit each other."""
+"""The options of a service: what they must be, and warnings of those that do not fit each other."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from redrive.policy.retry import Retry, RetryBudget, Timeout
 Idempotent = bool | Literal["key"]
 
 
-class _Missing:
-    """Tells "no fallback" from "fall back to None"."""
+class _NoFallback:
+    """Distinguishes "no fallback" from "fall back to None"."""
 
     def __reduce__(self) -> str:
         return "MISSING"
 
 
-MISSING: Final = _Missing()
+MISSING: Final = _NoFallback()
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """What may differ between the views of one service."""
+    """The options that may differ between the views of one service."""
 
     timeout: float | None = None
-    """Seconds of one attempt in all."""
+    """Seconds of one whole attempt."""
     limits: Timeout | None = None
-    """The same, and the limits of its phases."""
+    """The same with the limits of its phases."""
     endpoint: str | None = None
     idempotency_key: str | None = None
     fallback: Any = MISSING
     keeps_letters: bool = True
-    """Whether calls that fail become dead letters, where the service has a place for them."""
+    """Whether calls that fail become dead letters, where the service has a store for them."""
 
 
 _LONGEST_NAME = 200
@@ -71,10 +71,10 @@ _SPELLED = {
     "endpoint": "service.with_options(endpoint=…)",
     "idempotency_key": "service.with_options(idempotency_key=…)",
 }
-"""What others call an option of a service, and its name here."""
+"""What other libraries call an option of a service, and its name here."""
 
 
-def refuse_mistaken(options: Mapping[str, object]) -> None:
+def reject_mistaken(options: Mapping[str, object]) -> None:
     """Raise TypeError for options that a service does not have, with those that may be meant."""
     for name in options:
         meant = f": write {_SPELLED[name]}" if name in _SPELLED else ""

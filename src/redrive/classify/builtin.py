@@ -178,7 +178,7 @@ def _by_attributes(error: BaseException, now: datetime) -> BuiltinVerdict | None
             Verdict(Kind.RATE_LIMITED, reason, rule, requested.seconds, error_detail(error)), "origin"
         )
     if flag := next((name for name in _RETRY_FLAGS if attribute(error, name) is True), None):
-        reason = f"{type(error).__name__} says that it can be retried"
+        reason = f"{type(error).__name__} states that it can be retried"
         return BuiltinVerdict(
             Verdict(Kind.TRANSIENT, reason, f"attribute.{flag}", detail=error_detail(error)), "origin"
         )

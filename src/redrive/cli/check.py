@@ -122,12 +122,12 @@ def _targets(targets: Sequence[str]) -> Iterator[CheckResult]:
     """Check that each target can be imported, and the policies of the services in its module."""
     from redrive.cli.run import found_target
     from redrive.cli.targets import is_flow, load_target
-    from redrive.explain.dry_call import Policy
+    from redrive.explain.dry_call import ServicePolicy
 
     for target in targets:
         try:
             found = load_target(target)
-            policy = Policy.of(found)
+            policy = ServicePolicy.of(found)
             if policy is None:
                 found = found_target(target)
         except RedriveError as error:
@@ -140,7 +140,7 @@ def _targets(targets: Sequence[str]) -> Iterator[CheckResult]:
         kind = "flow" if is_flow(found) else "pipeline"
         yield CheckResult(check="target", name=target, detail=f"{kind} {found.name}")
         for service in _services_beside(target):
-            yield _policy(Policy.of(service))
+            yield _policy(ServicePolicy.of(service))
 
 
 def _services_beside(target: str) -> list[Any]:

@@ -28,8 +28,8 @@ from redrive.policy.retry import BudgetLedger, Retry, RetryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What stands between a program and one system it calls."""
+class ServicePolicy:
+    """The policies between a program and one system that it calls."""
 
     name: str
     retry: Retry
@@ -40,11 +40,11 @@ class Policy:
     timeout: float | None = None
     idempotent: Idempotent = False
     is_part: bool = False
-    """Whether only the part that gave it its name was asked about; the rest is the default, or nothing."""
+    """Whether only one part, which gave it its name, is explained; the rest is the default, or nothing."""
 
     @classmethod
-    def of(cls, found: Any) -> Policy | None:
-        """The policy that an object is, or is made of; None for anything else."""
+    def of(cls, found: Any) -> ServicePolicy | None:
+        """Return the policy that an object is, or belongs to; None for anything else."""
         if isinstance(found, Service):
             return cls._of_service(found)
         if isinstance(found, Retry):
@@ -61,7 +61,7 @@ class Policy:
         return None
 
     @classmethod
-    def _of_service(cls, service: Service) -> Policy:
+    def _of_service(cls, service: Service) -> ServicePolicy:
         core = service.core
         return cls(
             name=service.name,
@@ -75,16 +75,16 @@ class Policy:
         )
 
 
-DEFAULT = Policy._of_service(Service("a service"))
-"""What a service has where nothing else is said."""
+DEFAULT = ServicePolicy._of_service(Service("a service"))
+"""The policies that a service has by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryCall:
-    """How such a call goes."""
+    """The result of a dry call."""
 
     attempts: int
-    """The most that there can be."""
+    """Maximum number of attempts."""
     ends: str
     """Why there is no further attempt."""
     advice: str
@@ -93,41 +93,41 @@ class DryCall:
     opened: bool
     """Whether this one call opens a circuit that was closed and had nothing to count."""
     refreshed: int
-    """How often a token is fetched anew."""
+    """How often a token is refreshed."""
     keys: int
     """How many keys are used."""
 
 
-def rehearse(policy: Policy, failure: object, *, inside: float = 0.0) -> DryCall:
-    """Let a call fail in this way for as long as the policy goes on; each attempt takes `inside` seconds.
+def run_dry_call(policy: ServicePolicy, failure: object, *, inside: float = 0.0) -> DryCall:
+    """Let a call fail in this way until the policy stops; each attempt takes `inside` seconds.
 
-    Chance makes the waits, and those decide what still fits into the call's time. The call is let fail with chance in
-    the middle, at its lowest and at its highest; the answer is about the most attempts that there can be.
+    The waits are random, and decide how many attempts fit into the call's time. So the call is made with the random
+    numbers in the middle, at their lowest and at their highest; the result is the one with the most attempts.
     """
-    usual = _rehearse(policy, failure, inside, At(0.5))
+    usual = _run_dry_call(policy, failure, inside, At(0.5))
     if usual.attempts >= policy.retry.attempts:
         return usual
-    extremes = [_rehearse(policy, failure, inside, At(share)) for share in (0.0, 1.0)]
-    most = max(usual, *extremes, key=lambda one: one.attempts)
+    extremes = [_run_dry_call(policy, failure, inside, At(share)) for share in (0.0, 1.0)]
+    most = max(usual, *extremes, key=lambda call: call.attempts)
     return most if most is usual else replace(most, ends=f"{most.ends}, or {usual.ends}")
 
 
-def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> DryCall:
-    clock, news, faults = _Clock(), _EventCollector(), _Faults()
+def _run_dry_call(policy: ServicePolicy, failure: object, inside: float, chance: At) -> DryCall:
+    clock, news, faults = _Clock(), _EventCollector(), _FaultCounter()
     core = _core(policy, clock, chance, news)
-    core.tally.recorder = faults
-    call = RetryLoop(
+    core.counters.recorder = faults
+    loop = RetryLoop(
         core,
         policy.name,
         began=clock.monotonic(),
         timeout=policy.timeout,
-        returns_responses=True,  # as an HTTP adapter has it: nothing stands before the answer itself
+        returns_responses=True,  # as for an HTTP adapter: the response itself is the result
         idempotent=policy.idempotent is not False,
         has_fallback=False,
     )
     outcome = Raised(failure) if isinstance(failure, Exception) else Returned(failure)
     with _untouched(failure):
-        _perform(call, outcome, clock, inside)
+        _perform(loop, outcome, clock, inside)
     failed = news.failure
     grants = {attempt.key_id for attempt in failed.attempts if attempt.key_id is not None}
     return DryCall(
@@ -135,25 +135,25 @@ def _rehearse(policy: Policy, failure: object, inside: float, chance: At) -> Dry
         ends=failed.why,
         advice=failed.advice,
         faults=faults.counted,
-        opened=any(isinstance(one, BreakerChanged) and one.after == CircuitState.OPEN for one in news.events),
-        refreshed=max(0, sum(isinstance(one, TokenRefreshed) for one in news.events) - _tokens(policy.keys)),
+        opened=any(isinstance(event, BreakerChanged) and event.after == CircuitState.OPEN for event in news.events),
+        refreshed=max(0, sum(isinstance(event, TokenRefreshed) for event in news.events) - _tokens(policy.keys)),
         keys=len(grants),
     )
 
 
-def _core(policy: Policy, clock: _Clock, random: At, news: _EventCollector) -> ServiceCore:
-    """A service of the same policies that has not seen anything yet."""
-    name, told = policy.name, news.event
+def _core(policy: ServicePolicy, clock: _Clock, random: At, news: _EventCollector) -> ServiceCore:
+    """Return the core of a new service with the same policies."""
+    name, announce = policy.name, news.event
     pool = None if policy.keys is None else _pool(policy.keys)
     return ServiceCore(
         name=name,
         retry=policy.retry,
         classifier=policy.classifier,
-        circuit=Circuit(policy.breaker, service=name, clock=clock, random=random, announce=told)
+        circuit=Circuit(policy.breaker, service=name, clock=clock, random=random, announce=announce)
         if policy.breaker
         else None,
         ledger=BudgetLedger(policy.budget) if policy.budget else None,
-        credentials=Credentials(pool, name, clock, told) if pool else None,
+        credentials=Credentials(pool, name, clock, announce) if pool else None,
         announcer=news,
         clock=clock,
         random=random,
@@ -163,25 +163,25 @@ def _core(policy: Policy, clock: _Clock, random: At, news: _EventCollector) -> S
 
 
 def _pool(keys: KeyPool) -> KeyPool:
-    """As many keys and tokens, none of them the real one."""
+    """Return as many keys and tokens, none of them the real one."""
     made = [
-        Token(_fetching(place)) if isinstance(key, Token) else f"rehearsed-key-{place:04}"
+        Token(_fetching(place)) if isinstance(key, Token) else f"dry-run-key-{place:04}"
         for place, key in enumerate(keys.keys)
     ]
     return KeyPool(made, resets=keys.resets)
 
 
 def _fetching(place: int) -> Any:
-    return lambda: f"rehearsed-token-{place:04}"
+    return lambda: f"dry-run-token-{place:04}"
 
 
 def _tokens(keys: KeyPool | None) -> int:
-    """Tokens that are fetched because they are used for the first time."""
+    """Return the number of tokens that are fetched because they are used for the first time."""
     return 1 if keys is not None and isinstance(keys.keys[0], Token) else 0
 
 
-def _perform(call: RetryLoop, outcome: Raised | Returned, clock: _Clock, inside: float) -> None:
-    steps, reply = call.run(None), None
+def _perform(loop: RetryLoop, outcome: Raised | Returned, clock: _Clock, inside: float) -> None:
+    steps, reply = loop.run(None), None
     while True:
         try:
             step = steps.send(reply)
@@ -194,12 +194,12 @@ def _perform(call: RetryLoop, outcome: Raised | Returned, clock: _Clock, inside:
         elif isinstance(step, Wait):
             clock.seconds += step.seconds
         elif isinstance(step, Refresh):
-            step.keeper.refresh(step.seen, step.patience)
+            step.keeper.refresh(step.seen, step.timeout)
 
 
 @contextmanager
 def _untouched(failure: object) -> Iterator[None]:
-    """A call leaves its story on what it hands on; the next one would take it for another service's."""
+    """Restore the attributes of the failure: a call attaches its failure, which the next call would find there."""
     own: dict[str, Any] = getattr(failure, "__dict__", {})
     before = dict(own)
     try:
@@ -210,7 +210,7 @@ def _untouched(failure: object) -> Iterator[None]:
 
 
 class _Clock:
-    """Time that passes where it is told to."""
+    """A clock that only sleeping moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -230,7 +230,7 @@ class _Clock:
 
 
 class _EventCollector(EventBus):
-    """Keeps what would be announced to itself."""
+    """Collects the events that would be published."""
 
     __slots__ = ("events",)
 
@@ -246,23 +246,23 @@ class _EventCollector(EventBus):
 
     @property
     def failure(self) -> Failure:
-        return next(one.failure for one in self.events if isinstance(one, CallFailed))
+        return next(event.failure for event in self.events if isinstance(event, CallFailed))
 
 
 @dataclass(slots=True)
-class _Faults:
-    """Counts what is laid at the service's door."""
+class _FaultCounter:
+    """Counts the attempts for whose failure the service is to blame."""
 
     counted: int = field(default=0)
 
     def succeeded(self, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]]) -> float:
         return 1.0
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
+    def attempted(self, outcome: str, seconds: float, *, retry: bool, fault: bool, endpoint: str) -> None:
         self.counted += fault
 
-    def refused(self, outcome: str, *, endpoint: str) -> None:
-        """Nothing was sent, and nobody is to blame."""
+    def rejected(self, outcome: str, *, endpoint: str) -> None:
+        """Ignore a call of which nothing was sent."""
 
     def ended(self, *how: str, endpoint: str) -> None:
-        """How the call ended is known otherwise."""
+        """Ignore the end of the call, which its outcome shows."""

@@ -1,7 +1,7 @@
-"""Exception classes by the names that people and tracebacks give them.
+"""Exception classes by the names that users and tracebacks give them.
 
 Only the standard library and the libraries that the table of verdicts knows are imported for it: a name in a traceback
-must not make anybody's module run.
+must not execute a module of the user.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _PLACES = (
 
 
 def is_name(text: str) -> bool:
-    """Whether it can be the name of a class: `ReadTimeout`, `httpx.ReadTimeout`, `jobs.make.<locals>.Broken`."""
+    """Return whether a text can be the name of a class: `httpx.ReadTimeout`, `jobs.make.<locals>.Broken`."""
     parts = text.replace(".<locals>.", ".").split(".")
     return all(part.isidentifier() for part in parts)
 
 
 def builtin(name: str) -> type[BaseException] | None:
-    """The exception of that name that needs no import."""
+    """Return the built-in exception of that name."""
     return _as_exception(getattr(builtins, name, None))
 
 
 def known_as(name: str) -> list[str]:
-    """The names of the table, `library.Class`, that a name can stand for."""
+    """Return the names of the table, `library.Class`, that a name can mean."""
     library, _, rest = name.partition(".")
     bare = rest.rpartition(".")[2] or library
     if rest and name in TYPES:  # also a class inside a class: imaplib.IMAP4.abort
@@ -48,7 +48,7 @@ def known_as(name: str) -> list[str]:
 
 
 def find_class(name: str) -> type[BaseException] | None:
-    """The class with a dotted name, `httpx.ReadTimeout`, `json.decoder.JSONDecodeError`; None where it is not here."""
+    """Return the class with a dotted name, such as `json.decoder.JSONDecodeError`; None where it is not installed."""
     if found := builtin(name.removeprefix("builtins.")):
         return found
     module, _, bare = name.rpartition(".")
@@ -67,7 +67,7 @@ def find_class(name: str) -> type[BaseException] | None:
 
 
 def path_of(cls: type[BaseException]) -> str:
-    """The class as a program writes it: by the shortest way that leads there."""
+    """Return the shortest dotted name by which a program can import the class."""
     home = cls.__module__.removeprefix("redrive_target_")  # how the command line loads a file
     if home in ("builtins", "__main__"):
         return cls.__qualname__
@@ -78,7 +78,7 @@ def path_of(cls: type[BaseException]) -> str:
 
 
 def is_installed(name: str) -> bool:
-    """Whether the library of a dotted name could be imported."""
+    """Return whether the library of a dotted name can be imported."""
     try:
         return importlib.util.find_spec(name.partition(".")[0]) is not None
     except (ImportError, ValueError):
@@ -86,7 +86,7 @@ def is_installed(name: str) -> bool:
 
 
 def find_everywhere(bare: str) -> list[str]:
-    """The full names of a class that the table does not name, in its libraries: `psycopg.errors.UniqueViolation`."""
+    """Return the full names of a class that the table lacks, in its libraries: `psycopg.errors.UniqueViolation`."""
     found: dict[type, str] = {}
     for library in sorted(_libraries()):
         for place in _places_of(library) if is_installed(library) else ():
@@ -97,12 +97,12 @@ def find_everywhere(bare: str) -> list[str]:
 
 
 def near(text: str) -> list[str]:
-    """Names that are spelled much like this one."""
+    """Return names with a similar spelling."""
     names = {*TYPES, *_builtins()}
     bare = {one.rpartition(".")[2]: one for one in sorted(names, reverse=True)}
     library = text.partition(".")[0] if "." in text else None
     if library is not None and not any(one.startswith(f"{library}.") for one in names):
-        return []  # a class of the same name in another library is judged in another way
+        return []  # a class of the same name in another library is classified differently
     close = get_close_matches(text, names, n=3, cutoff=0.75) or get_close_matches(text, bare, n=3, cutoff=0.75)
     return [bare.get(one, one) for one in close]
 

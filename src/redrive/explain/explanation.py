@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from redrive.calls.failures import advice_on, is_a_fault, story_of
+from redrive.calls.failures import advice_on, attached_failure, is_a_fault
 from redrive.classify.classifier import Classifier
 from redrive.classify.type_names import libraries
 from redrive.explain import UnclearQuestion
-from redrive.explain.dry_call import DryCall, Policy, rehearse
+from redrive.explain.dry_call import DryCall, ServicePolicy, run_dry_call
 from redrive.explain.question import Question
-from redrive.explain.schedule import Duration, Schedule, fits, schedule
+from redrive.explain.schedule import AttemptSchedule, Duration, fits, schedule
 from redrive.model.calls import Kind, Scope, Verdict, format_duration
 from redrive.policy.breaker import Breaker
 
-HEALS = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
+RECOVERABLE = frozenset({Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS, Kind.QUOTA})
 """Kinds that may be gone when a run is started again."""
 
-_STOPS = "stops the run; the next one goes on from its checkpoint"
-_WAITS = f"a database that writes rows is waited for, up to a minute; anything else {_STOPS}"
+_STOPS = "stops the run; the next one resumes from its checkpoint"
+_WAITS = f"retried for up to a minute by a sink that writes to a database; anything else {_STOPS}"
 
 ROWS: dict[Kind, str] = {
     Kind.RETRY_NOW: _WAITS,
@@ -33,12 +33,12 @@ ROWS: dict[Kind, str] = {
     Kind.PERMANENT: _STOPS,
     Kind.ROW: "the row becomes a dead letter, and the rest is loaded",
     Kind.DISCARD: "the row is dropped and counted, without a letter",
-    Kind.RESOURCE: "the batch is halved and tried again",
+    Kind.RESOURCE: "the batch is halved and retried",
 }
 
-_RETRIED = "RETRYING, and FAILED when its attempts are used"
-_SUSPECT = "RETRYING, and DEAD_LETTER when it fails twice at the same place or its attempts are used"
-_DEAD = "DEAD_LETTER at once; what comes after it is held"
+_RETRIED = "RETRYING, and FAILED when its attempts are exhausted"
+_SUSPECT = "RETRYING, and DEAD_LETTER when it fails twice at the same place or its attempts are exhausted"
+_DEAD = "DEAD_LETTER at once; the tasks after it are blocked"
 
 TASKS: dict[Kind, str] = {
     Kind.RETRY_NOW: _RETRIED,
@@ -55,25 +55,25 @@ TASKS: dict[Kind, str] = {
 
 
 def alerts_on(kind: Kind, scope: Scope, *, fault: bool, status: int | None) -> str:
-    """Who would be told, where alerts are set up and nothing heals."""
+    """Return the alerts that follow, where alerts are set up and the failure persists."""
     if kind is Kind.DISCARD:
-        return "nobody"
+        return "none"
     if scope == "row" and kind is Kind.ROW:
         return "P3 new_letters from 1 % of a run's rows, P1 rejected above 5 %"
     if scope == "task" and TASKS[kind] is not _RETRIED:
         return "P1 dead_task, once it is a dead letter"
-    told = (
+    alerts = (
         "P2 retries_exhausted, where it ends a run that does not recover within ten minutes"
-        if kind in HEALS
+        if kind in RECOVERABLE
         else "P1 permanent_error, where it ends a run"
     )
     if kind is Kind.AUTH:
-        told += "; P1 auth_refused, of a service with a store"
+        alerts += "; P1 auth_refused, of a service with a store"
     elif fault:
-        told += "; P2 service_down, where a service with a store fails so for five minutes"
+        alerts += "; P2 service_down, where a service with a store fails so for five minutes"
     elif status is not None and 400 <= status < 500 and kind in (Kind.PERMANENT, Kind.ROW):
-        told += "; P3 client_errors, of a service with a store"
-    return told
+        alerts += "; P3 client_errors, of a service with a store"
+    return alerts
 
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -88,16 +88,16 @@ _EFFECTS_BEYOND_HTTP = frozenset(
 class Explanation:
     """What redrive would do with a failure."""
 
-    reading: Question
+    question: Question
     scope: Scope
-    """What was being done; what the verdict is about."""
+    """What was being done when the error was raised."""
     verdicts: Mapping[Scope, Verdict]
     built_in: bool
     """Whether the rule is one of redrive's own, and not of the policy's classifier."""
     call: DryCall
-    schedule: Schedule | None
+    schedule: AttemptSchedule | None
     """The attempts of a call; None where it makes one, or none that follow a schedule."""
-    policy: Policy
+    policy: ServicePolicy
     inside: float
     """Seconds that each attempt takes."""
     sla: float | None = None
@@ -105,7 +105,7 @@ class Explanation:
 
     @property
     def fits(self) -> str | None:
-        """How often a call is over in time; None where nobody asks."""
+        """How often a call ends within the SLA; None where there is none."""
         at_once = self.inside * self.call.attempts  # with another key or a fresh token there is no wait
         total = Duration(at_once, at_once, at_once) if self.schedule is None else self.schedule.total
         return None if self.sla is None else fits(total, self.sla)
@@ -116,15 +116,15 @@ class Explanation:
         return self.verdicts[self.scope]
 
     def does(self, scope: Scope) -> str:
-        """What follows, in words."""
+        """Return what follows in a scope, as text."""
         if scope == "call":
             return in_a_call(self.call, self.schedule)
         return (ROWS if scope == "row" else TASKS)[self.verdicts[scope].kind]
 
     @property
     def effects(self) -> str:
-        """Which errors of the class are not retried all the same; empty where there are none to know of."""
-        failure = self.reading.failure
+        """Which errors of the class are not retried; empty where none are known."""
+        failure = self.question.failure
         is_known = isinstance(failure, BaseException) and not _EFFECTS_BEYOND_HTTP.isdisjoint(libraries(type(failure)))
         if not is_known or self.call.attempts < 2 or self.policy.idempotent is True:
             return ""
@@ -136,61 +136,61 @@ class Explanation:
 
     @property
     def breaker(self) -> str:
-        """Whether it counts against the breaker, in words."""
+        """Whether it counts against the breaker, as text."""
         options = self.policy.breaker
         if options is None:
             return "there is none"
-        story = story_of(self.reading.failure)
-        if not self.call.faults and story is not None and is_a_fault(self.verdicts["call"]):
-            return f"not counted here: {story.service} has answered for it"
+        attached = attached_failure(self.question.failure)
+        if not self.call.faults and attached is not None and is_a_fault(self.verdicts["call"]):
+            return f"not counted here: it is a failure of {attached.service}"
         if not self.call.faults:
-            return "not counted: it says nothing about whether the service is up"
+            return "not counted: it is no evidence that the service is down"
         share = f"{share_needed(options)}," if options.rate else ""
         opens = "opens" if options.failures == 1 else "open"
         enough = f"{options.failures} within {format_duration(options.window)}{share}"
         return f"counted: {enough} {opens} the circuit for about {format_duration(options.cooldown)}"
 
     @property
-    def people(self) -> str:
-        """Who would be told."""
+    def alerts(self) -> str:
+        """The alerts that follow."""
         found = self.verdict
         return alerts_on(found.kind, self.scope, fault=bool(self.call.faults), status=found.status)
 
     @property
     def advice(self) -> str:
-        """What a person should do."""
+        """What to do about it."""
         return self.call.advice if self.scope == "call" else advice_on(self.verdict)
 
     @property
     def change(self) -> str:
-        """How to have it judged otherwise, as code."""
+        """The rule that classifies it otherwise, as code."""
         other = Kind.PERMANENT if self.verdict.kind in self.policy.retry.on else Kind.TRANSIENT
-        return f'redrive.Classifier().rule({self.reading.condition}, kind="{other}")'
+        return f'redrive.Classifier().rule({self.question.condition}, kind="{other}")'
 
 
 def explain(
-    reading: Question,
-    policy: Policy,
+    question: Question,
+    policy: ServicePolicy,
     *,
     scope: Scope = "call",
     timeout: float | None = None,
     sla: float | None = None,
 ) -> Explanation:
-    """Ask the classifier, and let a call go through it."""
+    """Ask the classifier, and let a dry call fail in this way."""
     classifier = policy.classifier
-    _refuse_a_success(reading, classifier)
-    verdicts = {one: classifier.classify(reading.failure, one) for one in SCOPES}
+    _reject_success(question, classifier)
+    verdicts = {one: classifier.classify(question.failure, one) for one in SCOPES}
     found = verdicts["call"]
-    if reading.driver_error is not None and found.rule.startswith(("unknown", "type.")):
+    if question.driver_error is not None and found.rule.startswith(("unknown", "type.")):
         raise UnclearQuestion(
-            f"no rule knows {reading.read_as}, so that the class of the driver's error decides: ask by that, such as "
-            f"{reading.driver_error}"
+            f"no rule knows {question.read_as}, so that the class of the driver's error decides: ask by that, such as "
+            f"{question.driver_error}"
         )
     inside = timeout if timeout is not None else policy.timeout or 0.0
-    call = rehearse(policy, reading.failure, inside=inside)
+    call = run_dry_call(policy, question.failure, inside=inside)
     repeats = found.kind in policy.retry.on and call.attempts > 1
     return Explanation(
-        reading=reading,
+        question=question,
         scope=scope,
         verdicts=verdicts,
         built_in=verdicts[scope].rule not in {rule.name for rule in classifier.rules},
@@ -202,21 +202,21 @@ def explain(
     )
 
 
-def _refuse_a_success(reading: Question, classifier: Classifier) -> None:
-    """What a call returns is its result, unless it is an answer that somebody objects to."""
-    answer, now = reading.failure, datetime.now(UTC)
+def _reject_success(question: Question, classifier: Classifier) -> None:
+    """Raise UnclearQuestion for a response that is no failure: what a call returns is its result."""
+    answer, now = question.failure, datetime.now(UTC)
     if isinstance(answer, BaseException) or classifier.judge(answer, now=now) is not None:
         return
-    raise UnclearQuestion(f"a response with {reading.read_as} is not a failure: redrive hands it on as it is")
+    raise UnclearQuestion(f"a response with {question.read_as} is not a failure: redrive returns it as it is")
 
 
-def in_a_call(call: DryCall, planned: Schedule | None) -> str:
-    """What a call does, in words."""
+def in_a_call(call: DryCall, planned: AttemptSchedule | None) -> str:
+    """Return what a call does, as text."""
     if call.attempts == 0:
         return f"nothing is sent: {call.ends}"
     if call.attempts == 1:
-        return f"not repeated: {call.ends}"
-    repeats = "once" if call.attempts == 2 else f"up to {call.attempts - 1} times"
+        return f"not retried: {call.ends}"
+    retries = "once" if call.attempts == 2 else f"up to {call.attempts - 1} times"
     how = []
     if call.refreshed:
         how.append("with a fresh token")
@@ -224,10 +224,10 @@ def in_a_call(call: DryCall, planned: Schedule | None) -> str:
         how.append(f"with {call.keys} keys, one after the other")
     if planned is not None:
         how.append(f"over {_from_to(planned)}")
-    return f"repeated {repeats}{' ' + ', '.join(how) if how else ''}; then the error is the caller's: {call.ends}"
+    return f"retried {retries}{' ' + ', '.join(how) if how else ''}; then the caller gets the error: {call.ends}"
 
 
-def _from_to(planned: Schedule) -> str:
+def _from_to(planned: AttemptSchedule) -> str:
     total = planned.total
     best, mean, worst = (lasting(length) for length in (total.best, total.mean, total.worst))
     took = f", if an attempt takes {lasting(planned.inside)}" if planned.inside else ""
@@ -235,51 +235,51 @@ def _from_to(planned: Schedule) -> str:
 
 
 def share_needed(breaker: Breaker) -> str:
-    """What a breaker asks for beside the number of failures."""
+    """Return the share of failures that a breaker requires, as text."""
     they = "it is" if breaker.failures == 1 else "they are"
     return f", if {they} {breaker.rate * 100:g} % of the attempts" if breaker.rate else ""
 
 
 def lasting(length: float) -> str:
-    """A span that is compared with others: not rounded to minutes before it has many."""
+    """Return a span that is compared with others: in seconds up to ten minutes."""
     return f"{length:.1f} s" if length < 600 else format_duration(length)
 
 
-def document(found: Explanation) -> dict[str, Any]:
-    """The answer as JSON has it."""
-    verdict, reading = found.verdict, found.reading
-    planned = found.schedule
+def document(explanation: Explanation) -> dict[str, Any]:
+    """Return the answer as a JSON document."""
+    verdict, question = explanation.verdict, explanation.question
+    planned = explanation.schedule
     return {
         "about": "error",
-        "what": reading.what,
-        "read_as": reading.read_as,
-        "note": reading.note,
-        "scope": found.scope,
+        "what": question.what,
+        "read_as": question.read_as,
+        "note": question.note,
+        "scope": explanation.scope,
         "kind": str(verdict.kind),
         "reason": verdict.reason,
         "rule": verdict.rule,
-        "built_in": found.built_in,
+        "built_in": explanation.built_in,
         "detail": verdict.detail,
         "status": verdict.status,
         "retry_after": verdict.retry_after,
         "does": {
-            scope: {"kind": str(one.kind), "rule": one.rule, "what": found.does(scope)}
-            for scope, one in found.verdicts.items()
+            scope: {"kind": str(verdict.kind), "rule": verdict.rule, "what": explanation.does(scope)}
+            for scope, verdict in explanation.verdicts.items()
         },
-        "policy": found.policy.name,
-        "attempts": found.call.attempts,
-        "ends": found.call.ends,
-        "counts_against_breaker": found.call.faults > 0,
-        "opens_circuit": found.call.opened,
+        "policy": explanation.policy.name,
+        "attempts": explanation.call.attempts,
+        "ends": explanation.call.ends,
+        "counts_against_breaker": explanation.call.faults > 0,
+        "opens_circuit": explanation.call.opened,
         "seconds": None if planned is None else seconds(planned.total),
-        "sla": found.sla,
-        "fits": found.fits,
-        "alerts": found.people,
-        "advice": found.advice,
-        "change": found.change,
+        "sla": explanation.sla,
+        "fits": explanation.fits,
+        "alerts": explanation.alerts,
+        "advice": explanation.advice,
+        "change": explanation.change,
     }
 
 
 def seconds(span: Any) -> dict[str, float]:
-    """A span as JSON has it."""
+    """Return a span as a JSON document."""
     return {name: round(getattr(span, name), 3) for name in ("best", "mean", "worst")}

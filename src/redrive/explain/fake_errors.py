@@ -1,6 +1,6 @@
-"""Failures made for the sake of the question: an answer nobody sent, an error nobody raised.
+"""Failures made for a question: responses that no server sent, errors that no code raised.
 
-`classify` knows foreign classes by their names, so that one of the same name will do where the library is not there.
+`classify` knows foreign classes by their names, so a class of the same name is enough where the library is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redrive.model.calls import Failure, Kind, Verdict
 from redrive.policy.breaker import Breaker
 
 TYPICAL_COOLDOWN = Breaker().cooldown
-"""How long an open circuit has still to go, where nobody says."""
+"""How long an open circuit stays open, by default."""
 
 _OPEN_ELSEWHERE = Failure(
     service="another service",
@@ -36,7 +36,7 @@ _OPEN_ELSEWHERE = Failure(
 
 @dataclass(frozen=True, slots=True)
 class FakeRequest:
-    """The request behind a failure, as far as anybody asks about it."""
+    """The request behind a failure: its method and headers."""
 
     method: str
     headers: dict[str, str] = field(default_factory=dict)
@@ -51,13 +51,13 @@ class FailureDetails:
     body: str | None = None
 
     @property
-    def patience(self) -> float | None:
-        """Seconds that the other side asks for."""
+    def requested_wait(self) -> float | None:
+        """Seconds that the server asks to wait."""
         return None if self.retry_after is None else parse_retry_after(self.retry_after, datetime.now(UTC))
 
 
 class FakeResponse(addinfourl):
-    """A response of the standard library's, with a body that was read."""
+    """A response of the standard library, with a body that was read."""
 
     def __init__(self, status: int, given: FailureDetails) -> None:
         headers = Message()
@@ -70,7 +70,7 @@ class FakeResponse(addinfourl):
 
 
 def class_of(name: str) -> type[Exception]:
-    """A class of that name, `library.Class`, with nothing in it; the real one where the program has it loaded."""
+    """Return an empty class of that name, `library.Class`; the real one where the program has loaded it."""
     module, _, bare = name.rpartition(".")
     real = getattr(sys.modules.get(module), bare, None)
     if isinstance(real, type) and issubclass(real, Exception):
@@ -79,7 +79,7 @@ def class_of(name: str) -> type[Exception]:
 
 
 def instance_of(cls: type[BaseException], message: str = "", given: FailureDetails | None = None) -> BaseException:
-    """An exception of a class, whatever its `__init__` asks for: none but redrive's own is called."""
+    """Return an exception of a class, whatever its `__init__` requires: only redrive's own are called."""
     try:
         # pydantic makes its errors by a method of its own.
         make = getattr(cls, "from_exception_data", None)
@@ -89,30 +89,30 @@ def instance_of(cls: type[BaseException], message: str = "", given: FailureDetai
     _put_sqlstate(error)
     if message:
         put(error, args=(message,))
-    _begin_ours(error, message, None if given is None else given.patience)
+    _init_redrive_error(error, message, None if given is None else given.requested_wait)
     if given is not None and given.method is not None:
         put(error, request=FakeRequest(given.method))
     return error
 
 
 def _put_sqlstate(error: BaseException) -> None:
-    """psycopg2 gives its errors their SQLSTATE when it raises them, where others have it in the class."""
+    """Set the SQLSTATE of an error of psycopg2, which sets it when it raises; other drivers have it in the class."""
     states: dict[str, type] = getattr(sys.modules.get("psycopg2._psycopg"), "sqlstate_errors", {})
     code = next((state for state, of in states.items() if of is type(error)), None)
     if code is not None:
         error.__setstate__({"pgcode": code})  # the attribute cannot be set
 
 
-def _begin_ours(error: BaseException, message: str, patience: float | None) -> None:
-    """An error of redrive's, or one derived from it, has what its verdict is made of from redrive's own class."""
-    ours: Any = next((cls for cls in type(error).__mro__ if cls.__module__ == RedriveError.__module__), None)
-    if ours is None:
+def _init_redrive_error(error: BaseException, message: str, patience: float | None) -> None:
+    """Initialize an error of redrive, or one derived from it: the verdict is made of its attributes."""
+    redrive_class: Any = next((cls for cls in type(error).__mro__ if cls.__module__ == RedriveError.__module__), None)
+    if redrive_class is None:
         return
     if isinstance(error, StatedVerdict) and not hasattr(error, "kind"):
         raise UnclearQuestion(
             f"{type(error).__name__} states no kind, and is never raised itself; ask for redrive.Transient …"
         )
-    ours.__init__(error, message)
+    redrive_class.__init__(error, message)
     if isinstance(error, CircuitOpen):
         error.retry_in = TYPICAL_COOLDOWN if patience is None else patience
         error.redrive = _OPEN_ELSEWHERE
@@ -127,11 +127,11 @@ def _named_like(cls: type[BaseException]) -> Exception:
 
 
 def put(error: BaseException, **values: Any) -> None:
-    """Set attributes, as far as the class lets them be set."""
+    """Set attributes, as far as the class allows it."""
     for name, value in values.items():
         try:
             setattr(error, name, value)
-        except Exception:  # a class may refuse; it is explained without
+        except Exception:  # a class may not allow it; the error is explained without
             continue
 
 
@@ -139,20 +139,20 @@ def put(error: BaseException, **values: Any) -> None:
 
 
 class DatabaseError(Exception):
-    """Stands for the error of any driver that carries a SQLSTATE."""
+    """Represents the error of any driver that carries a SQLSTATE."""
 
     def __init__(self, sqlstate: str) -> None:
         super().__init__()
         self.sqlstate = sqlstate
 
 
-def mysql_error(number: int, said: str = "", cls: type[BaseException] | None = None) -> Exception:
-    """As the MySQL drivers raise it."""
-    return _made_of(cls or _class_for(number), args=(number, said))
+def mysql_error(number: int, message: str = "", cls: type[BaseException] | None = None) -> Exception:
+    """Return an error as the MySQL drivers raise it."""
+    return _made_of(cls or _class_for(number), args=(number, message))
 
 
 def _class_for(number: int) -> type[BaseException]:
-    """The class that PyMySQL raises for an error number; its own by default, where PyMySQL is loaded."""
+    """Return the class that PyMySQL raises for an error number; its own table decides where it is loaded."""
     known = getattr(sys.modules.get("pymysql.err"), "error_map", {})
     return known.get(number) or class_of(f"pymysql.err.{'InternalError' if 0 < number < 1000 else 'OperationalError'}")
 
@@ -182,23 +182,23 @@ _SQLITE_CLASSES = {
 
 
 def sqlite_error(name: str, message: str = "", cls: type[BaseException] | None = None) -> Exception:
-    """As sqlite3 raises it: SQLITE_BUSY, SQLITE_CONSTRAINT_UNIQUE …"""
+    """Return an error as sqlite3 raises it: SQLITE_BUSY, SQLITE_CONSTRAINT_UNIQUE …"""
     import sqlite3
 
     code = getattr(sqlite3, name, None)
     if not isinstance(code, int):
-        raise UnclearQuestion(f"{name} is no result code of SQLite; they are such as SQLITE_BUSY")
+        raise UnclearQuestion(f"{name} is not a result code of SQLite, such as SQLITE_BUSY")
     primary = "_".join(name.split("_")[:2])
     cls = cls or getattr(sqlite3, _SQLITE_CLASSES.get(primary, "OperationalError"))
     return _made_of(cls, args=(message,), sqlite_errorcode=code, sqlite_errorname=name)
 
 
 def grpc_error(status: str, details: str = "", cls: type[BaseException] | None = None) -> Exception:
-    """As a call of gRPC raises it."""
+    """Return an error as a call of gRPC raises it."""
     base = cls or class_of("grpc.RpcError")
-    told = {"__module__": base.__module__, "__qualname__": base.__qualname__}
+    names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
     answers = {"code": lambda _: _Named(status), "details": lambda _: details}
-    return _made_of(type(base.__name__, (base,), {**told, **answers}))
+    return _made_of(type(base.__name__, (base,), {**names, **answers}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,20 +206,20 @@ class _Named:
     name: str
 
 
-def kafka_error(name: str, said: str = "", cls: type[BaseException] | None = None) -> Exception:
-    """As confluent-kafka raises it."""
-    told = {"name": name, "str": said, "retriable": False, "fatal": False}
-    body: dict[str, Any] = {method: _telling(value) for method, value in told.items()}
+def kafka_error(name: str, message: str = "", cls: type[BaseException] | None = None) -> Exception:
+    """Return an error as confluent-kafka raises it."""
+    values = {"name": name, "str": message, "retriable": False, "fatal": False}
+    body: dict[str, Any] = {method: _returning(value) for method, value in values.items()}
     reason = type("KafkaError", (), {"__module__": "confluent_kafka", **body})()
     return _made_of(cls or class_of("confluent_kafka.KafkaException"), args=(reason,))
 
 
-def _telling(value: object) -> Any:
+def _returning(value: object) -> Any:
     return lambda _: value
 
 
 def aws_error(code: str, message: str = "", cls: type[BaseException] | None = None) -> Exception:
-    """As botocore raises it."""
+    """Return an error as botocore raises it."""
     made = class_of("botocore.exceptions.ClientError")
     if cls is not None and not issubclass(cls, made):
         # botocore makes a class for each error of a service, `botocore.errorfactory.NoSuchKey`: nothing has it by name.

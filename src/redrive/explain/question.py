@@ -1,4 +1,4 @@
-"""What a word of the user's means: a status, a code, the name of an exception. How it was taken is always said."""
+"""Questions of the user: a status, a code or the name of an exception, and the failure that each means."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class Question:
     what: str
     """As it was asked."""
     read_as: str
-    """What that was taken for."""
+    """How it was read, as text."""
     failure: object
     """What `classify` is given."""
     condition: str
-    """What `Classifier.rule` would be given for it, as code."""
+    """The arguments of `Classifier.rule` for it, as code."""
     note: str | None = None
     """What else to know about the answer."""
     driver_error: str | None = None
-    """Where only a code was given: a class of those that carry it, which decides if no rule knows the code."""
+    """Where only a code was given: a class that carries it, which decides if no rule knows the code."""
 
 
 def phrases(words: Sequence[str]) -> list[str]:
-    """Several questions of one line: `HTTP 429` is one of them, `429 503` are two."""
+    """Return the questions of a command line: `HTTP 429` is one, `429 503` are two."""
     found: list[str] = []
     for word in words:
         if found and found[-1].lower() in _TAGS:
@@ -71,12 +71,12 @@ def phrases(words: Sequence[str]) -> list[str]:
 
 
 def is_coded(text: str) -> bool:
-    """Whether it is an error of AWS with its code, `ClientError:SlowDown`, and no FILE:NAME."""
+    """Return whether a text is an error of AWS with its code, `ClientError:SlowDown`, and not a FILE:NAME."""
     return _CODED.fullmatch(text) is not None
 
 
 def read(text: str, given: FailureDetails | None = None) -> list[Question]:
-    """What a question may mean; several, where a name is that of several things."""
+    """Return what a question may mean; several, where a name is ambiguous."""
     text, given = text.strip(), given or FailureDetails()
     found = _numbered(text, given) or [*_of_services(text)] or _named(text, given)
     if not found:
@@ -115,7 +115,7 @@ def _reading(text: str, read_as: str, failure: object, condition: str, driver_er
 
 def _status(text: str, status: int, given: FailureDetails) -> Question:
     if status > 599:
-        raise UnclearQuestion(f"{status} is no HTTP status: they go from 100 to 599")
+        raise UnclearQuestion(f"{status} is not an HTTP status: statuses are 100 to 599")
     method = "" if given.method is None else f" to a {given.method}"
     condition = f"status={status}"
     if given.body is not None and given.body:
@@ -131,13 +131,13 @@ def _errno(text: str, number: int) -> Question:
 
 
 def sqlstate(text: str, code: str) -> Question:
-    """A code that databases give."""
+    """Return the question about a SQLSTATE."""
     condition = f'sqlstate="{code}"'
     return _reading(text, f"SQLSTATE {code}", DatabaseError(code), condition, "psycopg.OperationalError")
 
 
 def _of_services(text: str) -> Iterator[Question]:
-    """Codes of gRPC, Kafka and AWS, with or without the name of who gives them."""
+    """Yield the codes of gRPC, Kafka and AWS, with or without the name of the service."""
     tagged, coded = _TAGGED.fullmatch(text), _CODED.fullmatch(text)
     wanted, code = (tagged[1].lower(), tagged[2]) if tagged else ("aws", coded[1]) if coded else (None, text)
     code = code.removeprefix("StatusCode.")
@@ -186,10 +186,10 @@ def _installed_or_not(text: str, name: str, given: FailureDetails) -> Question:
 
 
 def of_class(text: str, cls: type[BaseException], given: FailureDetails, note: str | None = None) -> Question:
-    """An exception class, of which one is made without asking what it wants."""
+    """Return the question about an exception class, of which an instance is made without its arguments."""
     _refuse_a_signal(cls)
     if issubclass(cls, CircuitOpen) and given.retry_after is None:
-        note = f"as of a circuit that is open for another {format_duration(TYPICAL_COOLDOWN)}; else say --retry-after"
+        note = f"of a circuit that stays open for {format_duration(TYPICAL_COOLDOWN)}; change this with --retry-after"
     return Question(
         what=text,
         read_as=f"exception {exception_names.path_of(cls)}",
@@ -200,7 +200,7 @@ def of_class(text: str, cls: type[BaseException], given: FailureDetails, note: s
 
 
 def of_error(text: str, error: Exception) -> Question:
-    """An exception that somebody has made already."""
+    """Return the question about an exception object."""
     _refuse_a_signal(type(error))
     path = exception_names.path_of(type(error))
     return Question(what=text, read_as=f"exception {path}", failure=error, condition=path)
@@ -208,13 +208,13 @@ def of_error(text: str, error: Exception) -> Question:
 
 def _refuse_a_signal(cls: type[BaseException]) -> None:
     if is_stop_type(cls):
-        raise UnclearQuestion(f"{cls.__name__} is a signal to stop: redrive lets it pass and never judges it")
+        raise UnclearQuestion(f"{cls.__name__} is a signal to stop: redrive lets it pass and never classifies it")
 
 
 def _absent(text: str, name: str, given: FailureDetails) -> Question:
-    """A class of a library that is not here, known by its name alone."""
+    """Return the question about a class of a library that is not installed, known by its name alone."""
     library = name.partition(".")[0]
-    note = f"{library} is not installed here; judged by the name"
+    note = f"{library} is not installed here; classified by the name"
     error = instance_of(class_of(name), given=given)
     return Question(what=text, read_as=f"exception {name}", failure=error, condition=name, note=note)
 
@@ -226,7 +226,7 @@ def _no_idea(text: str) -> str:
         return f"nothing is known of {shown!r}; did you mean {_either(close)}?"
     if text.isdigit():
         others = f" or `MySQL {text}`" if _MYSQL.fullmatch(text) else ""
-        return f"{shown!r} is no HTTP status and no SQLSTATE; say `errno {text}`{others}, if it is that"
+        return f"{shown!r} is neither an HTTP status nor a SQLSTATE; pass `errno {text}`{others} where it is that"
     if "." in text and exception_names.is_name(text) and not exception_names.is_installed(text):
         library = text.partition(".")[0]
         return f"{library!r} is not installed here, and no rule names {shown!r}; ask by its code, or its FILE.py:NAME"

@@ -1,7 +1,7 @@
 """When the attempts of a call are made: at the earliest, on average, at the latest. Pure.
 
-No formula of the policy is repeated here: `Retry.decide` is asked with chance at its lowest, at its highest and in the
-middle, and, where the middle is not the mean, many times with dice of a fixed seed.
+No formula of the policy is copied here: `Retry.decide` is called with the random numbers at their lowest, at their
+highest and in the middle, and, where the middle is not the mean, many times with a fixed seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from redrive.explain import UnclearQuestion
 from redrive.model.calls import Kind, Repeat, Verdict
 from redrive.policy.retry import CallProgress, Retry
 
-TRANSIENT = Verdict(Kind.TRANSIENT, "a failure that heals", "schedule")
+TRANSIENT = Verdict(Kind.TRANSIENT, "a transient failure", "schedule")
 MOST_ATTEMPTS = 1_000
 
 _SEED = 20_260_101
@@ -34,9 +34,9 @@ class Duration:
 
 
 def fits(total: Duration, sla: float) -> str:
-    """How often a call that never succeeds is over in time."""
-    held = {"always": total.worst, "on average": total.mean, "at best": total.best, "never": 0.0}
-    return next(word for word, length in held.items() if length <= sla)
+    """Return how often a call that never succeeds ends within the SLA."""
+    lengths = {"always": total.worst, "on average": total.mean, "at best": total.best, "never": 0.0}
+    return next(word for word, length in lengths.items() if length <= sla)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class AttemptStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """All attempts of a call that meets the same failure again and again."""
+class AttemptSchedule:
+    """All attempts of a call that fails in the same way each time."""
 
     starts: tuple[AttemptStart, ...]
     total: Duration
-    """Until the caller has his error."""
+    """Until the caller gets the error."""
     inside: float
     """Seconds that each attempt takes."""
     cut: bool
@@ -65,10 +65,12 @@ class Schedule:
     """How many calls were simulated for the means; 0 where they are exact."""
 
 
-def schedule(retry: Retry, verdict: Verdict = TRANSIENT, *, inside: float = 0.0, most: int = MOST_ATTEMPTS) -> Schedule:
-    """The attempts that a policy makes where each of them takes `inside` seconds and ends in this verdict.
+def schedule(
+    retry: Retry, verdict: Verdict = TRANSIENT, *, inside: float = 0.0, most: int = MOST_ATTEMPTS
+) -> AttemptSchedule:
+    """Return the attempts of a policy where each takes `inside` seconds and ends in this verdict.
 
-    `most` is for a call that something else ends: its breaker, its budget.
+    `most` is for a call that something else ends, such as its breaker or its budget.
     """
     waits = _waits(retry, verdict, inside, most)
     lowest, highest = _sums(waits.shortest), _sums(waits.longest)
@@ -94,7 +96,7 @@ def schedule(retry: Retry, verdict: Verdict = TRANSIENT, *, inside: float = 0.0,
         if chance
     )
     total = Duration(best, min(max(drawn.total, best), worst), worst)
-    return Schedule(starts, total, inside, waits.outlasted or not certain, drawn.calls)
+    return AttemptSchedule(starts, total, inside, waits.outlasted or not certain, drawn.calls)
 
 
 # ── the bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,7 +104,7 @@ def schedule(retry: Retry, verdict: Verdict = TRANSIENT, *, inside: float = 0.0,
 
 @dataclass(slots=True)
 class At:
-    """Chance that always falls at the same place between its bounds."""
+    """Random numbers that are always at the same place between their bounds."""
 
     share: float
 
@@ -112,30 +114,30 @@ class At:
 
 @dataclass(slots=True)
 class _Waits:
-    """What the waits between attempts can be."""
+    """The possible waits between attempts."""
 
     shortest: list[float] = field(default_factory=list)
     middle: list[float] = field(default_factory=list)
     longest: list[float] = field(default_factory=list)
     outlasted: bool = False
-    """Whether the time is over before the attempts are, however chance falls."""
+    """Whether the time is over before the attempts are, whatever the random numbers."""
 
 
 def _waits(retry: Retry, verdict: Verdict, inside: float, most: int) -> _Waits:
-    """The waits before each repeat, up to the last that can still be made."""
-    found = _Waits()
-    ways = ((found.shortest, At(0.0)), (found.middle, At(0.5)), (found.longest, At(1.0)))
+    """Return the waits before each retry, up to the last that can still be made."""
+    possible = _Waits()
+    ways = ((possible.shortest, At(0.0)), (possible.middle, At(0.5)), (possible.longest, At(1.0)))
     spent = inside
     for made in range(1, MOST_ATTEMPTS + 1):
         waits = [_wait(retry, verdict, made, way[-1] if way else None, chance) for way, chance in ways]
         if None in waits or made == most < MOST_ATTEMPTS:
-            return found
+            return possible
         if spent >= retry.within:
-            found.outlasted = True
-            return found
+            possible.outlasted = True
+            return possible
         for (way, _), wait in zip(ways, waits, strict=True):
             way.append(wait or 0.0)
-        spent += found.shortest[-1] + inside
+        spent += possible.shortest[-1] + inside
     raise UnclearQuestion(
         f"the policy makes more than {MOST_ATTEMPTS:,} attempts within its {retry.within:g} s, which no service "
         "survives: give it fewer attempts, or a longer base"
@@ -143,7 +145,7 @@ def _waits(retry: Retry, verdict: Verdict, inside: float, most: int) -> _Waits:
 
 
 def _wait(retry: Retry, verdict: Verdict, made: int, previous: float | None, random: Random) -> float | None:
-    # Its time never ends here: what `within` cuts is reckoned once all waits are known.
+    # Its time never ends here: what `within` cuts is computed once all waits are known.
     decision = retry.decide(verdict, _progress(verdict, made, -math.inf, previous), random)
     return decision.wait if isinstance(decision, Repeat) else None
 
@@ -153,12 +155,12 @@ def _progress(verdict: Verdict, made: int, elapsed: float, previous: float | Non
 
 
 def _sums(waits: list[float]) -> list[float]:
-    """All waits before each attempt."""
+    """Return the sum of the waits before each attempt."""
     return [math.fsum(waits[:count]) for count in range(len(waits) + 1)]
 
 
 def _ends(retry: Retry, verdict: Verdict, waits: _Waits, inside: float) -> list[float]:
-    """The earliest end by each way a call can end: its attempts used, or a wait that does not fit any more."""
+    """Return the earliest end by each reason: the attempts are exhausted, or a wait does not fit any more."""
     lowest, highest = _sums(waits.shortest), _sums(waits.longest)
     ends = []
     for place, low in enumerate(lowest):
@@ -168,7 +170,7 @@ def _ends(retry: Retry, verdict: Verdict, waits: _Waits, inside: float) -> list[
         if place == len(waits.longest):
             ends.append(soonest)
             break
-        # What a server asks for gets no jitter where only the bare time fits.
+        # The time that a server asks for gets no jitter where only that time itself fits.
         longest = waits.longest[place] if retry.floor(verdict) is None else waits.shortest[place]
         if highest[place] + (place + 1) * inside + longest >= retry.within:
             ends.append(max(soonest, retry.within - longest))
@@ -188,7 +190,7 @@ class _Drawn:
 
 
 def _middle_is_mean(retry: Retry, verdict: Verdict, waits: _Waits) -> bool:
-    """A wait that depends on the one before is linear in it, but for the cap."""
+    """Return whether the middle is the mean: a wait that depends on the one before is linear in it, but for the cap."""
     depends = retry.jitter == "decorrelated" and verdict.kind is not Kind.RETRY_NOW
     if depends and retry.floor(verdict) is not None:
         return False
@@ -201,7 +203,7 @@ def _certain(waits: _Waits, inside: float) -> _Drawn:
 
 
 def _draw(retry: Retry, verdict: Verdict, inside: float, made: int) -> _Drawn:
-    """What comes of many calls; the dice are seeded, so that the same question has the same answer."""
+    """Return the means of many calls; the seed is fixed, so that the same question has the same answer."""
     dice, calls = Dice(_SEED), max(_FEWEST_CALLS, _DECISIONS // made)
     waits: list[list[float]] = [[] for _ in range(made)]
     starts: list[list[float]] = [[] for _ in range(made)]

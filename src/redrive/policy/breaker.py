@@ -38,11 +38,11 @@ class Breaker:
     window      seconds
     cooldown    seconds the circuit stays open, give or take `jitter`
     probes      successes in half-open that close it; one probe is let through at a time
-    rate        least share of failures, so that a busy service is not cut off for a few of them; 0 to count only
+    rate        least share of failures, so that few of them do not open the circuit of a busy service; 0 to count only
     minimum     attempts before a rate means anything
     slow        seconds: a success that took this long counts as a failure
     jitter      share of the cooldown, so that clients that opened together do not probe together
-    lease       seconds after which a probe without an outcome is given up
+    lease       seconds after which a probe without an outcome is discarded
     quorum      where a store is shared: how many other machines must report open for this one to believe them
     """
 
@@ -90,7 +90,7 @@ class CircuitReport:
 class CircuitMachine:
     """Pure transitions; the caller passes the time in and holds the lock.
 
-    A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that says nothing
+    A permit is reported back exactly once: `succeeded`, `failed`, or `released` for an outcome that is no evidence
     about the service (a cancelled probe, a permanent 4xx). A report that comes after the state has changed is void.
 
     What other processes report is applied by `apply_remote_open`, `apply_remote_close` and `apply_remote_reset`;
@@ -161,7 +161,7 @@ class CircuitMachine:
             self._open(now, self._options.cooldown)
 
     def released(self, permit: Permit) -> None:
-        """Record an outcome that says nothing about the service, as if the attempt had not been made."""
+        """Record an outcome that is no evidence about the service, as if the attempt had not been made."""
         if permit.generation == self.generation:
             self._probe_until = None
 

@@ -118,7 +118,7 @@ def _required_open_seconds(reports: Collection[BreakerReport], *, node: str, quo
 
 
 def is_news(report: BreakerReport, reports: Collection[BreakerReport]) -> bool:
-    """Return whether to publish `report`, given the reports so far: a thousand processes need not repeat the same.
+    """Return whether to publish `report`, given the reports so far: a thousand processes need not report the same.
 
     It is published if it corrects what this process reported before, or if its machine does not report it already.
     """

@@ -116,7 +116,7 @@ class Retry:
         names = (kinds,) if isinstance(kinds, str | type) or not isinstance(kinds, Iterable) else tuple(kinds)
         if any(isinstance(name, type) for name in names):
             raise TypeError(
-                "on takes kinds, not exception classes: redrive repeats by verdict; make the class one with "
+                "on takes kinds, not exception classes: redrive retries by verdict; make the class one with "
                 'classifier=Classifier().rule(YourError, kind="transient")'
             )
         unknown = sorted(str(name) for name in names if name not in REPEATABLE)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from redrive._internal.masking import mask_start
-from redrive.calls.failures import story_of
+from redrive.calls.failures import attached_failure
 from redrive.classify.classifier import Classifier
 from redrive.dlq.insert.row_builder import error_text, storable
 from redrive.errors import PipelineError, RedriveError
@@ -40,7 +40,7 @@ class RunFault:
     def of(cls, error: BaseException, hide: Hide = str) -> RunFault:
         """Return the fault that an error is."""
         stated_kind = getattr(error, "kind", None) if isinstance(error, RedriveError) else None
-        call_failure = story_of(error)
+        call_failure = attached_failure(error)
         service = None if call_failure is None else storable(call_failure.service)
         return cls(stated_kind or kind_of(error), storable(type(error).__name__), service, detail_of(error, hide))
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from redrive._internal.shutdown import Cancellation, StepCancelled, StopSignal, ThreadInterrupt
-from redrive.calls.failures import story_of
+from redrive.calls.failures import attached_failure
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_interrupt
 from redrive.errors import RunStopped
@@ -75,7 +75,7 @@ class Retries:
                 if self._cancellation.requested and (stopped := self._build_stop_error()):
                     raise stopped from error
                 # The client of a service has retried already; more retries would multiply the attempts.
-                if not retried or story_of(error) is not None:
+                if not retried or attached_failure(error) is not None:
                     raise
                 verdict = None if is_interrupt(error) else _classifier.classify(error, scope=scope)
                 ambiguous += verdict is not None and verdict.kind is Kind.AMBIGUOUS

@@ -260,7 +260,7 @@ def test_23_a_second_401_is_final(service):
     with pytest.raises(httpx.HTTPStatusError) as final:
         service(credentials=Token(issuer.fetch)).call(never)
     assert calls == ["token-0001", "token-0002"]
-    assert "the fresh token was refused too" in final.value.redrive.why
+    assert "the fresh token was rejected, too" in final.value.redrive.why
     assert "Check or renew the credential" in final.value.redrive.advice
 
 
@@ -802,7 +802,7 @@ class TestTakingOver:
         with pytest.raises(httpx.HTTPStatusError) as caught:
             refused.call(api)
         assert api.seen == ["key-aaaa", "key-bbbb"]
-        assert "the key was refused" in caught.value.__notes__[0]
+        assert "the key was rejected" in caught.value.__notes__[0]
 
     def test_limited_key_gives_way_to_the_next(self, service, clock):
         api = Api(**{"key-aaaa": 429})

@@ -72,7 +72,7 @@ class TestOwnErrorAfterAnAnswer:
 
         sent, raised = sent_by(server, "/pay", lambda: make_bank().call(pay))
         assert sent == 1
-        assert "a POST without an Idempotency-Key is not repeated" in raised.__notes__[0]
+        assert "a POST without an Idempotency-Key is not retried" in raised.__notes__[0]
 
     def test_is_final_with_aiohttp(self, server):
         async def pay():

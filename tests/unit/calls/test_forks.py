@@ -89,7 +89,7 @@ def test_tally_lock_of_the_parent_does_not_stop_the_child(stuck):
     stuck(service.core.circuit.admit)
     counting = threading.Thread(target=service.stats, daemon=True)
     counting.start()  # holds its lock while it waits for the circuit's
-    while not service.core.tally._folding:
+    while not service.core.counters._folding:
         pass
 
     def child():
@@ -107,7 +107,7 @@ def test_key_lock_of_the_parent_does_not_stop_the_child(stuck):
     stuck(service.core.credentials.pick)
 
     def child():
-        service.core.credentials.refused(0)
+        service.core.credentials.rejected(0)
         assert service.call(lambda *, credential: credential) == "key-2222"
 
     assert in_child(child) == 0

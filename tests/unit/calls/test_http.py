@@ -192,7 +192,7 @@ def test_10_a_post_after_a_read_timeout_is_not_repeated(client, server):
     with pytest.raises(READ_TIMEOUTS) as caught:
         client.send(Service("shipfast", retry=QUICK, timeout=SHORT_READ), "POST", "/orders", json={"id": 7})
     assert requests_heard(server, "/orders", 1) == 1
-    assert "a POST without an Idempotency-Key is not repeated" in caught.value.redrive.why
+    assert "a POST without an Idempotency-Key is not retried" in caught.value.redrive.why
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])

@@ -124,7 +124,7 @@ def test_unpickled_in_its_own_process_it_is_the_same_service(flaky):
 
 def test_view_keeps_its_options():
     view = Service("bank").with_options(fallback=None, endpoint="balance")
-    assert pickle.loads(pickle.dumps(view))._options == view.options
+    assert pickle.loads(pickle.dumps(view)).options == view.options
 
 
 def test_service_with_a_store_says_why_it_stays(tmp_path):

@@ -43,7 +43,7 @@ class Shelf:
             raise ConnectionRefusedError("no such shelf, password=hunter2")
         if (batch.process, batch.number) not in self.batches:
             self.batches.append((batch.process, batch.number))
-            for name, book in batch.books.items():
+            for name, book in batch.windows.items():
                 self.books.setdefault(name, MetricsWindow()).add(book)
         if self.loses_answers:
             raise ConnectionResetError("the answer is lost")
@@ -363,11 +363,11 @@ def test_while_the_store_is_lost_everything_is_kept_and_that_is_said_once(servic
         bank.call(fine)
         clock.advance(900)
         publisher.flush()
-    assert caplog.text.count("cannot be told") == 1
+    assert caplog.text.count("cannot write service metrics") == 1
     assert "hunter2" not in caplog.text
     shelf.broken = False
     assert [shelf.counts(NOON + timedelta(minutes=15 * n))["calls"] for n in range(5)] == [1] * 5
-    assert caplog.text.count("is told what services do again") == 1
+    assert caplog.text.count("writing service metrics to") == 1
 
 
 def test_what_was_written_is_not_added_again_when_only_the_answer_was_lost(service, shelf):
@@ -431,7 +431,7 @@ def test_a_store_that_is_closed_while_it_cannot_be_reached_says_what_is_missing(
     bank.call(fine)
     shelf.broken = True
     shelf.close()
-    assert "the shelf could not be told what services did last" in caplog.text
+    assert "the last service metrics were not written to the shelf" in caplog.text
 
 
 def test_what_a_recorded_service_tells_of_itself_is_the_same(service, shelf, flaky):
@@ -483,7 +483,7 @@ def test_closing_waits_for_a_store_that_another_process_writes_to(tmp_path, monk
 
         class CommitsOnceItFailed(logging.Handler):
             def emit(self, record):
-                if "cannot be told what services do" in record.getMessage():
+                if "cannot write service metrics" in record.getMessage():
                     other.execute("COMMIT")
 
         handler = CommitsOnceItFailed()
@@ -494,6 +494,6 @@ def test_closing_waits_for_a_store_that_another_process_writes_to(tmp_path, monk
         finally:
             bus.EVENTS.removeHandler(handler)
     assert "database is locked" in caplog.text
-    assert "could not be told what services did last" not in caplog.text
+    assert "service metrics were not written to" not in caplog.text
     with redrive.connect(f"sqlite:///{tmp_path / 'store.db'}") as store:
         assert sum(window.calls for window in store.services.windows("bank")) == 1

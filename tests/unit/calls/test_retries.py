@@ -496,7 +496,7 @@ def test_25_first_attempts_are_never_charged(service, flaky):
         with pytest.raises(TimeoutError) as caught:
             shipfast.call(work)
     assert work.calls == 20
-    assert "retry budget is spent" in caught.value.redrive.why
+    assert "retry budget is exhausted" in caught.value.redrive.why
 
 
 def test_25_the_budget_is_shared_by_threads_to_the_last_token():

@@ -61,7 +61,7 @@ bulks = st.tuples(moments, latencies)
 def test_what_is_told_is_counted_once_in_its_quarter_and_in_its_minute(told, many):
     book = MetricsWindow()
     for at, outcome, seconds, repeat, fault in told:
-        book.attempted(at, outcome, seconds, repeat=repeat, fault=fault)
+        book.attempted(at, outcome, seconds, retry=repeat, fault=fault)
     for at, taken in many:
         book.succeeded(at, taken)
     for length, windows in ((QUARTER, book.quarters), (MINUTE, book.minutes)):
@@ -89,7 +89,7 @@ def test_two_books_together_are_the_book_of_both(first, second):
     def book(*told):
         made = MetricsWindow()
         for at, outcome, seconds, repeat, fault in told:
-            made.attempted(at, outcome, seconds, repeat=repeat, fault=fault)
+            made.attempted(at, outcome, seconds, retry=repeat, fault=fault)
             made.open_for(at, at + 1000)
         return made
 
@@ -108,13 +108,13 @@ def test_a_book_in_which_nothing_was_counted_is_empty():
     assert not book
     book.succeeded(NOON, [])
     assert not book
-    book.refused(NOON, "circuit_open")
+    book.rejected(NOON, "circuit_open")
     assert book
 
 
 def test_a_call_of_which_nothing_was_sent_is_a_call_and_no_attempt():
     book = MetricsWindow()
-    book.refused(NOON + 5, "circuit_open")
+    book.rejected(NOON + 5, "circuit_open")
     assert dict(book.quarters[NOON].counts) == {"calls": 1, "circuit_open": 1}
     assert not book.minutes
 

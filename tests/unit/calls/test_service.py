@@ -200,7 +200,7 @@ def test_an_ambiguous_error_is_repeated_twice_and_no_more(service, flaky):
         service().call(work)
     assert work.calls == 3
     assert caught.value.response.status_code == 500
-    for part in ("service 'shipfast'", "3 attempts", "HTTP 500", "Repeating did not help"):
+    for part in ("service 'shipfast'", "3 attempts", "HTTP 500", "Retries did not help"):
         assert part in str(caught.value)
     assert caught.value.redrive.verdict.kind == "permanent"  # it had its chance
     assert caught.value.redrive.attempts[-1].outcome == "ambiguous"
@@ -209,7 +209,7 @@ def test_an_ambiguous_error_is_repeated_twice_and_no_more(service, flaky):
 def test_a_failing_post_in_a_function_is_no_answer_though_it_is_not_repeated():
     with FaultyServer() as server, httpx.Client(base_url=server.url) as client:
         server.on("/orders", Answer(503))
-        with pytest.raises(redrive.RetriesExhausted, match="a POST without an Idempotency-Key is not repeated"):
+        with pytest.raises(redrive.RetriesExhausted, match="a POST without an Idempotency-Key is not retried"):
             Service("shipfast").call(client.post, "/orders")
         assert server.count("/orders") == 1
 

@@ -154,7 +154,7 @@ def test_a_service_whose_machine_says_so_already_says_nothing(board):
     service = bank(board.seen_from(every=600))
     board.say("open", "here", "another", retry_in=30)
     trip(service)
-    asked, ring = board.asked, service.core.circuit.on_news
+    asked, ring = board.asked, service.core.circuit.on_change
     eventually(lambda: ring() or board.asked >= asked + 2)
     assert board.told == []
 
@@ -399,14 +399,14 @@ def test_a_store_that_is_lost_is_told_of_once_and_so_is_its_return_and_news_wait
     eventually(lambda: "back" in caplog.text)
     about = [record.getMessage() for record in caplog.records if "the board" in record.getMessage()]
     assert about == [
-        "the board is lost: services go on by what they see themselves (ConnectionRefusedError: no such board)",
-        "the board is back: services share what they know again",
+        "the board is lost: services use their own evidence only (ConnectionRefusedError: no such board)",
+        "the board is back: services share circuits and keys again",
     ]
 
 
 def test_a_store_that_does_not_answer_keeps_a_new_service_waiting_only_so_long(board, caplog, monkeypatch):
-    monkeypatch.setattr(shared_state, "FIRST_LOOK", 0.05)
-    monkeypatch.setattr(shared_state, "LAST_WORD", 0.05)
+    monkeypatch.setattr(shared_state, "FIRST_READ_TIMEOUT", 0.05)
+    monkeypatch.setattr(shared_state, "STOP_TIMEOUT", 0.05)
     board.open_for_business.clear()
     service = bank(board.seen_from())
     assert service.call(answer) == "fine"
@@ -424,7 +424,7 @@ def test_where_the_store_is_known_to_be_lost_further_services_do_not_wait_for_it
     board.broken = True
     view = board.seen_from()
     bank(view)
-    monkeypatch.setattr(shared_state, "FIRST_LOOK", 600)
+    monkeypatch.setattr(shared_state, "FIRST_READ_TIMEOUT", 600)
     board.open_for_business.clear()
     assert bank(view).call(answer) == "fine"
 

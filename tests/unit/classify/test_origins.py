@@ -241,9 +241,7 @@ def test_unknown_error_says_what_to_do():
         raise ApiError("bank")
 
     error = raised(lambda: Service("bank").call(fail))
-    assert "Unknown error: redrive does not know whether repeating it helps. If it does, add a rule" in str(
-        error.redrive
-    )
+    assert "Unknown error: redrive does not know whether a retry helps. If it does, add a rule" in str(error.redrive)
     assert "cannot help" not in str(error.redrive)
 
 

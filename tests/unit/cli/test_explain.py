@@ -61,14 +61,14 @@ def test_a_status_is_explained(facts):
     assert found["read as"] == "HTTP status 503"
     assert found["kind"] == "transient"
     assert found["rule"] == "http.503, built in"
-    assert found["in a call"].startswith("repeated up to 4 times over 0.0 s to 15.0 s (7.5 s on average)")
+    assert found["in a call"].startswith("retried up to 4 times over 0.0 s to 15.0 s (7.5 s on average)")
     assert found["breaker"].startswith("counted: 5 within 60 s")
     assert found["to change it"] == 'redrive.Classifier().rule(status=503, kind="permanent")'
 
 
 def test_what_a_post_does_differs(facts):
-    assert facts("503", "--method", "post")["in a call"].startswith("not repeated: a POST without an Idempotency-Key")
-    assert facts("429", "--method", "POST")["in a call"].startswith("repeated up to 4 times")
+    assert facts("503", "--method", "post")["in a call"].startswith("not retried: a POST without an Idempotency-Key")
+    assert facts("429", "--method", "POST")["in a call"].startswith("retried up to 4 times")
 
 
 def test_effects_of_databases_and_mails_are_shown(facts):
@@ -113,7 +113,7 @@ def test_the_users_own_class_needs_no_arguments_and_his_own_rule_is_named(facts,
     assert (found["kind"], found["rule"]) == ("transient", "rule(BankDown), of shipfast")
     assert "if an attempt takes 10.0 s" in found["in a call"]
     assert facts("vendor.BankDown")["read as"] == "exception vendor.BankDown"
-    assert facts("vendor.py:one")["said"] == "7"
+    assert facts("vendor.py:one")["detail"] == "7"
 
 
 def test_a_policy_is_explained(facts, vendor):

@@ -31,8 +31,8 @@ def day(store):
     for hour in range(20):
         bank.succeeded(now - 3600 * hour, [0.02] * 50)
     for _ in range(200):
-        bank.attempted(now - 7200, "transient", 1.0, repeat=True, fault=True)
-    bank.refused(now, "circuit_open")
+        bank.attempted(now - 7200, "transient", 1.0, retry=True, fault=True)
+    bank.rejected(now, "circuit_open")
     bank.ended(now, "calls_failed", "fallbacks")
     bank.open_for(now - 7200, now - 7140)
     bank.succeeded(now - 90_000, [0.1] * 1_000)  # yesterday
@@ -109,8 +109,8 @@ def test_and_plain_data_in_a_pipe(run, day):
 def test_endpoints_of_a_service_are_a_table(run, store):
     now, bank = datetime.now(UTC).timestamp(), MetricsWindow()
     bank.succeeded(now, [0.5] * 3, {"GET /orders/{id}": [0.5] * 3})
-    bank.attempted(now, "transient", 1.0, repeat=False, fault=True, endpoint="GET /orders/{id}")
-    bank.attempted(now, "row", 0.1, repeat=False, fault=False, endpoint="pay?token=hunter2hunter2")
+    bank.attempted(now, "transient", 1.0, retry=False, fault=True, endpoint="GET /orders/{id}")
+    bank.attempted(now, "row", 0.1, retry=False, fault=False, endpoint="pay?token=hunter2hunter2")
     bank.ended(now, "calls_failed", "failed_4xx", endpoint="pay?token=hunter2hunter2")
     store.services.add(MetricsBatch("17-a", 1, {"bank": bank}))
     shown = run("services", "show", "bank", "--endpoints")

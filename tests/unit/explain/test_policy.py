@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 import redrive
-from redrive.explain.dry_call import DEFAULT, Policy
+from redrive.explain.dry_call import DEFAULT, ServicePolicy
 from redrive.explain.policy_text import document, explain_policy, of_breaker, of_budget, of_keys, of_retry
 from redrive.explain.schedule import Duration, fits, schedule
 
@@ -20,37 +20,40 @@ def test_a_service_is_taken_as_it_was_made():
         timeout=4.0,
         idempotent="key",
     )
-    found = Policy.of(service)
+    found = ServicePolicy.of(service)
     assert (found.name, found.retry.attempts, found.breaker.failures) == ("bank", 3, 7)
     assert (found.budget, found.timeout, found.idempotent) == (None, 4.0, "key")
-    assert of_keys(found) == "…a1b2, …c3d4; one that is used up rests for 60 min, and another repeats the call at once"
-    assert Policy.of(service.with_options(timeout=2)).timeout == 2
+    assert (
+        of_keys(found)
+        == "…a1b2, …c3d4; an exhausted key cools down for 60 min, and the call is retried at once with another"
+    )
+    assert ServicePolicy.of(service.with_options(timeout=2)).timeout == 2
 
 
 @pytest.mark.parametrize("part", [redrive.Breaker(), redrive.RetryBudget(), redrive.Retry(), redrive.Classifier()])
 def test_a_part_is_explained_by_itself(part):
-    found = Policy.of(part)
+    found = ServicePolicy.of(part)
     assert found.is_part
     assert found.name == type(part).__name__
 
 
 def test_what_is_no_policy_is_none():
-    assert Policy.of(object()) is None
-    assert Policy.of(redrive.Flow("x")) is None
+    assert ServicePolicy.of(object()) is None
+    assert ServicePolicy.of(redrive.Flow("x")) is None
 
 
 def test_the_parts_are_in_words():
-    assert of_retry(redrive.Retry(attempts=1)) == "one attempt, no repeats"
+    assert of_retry(redrive.Retry(attempts=1)) == "one attempt, no retries"
     assert "for transient only" in of_retry(redrive.Retry(on=["transient"]))
     assert of_breaker(None).startswith("none")
     assert "5 failures within 60 s" in of_breaker(redrive.Breaker())
     assert "for 24 s to 36 s" in of_breaker(redrive.Breaker())
-    assert of_budget(redrive.RetryBudget()) == "repeats are at most 10 % of the calls of the last 60 s, and 10 more"
+    assert of_budget(redrive.RetryBudget()) == "retries are at most 10 % of the calls of the last 60 s, and 10 more"
 
 
 def test_tokens_are_told_by_their_place():
-    policy = Policy.of(redrive.Service("bank", credentials=redrive.Token(lambda: "secret-token")))
-    assert of_keys(policy) == "token 1; fetched anew after a 401, once per call"
+    policy = ServicePolicy.of(redrive.Service("bank", credentials=redrive.Token(lambda: "secret-token")))
+    assert of_keys(policy) == "token 1; refreshed after a 401, once per call"
 
 
 def test_an_sla_is_kept_always_on_average_at_best_or_never():
@@ -80,24 +83,24 @@ def test_each_change_that_is_proposed_makes_it_fit(sla, timeout):
 def test_a_breaker_that_ends_the_call_before_its_attempts_is_said():
     retry = redrive.Retry(attempts=8, within=1_000)
     with pytest.warns(redrive.PolicyWarning, match="fails 5 times opens the circuit"):
-        policy = Policy.of(redrive.Service("bank", retry=retry, breaker=redrive.Breaker()))
+        policy = ServicePolicy.of(redrive.Service("bank", retry=retry, breaker=redrive.Breaker()))
     assert "a call that fails alone makes 5 of its 8 attempts: the circuit opened" in explain_policy(policy).notes
 
 
 def test_a_budget_without_a_reserve_is_said():
-    policy = Policy.of(redrive.Service("bank", budget=redrive.RetryBudget(reserve=0)))
+    policy = ServicePolicy.of(redrive.Service("bank", budget=redrive.RetryBudget(reserve=0)))
     (note,) = explain_policy(policy).notes
-    assert note == "a call that fails alone makes 1 of its 5 attempts: the service's retry budget is spent"
+    assert note == "a call that fails alone makes 1 of its 5 attempts: the service's retry budget is exhausted"
 
 
 def test_time_that_ends_before_the_attempts_do_is_said():
-    policy = Policy.of(redrive.Service("bank", retry=redrive.Retry(within=15), timeout=6.0))
+    policy = ServicePolicy.of(redrive.Service("bank", retry=redrive.Retry(within=15), timeout=6.0))
     notes = explain_policy(policy).notes
     assert "within=15 leaves time for 3 of the 5 attempts at most" in notes
 
 
 def test_a_policy_that_repeats_only_rate_limits_has_a_schedule_all_the_same():
-    policy = Policy.of(redrive.Retry(on=["rate_limited"]))
+    policy = ServicePolicy.of(redrive.Retry(on=["rate_limited"]))
     assert len(explain_policy(policy).at_once.starts) == 5
 
 
@@ -110,13 +113,13 @@ def test_the_document_is_of_plain_values():
 
 
 def test_a_policy_is_told_in_words_that_fit_its_numbers():
-    assert of_retry(redrive.Retry(on=())) == "one attempt, no repeats"
+    assert of_retry(redrive.Retry(on=())) == "one attempt, no retries"
     assert "no waits between them" in of_retry(redrive.Retry(base=0))
     assert "waits from 0 up to 0.02 s" in of_retry(redrive.Retry(on="retry_now"))
     assert of_breaker(redrive.Breaker(failures=1)).startswith("opens after 1 failure within 60 s, if it is 10 % of")
-    assert "another" not in of_keys(Policy.of(redrive.KeyPool(["the-only-key-1234"])))
+    assert "another" not in of_keys(ServicePolicy.of(redrive.KeyPool(["the-only-key-1234"])))
 
 
 def test_the_notes_of_a_short_time_do_not_speak_of_one_call_as_of_all():
-    found = explain_policy(Policy.of(redrive.Retry(within=5)))
+    found = explain_policy(ServicePolicy.of(redrive.Retry(within=5)))
     assert [note for note in found.notes if "a call that fails alone" in note] == []

@@ -157,10 +157,10 @@ REFUSED = {
     "TimeotError": "did you mean TimeoutError, ",
     "httpx.ReadTimout": "did you mean httpx.ReadTimeout",
     "nonsense": "ask for an exception",
-    "28": "say `errno 28`",
-    "999": "no HTTP status",
+    "28": "pass `errno 28`",
+    "999": "not an HTTP status",
     "errno 99999": "no error number 99999",
-    "SQLITE_NONSENSE": "no result code of SQLite",
+    "SQLITE_NONSENSE": "not a result code of SQLite",
     "grpc NONSENSE": "no rule names 'NONSENSE' of grpc",
     "KeyboardInterrupt": "a signal to stop",
     "asyncio.CancelledError": "a signal to stop",
@@ -215,12 +215,12 @@ def test_the_line_that_changes_the_verdict_does(text):
 
 
 def test_the_policys_own_rules_decide_and_are_named():
-    from redrive.explain.dry_call import Policy
+    from redrive.explain.dry_call import ServicePolicy
 
     service = redrive.Service("bank", classifier=redrive.Classifier().rule(status=409, kind="row", name="taken"))
-    found = explain(only("409"), Policy.of(service))
+    found = explain(only("409"), ServicePolicy.of(service))
     assert (found.verdict.kind, found.verdict.rule, found.built_in) == ("row", "taken", False)
-    assert explain(only("503"), Policy.of(service)).built_in
+    assert explain(only("503"), ServicePolicy.of(service)).built_in
 
 
 # ── what classes make of it ───────────────────────────────────────────────────────────────────────────────────────────
@@ -286,12 +286,12 @@ def test_a_class_that_states_no_kind_is_refused():
 def test_an_open_circuit_is_waited_for_and_blamed_on_nobody():
     found = explain(only("redrive.CircuitOpen"), DEFAULT)
     assert found.schedule.total.best == 4 * redrive.Breaker().cooldown
-    assert found.breaker == "not counted here: another service has answered for it"
+    assert found.breaker == "not counted here: it is a failure of another service"
     assert explain(only("redrive.CircuitOpen", retry_after="12"), DEFAULT).schedule.total.best == 48
 
 
 def test_a_redirect_that_asks_for_patience_is_handed_on():
-    with pytest.raises(UnclearQuestion, match=r"HTTP status 301 is not a failure: redrive hands it on as it is$"):
+    with pytest.raises(UnclearQuestion, match=r"HTTP status 301 is not a failure: redrive returns it as it is$"):
         explain(only("301", retry_after="5"), DEFAULT)
 
 
@@ -301,7 +301,9 @@ def test_a_code_that_no_rule_knows_is_not_judged_by_a_class_that_nobody_named(co
         explain(only(code), DEFAULT)
 
 
-@pytest.mark.parametrize(("number", "said"), [("99", "`errno 99`, if"), ("1000", "`errno 1000` or `MySQL 1000`, if")])
+@pytest.mark.parametrize(
+    ("number", "said"), [("99", "`errno 99` where"), ("1000", "`errno 1000` or `MySQL 1000` where")]
+)
 def test_a_number_without_a_meaning_is_sent_only_where_it_can_have_one(number, said):
     with pytest.raises(UnclearQuestion, match=said):
         read(number)

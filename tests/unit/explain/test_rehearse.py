@@ -8,7 +8,7 @@ import re
 import pytest
 
 import redrive
-from redrive.explain.dry_call import DEFAULT, Policy, rehearse
+from redrive.explain.dry_call import DEFAULT, ServicePolicy, run_dry_call
 from redrive.explain.fake_errors import FailureDetails, FakeResponse
 from redrive.testing import FakeClock
 
@@ -55,34 +55,34 @@ def in_earnest(options, failure):
 @pytest.mark.parametrize("make", FAILURES)
 def test_a_rehearsal_ends_as_a_real_call_does(options, make):
     real = in_earnest(options, make())
-    found = rehearse(Policy.of(redrive.Service("real", **options)), make())
+    found = run_dry_call(ServicePolicy.of(redrive.Service("real", **options)), make())
     assert found.attempts == len(real.attempts)
     # The moment of a reset, and waits that are drawn, differ from call to call.
     assert re.sub(r"[\d.:-]+", "N", found.ends) == re.sub(r"[\d.:-]+", "N", real.why)
 
 
 def test_a_request_with_an_effect_is_not_repeated():
-    assert rehearse(DEFAULT, FakeResponse(503, FailureDetails(method="POST"))).attempts == 1
-    assert rehearse(DEFAULT, FakeResponse(503, FailureDetails(method="GET"))).attempts == 5
-    keyed = Policy.of(redrive.Service("bank", idempotent="key"))
-    assert rehearse(keyed, FakeResponse(503, FailureDetails(method="POST"))).attempts == 5
+    assert run_dry_call(DEFAULT, FakeResponse(503, FailureDetails(method="POST"))).attempts == 1
+    assert run_dry_call(DEFAULT, FakeResponse(503, FailureDetails(method="GET"))).attempts == 5
+    keyed = ServicePolicy.of(redrive.Service("bank", idempotent="key"))
+    assert run_dry_call(keyed, FakeResponse(503, FailureDetails(method="POST"))).attempts == 5
 
 
 def test_what_counts_against_the_breaker_is_counted():
-    assert rehearse(DEFAULT, FakeResponse(503, FailureDetails())).faults == 5
-    assert rehearse(DEFAULT, FakeResponse(503, FailureDetails())).opened
-    assert rehearse(DEFAULT, FakeResponse(429, FailureDetails())).faults == 0
-    assert not rehearse(DEFAULT, FakeResponse(429, FailureDetails())).opened
+    assert run_dry_call(DEFAULT, FakeResponse(503, FailureDetails())).faults == 5
+    assert run_dry_call(DEFAULT, FakeResponse(503, FailureDetails())).opened
+    assert run_dry_call(DEFAULT, FakeResponse(429, FailureDetails())).faults == 0
+    assert not run_dry_call(DEFAULT, FakeResponse(429, FailureDetails())).opened
 
 
 def test_keys_are_rotated_and_tokens_refreshed_without_the_real_ones():
     def never() -> str:
         raise AssertionError("a rehearsal fetches nothing")
 
-    tokens = Policy.of(redrive.Service("partner", credentials=redrive.Token(never)))
-    assert rehearse(tokens, FakeResponse(401, FailureDetails())).refreshed == 1
-    keys = Policy.of(redrive.Service("partner", credentials=redrive.KeyPool(["first-1111", "other-2222"])))
-    assert rehearse(keys, FakeResponse(403, FailureDetails(body="quotaExceeded"))).keys == 2
+    tokens = ServicePolicy.of(redrive.Service("partner", credentials=redrive.Token(never)))
+    assert run_dry_call(tokens, FakeResponse(401, FailureDetails())).refreshed == 1
+    keys = ServicePolicy.of(redrive.Service("partner", credentials=redrive.KeyPool(["first-1111", "other-2222"])))
+    assert run_dry_call(keys, FakeResponse(403, FailureDetails(body="quotaExceeded"))).keys == 2
 
 
 def test_nobody_hears_of_a_rehearsal(caplog):
@@ -90,7 +90,7 @@ def test_nobody_hears_of_a_rehearsal(caplog):
     stop = redrive.on_event(heard.append)
     with caplog.at_level(logging.DEBUG):
         service = redrive.Service("quiet", on_event=heard.append)
-        rehearse(Policy.of(service), TimeoutError())
+        run_dry_call(ServicePolicy.of(service), TimeoutError())
     stop()
     assert heard == []
     assert caplog.records == []
@@ -101,7 +101,7 @@ def test_nobody_hears_of_a_rehearsal(caplog):
 @pytest.mark.parametrize("within", [1.0, 5.0, 12.0])
 def test_no_call_makes_more_attempts_than_its_rehearsal(within):
     retry = redrive.Retry(within=within)
-    found = rehearse(Policy.of(retry), TimeoutError())
+    found = run_dry_call(ServicePolicy.of(retry), TimeoutError())
     made = set()
     for seed in range(300):
         clock = FakeClock()
@@ -121,5 +121,5 @@ def _raise(error):
 
 def test_a_rehearsal_leaves_nothing_on_the_error():
     error = TimeoutError("too slow")
-    rehearse(DEFAULT, error)
+    run_dry_call(DEFAULT, error)
     assert vars(error) == {}

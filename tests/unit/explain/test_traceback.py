@@ -189,7 +189,7 @@ def test_what_redrive_has_noted_is_read():
     with pytest.raises(ConnectionResetError) as caught:
         service.call(thrown(ConnectionResetError("gone")))
     found = of_traceback(parse("".join(traceback.format_exception(caught.value))))
-    assert found.note.startswith("redrive has said: service 'bank'")
+    assert found.note.startswith("redrive reported: service 'bank'")
     assert "2 attempts" in found.note
 
 

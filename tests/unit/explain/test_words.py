@@ -8,7 +8,7 @@ import pytest
 import redrive
 from redrive.alerts.conditions import CONDITIONS
 from redrive.alerts.rules.runs import RETRYABLE as RETRYABLE_IN_ALERTS
-from redrive.explain.explanation import HEALS, ROWS, TASKS, alerts_on
+from redrive.explain.explanation import RECOVERABLE, ROWS, TASKS, alerts_on
 from redrive.model.calls import Kind, Verdict
 from redrive.model.tasks import State
 from redrive.rows.run import SMALLEST
@@ -47,7 +47,7 @@ def test_there_are_words_for_every_kind(kind):
 
 
 def test_what_heals_is_what_alerts_take_for_healing():
-    assert HEALS == RETRYABLE_IN_ALERTS
+    assert RECOVERABLE == RETRYABLE_IN_ALERTS
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -234,9 +234,9 @@ def test_concerns_name_a_short_base_a_long_cap_and_a_worst_case_beyond_the_sla()
 
 
 def test_exception_classes_are_not_kinds():
-    with pytest.raises(TypeError, match="redrive repeats by verdict"):
+    with pytest.raises(TypeError, match="redrive retries by verdict"):
         Retry(on=TimeoutError)
-    with pytest.raises(TypeError, match="redrive repeats by verdict"):
+    with pytest.raises(TypeError, match="redrive retries by verdict"):
         Retry(on=[ValueError])
 
 

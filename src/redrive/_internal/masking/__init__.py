@@ -1,4 +1,4 @@
-"""Keeps secrets out of everything a person or a log can see."""
+"""Removes secrets from all texts that users or logs can see."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _known: dict[str, None] = {}
 _known_forms: tuple[tuple[str, str], ...] = ()
 _MOST_KNOWN = 64  # each is looked for in every text
 
-# The last four digits of a card may begin another. A text that goes on like this is made up, and would take for ever.
+# The last four digits of a card may begin another. A text with more of them is made up, and would take too long.
 _PASSES = 3
 
 # Masking takes time, and no signal or timeout ends a search: about 0.3 s for this many characters of the worst kind.
@@ -47,7 +47,7 @@ LONGEST = 200_000
 
 
 def remember(secret: str) -> None:
-    """From here on, mask this very text wherever it is seen: a server may repeat the key that it refuses.
+    """Mask this very text from now on: a server may quote the key that it rejects.
 
     One that could be a common word is not remembered, and of very many only the latest are.
     """
@@ -71,9 +71,9 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def mask(text: str) -> str:
-    """The text without what looks like a credential, without known ones, and of payment cards only their last four.
+    """Return the text without credentials, and with only the last four digits of payment cards.
 
-    Colours and other sequences for terminals are left out. Of a text beyond 200,000 characters the beginning is shown.
+    Colours and other sequences for terminals are removed. Of a text over 200,000 characters the beginning is returned.
     """
     if len(text) > LONGEST:
         return f"{start_of(text, LONGEST, _mask)} ... ({len(text) - LONGEST:,} more characters)"
@@ -119,7 +119,7 @@ def mask_stream() -> MaskedStream:
 
 
 def mask_all(value: Any) -> Any:
-    """A document without secrets: its texts and numbers masked, and whatever stands under the name of a secret."""
+    """Return a document without secrets: texts and numbers are masked, and all values under the name of a secret."""
     return mask_document(value, mask)
 
 
@@ -129,5 +129,5 @@ def mask_bytes(data: bytes) -> bytes | str:
 
 
 def last_four(secret: str) -> str:
-    """What may be shown of a key: its last four characters, and of a short one no more than half."""
+    """Return what may be shown of a key: its last four characters, and of a short one at most half."""
     return secret[len(secret) - min(4, len(secret) // 2) :]

@@ -175,7 +175,7 @@ def is_command(items: Sequence[object]) -> bool:
 
 
 def mask_item(items: Sequence[object], at: int) -> str:
-    """Return what may be shown of a word of such a command, by the program and the words before it."""
+    """Return what may be shown of an item of such a command, by the program and the items before it."""
     before = [item for item in (items[0], *items[max(1, at - 3) : at]) if isinstance(item, str)]
     word = str(items[at])
     text = f"'{_BETWEEN_ITEMS.join([*before, word])}'"

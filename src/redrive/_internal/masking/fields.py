@@ -19,9 +19,9 @@ _INPUT = LazyPattern(
     r"((?:(?!input_value=|(?<!\\)\\n)[^\n])*+)(input_value=)((?:(?!, input_type=)[^\n])*+)",
     re.MULTILINE,
 )
-# A step of the location, which goes on behind the name: `password.int`, `api_keys.prod`, `password.function-after[…]`
+# A step of the location, which continues after the name: `password.int`, `api_keys.prod`, `password.function-after[…]`
 _STEP: Final = re.compile(rf"{NAMES}|{TELLING}s", re.IGNORECASE)
-# input_value={'host': 'db.exam...word': 'abc', 'port': 1}: what follows the dots may be a value whose name is cut off
+# input_value={'host': 'db.exam...word': 'abc', 'port': 1}: what follows the dots may be a value whose name is truncated
 _CUT = LazyPattern(
     r"(input_value=[\w.]{0,80}[{(\[](?:(?!, input_type=|\.\.\.)[^\n]){0,100}\.\.\.)"
     r"(?:(?!, input_type=|, ['\"]|, \w{1,60}=)[^\n])++"
@@ -96,13 +96,13 @@ def mask_fields(text: str) -> str:
 
 
 def _masked_input(found: re.Match[str]) -> str:
-    """The error of a field, whose message may repeat the value."""
+    """Mask the error of a field, whose message may contain the value."""
     if not any(map(_STEP.fullmatch, re.split(r"\.|: ", found["location"]))):
         return found[0]
     value = found[5].strip("'\"")
-    said = found[3].replace(value, MASK) if len(value) >= _SHORTEST else found[3]
+    message = found[3].replace(value, MASK) if len(value) >= _SHORTEST else found[3]
     place = found[1].replace(value, MASK) if value and "[key]" in found["location"] else found[1]
-    return f"{place}{said}{found[4]}{MASK}"
+    return f"{place}{message}{found[4]}{MASK}"
 
 
 _SHORTEST = 4  # characters of a value; a shorter one is found in every message

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import cached_property
 
-# Where a listing goes on is no secret, though it is called a token.
+# The position in a listing is no secret, though it is called a token.
 _OF_A_PAGE = r"(?:next[-_]?|(?:next[-_]?)?page[-_]?|continuation[-_]?)token(?![\w-])"
 
 TELLING = (

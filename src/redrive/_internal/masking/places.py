@@ -1,6 +1,6 @@
 """Credentials that are known by the place they stand in: key files, webhooks, URLs and SQL statements.
 
-Each entry has what a text must contain, in lower case (one word of each group), the pattern, and what replaces it.
+Each entry has what a text must contain, in lower case (one entry of each group), the pattern, and what replaces it.
 """
 
 from __future__ import annotations

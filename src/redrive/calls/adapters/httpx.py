@@ -39,7 +39,7 @@ with require_extra("http"):
 
 
 _ORIGIN = "redrive.origin"
-# Bodies that are sent as events happen: who waits for their end waits for ever.
+# Bodies that are sent as events happen, and may never end.
 _ENDLESS = frozenset({"text/event-stream", "application/stream+json", "multipart/x-mixed-replace"})
 
 _LIBRARIES = frozenset({"httpx", "httpx2"})
@@ -50,9 +50,9 @@ T = TypeVar("T")
 class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Sends requests through a service; one object serves `httpx.Client` and `httpx.AsyncClient`.
 
-    Bodies are read inside the attempt, so that a connection that breaks in the middle of one is repeated too.
-    A response that stays bad is handed back as any other, with the story as its attribute `redrive`. The credential
-    does not follow a redirect to another host.
+    Bodies are read inside the attempt, so that a connection that breaks in the middle of one is retried, too. The last
+    failed response is returned like any other, with the failure as its attribute `redrive`. The credential does not
+    follow a redirect to another host.
     """
 
     def __init__(
@@ -99,20 +99,20 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             response.request = request
             if idempotency_key is not None:
                 note_redirect(request.extensions, request, response.status_code, outgoing)
-            self._apply.take_back(response, credential)
+            self._apply.remove_from_redirect(response, credential)
             if self._leaves_unread(response):
                 return response
             parts = []
             try:
                 for part in cast("httpx.SyncByteStream", response.stream):
                     parts.append(part)
-                    # A socket's read timeout starts anew with each byte of a body that drips.
+                    # A socket's read timeout restarts with each byte of a slow body.
                     if timeout is not None and time.monotonic() - began > timeout:
                         raise _library(request).ReadTimeout(too_slow(timeout))
             finally:
                 response.close()
         except Exception as error:
-            _own(error, request, credential)
+            _clean_error(error, request, credential)
             raise
         return _in_memory(response, b"".join(parts), request, began)
 
@@ -127,13 +127,13 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         outgoing = self._outgoing(request, credential, timeout, idempotency_key)
         began = time.monotonic()
         try:
-            # A little later than httpx's own limits, which know whether the request has left.
+            # A little later than httpx's own timeouts, which know whether the request was sent.
             async with time_limit(None if timeout is None else timeout + min(0.1, timeout / 10)):
                 response = await self._async_transport(outgoing.url).handle_async_request(outgoing)
                 response.request = request
                 if idempotency_key is not None:
                     note_redirect(request.extensions, request, response.status_code, outgoing)
-                self._apply.take_back(response, credential)
+                self._apply.remove_from_redirect(response, credential)
                 if self._leaves_unread(response):
                     return response
                 try:
@@ -145,12 +145,12 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
                 raise
             raise _library(request).ReadTimeout(too_slow(timeout), request=request) from None
         except Exception as error:
-            _own(error, request, credential)
+            _clean_error(error, request, credential)
             raise
         return _in_memory(response, b"".join(parts), request, began)
 
     def _leaves_unread(self, response: httpx.Response) -> bool:
-        """Whether the body is the caller's to read: where that was asked for, or where it may never end."""
+        """Return whether the caller reads the body: with `stream=True`, or where the body may never end."""
         if response.status_code >= 400:
             return False
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -159,8 +159,8 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def _outgoing(
         self, request: httpx.Request, credential: str | None, timeout: float | None, key: str | None
     ) -> httpx.Request:
-        """A copy to be sent: what is put on it shows in nothing that shows the caller's request, redirects included."""
-        rewind(request)  # a file that an earlier attempt has read
+        """Return a copy to send, so that neither the caller's request nor a redirect shows what is put on it."""
+        rewind(request)  # of a file that an earlier attempt has read
         headers, url, extensions = request.headers.copy(), request.url, dict(request.extensions)
         if credential is not None and extensions[_ORIGIN].trusts(Origin.of(str(url))):
             headers.update(self._apply.headers(credential))
@@ -182,7 +182,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return outgoing
 
     def _guarded(self, request: httpx.Request) -> CalledFunction:
-        # A redirect inherits the extensions of the request it comes from, and so remembers where that was sent.
+        # A redirect inherits the extensions of the first request, and with them its origin.
         request.extensions = {_ORIGIN: Origin.of(str(request.url)), **request.extensions, KEY_SENT: None}
         note_start(request)
         if self._runner.keyed:
@@ -194,7 +194,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             return cast("httpx.BaseTransport", self._given)
         if self._given is not None:
             raise TypeError("this transport was made around an async one: use it with httpx.AsyncClient")
-        own: httpx.BaseTransport = self._made("sync", url, _library(url).HTTPTransport)
+        own: httpx.BaseTransport = self._own_transport("sync", url, _library(url).HTTPTransport)
         return own
 
     def _async_transport(self, url: httpx.URL) -> httpx.AsyncBaseTransport:
@@ -202,17 +202,17 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             return cast("httpx.AsyncBaseTransport", self._given)
         if self._given is not None:
             raise TypeError("this transport was made around a sync one: use it with httpx.Client")
-        own: httpx.AsyncBaseTransport = self._made("async", url, _library(url).AsyncHTTPTransport)
+        own: httpx.AsyncBaseTransport = self._own_transport("async", url, _library(url).AsyncHTTPTransport)
         return own
 
-    def _made(self, kind: str, url: httpx.URL, make: Callable[..., T]) -> T:
-        """The transport of our own, made on first use; of two threads that make one, one is kept."""
+    def _own_transport(self, kind: str, url: httpx.URL, make: Callable[..., T]) -> T:
+        """Return redrive's own transport, made on first use; of two threads that make one, one is kept."""
         key = kind, make.__module__, self._proxy_for(url)
-        made: T = self._own.get(key) or self._own.setdefault(key, make(proxy=key[2]))
-        return made
+        transport: T = self._own.get(key) or self._own.setdefault(key, make(proxy=key[2]))
+        return transport
 
     def _proxy_for(self, url: httpx.URL) -> str | None:
-        """The proxy that the environment names: httpx looks there only for transports that it makes itself."""
+        """Return the proxy that the environment names: httpx reads it only for transports that it makes itself."""
         if self._proxies is None:
             self._proxies = getproxies()
         proxy = self._proxies.get(url.scheme) or self._proxies.get("all")
@@ -221,7 +221,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return proxy if "://" in proxy else f"http://{proxy}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_own": {}}  # connections stay in the process that has made them
+        return {**self.__dict__, "_own": {}}  # connections stay in the process that opened them
 
     def close(self) -> None:
         if _is_sync(self._given):
@@ -255,7 +255,7 @@ class ServiceTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
 
 def _library(thing: object) -> Any:
-    """Return the module that has the classes beside that of `thing`: httpx, or httpx2."""
+    """Return the module of an object's class: httpx, or httpx2."""
     names = (cls.__module__.partition(".")[0] for cls in type(thing).__mro__)
     return sys.modules[next((name for name in names if name in _LIBRARIES), "httpx")]
 
@@ -268,25 +268,25 @@ def _is_async(transport: object) -> bool:
     return hasattr(transport, "handle_async_request")
 
 
-def _own(error: Exception, request: httpx.Request, credential: str | None) -> None:
-    """Let the error speak of the caller's request, not of the copy with the credential on it."""
+def _clean_error(error: Exception, request: httpx.Request, credential: str | None) -> None:
+    """Replace the sent copy by the caller's request in the error, and remove the credential."""
     if isinstance(error, _library(request).RequestError):
         error.request = request
     scrub(error, credential)
 
 
 def _in_memory(response: httpx.Response, body: bytes, request: httpx.Request, began: float) -> httpx.Response:
-    """The same response with its body at hand, still encoded as it came: the client decodes it as usual."""
+    """Return the response with its body in memory, still encoded: the client decodes it as usual."""
     library = _library(request)
-    held: httpx.Response = library.Response(
+    loaded: httpx.Response = library.Response(
         response.status_code,
         headers=response.headers,
         stream=library.ByteStream(body),
         extensions=response.extensions,
         request=request,
     )
-    if held.status_code >= 400:
+    if loaded.status_code >= 400:
         with suppress(library.DecodingError):
-            held.read()  # the verdict needs what the server said
-            held.elapsed = timedelta(seconds=time.monotonic() - began)  # which httpx notes only as it reads
-    return held
+            loaded.read()  # the verdict needs the body
+            loaded.elapsed = timedelta(seconds=time.monotonic() - began)  # httpx sets it only as it reads
+    return loaded

@@ -31,7 +31,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Where the credential goes: a header and what stands before the key in it, or a query parameter."""
+    """Where the credential is sent: a header, with a prefix before the key, or a query parameter."""
 
     header: str | None = None
     prefix: str = ""
@@ -39,7 +39,7 @@ class Apply:
 
     @classmethod
     def parse(cls, text: object) -> Apply:
-        """Read "bearer", a header's name, or "query:NAME"."""
+        """Parse "bearer", a header's name, or "query:NAME"."""
         if not isinstance(text, str):
             raise TypeError(f'apply must be "bearer", a header\'s name or "query:NAME", not {text!r}')
         if text.lower() == "bearer":
@@ -52,11 +52,11 @@ class Apply:
         return cls(header=text)
 
     def headers(self, credential: str) -> dict[str, str]:
-        """The header to send."""
+        """Return the header to send."""
         if self.header is None:
             return {}
         if not _SENDABLE.fullmatch(credential):
-            # The library would refuse it, too, with an error that shows all of it.
+            # The library would reject it, too, with an error that shows all of it.
             raise ValueError(
                 f"the credential …{last_four(credential)} cannot be sent in the header {self.header}: it has a "
                 "character that is not printable ASCII, such as a dash that was copied from a document. Check "
@@ -65,15 +65,16 @@ class Apply:
         return {self.header: self.prefix + credential}
 
     def with_query(self, query: str, credential: str) -> str:
-        """The query to send; what the caller wrote stays as he wrote it."""
+        """Return the query to send; what the caller wrote stays unchanged."""
         if self.query is None:
             return query
         return "&".join(filter(None, [query, urlencode({self.query: credential})]))
 
-    def take_back(self, response: Any, credential: str | None) -> None:
-        """Take the credential out of the address of a redirect that keeps the query.
+    def remove_from_redirect(self, response: Any, credential: str | None) -> None:
+        """Remove the credential from the address of a redirect that keeps the query.
 
-        The client would log and show it, and send it wherever the redirect leads; where it may go it is put on again.
+        The client would log and show it, and send it to the target of the redirect. Where it may be sent, it is added
+        again.
         """
         if self.query is None or credential is None or (location := header(response.headers, "location")) is None:
             return
@@ -87,7 +88,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request goes."""
+    """The origin of a URL: scheme, host and port."""
 
     scheme: str
     host: str
@@ -95,18 +96,18 @@ class Origin:
 
     @classmethod
     def of(cls, url: str) -> Origin:
-        """The origin of a URL, with the port that its scheme implies."""
+        """Return the origin of a URL, with the port that its scheme implies."""
         parts = urlsplit(url)
         return cls(parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme))
 
     def trusts(self, other: Origin) -> bool:
-        """Whether a credential meant for here may go there: the same origin, or the same host by https instead."""
+        """Return whether a credential of this origin may be sent to another: the same, or the same host by https."""
         upgraded = (self.scheme, self.port, other.scheme, other.port) == ("http", 80, "https", 443)
         return self == other or (self.host == other.host and upgraded)
 
 
 def scrub(error: Exception, secret: str | None) -> None:
-    """Take the secret out of the texts of an error and of those it wraps: libraries put whole URLs there."""
+    """Remove the secret from the texts of an error and of those it wraps: libraries put whole URLs there."""
     if secret is None:
         return
     forms = {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
@@ -135,7 +136,7 @@ _FILLED_WITH_KEY = (*_FILLED, ("idempotency_key", 1))
 
 
 def http_target(request: Any, *, keyed: bool) -> CalledFunction:
-    """What an HTTP adapter's own sending function is to the service; it takes one argument, the request."""
+    """Return what the service knows of an adapter's own sending function; its one argument is the request."""
     method, url = request.method or "", str(request.url or "")
     parts = urlsplit(url)
     path = mask(parts.path)  # webhooks and bots have their secret there
@@ -152,7 +153,7 @@ def http_target(request: Any, *, keyed: bool) -> CalledFunction:
 
 
 def put_key(headers: Any, key: str) -> None:
-    """Send this key, unless the caller's own headers have one: an empty one protects nothing."""
+    """Set this key, unless the caller's own headers have one; an empty one protects nothing."""
     if key_in(headers) is None:
         headers["Idempotency-Key"] = key
 
@@ -164,7 +165,7 @@ def note_sent(notes: Any, request: Any, outgoing: Any) -> None:
         return
     if request.method.upper() in IDEMPOTENT_METHODS:
         if attempt is not None and attempt.keys is not None:
-            attempt.keys.pass_by(key)
+            attempt.keys.note_idempotent(key)
         return
     if attempt is not None:
         attempt.send(key, f"the {request.method.upper()}")
@@ -180,29 +181,29 @@ def note_unprotected(request: Any) -> None:
 
 
 def note_redirect(notes: Any, request: Any, status: int, outgoing: Any) -> None:
-    """Note the key of a request that the server asks to have elsewhere: what follows is the same logical call."""
+    """Note the key of a request that the server redirects: the request that follows is the same logical call."""
     if status in _SAME_REQUEST and (key := idempotency_key(outgoing)) is not None:
         notes[_REDIRECTED] = request.method, str(request.url), key
 
 
 def begin_key(notes: Any, request: Any) -> None:
-    """Take over the key of the request that this one follows; one that is sent to the same address is another call."""
+    """Take over the key of the redirected request; a request to the same address is another call."""
     method, url, key = notes.pop(_REDIRECTED, None) or (None, None, None)
     notes[KEY] = key if method == request.method and url != str(request.url) else None
 
 
 def too_slow(timeout: float) -> str:
-    """Say that an attempt did not end in time."""
+    """Return the message of an attempt that did not end in time."""
     return f"no complete answer within the {timeout:g} s of one attempt"
 
 
 def shorter(given: float | None, limit: float | None) -> float | None:
-    """Return the shorter of two limits, of which any may be None, for none."""
-    return min((one for one in (given, limit) if one is not None), default=None)
+    """Return the shorter of two limits; None is no limit."""
+    return min((seconds for seconds in (given, limit) if seconds is not None), default=None)
 
 
 def warn_of_retries(runner: ServiceRunner, retries: object, instead: str) -> None:
-    """Warn where what sends a request repeats it, too: the attempts of both multiply."""
+    """Warn where the client below retries, too: the attempts of both multiply."""
     made = runner.core.retry.attempts
     if isinstance(retries, int) and retries > 0 and made > 1:
         option_checks.warn(

@@ -43,8 +43,8 @@ class ServiceAdapter(BaseAdapter):
     """Sends requests through a service: `session.mount("https://", service.requests_adapter())`.
 
     Unless the caller streams, bodies are read inside the attempt, so that a connection that breaks in the middle of
-    one is repeated too. A response that stays bad is handed back as any other, with the story as `redrive`. The
-    credential does not follow a redirect to another host.
+    one is retried, too. The last failed response is returned like any other, with the failure as its attribute
+    `redrive`. The credential does not follow a redirect to another host.
     """
 
     def __init__(self, runner: ServiceRunner, adapter: Any, *, apply: str) -> None:
@@ -60,7 +60,7 @@ class ServiceAdapter(BaseAdapter):
     def send(  # type: ignore[override]  # BaseAdapter names the options one by one; they are passed on whole
         self, request: requests.PreparedRequest, **options: Any
     ) -> requests.Response:
-        # A redirect shares the hooks of the request it comes from, and so remembers where that was sent.
+        # A redirect shares the hooks of the first request, and with them its origin.
         request.hooks.setdefault(_ORIGIN, Origin.of(request.url or ""))
         request.hooks[KEY_SENT] = None
         if self._runner.keyed:
@@ -90,7 +90,7 @@ class ServiceAdapter(BaseAdapter):
             response.request, response.url = request, request.url or ""
             if idempotency_key is not None:
                 note_redirect(request.hooks, request, response.status_code, outgoing)
-            self._apply.take_back(response, credential)
+            self._apply.remove_from_redirect(response, credential)
             response.connection = self  # type: ignore[assignment]  # auth flows send their second leg by it
             if not stream or response.status_code >= 400:
                 _read(response, ends, timeout)
@@ -104,7 +104,7 @@ class ServiceAdapter(BaseAdapter):
     def _outgoing(
         self, request: requests.PreparedRequest, credential: str | None, key: str | None
     ) -> requests.PreparedRequest:
-        """A copy to be sent: what is put on it shows in nothing that shows the caller's request, redirects included."""
+        """Return a copy to send, so that neither the caller's request nor a redirect shows what is put on it."""
         position = getattr(request, "_body_position", None)
         if isinstance(position, int) and request.body is not None and request.body.tell() != position:  # type: ignore[union-attr]
             rewind_body(request)  # a file that an earlier attempt has read
@@ -125,15 +125,15 @@ class ServiceAdapter(BaseAdapter):
 
 
 def _limits(given: Any, limits: Timeout | None, left: float | None) -> Any:
-    """The caller's limits and the service's, phase by phase."""
+    """Return the shorter of the caller's and the service's limits, phase by phase."""
     if limits is None or not isinstance(given, int | float | tuple | None):
-        return given  # a urllib3.Timeout: its caller knows what he does
+        return given  # a urllib3.Timeout is passed on as it is
     connect, read = given if isinstance(given, tuple) else (given, given)
     return shorter(connect, limits.phase("connect", left)), shorter(read, limits.phase("read", left))
 
 
 def _read(response: requests.Response, ends: float | None, timeout: float | None) -> None:
-    """Read the body; one that drips is given up at the end of the attempt, which requests itself has no limit for."""
+    """Read the body; a slow one ends with the attempt, for which requests itself has no limit."""
     read1 = getattr(response.raw, "read1", None)
     if ends is None or read1 is None:
         response.content  # noqa: B018  # reads the body
@@ -145,7 +145,7 @@ def _read(response: requests.Response, ends: float | None, timeout: float | None
             if time.monotonic() > ends:
                 response.close()
                 raise requests.ReadTimeout(too_slow(timeout or 0), response=response)
-    except urllib3.exceptions.ProtocolError as error:  # as requests itself would say it
+    except urllib3.exceptions.ProtocolError as error:  # as requests itself raises it
         raise requests.exceptions.ChunkedEncodingError(error) from error
     except urllib3.exceptions.DecodeError as error:
         raise requests.exceptions.ContentDecodingError(error) from error

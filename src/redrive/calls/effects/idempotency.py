@@ -1,7 +1,7 @@
 """Whether requests of a failed attempt may be sent again: by their methods, their keys, and the server's answer.
 
 A derived key protects a request only if the next attempt sends it with the same key. What is sent with another key, or
-an equal request that is meant as a second one, is refused before it is sent, or the call is not retried.
+an equal request that is meant as a second one, is rejected before it is sent, or the call is not retried.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from redrive.errors import Permanent
 from redrive.model.calls import Verdict
 
 EQUAL_REQUESTS = (
-    "equal requests were sent in one attempt, and it cannot be told whether another attempt would start over or "
+    "equal requests were sent in one attempt, and it is not known whether another attempt would start over or "
     "continue; send each with an Idempotency-Key of your own"
 )
 NO_KEY = (
@@ -43,7 +43,7 @@ class SentKeys:
         """Whether one attempt has sent equal requests, with a key each."""
         self._requests: dict[str, int] = {}  # derived key → hash of what it was derived from
         self._sent: set[str] = set()
-        self._unknown: set[str] = set()  # sent, and neither answered nor turned away
+        self._unknown: set[str] = set()  # sent, and neither answered nor rejected
         self._answered: set[str] = set()
         self._first: set[str] = set()  # what the first attempt began with: several keys where requests overlap
         self._begins = True
@@ -54,7 +54,7 @@ class SentKeys:
         self.begin()
 
     def begin(self) -> None:
-        """Begin an attempt."""
+        """Start an attempt."""
         self._sent_before = set(self._sent)
         self._unknown_before = set(self._unknown)
         self._answered_before = set(self._answered)
@@ -67,17 +67,17 @@ class SentKeys:
         """Note what a key was derived from."""
         self._requests[key] = request
 
-    def turned_away(self, request: int) -> str | None:
-        """The key of an equal request of this attempt that the server did not act on: it has not been used."""
+    def reusable_key(self, request: int) -> str | None:
+        """Return the key of an equal request of this attempt that the server did not act on: it is still unused."""
         keys = self._turned_away.get(request)
         return keys.pop() if keys else None
 
-    def why_not_again(self) -> str | None:
-        """Why the call must not be repeated, whatever it fails for; None where it may."""
+    def why_not_retried(self) -> str | None:
+        """Return why the call must not be retried, whatever its error; None where it may."""
         return EQUAL_REQUESTS if self.equal else NO_KEY if self._unprotected else None
 
     def protects(self, key: object) -> bool:
-        """Whether this call has sent a request with that key, and would send it with the same again."""
+        """Return whether this call has sent a request with that key, and would send it with the same key again."""
         return key in self._sent
 
     def send(self, key: str, what: str) -> None:
@@ -88,7 +88,7 @@ class SentKeys:
         """
         request = self._requests.get(key)
         if request is not None:  # else the caller chose the key, or it is that of the whole call
-            self._refuse_what_is_unsafe(key, what)
+            self._reject_unsafe(key, what)
             if request in self._equal_to and key not in self._now:
                 self.equal = True
             if self._begins:
@@ -100,15 +100,15 @@ class SentKeys:
         self._sent.add(key)
 
     def send_unprotected(self) -> str:
-        """Note that a request without a key is about to be sent; the answer stands for it in `ended`."""
+        """Note that a request without a key is about to be sent; return its name for `ended`."""
         name = f"without a key {next(self._numbers)}"
         self._unprotected.add(name)
         return name
 
-    def pass_by(self, key: str) -> None:
-        """Note that an idempotent request is about to be sent: it tells where an attempt begins.
+    def note_idempotent(self, key: str) -> None:
+        """Note that an idempotent request is about to be sent: it shows where an attempt starts.
 
-        One that begins with what an earlier attempt first sent after its first answer does not start over.
+        An attempt that starts with what an earlier one first sent after its first response does not start over.
         """
         if self._now & self._answered:
             self._follows.add(key)
@@ -120,7 +120,7 @@ class SentKeys:
         else:
             self._precedes.add(key)
 
-    def _refuse_what_is_unsafe(self, key: str, what: str) -> None:
+    def _reject_unsafe(self, key: str, what: str) -> None:
         if not self._sent_before:
             return
         if self._resumes is None:
@@ -131,11 +131,11 @@ class SentKeys:
             _refuse(what, "an equal request was answered in an earlier attempt, which this attempt continues")
 
     def ended(self, key: str, *, acted: bool | None, give_back: bool) -> None:
-        """Note what became of a request.
+        """Note the outcome of a request.
 
         Args:
             acted: whether the server has acted on it; None where that is not known.
-            give_back: whether an equal request of the same attempt is to have the key if the server did not act.
+            give_back: whether an equal request of the same attempt reuses the key if the server did not act.
         """
         if acted is False:
             self._unprotected.discard(key)
@@ -163,18 +163,18 @@ def _refuse(what: str, why: str) -> NoReturn:
 if TYPE_CHECKING:
     pass
 
-# By RFC 9110 and IANA's registry of methods, repeating these has the effect of sending them once.
+# By RFC 9110 and IANA's registry of methods, to send these several times has the effect of sending them once.
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"}
 IDEMPOTENT_METHODS = frozenset({*_SAFE_METHODS, "PUT", "DELETE"})
 
-# Answers by which the server says that it did not act on the request.
+# Statuses by which the server reports that it did not act on the request.
 REFUSALS = frozenset({401, 403, 408, 425, 429})
 
 BODY_GONE = "the request's body was a stream that cannot be sent again; pass bytes or a seekable file"
 KEY_SENT = "redrive.key_sent"
 
 
-def why_not_again(
+def why_not_retried(
     failure: Any,
     verdict: Verdict,
     *,
@@ -183,25 +183,25 @@ def why_not_again(
     since: int = -1,
     beside: Callable[[], Iterable[Any]] = tuple,
 ) -> str | None:
-    """Why the requests behind an error or response must not be sent again; None where they may, or there are none.
+    """Return why the requests behind an error or response must not be sent again; None where they may.
 
-    `keys` are those of the call that would repeat them: a key that another one has made is not the same next time.
+    `keys` are those of the call that would retry them: the next attempt of another call has other keys.
     `beside` finds requests that continue although the attempt has failed.
     `since` is the instruction at which a block of `attempts()` began.
     """
     for holder, request in sent_requests(failure, since):
-        # A function that raises an error of its own makes the body anew; an adapter would send this very one.
+        # A function that raises an error of its own makes a new body; an adapter would send this very one.
         if holder is failure and not _replayable(request):
             return BODY_GONE
         if idempotent or request.method.upper() in IDEMPOTENT_METHODS or _has_key(request, keys):
             continue
-        if _says_not_done(holder, verdict if holder is failure else None):
+        if _was_not_executed(holder, verdict if holder is failure else None):
             continue
         return _without_key(request)
     for request in beside() if not idempotent else ():
         if request.method.upper() not in IDEMPOTENT_METHODS and not _has_key(request, keys):
             return _without_key(request)
-    return None if keys is None else keys.why_not_again()
+    return None if keys is None else keys.why_not_retried()
 
 
 def _without_key(request: Any) -> str:
@@ -211,13 +211,13 @@ def _without_key(request: Any) -> str:
             "a second one does no harm"
         )
     return (
-        f"a {request.method.upper()} without an Idempotency-Key is not repeated once it may have reached the "
+        f"a {request.method.upper()} without an Idempotency-Key is not retried once it may have reached the "
         'server; send one (Service(idempotent="key")) or declare the service idempotent'
     )
 
 
-def disown(error: BaseException, key: str, keys: SentKeys | None) -> None:
-    """Note on the error of a call that its requests are unprotected outside of it: its keys were made for it alone."""
+def mark_unprotected(error: BaseException, key: str, keys: SentKeys | None) -> None:
+    """Mark the requests of a failed call as unprotected outside of it: its keys were made for it alone."""
     sent = [(request, idempotency_key(request)) for request in effects_of(error)]
     carry(
         error,
@@ -226,23 +226,23 @@ def disown(error: BaseException, key: str, keys: SentKeys | None) -> None:
 
 
 def has_acted(ended: Any) -> bool | None:
-    """Whether the server has acted on what ended in this error, response or value; None where that is not known."""
+    """Return whether the server has acted on the request of this error, response or value; None if not known."""
     if not isinstance(ended, BaseException):
         status = response_status(ended) or 0
-        return None if status >= 500 and not _says_not_done(ended, None) else status not in REFUSALS and status < 500
+        return None if status >= 500 and not _was_not_executed(ended, None) else status not in REFUSALS and status < 500
     answer = http_answer(ended)
-    if _says_not_done(ended, None) or (never_left(ended) and not effects_of(ended)):
+    if _was_not_executed(ended, None) or (never_left(ended) and not effects_of(ended)):
         return False
     return True if answer is not None and answer.status < 500 else None
 
 
 def effects_of(error: BaseException) -> list[KnownRequest]:
-    """The requests behind an error on which the server may have acted."""
-    return [known(request) for holder, request in sent_requests(error) if not _says_not_done(holder, None)]
+    """Return the requests behind an error on which the server may have acted."""
+    return [known(request) for holder, request in sent_requests(error) if not _was_not_executed(holder, None)]
 
 
-def _says_not_done(holder: Any, verdict: Verdict | None) -> bool:
-    """Whether the server says that it did not act on the request: by its answer, not by what a rule makes of it."""
+def _was_not_executed(holder: Any, verdict: Verdict | None) -> bool:
+    """Return whether the server reports that it did not act on the request: by its response, not by a user's rule."""
     answer = http_answer(holder)
     if answer is None:
         return verdict is not None and verdict.status in REFUSALS

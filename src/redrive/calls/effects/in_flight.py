@@ -1,6 +1,6 @@
 """Requests in the frames of an error, or of a task that is about to be cancelled: in flight, redirected, being read.
 
-Errors that end a wait (a cancellation, a time limit, a body that is cut) carry no request. The frames they passed do,
+Errors that end a wait (a cancellation, a timeout, a truncated body) carry no request. The frames they passed do,
 and those of tasks and threads that the attempt has started. Frames are looked at only after a failure, or when a time
 limit ends an attempt.
 """
@@ -36,8 +36,8 @@ _MOST_FRAMES = 1_000
 _MOST_TASKS = 1_000
 _MOST_THREADS_DEEP = 3
 
-# Functions that wait for the answer to a request, by library, and the local variable that has the request; urllib3 has
-# none, but its method and headers.
+# Functions that wait for the response to a request, by library, and the local variable that has the request. urllib3
+# has none, but its method and headers.
 _SENDING = {
     ("httpx", "_send_single_request"): "request",
     ("httpx2", "_send_single_request"): "request",
@@ -60,18 +60,18 @@ _CONNECTING = frozenset(
         ("aiohttp", "connect"),
         ("urllib3", "connect"),
         ("http", "connect"),
-        # Of the adapters: `_send` is called for each attempt, below them.
+        # Of redrive's adapters, which call `_send` for each attempt.
         ("redrive", "handle_request"),
         ("redrive", "handle_async_request"),
         ("redrive", "send"),
     }
 )
-_READING = ("redrive", "_read")  # of the adapter for requests: it has the response whose body breaks
+_READING = ("redrive", "_read")  # of redrive's adapter for requests: it has the response whose body breaks off
 _CLIENTS = frozenset(library for library, _ in _SENDING) - {"redrive"}
 
 
 def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth: int = 0) -> Iterator[SentRequest]:
-    """The requests in the frames of one stack, the outermost frame first, and in the threads that these wait for.
+    """Yield the requests in the frames of one stack, the outermost first, and in the threads that these wait for.
 
     Args:
         frames: the stack.
@@ -82,11 +82,11 @@ def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth
     frames = list(frames)
     stack = [(place_of(frame), frame) for frame in frames]
     if any(library == "botocore" for (library, _), _ in stack):
-        return  # AWS reads by POST, too, and botocore knows which of its calls it may repeat
+        return  # AWS reads by POST, too, and botocore knows which of its calls it may retry
     alone = not any(library in _CLIENTS for (library, _), _ in stack)
     for place, frame in stack:
         if place in _CONNECTING:
-            if depth == 0:  # a thread goes on, and sends its request once it is connected
+            if depth == 0:  # a thread continues, and sends its request once it is connected
                 waiting.clear()
             continue
         if place[0] in _CLIENTS:
@@ -111,7 +111,7 @@ def sent_in(frames: Iterable[FrameType], around: Iterable[FrameType] = (), depth
 def _answered_by(
     response: Any, frames: list[FrameType], around: Iterable[FrameType], *, alone: bool
 ) -> Iterator[SentRequest]:
-    """The requests of a response that a method of its own was reading."""
+    """Yield the requests of a response that one of its own methods was reading."""
     request = wrapping(response, [*frames, *around]) or attached(response)
     if request is None and alone:
         request = _of_urllib(frames) or answered(response)
@@ -134,7 +134,7 @@ def _request_of(frame: FrameType, name: str | None) -> Any:
 
 
 def _by_http_client(frame: FrameType, frames: Iterable[FrameType]) -> KnownRequest | None:
-    """The request that a connection of http.client sends; its headers only where urllib.request has made it."""
+    """Return the request that a connection of http.client sends; with headers only where urllib.request made it."""
     if (request := _of_urllib(frames)) is not None:
         return request
     method = attribute(frame.f_locals.get("self"), "_method")
@@ -142,7 +142,7 @@ def _by_http_client(frame: FrameType, frames: Iterable[FrameType]) -> KnownReque
 
 
 def _of_urllib(frames: Iterable[FrameType]) -> KnownRequest | None:
-    """The request that urllib.request is sending, or has sent."""
+    """Return the request that urllib.request is sending, or has sent."""
     for frame in frames:
         request = frame.f_locals.get("req") if frame.f_globals.get("__name__") == "urllib.request" else None
         if request is not None and isinstance(method := call_or_none(request, "get_method"), str):
@@ -152,12 +152,12 @@ def _of_urllib(frames: Iterable[FrameType]) -> KnownRequest | None:
 
 
 def of_urllib_error(error: BaseException) -> KnownRequest | None:
-    """The request that the HTTPError of urllib.request answers."""
+    """Return the request of an HTTPError of urllib.request."""
     return _of_urllib(frames_of_error(error)) if "urllib.HTTPError" in type_names(type(error)) else None
 
 
 def wrapping(response: Any, frames: Iterable[FrameType]) -> Any:
-    """The request of the requests.Response that an answer of urllib3 is the `raw` of, where a frame holds it."""
+    """Return the request of the requests.Response whose `raw` is this response of urllib3, where a frame has it."""
     if "urllib3" not in libraries(type(response)):
         return None
     for value in _variables(frames):
@@ -167,7 +167,7 @@ def wrapping(response: Any, frames: Iterable[FrameType]) -> Any:
 
 
 def _variables(frames: Iterable[FrameType]) -> Iterator[Any]:
-    """The local variables of frames. Frames of ours that still run hold the error: a look would make that a cycle."""
+    """Yield the local variables of frames, except redrive's own: these refer to the error, which would be a cycle."""
     for frame in frames:
         if place_of(frame)[0] != "redrive" or place_of(frame) == _READING:
             yield from list(frame.f_locals.values())
@@ -177,7 +177,7 @@ def _variables(frames: Iterable[FrameType]) -> Iterator[Any]:
 
 
 def frames_of_error(error: BaseException) -> Iterator[FrameType]:
-    """The frames that an error has passed, the outermost first."""
+    """Yield the frames that an error has passed, the outermost first."""
     step, count = error.__traceback__, 0
     while step is not None and count < _MOST_FRAMES:
         yield step.tb_frame
@@ -185,10 +185,10 @@ def frames_of_error(error: BaseException) -> Iterator[FrameType]:
 
 
 def in_flight(awaitable: Any, waits_for: Any) -> list[KnownRequest]:
-    """The requests in flight in what an attempt awaits, and in the tasks that it has started and still waits for.
+    """Return the requests in flight in what an attempt awaits, and in the tasks that it started and waits for.
 
     Args:
-        awaitable: what the attempt's function gave.
+        awaitable: what the attempt's function returned.
         waits_for: the future that the attempt's own task waits for.
     """
     return [known(request) for request in _requests_in(awaitable, waits_for, depth=0)]
@@ -220,7 +220,7 @@ def left_in_flight(attempt: EnclosingAttempt) -> list[Any]:
 
 
 def in_flight_in_process() -> list[KnownRequest]:
-    """The requests in flight in all other threads of this process, and in the tasks of their event loops."""
+    """Return the requests in flight in all other threads of this process, and in the tasks of their event loops."""
     found: list[KnownRequest] = []
     for thread, frame in sys._current_frames().items():
         if thread == threading.get_ident():
@@ -234,7 +234,7 @@ def in_flight_in_process() -> list[KnownRequest]:
 
 
 def _stack(frame: FrameType | None) -> list[FrameType]:
-    """The frames of a thread, the outermost first."""
+    """Return the frames of a thread, the outermost first."""
     frames: list[FrameType] = []
     while frame is not None and len(frames) < _MOST_FRAMES:
         frames.append(frame)
@@ -243,7 +243,7 @@ def _stack(frame: FrameType | None) -> list[FrameType]:
 
 
 def _frames_of_coroutine(awaitable: Any) -> Iterator[FrameType]:
-    """The frames of a suspended coroutine and of those it awaits, the outermost first."""
+    """Yield the frames of a suspended coroutine and of those it awaits, the outermost first."""
     for _ in range(_MOST_FRAMES):
         for frame, below in (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await")):
             if isinstance(found := attribute(awaitable, frame), FrameType):
@@ -255,15 +255,15 @@ def _frames_of_coroutine(awaitable: Any) -> Iterator[FrameType]:
 
 
 def _tasks_of(frames: Iterable[FrameType], futures: Iterable[Any]) -> Iterator[Any]:
-    """The tasks that are awaited, that frames hold, and that the groups in them hold."""
-    held: list[Any] = list(futures)
+    """Yield the tasks that are awaited, those in the variables of frames, and those of the groups there."""
+    values: list[Any] = list(futures)
     for frame in frames:
-        held += frame.f_locals.values()
-    for value in held:
+        values += frame.f_locals.values()
+    for value in values:
         # asyncio's and anyio's task groups know their tasks, and the future of gather() its own.
         for group in (value, attribute(value, "_tasks"), attribute(value, "_children")):
-            members = list(group) if isinstance(group, list | tuple | set | frozenset) else [group]
-            yield from (member for member in members[:_MOST_TASKS] if _is_task(member))
+            candidates = list(group) if isinstance(group, list | tuple | set | frozenset) else [group]
+            yield from (candidate for candidate in candidates[:_MOST_TASKS] if _is_task(candidate))
 
 
 def _is_task(value: object) -> bool:
@@ -274,7 +274,7 @@ def _is_task(value: object) -> bool:
 
 
 def tasks_of_attempt(attempt: EnclosingAttempt) -> Iterator[Any]:
-    """The pending tasks of the running event loop that were started inside an attempt, at any depth.
+    """Yield the pending tasks of the running event loop that were started inside an attempt, at any depth.
 
     A task copies the context when it is made: `asyncio.shield`, `asyncio.wait` and `as_completed` leave such tasks.
     """
@@ -303,7 +303,7 @@ def _context_of(task: Any) -> Context | None:
 
 
 def threads_of(frames: Iterable[FrameType]) -> set[int]:
-    """The ids of other live threads that code has started and may wait for.
+    """Return the ids of other live threads that code has started and may wait for.
 
     These are threads, executors and pending futures in the variables of its frames, and `asyncio.to_thread`.
     """
@@ -324,16 +324,16 @@ def threads_of(frames: Iterable[FrameType]) -> set[int]:
 
 
 def _workers_in(frames: list[FrameType]) -> Iterator[Any]:
-    """The threads, executors and futures in the variables of frames, or in collections there."""
+    """Yield the threads, executors and futures in the variables of frames, or in collections there."""
     base, pools = sys.modules.get("concurrent.futures._base"), sys.modules.get("concurrent.futures.thread")
     wanted: tuple[type, ...] = (threading.Thread, *([base.Future] if base is not None else []))
     executors: tuple[type, ...] = () if pools is None else (pools.ThreadPoolExecutor,)
-    # The results of `Executor.map` have forgotten the future that was waited for, and a map is often all there is.
+    # The results of `Executor.map` do not refer to the future that was waited for, and a map is often all there is.
     of_map = any(_module_and_function(frame) == ("concurrent.futures._base", "result_iterator") for frame in frames)
     for frame in frames:
-        if _module_and_function(frame)[0] == "threading":  # where a thread has itself
+        if _module_and_function(frame)[0] == "threading":  # where a thread refers to itself
             continue
-        # An executor that others use, too, does not tell whose work it does.
+        # The work of a shared executor may be that of other callers.
         shared = () if of_map else frame.f_code.co_freevars
         for name, value in list(frame.f_locals.items()):
             if isinstance(value, executors) and name not in shared:
@@ -345,7 +345,7 @@ def _workers_in(frames: list[FrameType]) -> Iterator[Any]:
 
 
 def _working() -> Iterator[tuple[int, set[int]]]:
-    """The threads of executors, each with the ids of the future and the function that it works on."""
+    """Yield the threads of executors, each with the ids of the future and the function that it works on."""
     for ident, frame in sys._current_frames().items():
         step: FrameType | None = frame
         while step is not None:
@@ -373,7 +373,7 @@ _COLLECTIONS: tuple[type, ...] = (list, tuple, set, frozenset, deque, *_VIEWS)
 def members(value: Any) -> Iterator[Any]:
     """Yield a value, or what is in it if it is a collection, at most four deep and ten thousand in all.
 
-    Generators and other iterators are left alone: to look into one would use it up.
+    Generators and other iterators are skipped: to look into one would consume it.
     """
     waiting: list[tuple[Any, int]] = [(value, 0)]
     left = _MOST_MEMBERS
@@ -387,4 +387,4 @@ def members(value: Any) -> Iterator[Any]:
         inner = list(islice(cast("Iterable[Any]", value), left))
         if is_mapping:
             inner += islice(cast("Mapping[Any, Any]", value).values(), left)
-        waiting += [(one, depth + 1) for one in reversed(inner)]
+        waiting += [(member, depth + 1) for member in reversed(inner)]

@@ -22,35 +22,35 @@ class SentRequest(NamedTuple):
     """A request that may have reached the server."""
 
     response: Any
-    """The answer; None while there is none."""
+    """The response; None while there is none."""
     request: Any
 
 
 class KnownRequest(NamedTuple):
-    """What is kept of a request that was in flight when its attempt was ended."""
+    """What is kept of a request that was in flight when its attempt ended."""
 
     method: str
     headers: dict[str, str]
 
 
 def carry(error: BaseException, requests: Iterable[KnownRequest]) -> None:
-    """Put what is known of requests in flight on an error whose frames do not tell of them."""
-    if found := (*carried(error), *requests):
+    """Attach requests in flight to an error whose frames do not show them."""
+    if known_requests := (*carried(error), *requests):
         with suppress(Exception):  # a foreign class may take no attributes
-            setattr(error, _CARRIED, found)
+            setattr(error, _CARRIED, known_requests)
 
 
 def carried(error: BaseException) -> tuple[KnownRequest, ...]:
-    """The requests that were put on an error."""
-    # Not by attribute(): an error may answer every name with something.
+    """Return the requests that were attached to an error."""
+    # Not by attribute(): an error may return something for every name.
     return vars(error).get(_CARRIED, ()) if hasattr(error, "__dict__") else ()
 
 
 def attached(holder: Any) -> Any:
-    """The request with its method, as httpx and requests attach it to errors and responses; aiohttp's info likewise."""
+    """Return the request that httpx and requests attach to errors and responses, or the request info of aiohttp."""
     for owner in (holder, attribute(holder, "response")):
         for name in ("request", "request_info"):
-            request = attribute(owner, name)  # httpx's property refuses to answer while unset
+            request = attribute(owner, name)  # httpx's property raises while unset
             if isinstance(attribute(request, "method"), str):
                 return request
     if "urllib3" in libraries(type(holder)) and is_response_type(type(holder)):
@@ -59,18 +59,18 @@ def attached(holder: Any) -> Any:
 
 
 def answered(response: Any) -> Any:
-    """The request of a response; also of http.client, which is what other clients read their answers by."""
+    """Return the request of a response; also of http.client, by which other clients read their responses."""
     return attached(response) or _by_method(response)
 
 
 def _by_method(response: Any) -> KnownRequest | None:
-    """What an answer of http.client knows: not what headers it is the answer to, so that a key is not seen here."""
+    """Return the request of a response of http.client, which has its method only: a key is not seen here."""
     method = attribute(response, "_method")
     return KnownRequest(method, {}) if isinstance(method, str) else None
 
 
 def idempotency_key(request: Any) -> str | None:
-    """The key that the request carries; an empty one counts as none."""
+    """Return the key of a request; an empty one counts as none."""
     return key_in(attribute(request, "headers"))
 
 
@@ -80,12 +80,13 @@ def key_in(headers: Any) -> str | None:
 
 
 def redirected(holder: Any) -> Iterator[SentRequest]:
-    """The requests that were answered by a redirect before the one that this error or response belongs to."""
+    """Yield the requests that a redirect answered before the request of this error or response."""
     for owner in (holder, attribute(holder, "response")):
         yield from redirects_in(attribute(owner, "history"))
 
 
 def redirects_in(responses: Any) -> Iterator[SentRequest]:
+    """Yield the redirects among responses after which the server may have acted, with their requests."""
     for response in responses if isinstance(responses, list | tuple) else ():
         if not is_response_type(type(response)) or response_status(response) not in _ANSWERED_ELSEWHERE:
             continue
@@ -94,7 +95,7 @@ def redirects_in(responses: Any) -> Iterator[SentRequest]:
 
 
 def known(request: Any) -> KnownRequest:
-    """What is kept of a request."""
+    """Return what is kept of a request."""
     key = idempotency_key(request)
     return KnownRequest(request.method, {"Idempotency-Key": key} if key else {})
 
@@ -134,12 +135,12 @@ def body_of(request: Any) -> bytes | None:
         return _read(request, body, start)
     except BodyMissing:
         raise
-    except Exception as error:  # a closed file, or an object of the caller's
+    except Exception as error:  # of a closed file, or of an object of the caller's
         raise BodyMissing(f"the body cannot be read ({type(error).__name__})") from error
 
 
 def content_of(request: Any) -> bytes | None:
-    """Return what tells the body of a request from another one; None where that cannot be told.
+    """Return what distinguishes the body of a request from others; None where that is not known.
 
     The boundary of a multipart body is random, and another one in the next attempt.
     """
@@ -182,14 +183,14 @@ def note_start(request: Any) -> None:
 
 
 def rewind(request: Any) -> None:
-    """Bring the file that is the body of a request of httpx back to where its body begins."""
+    """Seek the file that is the body of a request of httpx to where its body begins."""
     file, start = _file_of(request), request.extensions.get(_START)
     if file is not None and start is not None and file.tell() != start:
         file.seek(start)
 
 
 def can_rewind(request: Any) -> bool:
-    """Whether the body of a request of httpx is a file that can be sent again."""
+    """Return whether the body of a request of httpx is a file that can be sent again."""
     file = _file_of(request)
     return file is not None and _START in request.extensions and _is_seekable(file)
 

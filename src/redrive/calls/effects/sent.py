@@ -75,7 +75,7 @@ def sent_requests(failure: Any, since: int = -1) -> Iterator[tuple[Any, Any]]:
     given = given_to_attempt(frames_of_error(failure), since)
     wrapped = {id(attribute(error, "orig")) for error in errors if "sqlalchemy" in libraries(type(error))}
     for error in errors:
-        # An answer of urllib3 does not know the headers of its request.
+        # A response of urllib3 does not have the headers of its request.
         own = wrapping(attribute(error, "response"), frames) or attached(error)
         own = own or _of_stripe(error) or of_urllib_error(error)
         unsent = never_left(error)
@@ -90,28 +90,28 @@ def sent_requests(failure: Any, since: int = -1) -> Iterator[tuple[Any, Any]]:
                 error, given, of_client=unsent or any(not isinstance(request, KnownRequest) for _, request in sent)
             )
         for response, request in sent:
-            # What an error says of its own request is more than what its frames can tell.
+            # The request of an error is more reliable than the requests of its frames.
             if request is not own and (response is not None or (own is None and not unsent)):
                 yield response, request
 
 
 def _looked_at(error: BaseException, given: set[int], *, of_client: bool) -> Iterator[SentRequest]:
-    """The answers that code has looked at before it raised an error of its own, or of a body that it cannot parse.
+    """Yield the responses that code looked at before it raised an error of its own, or of a body that it cannot parse.
 
-    The error of a client (`of_client`) tells of another request than those that were answered before.
+    The error of a client (`of_client`) is about another request than those that were answered before.
     """
     frames = list(frames_of_error(error))
     if of_client and not isinstance(error, ValueError):
-        frames = frames[-1:]  # a program may raise the ConnectionRefusedError of a client by itself
+        frames = frames[-1:]  # a program may raise the ConnectionRefusedError of a client itself
     if not any(place_of(frame)[0] == "botocore" for frame in frames):
         yield from answered_in(frames, given)
 
 
 def _related(failure: BaseException) -> Iterator[BaseException]:
-    """The error, its causes and contexts, and the members of groups, each once.
+    """Yield the error, its causes and contexts, and the members of groups, each once.
 
-    The error that a caller was handling when it made this call is the context of this call's error too; what that one
-    sent is not for this call to judge.
+    The error that a caller was handling when it made this call is the context of this call's error, too; its requests
+    are not those of this call.
     """
     handled = sys.exception()
     seen, waiting = {id(handled)} if handled is not failure else set(), [failure]
@@ -130,7 +130,7 @@ def _related(failure: BaseException) -> Iterator[BaseException]:
 
 
 def _of_stripe(error: BaseException) -> Any:
-    """The request of stripe's client, by its arguments.
+    """Return the request of stripe's client, by its arguments.
 
     Stripe sends a new Idempotency-Key with each call of a method, which makes only its own retries safe. A key that the
     program passes is the same in each attempt.
@@ -145,7 +145,7 @@ def _of_stripe(error: BaseException) -> Any:
 
 
 def never_left(error: BaseException) -> bool:
-    """Whether an error says that its request was not sent."""
+    """Return whether an error means that its request was not sent."""
     return any(not NEVER_LEFT.isdisjoint(type_names(type(inner))) for inner in unwrap_chain(error))
 
 
@@ -177,7 +177,7 @@ def answered_in(frames: Iterable[FrameType], given: Container[int]) -> Iterator[
 def given_to_attempt(frames: Iterable[FrameType], since: int) -> set[int]:
     """Return the ids of responses that an attempt did not receive itself: to retry it does not send their requests.
 
-    These are arguments of the function, and what a variable around a block of `attempts()` held before the block.
+    These are arguments of the function, and values that variables had before a block of `attempts()`.
 
     Args:
         frames: those of the attempt's error, the outermost first.
@@ -192,9 +192,9 @@ def given_to_attempt(frames: Iterable[FrameType], since: int) -> set[int]:
 
 
 def _foreign(frames: Iterable[FrameType]) -> Iterator[FrameType]:
-    """The frames of other code than ours and the clients'.
+    """Return the frames of other code than redrive's and the clients'.
 
-    Frames of ours that still run hold the error: a look would make that a cycle. Those of clients are for `sent_in`.
+    Frames of redrive that still run refer to the error, which would be a cycle. Those of clients are for `sent_in`.
     """
     return (frame for frame in frames if place_of(frame)[0] not in _OWN_WAYS)
 
@@ -204,15 +204,15 @@ def _variables(frame: FrameType) -> list[Any]:
 
 
 def _responses(value: Any) -> Iterator[Any]:
-    """The value itself, or the members of a collection, as far as they are responses or futures with one."""
+    """Yield the value itself, or the members of a collection, that are responses or futures with one."""
     for member in members(value):
-        found = attribute(member, "_result") if hasattr(type(member), "set_result") else member
-        if is_response_type(type(found)):
-            yield found
+        response = attribute(member, "_result") if hasattr(type(member), "set_result") else member
+        if is_response_type(type(response)):
+            yield response
 
 
 def _in_attributes(value: Any, code: CodeType) -> Iterator[Any]:
-    """The responses in attributes of an object that the code names: others may be of earlier calls."""
+    """Yield the responses in attributes of an object that the code names: others may be of earlier calls."""
     waiting = [(value, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -226,7 +226,7 @@ def _in_attributes(value: Any, code: CodeType) -> Iterator[Any]:
 
 
 def _assigned(code: CodeType, since: int) -> set[str]:
-    """The names of the variables that code assigns after an instruction."""
+    """Return the names of the variables that code assigns after an instruction."""
     names: set[str] = set()
     for instruction in dis.get_instructions(code):
         if instruction.offset > since and "STORE_" in instruction.opname:

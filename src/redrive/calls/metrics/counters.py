@@ -1,4 +1,4 @@
-"""Counts of a service's calls, at a cost a successful call does not feel."""
+"""Counters of a service's calls, which cost a successful call almost nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from redrive.calls.function import MOST_ENDPOINTS, OTHER_ENDPOINT
-from redrive.calls.parts import Latencies, Part
+from redrive.calls.parts import CorePart, Latencies
 from redrive.clock import Clock
 
 
@@ -32,60 +32,60 @@ class CallStats:
 
 
 STREAK = 3
-"""Calls in a row that end in an answer 5xx, and that an alert is about."""
+"""Calls in a row that end in a response 5xx, for which there is an alert."""
 
 
 def take(latencies: list[float]) -> list[float]:
-    """Empty a list, from the front: what other threads append meanwhile stays for the next time."""
+    """Empty a list from the front, and return what was in it; what other threads append meanwhile stays."""
     taken = latencies[:]
     del latencies[: len(taken)]
     return taken
 
 
 class MetricsRecorder(Protocol):
-    """Who is told what is counted, to keep it by the time it happened at. It may not raise, nor take long."""
+    """Receives what is counted, to store it by time. Its methods must not raise, nor take long."""
 
     def succeeded(self, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]]) -> float:
-        """Calls that succeeded at once since this was last called, in all and by endpoint; the seconds after which to
-        call it again at the latest, so that none of the next ones belong to another window than the others.
+        """Record calls that succeeded at once since this was last called, in all and by endpoint.
+
+        Returns the seconds after which to call it again at the latest, so that the next calls all belong to one window.
         """
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
-        """An attempt of a troubled call ended; a fault is the service's."""
+    def attempted(self, outcome: str, seconds: float, *, retry: bool, fault: bool, endpoint: str) -> None:
+        """Record an attempt of a call that left the fast path; a fault is the service's."""
 
-    def refused(self, outcome: str, *, endpoint: str) -> None:
-        """A call ended before an attempt was made."""
+    def rejected(self, outcome: str, *, endpoint: str) -> None:
+        """Record a call that ended before an attempt was made."""
 
     def ended(self, *how: str, endpoint: str) -> None:
-        """What a call came to that did not succeed."""
+        """Record the end of a call that did not succeed."""
 
 
-class CallCounters(Part):
-    """Counts without a lock on the way of a successful call.
+class CallCounters(CorePart):
+    """Counts without a lock on the fast path.
 
-    An untroubled call appends its latency to `latencies`, which is atomic, and that is all. Once a slice of time
-    has passed, or somebody asks, the list is folded into the counts, and whoever needs successes per time (the
-    breaker's rate, the retry budget) is told how many there were in that slice. A recorder, where there is one, is
-    given the list itself.
+    A call on the fast path appends its latency to `latencies`, which is atomic, and nothing else. Once a slice of time
+    has passed, or the counts are read, the list is folded into the counts, and `on_successes` is called with the number
+    of that slice, for the breaker's rate and the retry budget. A recorder, where there is one, gets the list itself.
     """
 
     SLICE = 1.0
-    place = "tally"
+    path = "counters"
 
     def __init__(
-        self, clock: Clock, *, slice_seconds: float, tell: Callable[[int, float, Mapping[str, int]], None]
+        self, clock: Clock, *, slice_seconds: float, on_successes: Callable[[int, float, Mapping[str, int]], None]
     ) -> None:
         self.owner: Any = None
         self.latencies = Latencies()
         self.by_endpoint: dict[str, Latencies] = {}
-        """The same of each endpoint, where endpoints are counted apart."""
-        self.parts_endpoints = False
-        """Whether they are: somebody records what the service does, or each has a circuit of its own."""
+        """The same of each endpoint, where endpoints are counted separately."""
+        self.counts_endpoints = False
+        """Whether they are: the service is recorded, or each endpoint has a circuit of its own."""
         self._streak = 0
         self._successes_before = 0
         self.recorder: MetricsRecorder | None = None
         self._clock = clock
-        self._tell = tell
+        self._on_successes = on_successes
         self._width = slice_seconds
         self._lock = threading.RLock()
         self._folding = False
@@ -97,13 +97,13 @@ class CallCounters(Part):
 
     def latencies_of(self, endpoint: str) -> Latencies:
         """Return the list that successful calls of an endpoint append to."""
-        if not self.parts_endpoints:
+        if not self.counts_endpoints:
             return self.latencies
         known = self.by_endpoint.get(endpoint)
         return known if known is not None else self._new_list(self.name_of(endpoint))
 
     def name_of(self, endpoint: str) -> str:
-        """Return what an endpoint is counted as: itself, unless there are too many."""
+        """Return the name under which an endpoint is counted: its own, unless there are too many."""
         return endpoint if endpoint in self.by_endpoint or len(self.by_endpoint) < MOST_ENDPOINTS else OTHER_ENDPOINT
 
     def _new_list(self, name: str) -> Latencies:
@@ -115,7 +115,7 @@ class CallCounters(Part):
             return known
 
     def fold(self, now: float) -> None:
-        """Count what has gathered; it belongs to the slice that began at the last fold."""
+        """Count the latencies that were appended; they belong to the slice that started at the last fold."""
         with self._lock:
             if self._folding:  # a signal handler calls the service in the middle of this very fold
                 return
@@ -127,9 +127,11 @@ class CallCounters(Part):
 
     def _fold(self, now: float) -> None:
         taken = take(self.latencies)
-        by_endpoint = {name: found for name, one in list(self.by_endpoint.items()) if (found := take(one))}
-        for found in by_endpoint.values():
-            taken += found
+        by_endpoint = {
+            name: latencies for name, appended in list(self.by_endpoint.items()) if (latencies := take(appended))
+        }
+        for latencies in by_endpoint.values():
+            taken += latencies
         count = len(taken)
         self._counts["calls"] += count
         self._counts["attempts"] += count
@@ -141,47 +143,47 @@ class CallCounters(Part):
             width = min(width, recorder.succeeded(taken, by_endpoint))
         self.fold_at = now + width
         if count:
-            self._tell(count, began, {name: len(found) for name, found in by_endpoint.items()})
+            self._on_successes(count, began, {name: len(latencies) for name, latencies in by_endpoint.items()})
 
     def began(self) -> None:
-        """A call left the untroubled path."""
+        """Count a call that left the fast path."""
         with self._lock:
             self._counts["calls"] += 1
 
-    def attempted(self, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str) -> None:
-        """An attempt of a troubled call ended; a fault is the service's."""
+    def attempted(self, outcome: str, seconds: float, *, retry: bool, fault: bool, endpoint: str) -> None:
+        """Record an attempt of a call that left the fast path; a fault is the service's."""
         if (recorder := self.recorder) is not None:
             name = self.latencies_of(endpoint).endpoint or OTHER_ENDPOINT
-            recorder.attempted(outcome, seconds, repeat=repeat, fault=fault, endpoint=name)
+            recorder.attempted(outcome, seconds, retry=retry, fault=fault, endpoint=name)
         with self._lock:
             self._counts["attempts"] += 1
-            self._counts["repeats"] += repeat
+            self._counts["repeats"] += retry
             if outcome == "success":
                 self._counts["successes"] += 1
                 self._seconds += seconds
             else:
                 self._failures[outcome] += 1
 
-    def refused(self, outcome: str, *, endpoint: str) -> None:
-        """A call ended before an attempt was made."""
+    def rejected(self, outcome: str, *, endpoint: str) -> None:
+        """Record a call that ended before an attempt was made."""
         if (recorder := self.recorder) is not None:
-            recorder.refused(outcome, endpoint=self.latencies_of(endpoint).endpoint or OTHER_ENDPOINT)
+            recorder.rejected(outcome, endpoint=self.latencies_of(endpoint).endpoint or OTHER_ENDPOINT)
         with self._lock:
             self._failures[str(outcome)] += 1
 
     def cancelled(self, seconds: float, endpoint: str) -> None:
-        """The caller has cancelled the first attempt of a call, by a limit of its own perhaps."""
+        """Count a call whose caller has cancelled the first attempt, by a limit of its own perhaps."""
         self.began()
-        self.attempted("cancelled", seconds, repeat=False, fault=False, endpoint=endpoint)
+        self.attempted("cancelled", seconds, retry=False, fault=False, endpoint=endpoint)
 
     def fell_back(self, endpoint: str) -> None:
-        """The fallback was used."""
+        """Count a fallback."""
         self.ended("fallbacks", endpoint=endpoint)
         with self._lock:
             self._counts["fallbacks"] += 1
 
     def ended(self, *how: str, endpoint: str, status: int | None = None) -> None:
-        """What a call came to that did not succeed, and the HTTP status of its last answer."""
+        """Record the end of a call that did not succeed, and the HTTP status of its last response."""
         if (recorder := self.recorder) is not None:
             name = self.latencies_of(endpoint).endpoint or OTHER_ENDPOINT
             if status is not None and self._completes_streak(status):
@@ -189,7 +191,7 @@ class CallCounters(Part):
             recorder.ended(*how, endpoint=name)
 
     def _completes_streak(self, status: int) -> bool:
-        """Whether this is the third call in a row, without a success in between, that ended in an answer 5xx."""
+        """Return whether this is the third call in a row, without a success in between, that ended in a 5xx."""
         with self._lock:
             successes = self._counts["successes"] + sum(map(len, [self.latencies, *self.by_endpoint.values()]))
             unbroken, self._successes_before = successes == self._successes_before, successes
@@ -197,12 +199,12 @@ class CallCounters(Part):
             return self._streak == STREAK
 
     def renew_lock(self) -> None:
-        """In a forked child: replace the lock, whose holder may be a thread of the parent."""
+        """Replace the lock in a forked child, whose owner may be a thread of the parent."""
         self._lock = threading.RLock()
         self._folding = False
 
     def stats(self) -> CallStats:
-        """The counts up to now."""
+        """Return the counts up to now."""
         self.fold(self._clock.monotonic())
         with self._lock:
             counts = {name: self._counts[name] for name in ("calls", "attempts", "successes", "repeats", "fallbacks")}

@@ -1,6 +1,6 @@
-"""What a service did, in sums: by the quarter of an hour, and of late by the minute.
+"""The metrics of a service as sums: by quarter of an hour, and for the last hours by minute.
 
-Pure: whoever counts says when it was, in seconds since the epoch. A window is known by the second it begins with.
+Pure: the caller passes the time in, in seconds since the epoch. A window is identified by the second it starts with.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 QUARTER = 900
 MINUTE = 60
 MINUTES_KEPT = 3 * 3600
-"""Seconds for which anybody asks what was in a minute."""
+"""Seconds for which the sums of minutes are used."""
 
 EDGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Seconds up to which, inclusive, a latency falls into each bucket; the last bucket, of which there is one more, has no
@@ -21,25 +21,25 @@ end."""
 
 
 def window(at: float, length: int) -> int:
-    """The beginning of the window of this length that a moment lies in."""
+    """Return the start of the window of this length that a moment lies in."""
     return int(at // length) * length
 
 
 def spread(latencies: Sequence[float]) -> list[int]:
-    """How many latencies fall into each bucket.
+    """Return how many latencies fall into each bucket.
 
-    Where there are very many, nearly all are short. So those beyond the first edge are picked out, which takes about
-    ten nanoseconds for each, and only they are sorted, of which a thread can make two hundred in a second.
+    Where there are very many, nearly all are short. So only those beyond the first edge are sorted: to select them
+    takes about ten nanoseconds for each latency, and a thread has at most two hundred of them in a second.
     """
     quickest = EDGES[0]
-    slower = sorted([one for one in latencies if one > quickest])
+    slower = sorted([latency for latency in latencies if latency > quickest])
     below = [bisect_right(slower, edge) for edge in EDGES]  # none of them is below the first
     counts = [until - since for since, until in zip(below, [*below[1:], len(slower)], strict=True)]
     return [len(latencies) - len(slower), *counts]
 
 
 def spans(begins: float, ends: float, length: int) -> Iterator[tuple[int, float]]:
-    """A span of time, cut at the beginnings of windows: each window with its seconds."""
+    """Yield the windows of a span of time, each with the seconds of the span in it."""
     while begins < ends:
         at = window(begins, length)
         until = min(ends, at + length)
@@ -49,56 +49,56 @@ def spans(begins: float, ends: float, length: int) -> Iterator[tuple[int, float]
 
 @dataclass(slots=True)
 class WindowSums:
-    """A quarter of an hour of one service."""
+    """The sums of a quarter of an hour of one service."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """By the names of the store's columns."""
     buckets: list[int] = field(default_factory=lambda: [0] * (len(EDGES) + 1))
-    """Successful attempts by how long they took."""
+    """Successful attempts by latency."""
     success_seconds: float = 0.0
     open_seconds: float = 0.0
     last_success: float | None = None
     """An attempt has succeeded at this time or later."""
     last_failed_auth: float | None = None
-    """When a call last failed by a credential that was refused for good."""
+    """When a call last failed because its credential was rejected."""
 
     def succeeded(self, at: float, latencies: Sequence[float]) -> None:
-        """Attempts that succeeded, at this time or later."""
+        """Count attempts that succeeded, at this time or later."""
         self.last_success = _later(self.last_success, at)
         self.counts["successes"] += len(latencies)
-        self.buckets = [one + more for one, more in zip(self.buckets, spread(latencies), strict=True)]
+        self.buckets = [before + more for before, more in zip(self.buckets, spread(latencies), strict=True)]
         self.success_seconds += sum(latencies)
 
     def add(self, other: WindowSums) -> None:
-        """Count what another one has counted."""
+        """Add the counts of another one."""
         self.counts.update(other.counts)
-        self.buckets = [one + more for one, more in zip(self.buckets, other.buckets, strict=True)]
+        self.buckets = [before + more for before, more in zip(self.buckets, other.buckets, strict=True)]
         self.success_seconds += other.success_seconds
         self.open_seconds += other.open_seconds
         self.last_success = _later(self.last_success, other.last_success)
         self.last_failed_auth = _later(self.last_failed_auth, other.last_failed_auth)
 
 
-def _later(one: float | None, other: float | None) -> float | None:
-    return max((at for at in (one, other) if at is not None), default=None)
+def _later(*moments: float | None) -> float | None:
+    return max((at for at in moments if at is not None), default=None)
 
 
 @dataclass(slots=True)
 class EndpointWindowSums:
-    """A quarter of an hour of one endpoint of a service."""
+    """The sums of a quarter of an hour of one endpoint of a service."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """By the names of the store's columns."""
     success_seconds: float = 0.0
 
 
-# What is counted of an endpoint, of all that is counted of its service.
+# The counts of a service that are counted for each endpoint, too.
 ENDPOINT_COUNTS = frozenset({"calls", "attempts", "successes", "retries", "calls_failed", "failed_4xx", "failed_404"})
 
 
 @dataclass(slots=True)
-class Minute:
-    """A minute of one service."""
+class MinuteSums:
+    """The sums of a minute of one service."""
 
     attempts: int = 0
     faults: int = 0
@@ -106,11 +106,11 @@ class Minute:
 
 
 class MetricsWindow:
-    """What one service did. Not for two threads at once."""
+    """The metrics of one service. Not for two threads at once."""
 
     def __init__(self) -> None:
         self.quarters: defaultdict[int, WindowSums] = defaultdict(WindowSums)
-        self.minutes: defaultdict[int, Minute] = defaultdict(Minute)
+        self.minutes: defaultdict[int, MinuteSums] = defaultdict(MinuteSums)
         self.endpoints: defaultdict[tuple[str, int], EndpointWindowSums] = defaultdict(EndpointWindowSums)
         """By endpoint and quarter."""
 
@@ -120,7 +120,7 @@ class MetricsWindow:
     def succeeded(
         self, at: float, latencies: Sequence[float], by_endpoint: Mapping[str, Sequence[float]] | None = None
     ) -> None:
-        """Calls that succeeded at their first attempt, in all and by endpoint, then or later in the same minute."""
+        """Count calls that succeeded at their first attempt, in all and by endpoint, at this time or later."""
         if not latencies:
             return
         sums, count = self.quarters[window(at, QUARTER)], len(latencies)
@@ -137,16 +137,16 @@ class MetricsWindow:
             self.endpoints[endpoint, window(at, QUARTER)].counts.update(counts)
 
     def attempted(
-        self, at: float, outcome: str, seconds: float, *, repeat: bool, fault: bool, endpoint: str | None = None
+        self, at: float, outcome: str, seconds: float, *, retry: bool, fault: bool, endpoint: str | None = None
     ) -> None:
-        """An attempt of a call that met trouble; the first one of a call counts that, too."""
-        names = ["attempts", "retries" if repeat else "calls", *(["successes"] if outcome == "success" else [])]
+        """Count an attempt of a call that left the fast path; the first attempt of a call counts the call, too."""
+        names = ["attempts", "retries" if retry else "calls", *(["successes"] if outcome == "success" else [])]
         self._count(at, endpoint, Counter([*names, *(["faults"] if fault else [])]))
         if endpoint is not None and outcome == "success":
             self.endpoints[endpoint, window(at, QUARTER)].success_seconds += seconds
         sums = self.quarters[window(at, QUARTER)]
         sums.counts["attempts"] += 1
-        sums.counts["retries" if repeat else "calls"] += 1
+        sums.counts["retries" if retry else "calls"] += 1
         if outcome == "success":
             sums.succeeded(at, [seconds])
         else:
@@ -155,15 +155,15 @@ class MetricsWindow:
         minute.attempts += 1
         minute.faults += fault
 
-    def refused(self, at: float, outcome: str, *, endpoint: str | None = None) -> None:
-        """A call of which nothing was sent."""
+    def rejected(self, at: float, outcome: str, *, endpoint: str | None = None) -> None:
+        """Count a call of which nothing was sent."""
         self._count(at, endpoint, Counter(["calls"]))
         counts = self.quarters[window(at, QUARTER)].counts
         counts["calls"] += 1
         counts[outcome] += 1
 
     def ended(self, at: float, *names: str, endpoint: str | None = None) -> None:
-        """What became of a call that did not succeed, by the names of the columns."""
+        """Count the end of a call that did not succeed, by the names of the columns."""
         self._count(at, endpoint, Counter(name for name in names if name in ENDPOINT_COUNTS))
         sums = self.quarters[window(at, QUARTER)]
         sums.counts.update(names)
@@ -171,22 +171,22 @@ class MetricsWindow:
             sums.last_failed_auth = _later(sums.last_failed_auth, at)
 
     def open_for(self, begins: float, ends: float) -> None:
-        """A span in which the circuit was not closed."""
+        """Count a span in which the circuit was not closed."""
         for at, seconds in spans(begins, ends, QUARTER):
             self.quarters[at].open_seconds += seconds
 
     def add(self, other: MetricsWindow) -> None:
-        """Count what another one has counted."""
+        """Add the counts of another one."""
         for at, sums in other.quarters.items():
             self.quarters[at].add(sums)
-        for place, of_endpoint in other.endpoints.items():
-            self.endpoints[place].counts.update(of_endpoint.counts)
-            self.endpoints[place].success_seconds += of_endpoint.success_seconds
+        for key, of_endpoint in other.endpoints.items():
+            self.endpoints[key].counts.update(of_endpoint.counts)
+            self.endpoints[key].success_seconds += of_endpoint.success_seconds
         for at, minute in other.minutes.items():
             self.minutes[at].attempts += minute.attempts
             self.minutes[at].faults += minute.faults
 
     def forget_minutes(self, before: float) -> None:
-        """Drop minutes that nobody asks for any more: while they cannot be written, they must not pile up."""
+        """Drop minutes that are not used any more: while they cannot be written, they must not pile up."""
         for at in [at for at in self.minutes if at < before]:
             del self.minutes[at]

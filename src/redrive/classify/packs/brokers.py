@@ -99,7 +99,7 @@ PACKS = (
             "ConsumerStoppedError": Entry(PERMANENT, "consumer stopped"),
             "IllegalOperation": Entry(PERMANENT, "bug: client used wrongly"),
         },
-        # What its authors think of repeating it.
+        # Whether its authors advise a retry.
         codes=(Codes("aiokafka.BrokerResponseError", "retriable", {True: Entry(TRANSIENT, "retriable error")}),),
         wraps=True,
     ),

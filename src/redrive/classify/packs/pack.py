@@ -37,7 +37,7 @@ class Pack(NamedTuple):
     codes: tuple[Codes, ...] = ()
     """By the codes that errors carry; codes outrank the class."""
     texts: Mapping[str, Texts] = {}
-    """By `Class`, for errors without a code: what their messages say outranks the class."""
+    """By `Class`, for errors without a code: their messages outrank the class."""
     opens: Mapping[str, str] = {}
     """By `Class`: the attribute with the error, or with one error per host, that this class only reports."""
     wraps: bool = False

@@ -45,7 +45,7 @@ DRIVER_TYPES: dict[str, Entry] = {
     "duckdb.DependencyException": Entry(PERMANENT, "other objects depend on this one"),
     "duckdb.FatalException": Entry(PERMANENT, "database invalidated by a fatal error"),
     "duckdb.HTTPException": Entry(AMBIGUOUS, "HTTP exchange failed"),
-    # A lock another process holds, a missing file or a full disk: the code does not say.
+    # A lock of another process, a missing file or a full disk: the code does not distinguish them.
     "duckdb.IOException": Entry(AMBIGUOUS, "I/O error"),
     "duckdb.InternalException": Entry(AMBIGUOUS, "internal error of DuckDB"),
     "duckdb.InterruptException": Entry(PERMANENT, "interrupted"),

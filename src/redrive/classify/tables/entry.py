@@ -42,4 +42,4 @@ DATA = ByScope(call=PERMANENT, row=ROW, task=AMBIGUOUS)
 """A value was not what the code expected: an invalid record, or a bug, depending on the scope."""
 
 GARBLED = ByScope(call=AMBIGUOUS, row=ROW, task=AMBIGUOUS)
-"""Bytes that do not parse: a bad record, or a response that was cut off and may be complete the next time."""
+"""Bytes that do not parse: a bad record, or a truncated response that may be complete the next time."""

@@ -99,7 +99,7 @@ _STANDARD_LIBRARY_TYPES: dict[str, Entry] = {
     "tarfile.ReadError": Entry(GARBLED, "malformed tar archive"),
     "urllib.ContentTooShortError": Entry(TRANSIENT, "answer ended too early"),
     "urllib.HTTPError": Entry(AMBIGUOUS, "HTTP error"),
-    # With an exception as its reason, that one decides; a bare text says "unknown url type" or "no host given".
+    # With an exception as its reason, that one decides; a bare text is "unknown url type" or "no host given".
     "urllib.URLError": Entry(PERMANENT, "URL cannot be opened"),
     # A SyntaxError by inheritance, and about data all the same.
     "xml.ParseError": Entry(GARBLED, "malformed XML"),

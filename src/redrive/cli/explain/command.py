@@ -14,12 +14,12 @@ from redrive.cli.exit_codes import CommandRefused, TargetNotFound
 from redrive.cli.session import Session, seconds
 
 if TYPE_CHECKING:
-    from redrive.explain.dry_call import Policy
+    from redrive.explain.dry_call import ServicePolicy
     from redrive.explain.fake_errors import FailureDetails
     from redrive.explain.question import Question
     from redrive.model.calls import Scope
 
-    Asked = Policy | Question
+    Asked = ServicePolicy | Question
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -122,7 +122,7 @@ def _found(phrase: str, given: FailureDetails) -> list[Asked]:
 def _loaded(target: str, given: FailureDetails, asked: str | None = None) -> Asked:
     """What a FILE:NAME is: an exception, or a policy."""
     from redrive.cli.targets import load
-    from redrive.explain.dry_call import Policy
+    from redrive.explain.dry_call import ServicePolicy
     from redrive.explain.question import of_class, of_error
 
     found = load(target)
@@ -130,18 +130,18 @@ def _loaded(target: str, given: FailureDetails, asked: str | None = None) -> Ask
         return of_class(asked or target, found, given)
     if isinstance(found, Exception):
         return of_error(asked or target, found)
-    policy = Policy.of(found)
+    policy = ServicePolicy.of(found)
     if policy is None:
         raise CommandRefused(f"{target} is {_what(found)}; name an exception, a Service or a Retry")
     return policy
 
 
-def _policy(target: str) -> Policy:
+def _policy(target: str) -> ServicePolicy:
     from redrive.cli.targets import load
-    from redrive.explain.dry_call import Policy
+    from redrive.explain.dry_call import ServicePolicy
 
     found = load(target)
-    policy = Policy.of(found)
+    policy = ServicePolicy.of(found)
     if policy is None:
         raise CommandRefused(f"--policy {target} is {_what(found)}; name a Service or a Retry")
     return policy

@@ -9,7 +9,7 @@ from redrive._internal.masking import mask, mask_all
 from redrive.cli.format import in_a_line, percent
 from redrive.cli.output import Column, Output
 from redrive.explain import policy_text
-from redrive.explain.dry_call import DEFAULT, Policy
+from redrive.explain.dry_call import DEFAULT, ServicePolicy
 from redrive.explain.explanation import SCOPES, Explanation, document, explain, lasting
 from redrive.explain.policy_text import PolicyExplanation, explain_policy
 from redrive.explain.schedule import fits
@@ -17,7 +17,7 @@ from redrive.model.calls import format_duration
 
 if TYPE_CHECKING:
     from redrive.explain.question import Question
-    from redrive.explain.schedule import Duration, Schedule
+    from redrive.explain.schedule import AttemptSchedule, Duration
     from redrive.model.calls import Scope
 
 _SURE = 0.995  # as good as certain
@@ -35,8 +35,8 @@ _ERRORS = (
 
 def show(
     out: Output,
-    asked: Sequence[Policy | Question],
-    policy: Policy,
+    asked: Sequence[ServicePolicy | Question],
+    policy: ServicePolicy,
     *,
     scope: Scope | None,
     timeout: float | None,
@@ -45,7 +45,7 @@ def show(
     """Answer all that was asked, errors first."""
     found = [
         explain_policy(one, timeout=timeout, sla=sla)
-        if isinstance(one, Policy)
+        if isinstance(one, ServicePolicy)
         else explain(one, policy, scope=scope or "call", timeout=timeout, sla=sla)
         for one in asked
     ]
@@ -72,27 +72,27 @@ def _document(found: Explanation | PolicyExplanation) -> dict[str, Any]:
 def _row(found: Explanation) -> list[Any]:
     verdict = found.verdict
     kinds = [str(found.verdicts[scope].kind) for scope in ("row", "task")]
-    cells = [found.reading.what, found.reading.read_as, str(verdict.kind), *kinds, verdict.rule, verdict.reason]
+    cells = [found.question.what, found.question.read_as, str(verdict.kind), *kinds, verdict.rule, verdict.reason]
     return [mask(in_a_line(cell)) for cell in cells]
 
 
 def _facts(found: Explanation, scopes: Sequence[Scope]) -> list[tuple[str, str]]:
-    verdict, reading = found.verdict, found.reading
+    verdict, question = found.verdict, found.question
     whose = "built in" if found.built_in else f"of {found.policy.name}"
     rows = [
-        ("asked", reading.what),
-        ("read as", reading.read_as),
-        ("note", reading.note or ""),
+        ("asked", question.what),
+        ("read as", question.read_as),
+        ("note", question.note or ""),
         ("kind", str(verdict.kind)),
         ("reason", verdict.reason),
-        ("said", verdict.detail or ""),
+        ("detail", verdict.detail or ""),
         ("rule", f"{verdict.rule}, {whose}"),
         ("by the policy", "" if found.policy is DEFAULT else found.policy.name),
         *((f"in a {scope}", _does(found, scope)) for scope in scopes),
         ("in the SLA", _kept(found) if "call" in scopes else ""),
         ("effects", found.effects if "call" in scopes else ""),
         ("breaker", found.breaker if "call" in scopes else ""),
-        ("people", found.people),
+        ("alerts", found.alerts),
         ("do", found.advice),
         ("to change it", found.change),
     ]
@@ -173,7 +173,7 @@ def _policy_facts(found: PolicyExplanation) -> list[tuple[str, Any]]:
     return [(name, mask(value)) for name, value in rows if value]
 
 
-def _total(planned: Schedule, sla: float | None) -> str:
+def _total(planned: AttemptSchedule, sla: float | None) -> str:
     total = planned.total
     ways = f"{lasting(total.best)} at best, {lasting(total.mean)} on average, {lasting(total.worst)} at worst"
     text = f"over after {ways}"

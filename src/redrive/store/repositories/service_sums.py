@@ -44,7 +44,7 @@ def add(connection: Connection, dialect: Dialect, batch: MetricsBatch) -> None:
     if not _is_new(connection, dialect, batch, now):
         return
     # All processes write in the same order, so that they do not deadlock.
-    books = sorted(batch.books.items())
+    books = sorted(batch.windows.items())
     sums = [row for name, book in books for row in _sums(name, book)]
     _grow(connection, dialect, service_rollups, SUMS, sums, times=TIMES)
     _grow(
@@ -132,7 +132,7 @@ def _grow(
 
 def _sweep(connection: Connection, batch: MetricsBatch, now: datetime) -> None:
     old = service_minutes.c.at < now - timedelta(seconds=MINUTES_KEPT)
-    connection.execute(delete(service_minutes).where(service_minutes.c.service.in_(batch.books), old))
+    connection.execute(delete(service_minutes).where(service_minutes.c.service.in_(batch.windows), old))
     connection.execute(delete(service_reporters).where(service_reporters.c.at < now - REPORTERS_KEPT))
 
 

@@ -25,7 +25,7 @@ from types import NoneType
 from typing import Any
 
 from redrive._internal.files import make_directory, open_new, scratch_beside
-from redrive.calls.failures import story_of
+from redrive.calls.failures import attached_failure
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
 from redrive.errors import TaskTimeout
@@ -297,7 +297,7 @@ def _may_have_acted(node: Node, error: BaseException) -> bool:
 
     A task that takes an idempotency key can be retried; a sensor polls again in any case.
     """
-    story = story_of(error)
+    story = attached_failure(error)
     return story is not None and story.effect_unknown and not node.binding.wants_key and node.sensing is None
 
 

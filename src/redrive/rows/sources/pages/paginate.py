@@ -95,15 +95,15 @@ class NumberedPages:
     def _outcome(self, place: int) -> Outcome:
         """What became of the next page, or of the one so many places after it."""
         self._fill(place + 1)
-        under_way = self._ahead[place]
-        assert under_way is not None
-        return under_way.result()
+        is_running = self._ahead[place]
+        assert is_running is not None
+        return is_running.result()
 
     def _fill(self, least: int) -> None:
         """Have as many pages on their way as are wanted, but none behind one that ends it all."""
         plan = self._plan
-        for place, under_way in enumerate(self._ahead):
-            if under_way is None:
+        for place, is_running in enumerate(self._ahead):
+            if is_running is None:
                 self._ahead[place] = self._fetcher.start(self._token(place))
         while len(self._ahead) < plan.in_flight or len(self._ahead) < least:
             beyond = plan.is_enough(self._pages + len(self._ahead)) or any(map(self._ends, self._ahead))
@@ -115,16 +115,16 @@ class NumberedPages:
         """Whoever asks again after an error is told how it is then. What is under way goes on, since a client whose
         requests are cancelled may lose their connections for good."""
         self._ahead[0] = None
-        for place, under_way in enumerate(self._ahead):
-            if under_way is not None and under_way.done():
-                outcome = under_way.result()
+        for place, is_running in enumerate(self._ahead):
+            if is_running is not None and is_running.done():
+                outcome = is_running.result()
                 if isinstance(outcome, PageFailed) and outcome.fault in RETRY_LATER:
                     self._ahead[place] = None
 
-    def _ends(self, under_way: Future[Outcome] | None) -> bool:
-        if under_way is None or not under_way.done():
+    def _ends(self, is_running: Future[Outcome] | None) -> bool:
+        if is_running is None or not is_running.done():
             return False
-        outcome = under_way.result()
+        outcome = is_running.result()
         return self._is_last(outcome) if isinstance(outcome, Page) else outcome.fault in STOPPING
 
     def _token(self, place: int = 0) -> int:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redrive.calls.function import refuse_generator, refuse_unless_callable
+from redrive.calls.function import reject_generator, require_callable
 from redrive.calls.service import Service
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
@@ -81,8 +81,8 @@ def pages(
     """
     if not isinstance(service, Service):
         raise TypeError(f"pages takes a redrive.Service and the function that fetches a page, not {service!r} first")
-    refuse_unless_callable(fetch)
-    refuse_generator(fetch)
+    require_callable(fetch)
+    reject_generator(fetch)
     for option, finder in (("items", items), ("following", following)):
         if finder is not None and not callable(finder) and (not isinstance(finder, str) or not finder):
             raise TypeError(f"{option} must be a name in the page or a function of the page, not {finder!r}")
