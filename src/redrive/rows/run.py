@@ -160,7 +160,7 @@ class Run:
                     self._finish_write(*under_way)
                     self._check_gate(final=False)
                     raise RunStopped(
-                        f"stopped: {reason}; everything so far is written, and running again goes on from there",
+                        f"stopped: {reason}; everything so far is written, and the next run resumes there",
                         kind=Kind.TRANSIENT,
                     )
         except BaseException as error:
@@ -188,7 +188,7 @@ class Run:
         return source.open(self._position, identity)
 
     def _explain_misfit(self, columns: Sequence[str]) -> str | None:
-        """Return why rows of these columns cannot be validated or written; None where they can."""
+        """Return why rows of these columns cannot be validated or written; None if they can."""
         if self._columns.have_fitted(tuple(columns)):
             return None
         try:

@@ -40,7 +40,7 @@ def reprocess(
     dry_run: bool,
     letters: Sequence[Letter] = (),
 ) -> Outcomes:
-    """Return for each record why it is not in the sink, or None where it was written; in a dry run, would be."""
+    """Return for each record why it is not in the sink, or None if it was written; in a dry run, would be."""
     rows: list[Record] = []
     try:
         if not sink.key and isinstance(sink, Appends):
@@ -101,7 +101,7 @@ class _RecordOutcome:
     """Those that its error may show values of: its own, or those of the batch that failed with it."""
 
     def refuse(self, refused: Refused) -> None:
-        """Note why a row was refused, unless one was before."""
+        """Note why a row was rejected, unless one was before."""
         if self.error is None:
             self.error = refused.error
             self.rows = refused.batch or self.rows
@@ -114,7 +114,7 @@ class _RecordOutcome:
 
     @property
     def outcome(self) -> str | BaseException | None:
-        """None where the record is in the sink: some row of it was written, and none refused."""
+        """None if the record is in the sink: some row of it was written, and none refused."""
         if self.error is not None or self.written:
             return self.error
         return Discard(_DROPPED) if self.superseded is None else Superseded(self.superseded)
@@ -176,7 +176,7 @@ def _append(
 def _append_rows(
     sink: Any, preparation: Preparation, rows: list[Record], label: str | None
 ) -> str | BaseException | None:
-    """Append the rows of one record; without a label, rehearse that."""
+    """Append the rows of one record; without a label, do a dry run."""
     try:
         sifted = preparation.sift(Received(rows))
     except BadBatch as bad:
@@ -197,13 +197,13 @@ def _append_rows(
 
 
 def _letter_label(letter: Letter) -> str:
-    """The name of a letter's rows. An edited record has another one: it is not what was appended before."""
+    """Return the name of a letter's rows. An edited record has another one: it is not what was appended before."""
     digest = blake2b(encode(letter.payload).encode("utf-8", "surrogatepass"), digest_size=12)
     return f"replay-{letter.run_id}-{letter.id}-{digest.hexdigest()}"
 
 
 def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:
-    """The rows that a record holds."""
+    """Return the rows that a record holds."""
     whole_batch = letter is not None and letter.error_type == ErrorType.BATCH
     pieces = raw if isinstance(raw, list) and (whole_batch or all(isinstance(one, Mapping) for one in raw)) else [raw]
     found: list[Record] = []
@@ -304,7 +304,7 @@ def _reason(error: SinkMismatch, values: Mapping[str, Sequence[Any]], place: int
 
 
 def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool, after: Sequence[Outgoing]) -> WriteEffect:
-    """Write rows, or rehearse that, after others.
+    """Write rows after others, or do a dry run.
 
     The columns fit. What the sink finds in the values that does not fit as a whole is looked for by halving.
     """

@@ -130,7 +130,7 @@ def join_groups(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[RowPlace
 
 
 def choose_contest(sink: Sink, rows: Outgoing, mode: WriteMode | None) -> KeyContest | WriteRounds:
-    """Return which of several letters of one key is sent. Where the sink refuses it, the one before it is written."""
+    """Return which of several letters of one key is sent. Where the sink rejects it, the one before it is written."""
     if mode is not None and mode.newer:
         return WriteRounds(rows, sink.key)  # the sink compares all of them
     if mode is not None and mode.on_conflict == "ignore":

@@ -59,7 +59,7 @@ _NUMBERS = (ColumnType.INTEGER, ColumnType.HUGE, ColumnType.FLOAT, ColumnType.DE
 
 
 def types_of(rows: Outgoing) -> dict[str, ColumnType]:
-    """The type of each column of these rows."""
+    """Return the type of each column of these rows."""
     frame = rows.as_frame
     if frame is not None:
         return {series.name: _of_series(series) for series in frame.iter_columns()}

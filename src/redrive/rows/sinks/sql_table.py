@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def is_row_fault(error: BaseException) -> bool:
-    """Whether an error says that a row is bad, and nothing about the next one."""
+    """Return whether an error is the fault of one row only."""
     return isinstance(error, Exception) and _classifier.classify(error, scope="row").kind is Kind.ROW
 
 
@@ -50,7 +50,7 @@ class RowFaults(dict[int, str]):
 
 
 def refusals(bad: Mapping[int, str]) -> WriteResult:
-    """Rows that are refused, in their order, each with its fault as it may be shown."""
+    """Return rows that are rejected, in their order, each with its fault as it may be shown."""
     applied = WriteResult(Refused(place, shown(bad[place]) or "refused", ErrorType.SINK) for place in sorted(bad))
     if isinstance(bad, RowFaults):
         applied.suppressed, applied.ignored = bad.suppressed, bad.ignored
@@ -86,7 +86,7 @@ def _placed(places: Sequence[int]) -> Iterator[None]:
 
 
 class _RollBack(Exception):
-    """Ends a rehearsal, and with it its transaction."""
+    """Ends a dry run, and with it its transaction."""
 
     def __init__(self, refused: Sequence[Refused]) -> None:
         super().__init__("rehearsed")
@@ -239,7 +239,7 @@ class SqlTable(ABC):
         return applied
 
     def _open_log(self, connection: Connection) -> BatchLog:
-        """The labels of the batches, in the schema of the table; created where there are none yet."""
+        """Return the labels of the batches, in the schema of the table; created where there are none yet."""
         log = self._batch_log(connection)
         if log is None:
             log = self._make_log(connection)
@@ -293,14 +293,14 @@ class SqlTable(ABC):
         return applied
 
     def _count_kept(self, connection: Connection, shape: TableSchema, rows: Outgoing, faults: RowFaults) -> int:
-        """How many of the deletions left the row of their key in the table."""
+        """Return how many of the deletions left the row of their key in the table."""
         places = [place for place in range(len(rows)) if place not in faults]
         if faults.deleted == len(places):
             return 0
         return len(self._stored_values(connection, shape, rows.take(places).onto(self.key), self.key[0]))
 
     def _unsortable(self, connection: Connection, rows: Outgoing) -> dict[int, str]:
-        """The rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
+        """Return the rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
         name = next((name for name in rows.columns if self.fold(name) == self.fold(self.mode.newer or "")), None)
         shape = self._shape or self._read_shape(connection)
         order = None if name is None else self._text_order(shape, rows, name)
@@ -326,11 +326,11 @@ class SqlTable(ABC):
     def _stored_values(
         self, connection: Connection, shape: TableSchema, keys: Outgoing, column: str
     ) -> Mapping[int, Any]:
-        """The values of a column that the table has for these keys, by place."""
+        """Return the values of a column that the table has for these keys, by place."""
         raise NotImplementedError
 
     def _text_order(self, shape: TableSchema | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
-        """Whether a column has texts, or numbers and texts; None where it has neither. Without a shape, when made."""
+        """Return whether a column has texts, or numbers and texts; None if it has neither."""
         return None
 
     def _upsert(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> WriteResult:
@@ -350,7 +350,7 @@ class SqlTable(ABC):
         return self._read_shape(connection)
 
     def _is_old(self, connection: Connection, known: TableSchema | None) -> bool:
-        """Whether the table is another than was known; then that is forgotten."""
+        """Return whether the table is another than was known; then that is forgotten."""
         if known is None or self._read_shape(connection) == known:
             return False
         self._forget()
@@ -361,7 +361,7 @@ class SqlTable(ABC):
         self._checked.clear()
 
     def _made(self, connection: Connection, rows: Outgoing) -> TableSchema:
-        """The table, made for these rows. It is not remembered: the transaction may yet be undone."""
+        """Return the table, made for these rows. It is not remembered: the transaction may yet be undone."""
         if not self._create:
             raise no_table(self._database.name, self._table)
         compare(self._table, None, rows.columns, self.key, self.fold)
@@ -372,11 +372,11 @@ class SqlTable(ABC):
 
     @abstractmethod
     def _read_shape(self, connection: Connection) -> TableSchema | None:
-        """The table as it is; None where there is none."""
+        """Return the table as it is; None if there is none."""
 
     @abstractmethod
     def _other_tables(self, connection: Connection) -> list[str]:
-        """What else is there, as a person would name it."""
+        """Return the other tables, by the names that users know."""
 
     @abstractmethod
     def _make(self, connection: Connection, rows: Outgoing) -> None:
@@ -384,14 +384,14 @@ class SqlTable(ABC):
 
     @abstractmethod
     def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
-        """The kinds of the key's columns, and how to ask about their values; without a shape, as `_make` makes them."""
+        """Return the kinds of the key's columns, and the query for their values; without a shape, those of `_make`."""
 
     def _delete(self, connection: Connection, shape: TableSchema, rows: Outgoing) -> RowFaults:
         """Delete the rows of the table that have the keys of these; those that cannot be deleted by place, and why."""
         raise NotImplementedError
 
     def _batch_log(self, connection: Connection) -> BatchLog | None:
-        """The labels of the batches that were appended; None where there is no table of them."""
+        """Return the labels of the batches that were appended; None if there is no table of them."""
         raise NotImplementedError
 
     def _make_log(self, connection: Connection) -> BatchLog:

@@ -17,17 +17,17 @@ _LOWER = str.maketrans({chr(code): chr(code).lower() for code in range(ord("A"),
 
 
 def fold_name(name: str) -> str:
-    """A name as SQLite and DuckDB compare it: letters from A to Z are as good as small ones, and no others."""
+    """Return a name as SQLite and DuckDB compare it: letters from A to Z are as good as small ones, and no others."""
     return name.translate(_LOWER)
 
 
 def quoted(identifier: str) -> str:
-    """An identifier as SQL has it, whatever it is made of."""
+    """Return an identifier as SQL has it, whatever it is made of."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
 def listed(columns: Iterable[str]) -> str:
-    """Columns as SQL lists them."""
+    """Return columns as SQL lists them."""
     return ", ".join(map(quoted, columns))
 
 
@@ -86,19 +86,19 @@ class TableSchema:
     """What the database calls it: `table`, `view`, `materialized view` …"""
 
     def types(self, columns: Sequence[str], fold: Callable[[str], str] = str) -> list[str]:
-        """The types of these columns."""
+        """Return the types of these columns."""
         known = {fold(column.name): column.type for column in self.columns}
         return [known[fold(name)] for name in columns]
 
     def type_of(self, column: str, fold: Callable[[str], str] = str) -> str | None:
-        """The type of a column; None where there is no such column."""
+        """Return the type of a column; None if there is no such column."""
         return next((known.type for known in self.columns if fold(known.name) == fold(column)), None)
 
 
 def no_table(where: str, table: TableName, others: Iterable[str] = ()) -> SinkMismatch:
-    """What to say where the table is missing."""
+    """Return the error for a missing table."""
     near = _near(str(table), others)
-    hint = f"did you mean {near}?" if near else "make it, or say create=True and it is made from the first rows"
+    hint = f"did you mean {near}?" if near else "create it, or pass create=True to create it from the first rows"
     return SinkMismatch(f"{where} has no table {table}; {hint}")
 
 
@@ -182,13 +182,13 @@ class IndexClaim(NamedTuple):
 def losers(
     taken: Iterable[tuple[IndexClaim, bool]], contested: Iterable[IndexClaim], *, in_order: bool
 ) -> dict[int, tuple[UniqueIndex, tuple[Any, ...]]]:
-    """Return the rows that are refused for certain when a batch is applied row by row, each with the value it lost.
+    """Return the rows that are certainly rejected when a batch is applied row by row, each with the value it lost.
 
     Args:
         taken: claims on values that another row of the table has, and whether the batch may change that row.
         contested: claims on values that several rows of the batch bring.
         in_order: whether the first row of the batch that claims a value gets it, so that the others lose. Not so where
-            rows may be refused for reasons that are not known here.
+            rows may be rejected for reasons that are not known here.
     """
     refused: dict[int, tuple[UniqueIndex, tuple[Any, ...]]] = {}
     unsure: set[int] = set()

@@ -1,7 +1,7 @@
 """Making of a column what a schema wants, without bending a value: what does not fit becomes null.
 
 Text is read as pydantic reads it: blanks around a number or a date do not count, dates and times are ISO 8601. A guess
-at the day and the month, half a number cut off or a time zone made up would be worse than a row in the quarantine.
+at the day and the month, half a number or an invented time zone would be worse than a row in quarantine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Reading = Callable[[pl.Series], pl.Series]
 
 
 def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
-    """The column in another type, null where a value has no place in it; None where no value of the one has."""
+    """Return the column in another type, null if a value has no place in it; None if no value of the one has."""
     have = column.dtype
     if have == pl.Null:
         return pl.Series(column.name, [None] * len(column), dtype=dtype)
@@ -62,7 +62,7 @@ def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 
 def of_values(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    """A column of lists, structs or whatever Python has, null where a value is none of the type."""
+    """Return a column of lists, structs or whatever Python has, null if a value is none of the type."""
     if dtype == pl.Object:
         # polars takes the values of enums where the first value is a member of one.
         return pl.Series(name, [object(), *values], dtype=pl.Object).slice(1)
@@ -76,7 +76,7 @@ def of_values(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series
 
 
 def type_name(dtype: pl.DataType) -> str:
-    """A type as it stands in a sentence."""
+    """Return a type as it stands in a sentence."""
     match dtype:
         case pl.Decimal():
             return f"Decimal({dtype.precision},{dtype.scale})"
@@ -120,14 +120,14 @@ def _floats(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 
 def _unchanged(column: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """The column in another type of numbers, by the rule of the sinks: null where a number would be another one."""
+    """Return the column in another type of numbers, by the rule of the sinks: null if a number would be another one."""
     changed = [place for place, _ in find_changes(column, _capacity(dtype))]
     found = column.cast(dtype, strict=False)
     return _blanked(found, changed)
 
 
 def _blanked(column: pl.Series, places: Sequence[int]) -> pl.Series:
-    """The column with nulls at these places; `Series.scatter` cannot do that for decimals and lists."""
+    """Return the column with nulls at these places; `Series.scatter` cannot do that for decimals and lists."""
     if not places:
         return column
     kept = pl.repeat(True, len(column), eager=True).scatter(places, False)
@@ -135,7 +135,7 @@ def _blanked(column: pl.Series, places: Sequence[int]) -> pl.Series:
 
 
 def _capacity(dtype: pl.DataType) -> Capacity | None:
-    """What a type of polars can hold exactly; None where it changes no value silently."""
+    """Return what a type of polars can hold exactly; None if it changes no value silently."""
     name = str(dtype)
     match dtype:
         case pl.Decimal():
@@ -154,7 +154,7 @@ def _capacity(dtype: pl.DataType) -> Capacity | None:
 
 
 def _is_changed_within(value: Any, dtype: Any) -> bool:
-    """Whether a list or struct holds a value that its type would change, or a field that it would drop."""
+    """Return whether a list or struct holds a value that its type would change, or a field that it would drop."""
     if isinstance(dtype, type):  # as in pl.List(pl.Date)
         dtype = dtype()
     if isinstance(dtype, pl.Struct):
@@ -194,7 +194,7 @@ def _moments(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
 def _moment(texts: pl.Series, form: str, unit: Literal["ns", "us", "ms"], zone: str | None) -> pl.Series:
     found = texts.str.to_datetime(form, time_unit=unit, time_zone=zone, strict=False, cache=False)
     if unit == "ns":
-        # Nanoseconds reach from 1677 to 2262, and beyond that polars begins anew.
+        # Nanoseconds range from 1677 to 2262, and overflow beyond that in polars.
         coarse = texts.str.to_datetime(form, time_unit="us", time_zone=zone, strict=False, cache=False)
         return _without(found, coarse.cast(pl.Datetime("ns", zone), strict=False).is_null())
     return found
@@ -222,7 +222,7 @@ def _durations(texts: pl.Series, dtype: pl.Duration) -> pl.Series:
 
 
 def _read(texts: pl.Series, readings: Sequence[_Reading]) -> pl.Series:
-    """Each text by a reading that can; the one that can read the first text is asked first."""
+    """Return each text by a reading that can; the one that can read the first text is asked first."""
     sample = texts.drop_nulls().head(1)
     likely = next((reading for reading in readings if not reading(sample).null_count()), readings[0])
     found = likely(texts)
@@ -242,7 +242,7 @@ def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         case pl.Datetime() if isinstance(have, pl.Datetime):
             if have.time_zone is None:
                 return _in_zone(_coarser(column, pl.Datetime(dtype.time_unit)), dtype.time_zone)
-            # Which wall clock was meant, nobody can tell.
+            # The time zone that was meant cannot be known.
             return None if dtype.time_zone is None else _coarser(column, dtype)
         case pl.Date() if isinstance(have, pl.Datetime):
             return _without(column.dt.date(), column.dt.time() != time())
@@ -282,7 +282,7 @@ def _nested(column: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 
 def _in_pieces(values: Any, made: Callable[[Any], pl.Series], nothing: pl.Series) -> pl.Series:
-    """What is made of all values at once; where that fails, of smaller and smaller pieces. A bad value is nothing."""
+    """Convert all values at once; if that fails, smaller and smaller pieces. A value that fails is `nothing`."""
     try:
         return made(values)
     except REFUSALS:

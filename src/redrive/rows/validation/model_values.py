@@ -29,7 +29,7 @@ _LONGEST = 38  # digits of a DECIMAL column
 
 
 def value_getter(model: type[BaseModel]) -> Callable[[Any], tuple[Any, ...]]:
-    """What takes a model's values: as fast as its fields allow."""
+    """Return what takes a model's values: as fast as its fields allow."""
     names = tuple(written_fields(model))
     if not model.model_computed_fields and all(
         _is_writable(info.annotation) for info in written_fields(model).values()
@@ -43,13 +43,13 @@ def value_getter(model: type[BaseModel]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def written_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields that a sink is to have."""
+    """Return the fields that a sink is to have."""
     hidden = _excluded(model.model_fields)
     return {name: info for name, info in model.model_fields.items() if name not in hidden}
 
 
 def digits_of(info: FieldInfo) -> tuple[int, int] | None:
-    """How many digits a Decimal may have, and how many behind the point, where the field says both."""
+    """Return the maximum digits and decimal places of a Decimal, if the field has both."""
     rules = [*info.metadata]
     for part in get_args(info.annotation):  # Optional[Annotated[Decimal, Field(…)]]
         rules += [rule for field in getattr(part, "__metadata__", ()) for rule in getattr(field, "metadata", (field,))]
@@ -65,7 +65,7 @@ def _excluded(fields: Mapping[str, FieldInfo]) -> set[str]:
 
 
 def _is_writable(annotation: Any) -> bool:
-    """Whether values of a type go to a sink as they are."""
+    """Return whether values of a type go to a sink as they are."""
     origin = get_origin(annotation)
     if origin in (Union, UnionType):
         return all(map(_is_writable, get_args(annotation)))
@@ -77,7 +77,7 @@ def _is_writable(annotation: Any) -> bool:
 
 
 def writable(value: Any) -> Any:
-    """The value as a sink can have it: a model or dataclass as a dict, an enumeration, URL or secret as its value."""
+    """Return the value for a sink: a model or dataclass as a dict, an enumeration, URL or secret as its value."""
     if type(value) in _WRITABLE:
         return value
     if isinstance(value, BaseModel):
@@ -100,7 +100,7 @@ def writable(value: Any) -> Any:
 
 
 def record_of_model(valid: Any) -> Record:
-    """What came out of the validation, where its columns are not known beforehand."""
+    """Return what came out of the validation, where its columns are not known beforehand."""
     if isinstance(valid, RootModel):
         return record_of_model(valid.root)
     if isinstance(valid, BaseModel):
@@ -113,7 +113,7 @@ def record_of_model(valid: Any) -> Record:
 
 
 def dump_getter(dump: Callable[[Any], Any], columns: tuple[str, ...] | None) -> Callable[[Any], Any]:
-    """What takes the values of a model with serializers, or its record where the columns are not known beforehand."""
+    """Return the function for the values of a model with serializers, or for its record if columns are unknown."""
 
     def record_of(valid: Any) -> Record:
         found = writable(dump(valid))

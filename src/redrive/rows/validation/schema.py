@@ -40,14 +40,14 @@ class _Faults:
     said: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """By the place of the row."""
     unread: set[tuple[int, str]] = field(default_factory=set)
-    """Places and columns whose value could not be cast. It is null by now, and what rules say of that is no news."""
+    """Places and columns whose value could not be cast. It is null now, and rules that fail for it are not reported."""
 
 
 class SchemaValidator:
     """Casts each column to the type the schema wants, then asks the schema's own rules.
 
     A key that comes twice is no fault here, though the schema would reject every copy: the pipeline keeps one of them.
-    Any other rule that looks at several rows is refused, because it would see one batch at a time.
+    Any other rule that looks at several rows is rejected, because it would see one batch at a time.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -64,7 +64,7 @@ class SchemaValidator:
             for rule in column.validation_rules(pl.col(name))
         }
         self._refuse_rules_over_rows()
-        # dataframely does not tell which row failed: a column that numbers the rows does.
+        # dataframely does not report which row failed: a column that numbers the rows does.
         self._number = "row_number"
         while self._number in self._columns:
             self._number += "_"
@@ -99,16 +99,16 @@ class SchemaValidator:
         return tuple(name for name in columns if name not in self._columns)
 
     def keeps(self, columns: Sequence[str]) -> bool:
-        """Columns are cast, and not changed otherwise."""
+        """Return columns are cast, and not changed otherwise."""
         return True
 
     def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
-        """The record's own, cast as that of a row that passes: a sink that takes its types from the rows knows none."""
+        """Return the record's own key, cast as that of an accepted row: some sinks take their types from the rows."""
         own = own_key(record, key)
         return None if own is None else tuple(map(self._as_passed, key, own))
 
     def _as_passed(self, name: str, value: Any) -> Any:
-        """A value in the type of the schema; as it is where it has no place in that."""
+        """Return a value in the type of the schema; as it is where it has no place in that."""
         if name not in self._columns:
             return value
         received, misfits = framed([{name: value}], [name])
@@ -132,7 +132,7 @@ class SchemaValidator:
         return checked
 
     def _cast(self, rows: Received, faults: _Faults) -> dict[str, pl.Series]:
-        """The schema's columns in the schema's types; a value that has no place in one is a fault of its row."""
+        """Return the schema's columns in the schema's types; a value that has no place in one is a fault of its row."""
         of_frame = rows.is_frame
         misfits: list[UnframeableValue] = []
         if of_frame:
@@ -174,9 +174,9 @@ class SchemaValidator:
     def _mixed(
         self, column: pl.Series, records: Sequence[Record], kinds: Sequence[_Kind], dtype: pl.DataType, faults: _Faults
     ) -> pl.Series:
-        """A column of values of several kinds, each kind cast by itself: no value is changed by its neighbours.
+        """Return a column of values of several kinds, each kind cast by itself: no value is changed by its neighbours.
 
-        `column` has them in one type; it is null where a value has no place in any frame.
+        `column` has them in one type; it is null if a value has no place in any frame.
         """
         name, pieces, places = column.name, list[pl.Series](), list[int]()
         missing = column.is_null().to_list()
@@ -213,7 +213,7 @@ class SchemaValidator:
         return pl.Series(received.name, [None] * len(received), dtype=dtype)
 
     def _explain(self, failure: dy.FailureInfo, faults: _Faults) -> None:
-        """Add what the rules say of each row that failed one."""
+        """Add the messages of the rules that each row failed."""
         details = failure.details()
         for rule in failure.counts():
             if rule == "primary_key":
@@ -232,13 +232,13 @@ class SchemaValidator:
                     faults.said[place].append(said + _in_brackets(*values))
 
     def _columns_of(self, rule: str) -> list[str]:
-        """The columns that a rule of the user's looks at."""
+        """Return the columns that a rule of the user's looks at."""
         used = getattr(self._schema, rule).make(self._schema).expr.meta.root_names()
         return [name for name in self._columns if name in used]
 
 
 def _kinds(records: Sequence[Record], name: str, received: pl.Series) -> Sequence[_Kind]:
-    """The kind of each value of a column; none where there is one kind, beside None, that the frame has kept."""
+    """Return the kind of each value of a column; none if there is one kind, beside None, that the frame has kept."""
     values = [record.get(name) for record in records]
     types = {*map(type, values)}
     if has_two_clocks(values, types):
@@ -287,7 +287,7 @@ def _a(dtype: pl.DataType) -> str:
 
 
 def _sorted(frame: pl.DataFrame, faults: _Faults) -> ValidatedRows:
-    """The rows, good and bad."""
+    """Return the rows, good and bad."""
     if not faults.said:
         return ValidatedRows(Outgoing.of_frame(frame, range(frame.height)), [])
     bad = sorted(faults.said)
@@ -328,7 +328,7 @@ _EVALUATIONS = frozenset({"List", "ListAgg", "Array", "ArrayAgg"})  # of the ele
 
 
 def looks_at_other_rows(rule: pl.Expr, lists: Collection[str]) -> bool:
-    """Return whether what a rule says of a row may depend on other rows; also where that cannot be found out.
+    """Return whether the result of a rule may depend on other rows; also if that cannot be found out.
 
     Args:
         rule: The expression of the rule.
@@ -351,7 +351,7 @@ def looks_at_other_rows(rule: pl.Expr, lists: Collection[str]) -> bool:
 
 
 def _inputs(node: Any, lists: Collection[str]) -> list[Any] | None:
-    """Return the expressions that a node is made of; None where it looks at other rows."""
+    """Return the expressions that a node is made of; None if it looks at other rows."""
     name, content = _named(node)
     if name in _LEAVES:
         return []

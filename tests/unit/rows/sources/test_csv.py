@@ -113,7 +113,7 @@ def test_a_checkpoint_is_of_no_use_where_its_file_has_changed(two_files):
     assert source.difference(identity) == f"{path} is another file now: its beginning or end differs"
     path.write_bytes(b"id,fee\n1,10\n")
     assert source.difference(identity) == f"{path} has become shorter"
-    with pytest.raises(SourceError, match="has become shorter: byte 24, where the reading is to go on, is not in it"):
+    with pytest.raises(SourceError, match="has become shorter: byte 24, where the run resumes, is not in it"):
         source.open(batch.next, identity)
 
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_of_another_source_is_told_apart(two_files):
     assert source.difference(other) == f"{two_files / 'b.csv'} is not among its files"
     utf_16 = rows.csv(two_files / "a.csv", encoding="utf-16")
     assert utf_16.difference(source.identity()) == "it was taken over csv, not over csv in utf-16"
-    with pytest.raises(SourceError, match="in which the reading is to go on, is not among the files"):
+    with pytest.raises(SourceError, match="in which the run resumes, is not among the files"):
         source.open({"file": "elsewhere.csv", "byte": 0, "line": 1}, source.identity())
 
 

@@ -485,7 +485,7 @@ class TestKeysThatACollationMakesEqual:
         words = query(lite.url, "SELECT * FROM words", watermark="mark", key="word")
         found = [row["word"] for batch in read_all(words, most=5) for row in batch.rows.records]
         assert sorted(found) == sorted(["a", again, "B", "d", "c"])
-        with pytest.raises(SourceError, match=r"several rows of words have .*: name a key that tells them apart"):
+        with pytest.raises(SourceError, match=r"several rows of words have .*: name a key that distinguishes them"):
             read_all(words, most=1)
 
     def test_collation_in_the_order_of_duckdb(self, tmp_path):

@@ -40,7 +40,7 @@ class DuckdbSchema(TableSchema):
     not_null: frozenset[str]
     rules: tuple[QueryableConstraint, ...]
     moved: frozenset[str]
-    """Columns whose change is made by removing the row and adding it anew: those of indexes, and nested ones."""
+    """Columns whose change is made by removing the row and adding it again: those of indexes, and nested ones."""
     referred_to: bool
     """Other rows refer to those of this table, which cannot be removed then."""
     collations: dict[str, str]
@@ -53,7 +53,7 @@ class DuckdbSchema(TableSchema):
 
 
 def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> DuckdbSchema | None:
-    """What the catalog says; None where there is no such table."""
+    """Return the schema of a table; None if there is no such table."""
     schema = _schema(connection, table)
     own = f"{_HERE} AND lower(table_name) = lower(?)"
     columns = _records(connection, f"SELECT * FROM duckdb_columns() WHERE {own} ORDER BY column_index", schema, table)
@@ -101,7 +101,7 @@ def _is_view(connection: duckdb.DuckDBPyConnection, schema: str, table: TableNam
 
 
 def _collations(connection: duckdb.DuckDBPyConnection, own: str, schema: str, table: TableName) -> dict[str, str]:
-    """What the definition of the table says: no other part of the catalog has it."""
+    """Return the definition of the table: no other part of the catalog has it."""
     found = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
     said = " ".join(str(one["sql"]) for one in found)
     return {
@@ -111,25 +111,25 @@ def _collations(connection: duckdb.DuckDBPyConnection, own: str, schema: str, ta
 
 
 def is_nested(kind: str) -> bool:
-    """Whether a type of DuckDB is made of others."""
+    """Return whether a type of DuckDB is made of others."""
     return kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION"))
 
 
 def type_of(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
-    """A type by its name: it has an `id`, and `children` where it is made of others."""
+    """Return a type by its name: it has an `id`, and `children` where it is made of others."""
     description = connection.execute(f"SELECT CAST(NULL AS {name})").description
     assert description is not None
     return description[0][1]
 
 
 def other_tables(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """The tables a person may have meant."""
+    """Return the tables the user may have meant."""
     found = connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall()
     return [str(TableName(table, None if schema == "main" else schema)) for schema, table in found]
 
 
 def has_schema(connection: duckdb.DuckDBPyConnection, schema: str) -> bool:
-    """Whether a schema of this name exists."""
+    """Return whether a schema of this name exists."""
     query = "SELECT 1 FROM duckdb_schemas() WHERE database_name = current_database() AND lower(schema_name) = lower(?)"
     return bool(connection.execute(query, [schema]).fetchall())
 
@@ -152,7 +152,7 @@ def _records(
 
 
 def _names(expressions: object) -> list[str]:
-    """The columns of an index; its expressions come as one text: [a, '"B c"']."""
+    """Return the columns of an index; its expressions come as one text: [a, '"B c"']."""
     parts = [plain or text.replace("''", "'") for text, plain in _INDEXED.findall(str(expressions))]
     return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts]
 
@@ -176,10 +176,10 @@ def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[Querya
 def upserts(
     table: TableName, shape: DuckdbSchema, columns: Mapping[str, str], key: Sequence[str], mode: WriteMode
 ) -> list[str]:
-    """The statements that make rows the table's own; `columns` holds the expression that reads each.
+    """Return the statements that make rows the table's own; `columns` holds the expression that reads each.
 
     A row that would not change is left alone. Where other rows refer to it, what can be changed in place is changed on
-    its own: DuckDB refuses to move such a row, even for a value that is the same.
+    its own: DuckDB does not move such a row, even for a value that is the same.
     """
     if not key:
         return [_insert(table, columns)]
@@ -225,7 +225,7 @@ def _insert(table: TableName, columns: Mapping[str, str]) -> str:
 
 
 def faults(shape: DuckdbSchema, columns: Mapping[str, str], number: str) -> tuple[str, list[str]]:
-    """The query for rows that will be refused: the number of each, of its fault, and a value; and the faults in words.
+    """Return the query for rows that will be rejected (row, fault and value), and the texts of the faults.
 
     It is about `redrive_rows`, whose column `number` holds the numbers.
     """
@@ -266,7 +266,7 @@ def faults(shape: DuckdbSchema, columns: Mapping[str, str], number: str) -> tupl
 
 
 def secondary(shape: DuckdbSchema, columns: Mapping[str, str], key: Sequence[str]) -> list[UniqueIndex]:
-    """The unique indexes beside the key, of columns that the rows have."""
+    """Return the unique indexes beside the key, of columns that the rows have."""
     at_hand, own = {name.lower(): name for name in columns}, {name.lower() for name in key}
     found = [sorted(name.lower() for name in names) for names in shape.unique]
     return [
@@ -277,7 +277,7 @@ def secondary(shape: DuckdbSchema, columns: Mapping[str, str], key: Sequence[str
 
 
 def taken(table: TableName, typed: str, key: Sequence[str], index: UniqueIndex) -> str:
-    """The query for rows whose value another row of the table has, and whether that one is in the batch, too."""
+    """Return the query for rows whose value another row of the table has, and whether that one is in the batch, too."""
     values = ", ".join(f"CAST(s.{quoted(name)} AS VARCHAR)" for name in index.columns)
     same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
     same_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key) or "false"
@@ -289,7 +289,7 @@ def taken(table: TableName, typed: str, key: Sequence[str], index: UniqueIndex) 
 
 
 def contested(typed: str, index: UniqueIndex) -> str:
-    """The query for rows of which several bring the same value."""
+    """Return the query for rows of which several bring the same value."""
     names = listed(index.columns)
     texts = ", ".join(f"CAST({quoted(name)} AS VARCHAR)" for name in index.columns)
     given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in index.columns)

@@ -189,7 +189,7 @@ class DuckdbTable:
         return shape
 
     def _load(self, connection: duckdb.DuckDBPyConnection, rows: Outgoing, *, keep: bool) -> Sequence[Refused]:
-        shape = self._look(connection)  # anew for every batch: it takes a moment, and the table may have been altered
+        shape = self._look(connection)  # for every batch: it is fast, and the table may have been altered
         unsortable = self._unsortable(connection, shape, rows) if self.mode.newer else {}
         if self.mode.delete_when is None and not unsortable:
             return self._upsert(connection, shape, rows, keep=keep)
@@ -210,7 +210,7 @@ class DuckdbTable:
     def _unsortable(
         self, connection: duckdb.DuckDBPyConnection, shape: DuckdbSchema | None, rows: Outgoing
     ) -> dict[int, str]:
-        """The rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
+        """Return the rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
         newer = self.mode.newer or ""
         name = next((name for name in rows.columns if fold_name(name) == fold_name(newer)), None)
         if name is None:
@@ -301,7 +301,7 @@ class DuckdbTable:
             if not self._path.parent.is_dir():
                 raise SinkMismatch(f"the directory {self._path.parent} does not exist; make it, or name another path")
             if not self._create and not self._path.exists():
-                raise SinkMismatch(f"there is no database {self._path}; name another file, or say create=True")
+                raise SinkMismatch(f"there is no database {self._path}; name another file, or pass create=True")
             self._connection = duckdb.connect(str(self._path))
             with suppress(duckdb.Error):  # a build without time zones has no use for it
                 self._connection.execute("SET TimeZone = 'UTC'")  # a naive time is the same on every machine
@@ -327,7 +327,7 @@ class DuckdbTable:
 
 
 def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
-    """The type of a new column."""
+    """Return the type of a new column."""
     if kind is not ColumnType.DECIMAL:
         return _TYPES[kind]
     digits = column_digits(name, rows)
@@ -335,7 +335,7 @@ def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
 
 
 def _kind(error: duckdb.Error) -> Kind:
-    if isinstance(error, duckdb.IOException):  # only the words tell them apart
+    if isinstance(error, duckdb.IOException):  # only their text distinguishes them
         if "set lock" in str(error):
             return Kind.TRANSIENT
         if "not a valid DuckDB database" in str(error):
@@ -344,7 +344,7 @@ def _kind(error: duckdb.Error) -> Kind:
 
 
 def _rolled_back(connection: duckdb.DuckDBPyConnection, statement: str, look: Callable[[], T]) -> T:
-    """What things look like when a statement has been run; it is undone."""
+    """Return what things look like when a statement has been run; it is undone."""
     connection.execute("BEGIN")
     connection.execute(statement)
     found = look()

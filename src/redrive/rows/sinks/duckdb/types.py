@@ -63,7 +63,7 @@ def own_rules(kind: str) -> Rules | None:
 
 
 def text_rules(kind: str) -> Rules:
-    """Return what becomes of bytes in a column of text: they are rejected, since nobody knows their encoding."""
+    """Return why bytes are rejected in a column of text: their encoding is not known."""
     return dict.fromkeys(_BYTES, _refusal(kind, "text; decode bytes in a transform")) if kind == "VARCHAR" else {}
 
 
@@ -79,7 +79,7 @@ def is_own(dtype: pl.DataType, kind: str) -> bool:
 
 
 def change_within(value: Any, kind: str) -> str | None:
-    """Return why a value within a list, struct or map would not be the same; None where it is."""
+    """Return why a value within a list, struct or map would not be the same; None if it is."""
     rules = own_rules(kind) or {}
     convert = next((rules[base] for base in type(value).__mro__ if base in rules), None)
     if convert is not None:
@@ -127,7 +127,7 @@ def _refusal(kind: str, own: str) -> Callable[[Any], Any]:
 
 
 def _ascii(text: str) -> str:
-    """A text whose characters are the bytes; DuckDB reads escapes, and rejects other characters."""
+    """Return a text whose characters are the bytes; DuckDB reads escapes, and rejects other characters."""
     if "\\" in text or not text.isascii():
         raise ValueError("BLOB takes bytes, or ASCII text without a backslash")
     return text
@@ -178,14 +178,14 @@ def fitted(value: Any, kind: Any) -> Any:
 
 
 def _key(name: Any, kind: Any) -> Any:
-    """The key of a map, which JSON has as a text."""
+    """Return the key of a map, which JSON has as a text."""
     if change := _change(name, kind):
         raise ValueError(change)
     return name
 
 
 def _member(value: Any, kind: Any) -> dict[str, Any]:
-    """A value of a union: DuckDB would choose a member by what stands beside it, so that the row must name it."""
+    """Return a value of a union: DuckDB would choose its member by other values, so the row must name it."""
     members = dict(kind.children[1:])  # the first one is the tag
     texts = [name for name, own in members.items() if own.id == "varchar"]
     if isinstance(value, str) and len(texts) == 1:
@@ -202,7 +202,7 @@ def _change(value: Any, kind: Any) -> str | None:
 
 
 def _written(value: Any, kind: str) -> Any:
-    """A value as JSON is to have it: a number that DuckDB would read as a float is a text."""
+    """Return a value as JSON is to have it: a number that DuckDB would read as a float is a text."""
     if isinstance(value, dt.timedelta):
         return str(value).replace(",", "")
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
@@ -232,7 +232,7 @@ def has_members(kind: Any, sorts: Collection[str] = ("union", "variant")) -> boo
 
 
 def _is_exact(kind: Any) -> bool:
-    """Whether nothing in a nested type could change: nothing but texts, say."""
+    """Return whether nothing in a nested type could change, for example if it holds only texts."""
     if kind.id in ("union", "variant"):
         return False
     if kind.id in _CONTAINERS:
@@ -241,7 +241,7 @@ def _is_exact(kind: Any) -> bool:
 
 
 def _taken_apart(texts: pl.Series, kind: Any) -> list[Any]:
-    """Texts of a nested type, taken apart by DuckDB into lists, structs and maps of texts; None where it cannot."""
+    """Texts of a nested type, taken apart by DuckDB into lists, structs and maps of texts; None if it cannot."""
     with duckdb.connect() as connection:
         connection.register("redrive_texts", pl.DataFrame({"texts": texts}))
         found = connection.execute(f"SELECT TRY_CAST(texts AS {_of_texts(kind)}) FROM redrive_texts").fetchall()
@@ -249,7 +249,7 @@ def _taken_apart(texts: pl.Series, kind: Any) -> list[Any]:
 
 
 def _of_texts(kind: Any) -> str:
-    """A type of the same structure that holds nothing but texts."""
+    """Return a type of the same structure that holds only texts."""
     if kind.id == "struct":
         return f"STRUCT({', '.join(f'{quoted(name)} {_of_texts(inner)}' for name, inner in kind.children)})"
     if kind.id == "map":

@@ -75,7 +75,7 @@ class RowFrame(NamedTuple):
 
 
 def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> RowFrame:
-    """Rows for columns of these types."""
+    """Return rows for columns of these types."""
     framing = _Framing(rows.of_text, type_of)
     if rows.as_frame is not None:
         made = [framing.of_series(*column) for column in zip(rows.as_frame.get_columns(), types, strict=True)]
@@ -96,10 +96,10 @@ class _Framing:
         self.json: set[str] = set()
         """Columns of a nested type whose values are JSON."""
         self.mixed: set[str] = set()
-        """Columns of a nested type whose values are JSON behind the letter "j", or a text of DuckDB behind a "t"."""
+        """Columns of a nested type whose values are JSON after the letter "j", or a text of DuckDB after a "t"."""
 
     def of_series(self, series: pl.Series, kind: str) -> pl.Series:
-        """A column of a frame."""
+        """Return a column of a frame."""
         dtype, capacity = series.dtype, capacity_of(kind)
         if self._is_for_python(series, kind):
             return self.of_values(series.name, values_of(series), kind)
@@ -119,7 +119,7 @@ class _Framing:
         return series
 
     def _is_for_python(self, series: pl.Series, kind: str) -> bool:
-        """Whether values must be looked at one by one, as those of tuples are."""
+        """Return whether values must be looked at one by one, as those of tuples are."""
         dtype = series.dtype
         if kind == "VARIANT" or _is_union(kind):
             return True
@@ -136,7 +136,7 @@ class _Framing:
         return kind == "VARCHAR" and has_nanoseconds(dtype) and bool((series.to_physical() % 1_000 != 0).any())
 
     def of_values(self, name: str, values: Sequence[Any], kind: str) -> pl.Series:
-        """A column of values of whatever type."""
+        """Return a column of values of whatever type."""
         if is_nested(kind):
             values = self._encodable(name, values)
             made_of = self._type_of(kind)
@@ -161,7 +161,7 @@ class _Framing:
         return series
 
     def _encodable(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        """The values without texts that hold half a character, which polars does not take."""
+        """Return the values without texts that hold half a character, which polars does not take."""
         made = list(values)
         for place, value in enumerate(values):
             if isinstance(value, str):
@@ -227,7 +227,7 @@ def _unknown(value: Any) -> Any:
 
 
 def _series(name: str, values: Sequence[Any], kind: str, capacity: Capacity | None, bad: dict[int, str]) -> pl.Series:
-    """A column of one type as it is, any other in words."""
+    """Return a column of one type as it is, any other in words."""
     types = set(map(type, values)) - {type(None)}
     only = types.pop() if len(types) == 1 else None
     family = None if capacity is None else capacity.family
@@ -242,7 +242,7 @@ def _series(name: str, values: Sequence[Any], kind: str, capacity: Capacity | No
 
 
 def _in_words(value: Any, kind: str, family: Family | None, place: int, bad: dict[int, str]) -> str | None:
-    """A value as DuckDB reads it, whichever type the column has."""
+    """Return a value as DuckDB reads it, whichever type the column has."""
     if value is None:
         return None
     try:
@@ -335,7 +335,7 @@ def stored_values(
 
 
 def _compared(source: str, kind: str, collation: str) -> str:
-    """The expression for a value that equals another where DuckDB says so; NULL where the column does not take it."""
+    """Return the expression for a value as DuckDB compares it; NULL if the column rejects it."""
     value = f"TRY_CAST({source} AS {kind})"
     if _INTEGER.fullmatch(kind):
         return value

@@ -30,7 +30,7 @@ _MICROSECONDS = 6
 
 
 def scale_of(kind: str) -> int | None:
-    """Return the decimal places that a column of this type keeps; None where it keeps all, or is not of this kind."""
+    """Return the decimal places that a column of this type keeps; None if it keeps all, or is not of this kind."""
     found = _FIXED.fullmatch(kind)
     return int(found[1] or 0) if found else None
 
@@ -54,7 +54,7 @@ def lowest_place(number: Decimal) -> int:
 def column_digits(name: str, rows: Outgoing) -> tuple[int, int] | None:
     """Return precision and scale of a new column: the model's, or such that the first rows fit with room for more.
 
-    None where a number has more digits than a DECIMAL holds; then a text keeps them all.
+    None if a number has more digits than a DECIMAL holds; then a text keeps them all.
     """
     if name in rows.digits:
         return rows.digits[name]
@@ -65,7 +65,7 @@ def column_digits(name: str, rows: Outgoing) -> tuple[int, int] | None:
 
 
 def _digits(values: Iterable[Any]) -> tuple[int, int]:
-    """Return how many digits the numbers have before and behind the decimal point, at most."""
+    """Return how many digits the numbers have before and after the decimal point, at most."""
     whole = places = 0
     for value in values:
         number = number_of(value)
@@ -75,7 +75,7 @@ def _digits(values: Iterable[Any]) -> tuple[int, int]:
 
 
 def number_of(value: Any) -> Decimal | None:
-    """Return a value as the finite number that it is written as; None where it is not one."""
+    """Return a value as the finite number that it is written as; None if it is not one."""
     if isinstance(value, float):
         value = repr(value)
     if isinstance(value, str):
@@ -124,7 +124,7 @@ class Capacity:
 
     @classmethod
     def of(cls, kind: str) -> Capacity | None:
-        """Return the capacity of a column of this type; None where nothing is changed silently."""
+        """Return the capacity of a column of this type; None if nothing is changed silently."""
         name = kind.strip().lower()
         if (scale := scale_of(name)) is not None:
             return cls(kind, Family.DECIMAL, scale)

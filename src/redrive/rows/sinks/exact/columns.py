@@ -103,7 +103,7 @@ def _may_change(values: Sequence[Any], capacity: Capacity) -> bool:
 
 
 def _texts(values: Sequence[Any]) -> pl.Series | None:
-    """The values as a series where all of them are texts."""
+    """Return the values as a series where all of them are texts."""
     if set(map(type, values)) - {type(None)} != {str}:
         return None
     try:
@@ -113,7 +113,7 @@ def _texts(values: Sequence[Any]) -> pl.Series | None:
 
 
 def _suspects(series: pl.Series, capacity: Capacity) -> pl.Series | None:
-    """Which values may be changed; None where no value is."""
+    """Return which values may be changed; None if no value is."""
     kind, family = series.dtype, capacity.family
     if kind in (pl.String, pl.Categorical, pl.Enum):
         return _suspect_texts(series.cast(pl.String), capacity)
@@ -155,7 +155,7 @@ def _suspect_texts(texts: pl.Series, capacity: Capacity) -> pl.Series | None:
         case Family.INTEGER:
             return texts.str.contains(r"[.eE]")
         case Family.DECIMAL:
-            # A digit that is not 0 behind those that are kept, or an exponent.
+            # A digit that is not 0 after those that are kept, or an exponent.
             if capacity.places < 0:
                 return texts.is_not_null()
             return texts.str.contains(rf"\.\d{{{capacity.places}}}\d*[1-9]|[0-9.][eE]|_")
@@ -204,7 +204,7 @@ def _suspect_moments(series: pl.Series, kind: pl.Datetime, capacity: Capacity) -
 
 
 def _finer(series: pl.Series, unit: int, capacity: Capacity) -> pl.Series | None:
-    """Which values have more decimal places of a second than the column."""
+    """Return which values have more decimal places of a second than the column."""
     if unit <= capacity.places:
         return None
     finer: pl.Series = series.to_physical() % 10 ** (unit - capacity.places) != 0

@@ -50,7 +50,7 @@ _OWN: dict[Family, type | tuple[type, ...]] = {
 
 
 def change_of(value: Any, capacity: Capacity) -> str | None:
-    """Return why a value would not be the same in the column; None where it is, or the database rejects it itself."""
+    """Return why a value would not be the same in the column; None if it is, or the database rejects it itself."""
     if value is None:
         return None
     if capacity.family in TIMES and isinstance(value, NOT_TIMES) and not isinstance(value, _OWN[capacity.family]):
@@ -110,7 +110,7 @@ def _in_floats(value: Any, capacity: Capacity) -> str | None:
 
 
 def _is_single(value: float) -> bool:
-    """Whether a float has 32 bits, or is not a number."""
+    """Return whether a float has 32 bits, or is not a number."""
     try:
         return not math.isfinite(value) or struct.unpack("f", struct.pack("f", value))[0] == value
     except OverflowError:
@@ -144,7 +144,7 @@ def _in_timestamps(value: Any, capacity: Capacity) -> str | None:
 
 
 def _is_bare_number(value: str, family: Family) -> bool:
-    """Whether a text is a number that a database would read as part of a date: 286.212 as day 212 of the year 286."""
+    """Return whether a text is a number that a database reads as part of a date: 286.212 as day 212 of year 286."""
     if family is Family.INTERVAL or not _NUMBER.fullmatch(value):
         return False
     basic = _BASIC_TIME if family is Family.TIME else _BASIC_DATE
@@ -204,7 +204,7 @@ def _in_intervals(value: Any, capacity: Capacity) -> str | None:
 
 
 def _is_of_units(interval: str, lowest: str) -> bool:
-    """Whether an interval is surely made of whole units, down to the lowest that is kept."""
+    """Return whether an interval is surely made of whole units, down to the lowest that is kept."""
     if _YEARS_AND_MONTHS.fullmatch(interval):
         return lowest != "year"
     allowed = _UNITS[: _UNITS.index(lowest) + 1]
@@ -217,7 +217,7 @@ def _is_of_units(interval: str, lowest: str) -> bool:
 
 
 def _has_offset(after: str) -> bool:
-    """Whether what stands behind the time is a zone other than UTC."""
+    """Return whether what stands after the time is a zone other than UTC."""
     after = after.strip()
     return bool(_ZONE.fullmatch(after)) and not _NO_OFFSET.fullmatch(after) and not _NO_ZONE.fullmatch(after)
 
@@ -237,7 +237,7 @@ def _timed(capacity: Capacity) -> str:
 
 
 def _relative(capacity: Capacity) -> str:
-    return f"is a word of the database, not a value of type {capacity.type}"
+    return f"is a keyword of the database, not a value of type {capacity.type}"
 
 
 _CHANGES: dict[Family, Callable[[Any, Capacity], str | None]] = {

@@ -33,7 +33,7 @@ _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def table_of(rows: Outgoing, known: pa.Schema | None, where: str) -> tuple[pa.Table, list[Refused]]:
-    """The rows as a table of the known columns, or of their own; those that do not fit are left out and given back.
+    """Return a table of the known columns, or of those of the rows, and the rejected rows, which it does not have.
 
     Raises `SinkMismatch` where a column does not fit as a whole.
     """
@@ -53,7 +53,7 @@ def table_of(rows: Outgoing, known: pa.Schema | None, where: str) -> tuple[pa.Ta
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with exactly the columns of a schema; one that it lacks is null."""
+    """Return the table with exactly the columns of a schema; one that it lacks is null."""
     columns = [
         table.column(field.name).cast(field.type)
         if field.name in table.column_names
@@ -64,7 +64,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _settled(columns: dict[str, _Column], known: pa.Schema | None, where: str) -> pa.Schema:
-    """The schema of the table: known types stay; what was only null so far takes the type that the rows bring."""
+    """Return the schema of the table: known types stay; a column that was only null takes the type of the rows."""
     before = {} if known is None else {field.name: field.type for field in known}
     found = dict(before)
     for name, column in columns.items():
@@ -96,16 +96,16 @@ def _is_not_in_arrow(dtype: pl.DataType) -> bool:
 class _Column(Protocol):
     @property
     def brings(self) -> str:
-        """What it holds, for people."""
+        """What it holds, as messages name it."""
 
     def settle(self, has: pa.DataType) -> pa.DataType | None:
-        """The type that it gets beside rows that have type `has`; None where they do not go together."""
+        """Return the type that it gets beside rows that have type `has`; None if they do not go together."""
 
     def misfits(self, kind: pa.DataType) -> dict[int, str]:
-        """The places whose value this type cannot hold, and why."""
+        """Return the places whose value this type cannot hold, and why."""
 
     def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
-        """The values at these places."""
+        """Return the values at these places."""
 
 
 class _Typed:
@@ -159,7 +159,7 @@ class _Values:
         return has  # the values that are something else are their rows' fault
 
     def _map_of_values(self) -> pa.DataType | None:
-        """A map of what the values hold by now, such as texts for times with nanoseconds."""
+        """Return a map of what the values hold by now, such as texts for times with nanoseconds."""
         if self._map_type is None or not pa.types.is_map(self._map_type) or self._kinds.keys() != {"object"}:
             return None
         item = type_of([item for value in self._values if value is not None for item in value.values()])
@@ -183,7 +183,7 @@ class _Values:
 
 
 def _map_type(dtype: pl.DataType | None) -> pa.DataType | None:
-    """The type of a column that has a map in it in the source, so that objects of a function stay a map."""
+    """Return the type of a column that has a map in it in the source, so that objects of a function stay a map."""
     if dtype is None:
         return None
     table = pl.DataFrame(schema={"map": dtype}).to_arrow(compat_level=pl.CompatLevel.oldest())
@@ -197,7 +197,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> Any:
 
 
 def _found_out(count: int, convert: Callable[[int, int], Any]) -> dict[int, str]:
-    """The places at which a conversion fails, looked for by halves where it fails at all."""
+    """Return the places at which a conversion fails, looked for by halves where it fails at all."""
 
     def probe(start: int, stop: int) -> str | None:
         try:

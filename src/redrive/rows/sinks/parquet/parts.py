@@ -1,4 +1,4 @@
-"""The files of a Parquet dataset: what each holds, as far as its footer tells, and which rows of it have given keys."""
+"""The files of a Parquet dataset: what each holds by its footer, and which rows of it have given keys."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class DatasetFile(NamedTuple):
 
     name: str
     stamp: tuple[int, int, int]
-    """What tells it from a file that took its place."""
+    """What distinguishes it from a file that replaced it."""
     schema: pa.Schema
     ranges: dict[str, Range]
-    """The smallest and the largest value of key columns, where the footer tells."""
+    """The smallest and the largest value of key columns, if the footer has them."""
 
 
 class BatchKeys:
@@ -50,11 +50,11 @@ class BatchKeys:
         return list(self._schema.names)
 
     def may_be_in(self, part: DatasetFile) -> bool:
-        """Whether the file could hold one of them, by what its footer tells."""
+        """Return whether the file could hold one of them, by its footer."""
         return all(_overlap(part.ranges.get(name), found) for name, found in self._ranges.items())
 
     def others(self, table: pa.Table) -> Any:
-        """The numbers of the rows that have none of these keys."""
+        """Return the numbers of the rows that have none of these keys."""
         rows = _frame(conformed(table, self._schema)).with_row_index(_ROW)
         left = rows.join(self._frame, on=self.columns, how="anti", maintain_order="left")
         return left.get_column(_ROW).to_arrow()
@@ -78,7 +78,7 @@ class DatasetFiles:
         self._parts, self.schema = found, self._schema_of(found)
 
     def exist(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return bool(self._files())
 
     def forget(self) -> None:
@@ -86,15 +86,15 @@ class DatasetFiles:
         self._parts, self.schema = {}, None
 
     def named(self, name: str) -> DatasetFile | None:
-        """The file of this name."""
+        """Return the file of this name."""
         return self._parts.get(name)
 
     def others(self, name: str) -> list[DatasetFile]:
-        """All files but the one of this name."""
+        """Return all files but the one of this name."""
         return [part for part in self._parts.values() if part.name != name]
 
     def hold(self, part: DatasetFile, keys: BatchKeys) -> bool:
-        """Whether a file holds one of these keys."""
+        """Return whether a file holds one of these keys."""
         if not keys.may_be_in(part):
             return False
         return any(len(keys.others(piece)) < piece.num_rows for piece in self._read_pieces(part, keys.columns))
@@ -162,7 +162,7 @@ def see_that_they_are_plain(keys: pa.Schema) -> None:
 
 
 def is_vague(part: DatasetFile, schema: pa.Schema) -> bool:
-    """Whether the file was written when some type was not known yet, so that readers take it for another."""
+    """Return whether the file was written when some type was not known yet, so that readers take it for another."""
     return any(has_nulls(field.type) and field.type != schema.field(field.name).type for field in part.schema)
 
 
@@ -181,7 +181,7 @@ def _smallest_and_largest(column: pa.ChunkedArray) -> Range | None:
 
 
 def _range(metadata: Any, column: str, kind: pa.DataType) -> Range | None:
-    """From the statistics of the row groups; None where some have none, or they leave something out, as NaN."""
+    """From the statistics of the row groups; None if some have none, or they leave something out, as NaN."""
     if types.is_floating(kind):
         return None
     names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
@@ -202,7 +202,7 @@ def _range(metadata: Any, column: str, kind: pa.DataType) -> Range | None:
 
 
 def _overlap(one: Range | None, other: Range | None) -> bool:
-    """Whether two ranges touch; what is not known may be anything."""
+    """Return whether two ranges touch; what is not known may be anything."""
     if one is None or other is None:
         return True
     try:

@@ -71,12 +71,12 @@ _NESTED = {"list", "object"}
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema by which batches and files are compared."""
+    """Return a schema by which batches and files are compared."""
     return pa.schema([(field.name, plain(field.type)) for field in schema])
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type without what does not count: how values are packed, and the zone that an instant is shown in."""
+    """Return the type without what does not count: how values are packed, and the zone that an instant is shown in."""
     if types.is_dictionary(kind):
         return plain(kind.value_type)
     if types.is_large_string(kind) or types.is_string_view(kind):
@@ -95,9 +95,9 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def merged(has: pa.DataType, brings: pa.DataType) -> pa.DataType | None:
-    """The type of a column that has one type when rows of another come; None where they do not go together.
+    """Return the type of a column that has one type when rows of another come; None if they do not go together.
 
-    It stays what it is, but for what was only null so far.
+    It stays what it is, except what was only null so far.
     """
     if has == brings or types.is_null(brings):
         return has
@@ -112,7 +112,7 @@ def merged(has: pa.DataType, brings: pa.DataType) -> pa.DataType | None:
 
 
 def has_nulls(kind: pa.DataType) -> bool:
-    """Whether some part of the type is not known yet."""
+    """Return whether some part of the type is not known yet."""
     if types.is_list(kind):
         return has_nulls(kind.value_type)
     if types.is_struct(kind):
@@ -121,7 +121,7 @@ def has_nulls(kind: pa.DataType) -> bool:
 
 
 def is_writable(kind: pa.DataType) -> bool:
-    """Whether Parquet has such a type; it has no object without a field."""
+    """Return whether Parquet has such a type; it has no object without a field."""
     if types.is_list(kind):
         return is_writable(kind.value_type)
     if types.is_struct(kind):
@@ -140,7 +140,7 @@ def _merged_fields(has: pa.DataType, brings: pa.DataType) -> pa.DataType | None:
 
 
 def _may_become(brings: pa.DataType, has: pa.DataType) -> bool:
-    """Whether values of one type can be of the other as they are; a single one may still be too large for it."""
+    """Return whether values of one type can be of the other as they are; a single one may still be too large for it."""
     if types.is_integer(brings):
         return bool(types.is_integer(has) or types.is_floating(has) or types.is_decimal(has))
     if types.is_timestamp(brings):
@@ -151,7 +151,7 @@ def _may_become(brings: pa.DataType, has: pa.DataType) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in a word; a type that has no place in Parquet is called by its name."""
+    """Return what a value is, in a word; a type that has no place in Parquet is called by its name."""
     if isinstance(value, dt.datetime):
         return "timestamp" if value.tzinfo is None else "instant"
     if isinstance(value, dt.time) and value.tzinfo is not None:
@@ -160,7 +160,7 @@ def kind_of(value: Any) -> str:
 
 
 def kinds_of(values: Sequence[Any]) -> Counter[str]:
-    """What the values are that are not None, and how many of each."""
+    """Return what the values are that are not None, and how many of each."""
     found = Counter(map(type, values))
     found.pop(type(None), None)
     if any(issubclass(one, dt.datetime | dt.time) for one in found):
@@ -212,7 +212,7 @@ def _plain(value: Any) -> Any:
 
 
 def type_of_most(values: Sequence[Any], kinds: Counter[str]) -> pa.DataType:
-    """The type of all the values together; where they do not go together, that of most of them."""
+    """Return the type of all the values together; where they do not go together, that of most of them."""
     kind = type_of(values)
     if kind is not None:
         return kind
@@ -229,7 +229,7 @@ def type_of_most(values: Sequence[Any], kinds: Counter[str]) -> pa.DataType:
 
 
 def type_of(values: Sequence[Any]) -> pa.DataType | None:
-    """The type of all the values together; None where there is none."""
+    """Return the type of all the values together; None if there is none."""
     kinds = set(kinds_of(values))
     if not kinds:
         return pa.null()
@@ -266,7 +266,7 @@ def _decimal(values: Iterable[Any]) -> pa.DataType:
 
 
 def misfits(values: Sequence[Any], kinds: Counter[str], kind: pa.DataType) -> dict[int, str]:
-    """The places of values that are of another type, and what is wrong with each."""
+    """Return the places of values that are of another type, and what is wrong with each."""
     if all(one not in _NESTED and _fits(one, kind) for one in kinds) and not _is_coarse(kind):
         return {}
     faults = ((place, _fault(value, kind)) for place, value in enumerate(values))
@@ -295,7 +295,7 @@ def _fault(value: Any, kind: pa.DataType) -> str | None:
 
 
 def _is_coarse(kind: pa.DataType) -> bool:
-    """Whether Arrow would cut off microseconds for a type of times."""
+    """Return whether Arrow would truncate microseconds for a type of times."""
     return getattr(kind, "unit", None) in _STEPS
 
 
@@ -304,7 +304,7 @@ def _microseconds(value: dt.datetime | dt.time | dt.timedelta) -> int:
 
 
 def with_pairs(value: Any, kind: pa.DataType) -> Any:
-    """The value with pairs for its maps, as Arrow takes them."""
+    """Return the value with pairs for its maps, as Arrow takes them."""
     if value is None:
         return None
     if types.is_map(kind):

@@ -97,9 +97,9 @@ class CopyText:
                 self._tuples = list(zip(*columns, strict=True))
 
     def _textual(self, frame: pl.DataFrame, base_types: Sequence[str], *, of_text: bool) -> pl.DataFrame | None:
-        """The frame with columns that can be written as they are; None where it has values that only the driver knows.
+        """Return the frame with columns that are written as they are; None if it has values for the driver only.
 
-        What is not of the column's own type is put into words one by one, so that a value has one text, whether it
+        A value that is not of the column's own type is formatted by itself, so that a value has one text, whether it
         came in a frame or in a tuple.
         """
         made = []
@@ -146,11 +146,11 @@ class CopyText:
                 self.bad.setdefault(place, f"{name}: {change}")
 
     def places(self, start: int, stop: int) -> Sequence[int]:
-        """The rows of a range that are sent, one on each line."""
+        """Return the rows of a range that are sent, one on each line."""
         return [place for place in range(start, stop) if place not in self.bad] if self.bad else range(start, stop)
 
     def with_nul(self) -> dict[int, str]:
-        """The rows with the one character that no text of PostgreSQL can hold, by place."""
+        """Return the rows with the one character that no text of PostgreSQL can hold, by place."""
         said, bad = "a text of PostgreSQL cannot hold the character NUL", dict[int, str]()
         if self._frame is not None:
             for series in self._frame.get_columns():
@@ -207,7 +207,7 @@ def _lines(frame: pl.DataFrame) -> bytes:
 
 
 def _is_own(kind: pl.DataType, base: str) -> bool:
-    """Whether values of a frame's column are written exactly for a column of the table, or in Python's words."""
+    """Return whether values of a frame's column are written exactly for a column of the table, or in Python's words."""
     if base in _BYTEA:
         return kind in (pl.Binary, pl.String, pl.Categorical, pl.Enum)
     if isinstance(kind, pl.Datetime):
@@ -264,7 +264,7 @@ def _dated(series: pl.Series) -> pl.Expr:
 
 
 def _listed(series: pl.Series, bad: dict[int, str]) -> list[Any]:
-    """The values as Python has them; None for those it cannot have."""
+    """Return the values as Python has them; None for those it cannot have."""
     try:
         return values_of(series)
     except (ValueError, OverflowError):
@@ -280,7 +280,7 @@ def _value(series: pl.Series, place: int, bad: dict[int, str]) -> Any:
 
 
 def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
-    """Plain values in words, three times as fast as the driver writes them; None where there are others."""
+    """Plain values in words, three times as fast as the driver writes them; None if there are others."""
     kinds = set(map(type, values)) - {type(None)}
     if len(kinds) > 1:
         return None
@@ -300,7 +300,7 @@ def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
 
 
 def _moments(name: str, values: Sequence[datetime | None]) -> pl.Series | None:
-    """Moments with a zone as polars writes them, five times as fast as Python; None where some are not to be had so."""
+    """Moments with a zone as polars writes them, five times as fast as Python; None if some are not to be had so."""
     if any(one is not None and one.tzinfo is None for one in values):
         return None
     seconds = pl.Series(name, [None if one is None else one.timestamp() for one in values], dtype=pl.Float64)
@@ -330,7 +330,7 @@ _NO_PARTS = dict.fromkeys(NESTED, _refusal("the column takes no lists and no obj
 
 
 def _rules(base: str, stored: StoredType, *, of_text: bool) -> Rules:
-    """What the driver would write in another way than the column reads it, or not at all."""
+    """Return what the driver would write in another way than the column reads it, or not at all."""
     if base in _JSON:
         return {object: json_text, str: str if of_text else json_of_str, type(None): lambda nothing: nothing}
     if base == "array" and stored.type in _JSON:
@@ -343,7 +343,7 @@ def _rules(base: str, stored: StoredType, *, of_text: bool) -> Rules:
 
 
 def _json_elements(values: Iterable[Any]) -> list[str | None]:
-    """The elements of an array of JSON, each a text: a list among them is JSON, not a dimension of the array."""
+    """Return the elements of an array of JSON, each a text: a list among them is JSON, not a dimension of the array."""
     return [
         None if value is None else json_of_str(value) if isinstance(value, str) else json_text(value)
         for value in values
@@ -362,7 +362,7 @@ def _scalar_rules(base: str) -> Rules:
 
 
 def _adapted(values: Iterable[Any], rules: Rules) -> list[Any]:
-    """The elements of an array as the driver is to write them."""
+    """Return the elements of an array as the driver is to write them."""
     return [_adapted_element(value, rules) for value in values]
 
 
@@ -382,7 +382,7 @@ def _same(value: Any) -> Any:
 
 
 def faulty_line(context: str | None, table: str, columns: Sequence[str]) -> tuple[int, str | None] | None:
-    """The line that COPY stumbled over, from 1, and the column where it is told; in whatever language that is said."""
+    """Return the line at which COPY failed, from 1, and the column if it is named, in any language of the server."""
     for told in (context or "").splitlines():
         _, found, behind = told.partition(table)
         if found and (number := re.search(r"\d+", behind)):

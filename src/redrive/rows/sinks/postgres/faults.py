@@ -42,19 +42,19 @@ _OTHER_RULES = """
 
 
 def is_raised(error: psycopg.Error) -> bool:
-    """Whether a trigger or function refuses a row, by P0001 or by a code of its own such as 45000."""
+    """Return whether a trigger or function rejects a row, by P0001 or by a code of its own such as 45000."""
     if error.sqlstate is None:
         return False
     return error.sqlstate[:2] == _RAISED or error.sqlstate[:2] not in _OWN | _NEVER_A_ROWS
 
 
 def is_rows(error: psycopg.Error) -> bool:
-    """Whether an error says by itself that a row is bad."""
+    """Return whether an error is always the fault of a row."""
     return is_row_fault(error) or is_raised(error)
 
 
 def may_be_rows(error: psycopg.Error) -> bool:
-    """Whether an error may say that a row is bad."""
+    """Return whether an error may be the fault of a row."""
     if (
         error.sqlstate is None
         or error.sqlstate in _NEVER_A_ROWS_CODES
@@ -65,7 +65,7 @@ def may_be_rows(error: psycopg.Error) -> bool:
 
 
 def can_sift(cursor: psycopg.Cursor[Any]) -> bool:
-    """Whether the server can be asked if a text is a value of a type."""
+    """Return whether the server can be asked if a text is a value of a type."""
     return cursor.connection.info.server_version >= _FIRST_SERVER
 
 
@@ -115,7 +115,7 @@ def sift(
 
 
 def _rules(shape: PostgresSchema, columns: Sequence[str], relation: str) -> list[tuple[str, str]]:
-    """What makes a row a bad one, in SQL and in the server's words."""
+    """Return conditions in SQL for a rejected row, each with the server's message."""
     missing = [
         (
             f"{quoted(name)} IS NULL",
@@ -141,7 +141,7 @@ def _literal(text: str) -> str:
 
 
 class UniqueFaults:
-    """The staged rows that a table refuses because of a unique index."""
+    """The staged rows that a table rejects because of a unique index."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class UniqueFaults:
         self._cursor, self._table, self._key, self._shape, self._staged = cursor, table, key, shape, staged
 
     def find(self, columns: Sequence[str]) -> dict[int, str]:
-        """Return rows that are refused for certain, and why; not all where other rules may refuse some of them.
+        """Return rows that are certainly rejected, and why; not all of them if other rules may reject some.
 
         Raises psycopg's InsufficientPrivilege where a table may not be read.
         """
@@ -193,7 +193,7 @@ class UniqueFaults:
         names = ", ".join(map(quoted, index.columns))
         given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in index.columns)
         texts = ", ".join(f"{quoted(name)}::text" for name in index.columns)
-        # Values that are equal need not have the same text; they are told apart by their group.
+        # Equal values need not have the same text; they are distinguished by their group.
         self._cursor.execute(
             f"SELECT redrive_at, redrive_group, {texts} FROM ("
             f"SELECT {quoted(self._staged.row)} AS redrive_at, {names}, "

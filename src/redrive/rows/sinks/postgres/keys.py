@@ -56,7 +56,7 @@ class KeyType(NamedTuple):
 
     @classmethod
     def made(cls, name: str) -> KeyType:
-        """The type of a column that this program creates."""
+        """Return the type of a column that this program creates."""
         return cls(name, _BASES.get(name, name), name)
 
     @property
@@ -101,7 +101,7 @@ def stored_values(
         f"WHERE redrive_staged.{number} >= {{}} AND redrive_staged.{number} < {{}}"
     )
     found = _answers(cursor, query, len(keys))
-    cursor.execute(f"DROP TABLE pg_temp.{_TABLE}")  # the transaction goes on
+    cursor.execute(f"DROP TABLE pg_temp.{_TABLE}")  # the transaction continues
     return {place: value for place, (value,) in found.items()}
 
 
@@ -161,12 +161,12 @@ def _send(cursor: psycopg.Cursor[Any], text: CopyText, count: int, number: str) 
 
 
 def _compared(name: str, type_: KeyType) -> str:
-    """The expression for a value that equals another where the server says so."""
+    """Return the expression for a value as the server compares it."""
     column, base = quoted(name), type_.base
     value = f"CAST({column} AS {type_.name})"
     if length := type_.base == "varchar" and _VARCHAR.fullmatch(
         type_.stored
-    ):  # spaces that are too many are cut off, anything else is refused
+    ):  # extra spaces are removed, anything else is rejected
         size = int(length[1])
         cut, rest = f"substr({column}, 1, {size})", f"substr({column}, {size + 1})"
         return f"CASE WHEN rtrim({rest}, ' ') = '' THEN {cut} ELSE {column} END"
@@ -193,7 +193,7 @@ def _compared(name: str, type_: KeyType) -> str:
 
 
 def _has_numbers(type_: KeyType) -> bool:
-    """Whether values have numbers within them that are equal and written differently."""
+    """Return whether values have numbers within them that are equal and written differently."""
     if type_.base == "array":
         return type_.name.startswith(_NUMBERED_ARRAYS)
     return type_.base in _NUMBERED

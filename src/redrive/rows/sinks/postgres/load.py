@@ -39,7 +39,7 @@ _SAME_ROW_TWICE = psycopg.errors.CardinalityViolation
 
 
 def _is_row_error(error: Exception) -> bool:
-    """Whether an error is a row's fault, whatever becomes of the other rows."""
+    """Return whether an error is a row's fault, whatever becomes of the other rows."""
     return not isinstance(error, psycopg.Error) or isinstance(error, _SAME_ROW_TWICE) or is_rows(error)
 
 
@@ -69,7 +69,7 @@ class PostgresLoad:
         self._order = f" ORDER BY {listed(key)}" if in_order and key else ""
 
     def straight(self) -> bool:
-        """Copy everything into the table itself. False where a row is bad, or not new: then nothing was done."""
+        """Copy everything into the table itself. False if a row is bad, or not new: then nothing was done."""
         if self._bad:
             return False
         self._cursor.execute("SAVEPOINT redrive_load")
@@ -93,7 +93,7 @@ class PostgresLoad:
         return bad
 
     def _suppressed(self, left_out: int) -> int:
-        """How many of the good rows are not in the table, because a trigger left them out."""
+        """Return how many of the good rows are not in the table, because a trigger left them out."""
         if not self._key:
             return left_out
         if left_out <= 0 or not {*self._columns} - {*self._key}:  # of a key alone, one that is there is left alone
@@ -127,7 +127,7 @@ class PostgresLoad:
         return self._attempt(lambda: self._send(self._staging.table, start, stop, self._staging.row))
 
     def _copy_all(self) -> None:
-        """Go from fault to fault: COPY tells the line, what is before it is good, and what is behind it comes next."""
+        """Copy from fault to fault: COPY names the line, rows before it are good, and rows after it come next."""
         start, stop, window, found = 0, self._count, self._count, len(self._bad)
         asked_nul = False
         while start < self._count:
@@ -150,7 +150,7 @@ class PostgresLoad:
                 start = stop
             else:
                 self._bad[place] = self._told(error)
-                window = max(window // 2, _SMALLEST_WINDOW)  # what is sent behind a fault is sent again
+                window = max(window // 2, _SMALLEST_WINDOW)  # what is sent after a fault is sent again
                 if place > start:
                     stop = place
                     continue
@@ -158,7 +158,7 @@ class PostgresLoad:
             stop = min(start + window, self._count)
 
     def _sift(self, start: int) -> bool:
-        """Stage the rest by asking for all bad rows at once; False where that cannot be done, and then nothing was."""
+        """Stage the rest, with one query for all rejected rows; return False if that is impossible."""
         if not can_sift(self._cursor):
             return False
         try:
@@ -178,13 +178,13 @@ class PostgresLoad:
         return True
 
     def _names_value(self, error: Exception) -> bool:
-        """Whether COPY told the column: then the type does not take the value, whatever its error is called."""
+        """Return whether COPY named the column: then the type rejects the value, whatever the error is."""
         assert isinstance(error, psycopg.Error)
         told = faulty_line(error.diag.context, self._staging.name, self._columns)
         return told is not None and told[1] is not None
 
     def _place(self, error: Exception, start: int, stop: int) -> int | None:
-        """The row that COPY stumbled over, where it told."""
+        """Return the row at which COPY failed, if it is named."""
         if isinstance(error, UnsendableRow):
             return error.place
         assert isinstance(error, psycopg.Error)
@@ -207,7 +207,7 @@ class PostgresLoad:
         return error
 
     def _among(self, places: Sequence[int]) -> str:
-        """The condition for rows at these places; without parameters, for which a name might be taken."""
+        """Return the condition for rows at these places; without parameters, for which a name might be taken."""
         row = quoted(self._staging.row)
         if isinstance(places, range):
             return f"{row} BETWEEN {places[0]} AND {places[-1]}"
@@ -227,7 +227,7 @@ class PostgresLoad:
             self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
 
     def _takes_another(self) -> bool:
-        """Whether the table takes one of the staged rows by itself; a few are tried, and nothing is kept."""
+        """Return whether the table takes one of the staged rows by itself; a few are tried, and nothing is kept."""
         staged = [place for place in range(self._count) if place not in self._bad]
         for place in evenly(staged):
             source = f"{self._staging.table} WHERE {self._among([place])}"
@@ -248,7 +248,7 @@ class PostgresLoad:
         places: Sequence[int] = range(self._count)
         while True:
             refused = self._found(places, self._insert, staged=self._count - len(self._bad))
-            # A row may refer to one behind it: once that is in, it may be, too.
+            # A row may refer to one after it: once that is in, it may be, too.
             if not self._shape.refers_to_itself or len(refused) in (0, len(places)):
                 break
             places = sorted(refused)
@@ -257,14 +257,14 @@ class PostgresLoad:
     def _found(
         self, places: Sequence[int], attempt: Callable[[Sequence[int]], Exception | None], *, staged: int | None = None
     ) -> dict[int, str]:
-        """Find the bad rows; where all that were staged are, an error that need not be a row's is raised."""
+        """Find the rejected rows; where all that were staged are, an error that need not be a row's is raised."""
         found = isolate(len(places), lambda start, stop: attempt(places[start:stop]))
         if len(found) == staged and (others := [error for _, error in found if not _is_row_error(error)]):
             raise others[0]
         return {places[at]: self._told(error) for at, error in found}
 
     def _orphans(self, error: Exception) -> dict[int, str]:
-        """The rows that refer to something which is not there, where that is what was said."""
+        """Return the rows whose foreign key refers to nothing, if that is the error."""
         if not isinstance(error, psycopg.errors.ForeignKeyViolation) or not error.diag.constraint_name:
             return {}
         key = foreign_key(self._cursor, self._shape, error.diag.constraint_name)
@@ -279,7 +279,7 @@ class PostgresLoad:
         return {place: f"{said}; {key.orphan(values)}" for place, *values in self._cursor}
 
     def _losers(self, error: Exception) -> dict[int, str]:
-        """The rows that break a unique index beside the key, where that is what was said."""
+        """Return the rows that break a unique index beside the key, if that is the error."""
         if not isinstance(error, psycopg.errors.UniqueViolation) or not self._mode.is_plain:
             return {}
         try:
@@ -289,7 +289,7 @@ class PostgresLoad:
             return {}
 
     def _told(self, error: Exception) -> str:
-        """The fault in one line, by the names that a person knows."""
+        """Return the fault in one line, by the names that users know."""
         if isinstance(error, UnsendableRow):
             return str(error)
         assert isinstance(error, psycopg.Error)
@@ -353,12 +353,12 @@ def delete_rows(
 
 
 def _is_delete_error(error: Exception) -> bool:
-    """Whether an error is a row's fault, whatever becomes of the other rows."""
+    """Return whether an error is a row's fault, whatever becomes of the other rows."""
     return not isinstance(error, psycopg.Error) or error.sqlstate is None or is_rows(error)
 
 
 def _is_taken(cursor: psycopg.Cursor[Any], statement: str, values: Sequence[Any]) -> bool:
-    """Whether a row can be deleted by itself; it is not."""
+    """Return whether a row can be deleted by itself; it is not."""
     cursor.execute("SAVEPOINT redrive_delete")
     try:
         cursor.execute(statement, values)

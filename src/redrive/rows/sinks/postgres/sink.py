@@ -57,7 +57,7 @@ _UNSORTED = ("json", "jsonb", "xml")  # or not by what they mean
 
 
 class _Server(PostgresDialect):
-    """PostgreSQL as somebody else's database: no schema of ours is in it."""
+    """PostgreSQL as the user's database: it has no schema of redrive."""
 
     def advice(self, error: BaseException, kind: Kind) -> str | None:
         if kind is Kind.AUTH:
@@ -69,7 +69,7 @@ class PostgresTable(SqlTable):
     """See `Sink` and `SharesTransactions`.
 
     Rows are copied straight into the table as long as all of them are new, which is twice as fast; after the first one
-    that is not, and for good, by way of a staging table.
+    that is not, and for good, through a staging table.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PostgresTable(SqlTable):
         if shape is not None and (folded := [name for name in self.key if name in shape.nondeterministic]):
             raise SinkMismatch(
                 f"the key column {folded[0]!r} of {self._table} has a nondeterministic collation, by which different "
-                "texts are one key, and only the server can tell which; give it a deterministic one, or the type citext"
+                "texts are one key, and only the server knows which; give it a deterministic one, or the type citext"
             )
         return shape
 
@@ -206,7 +206,7 @@ class PostgresTable(SqlTable):
 
 
 def _place(database: Database) -> tuple[object, ...]:
-    """What makes two URLs one database and one user; the password is not among it."""
+    """Return what makes two URLs one database and one user; the password is not among it."""
     url = make_url(database.name)
     return url.host, url.port or 5432, url.database or url.username, url.username, url.query
 

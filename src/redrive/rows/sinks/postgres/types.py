@@ -43,7 +43,7 @@ class StoredType:
 
     @property
     def as_key(self) -> StoredType:
-        """The type in a key, where blanks at the end of a `char(n)`, or behind a `varchar(n)`, do not count."""
+        """The type in a key, where blanks at the end of a `char(n)`, or after a `varchar(n)`, do not count."""
         return StoredType("text") if self.is_plain and self.type.startswith("character") else self
 
     @property
@@ -146,7 +146,7 @@ def _bounds(value: Any) -> Iterator[Any]:
 
 
 def _fields(value: str) -> list[str | None] | None:
-    """The texts of a row's fields; None where it is written in another way than the server writes it."""
+    """Return the texts of a row's fields; None if it is written in another way than the server writes it."""
     text = value.strip().removeprefix("(").removesuffix(")")
     fields: list[str | None] = []
     at = 0
@@ -163,7 +163,7 @@ def _unescaped(text: str) -> str:
 
 
 def _texts(values: pl.Series | Sequence[Any]) -> pl.Series | None:
-    """The values as the texts that are sent; None for bytes, and for half a character, which is rejected anyway."""
+    """Return the values as the texts that are sent; None for bytes, and for lone surrogates, which are rejected."""
     if isinstance(values, pl.Series):
         if values.dtype == pl.Binary:
             return None

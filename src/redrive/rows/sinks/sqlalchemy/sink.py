@@ -1,4 +1,4 @@
-"""Any database that SQLAlchemy knows: its own upsert where it has one, and bisection for the bad rows."""
+"""Any database that SQLAlchemy knows: its own upsert where it has one, and bisection for the rejected rows."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class GenericTable(SqlTable):
             if len(errors) == total and (others := [error for _, error in errors if not is_row_fault(error)]):
                 raise others[0]
             found = {places[at]: _told(error) for at, error in errors}
-            # A row may refer to one behind it: once that is in, it may be, too.
+            # A row may refer to one after it: once that is in, it may be, too.
             if len(found) in (0, len(places)) or not self._refers_to_itself(connection):
                 return {**bad, **found}
             places = sorted(found)
@@ -202,7 +202,7 @@ class GenericTable(SqlTable):
 
 
 def _adapted(dialect: str, rows: Outgoing, kinds: Sequence[str]) -> tuple[Sequence[tuple[Any, ...]], dict[int, str]]:
-    """The rows as the driver takes them, and those with a value that the table would change, by place."""
+    """Return the rows as the driver takes them, and those with a value that the table would change, by place."""
     columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
     bad = adapt_columns(columns, [_rules(dialect, kind, rows) for kind in kinds])
     for at, (name, kind, values) in enumerate(zip(rows.columns, kinds, columns, strict=True)):
@@ -240,7 +240,7 @@ def _exact(number: float) -> Decimal | float:
 
 
 def _whole(number: float | Decimal) -> int:
-    """A number for a column of integers, for which the database would round it."""
+    """Return a number for a column of integers, for which the database would round it."""
     if number != number // 1:
         raise ValueError(f"{number} is no whole number")
     return int(number)
@@ -252,7 +252,7 @@ def _is_integer(kind: str) -> bool:
 
 
 def _as_whole(value: Any) -> Any:
-    """A key of a column of integers as one; a value that is not an integer as it is."""
+    """Return a key of a column of integers as one; a value that is not an integer as it is."""
     try:
         return _whole(value) if isinstance(value, float | Decimal) else int(value)
     except (TypeError, ValueError, OverflowError):
@@ -267,7 +267,7 @@ def _column(found: Mapping[str, Any], dialect: str) -> Column:
 
 
 def _kind(type_: Any, dialect: str) -> str:
-    """The type of a column, by a name that `Capacity` and SQLite know."""
+    """Return the type of a column, by a name that `Capacity` and SQLite know."""
     if isinstance(type_, sa.JSON):
         return _JSON
     if dialect == "sqlite":
@@ -277,7 +277,7 @@ def _kind(type_: Any, dialect: str) -> str:
     if isinstance(type_, sa.Numeric):
         return "numeric" if type_.scale is None else f"numeric({type_.precision}, {type_.scale})"
     zone = " with time zone" if getattr(type_, "timezone", False) else ""
-    # MySQL keeps whole seconds unless its type says otherwise.
+    # MySQL keeps whole seconds unless the type has decimal places.
     places = f"({getattr(type_, 'fsp', None) or 0})" if dialect in ("mysql", "mariadb") else ""
     for kind, name in (
         (sa.Integer, "integer"),
@@ -299,15 +299,15 @@ def _is_view(look: sa.Inspector, name: str, schema: str | None) -> bool:
 
 
 def _is_whole(index: Mapping[str, Any]) -> bool:
-    """Whether an index is over columns as they are, and over all rows."""
+    """Return whether an index is over columns as they are, and over all rows."""
     partial = any(option.endswith("_where") for option in index.get("dialect_options", {}))
     return None not in index["column_names"] and not partial
 
 
 def upsert(dialect: str, table: TableClause, key: Sequence[str], *, key_alone: bool) -> list[Executable]:
-    """The statements that make rows the table's own, each to be run for every row: `p0`, `p1` … are its values.
+    """Return the statements that make rows the table's own, each to be run for every row: `p0`, `p1` … are its values.
 
-    `key_alone` says that the key is all that is unique in the table.
+    `key_alone`: the key is all that is unique in the table.
     """
     given: dict[str, Any] = {column.name: sa.bindparam(f"p{at}") for at, column in enumerate(table.columns)}
     others = [name for name in given if name not in key]
@@ -343,7 +343,7 @@ def _attempt(connection: Connection, statements: Sequence[Executable], rows: lis
 
 
 def _takes_any(connection: Connection, statements: Sequence[Executable], rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether the table takes one of these rows by itself; nothing is kept."""
+    """Return whether the table takes one of these rows by itself; nothing is kept."""
     for row in rows:
         undone = connection.begin_nested()
         is_taken = _attempt(connection, statements, [row]) is None
@@ -354,7 +354,7 @@ def _takes_any(connection: Connection, statements: Sequence[Executable], rows: S
 
 
 def _may_be_rows(error: StatementError) -> bool:
-    """Whether an error may be a row's fault: of its value's type, or raised by a trigger with a code of its own."""
+    """Return whether an error may be the fault of a row: of a value's type, or raised by a trigger."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return False
     return _classifier.classify(error, scope="row").kind in _OF_A_ROW

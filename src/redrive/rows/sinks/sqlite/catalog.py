@@ -28,7 +28,7 @@ class ForeignKey(NamedTuple):
         )
 
     def orphans(self, rows: str, number: str, own: str) -> str:
-        """The query for rows that refer to nothing: their number, and the values of the key."""
+        """Return the query for rows that refer to nothing: their number, and the values of the key."""
         values = [f"{own}.{quoted(name)}" for name in self.columns]
         same = " AND ".join(f"r.{quoted(name)} = {value}" for name, value in zip(self.found_as, values, strict=True))
         return (
@@ -38,7 +38,7 @@ class ForeignKey(NamedTuple):
         )
 
     def told(self, values: Sequence[Any]) -> str:
-        """What is wrong with a row that refers to nothing."""
+        """Return what is wrong with a row that refers to nothing."""
         shown = ", ".join(str(value) for value in values)
         return (
             f"FOREIGN KEY constraint failed: ({', '.join(self.columns)})=({shown}) is not present in {self.refers_to}"
@@ -51,17 +51,17 @@ class SqliteSchema(TableSchema):
 
     foreign_keys: tuple[ForeignKey, ...]
     checks_late: bool
-    """A foreign key is looked at when the transaction ends, or must be: a row may refer to one behind it."""
+    """A foreign key is looked at when the transaction ends, or must be: a row may refer to one after it."""
     suppresses: bool
     """A trigger may leave a row out, as RAISE(IGNORE) has it."""
     leaves_traces: bool
-    """A row that is refused may be there in part, as RAISE(FAIL) has it."""
+    """A row that is rejected may be there in part, as RAISE(FAIL) has it."""
     collations: dict[frozenset[str], dict[str, str]]
     """By the columns of a unique index, in lower case: how it compares each of them."""
 
 
 def read_shape(connection: Connection, table: TableName) -> SqliteSchema | None:
-    """What the file says; None where there is no such table."""
+    """Return the schema of a table; None if there is no such table."""
     schema = table.schema or "main"
     columns = _rows(connection, "table_xinfo", table.table, schema)
     if not columns:
@@ -91,18 +91,18 @@ def read_shape(connection: Connection, table: TableName) -> SqliteSchema | None:
 
 
 def ends_transactions(connection: Connection, table: TableName) -> bool:
-    """Whether the table or a trigger of it may answer a bad row with the end of the whole transaction."""
+    """Return whether the table or a trigger of it may answer a rejected row with the end of the whole transaction."""
     return re.search(r"\bROLLBACK\b", _definition(connection, table)) is not None
 
 
 def loses_rows(connection: Connection, table: TableName) -> bool:
-    """Whether the table answers a bad row by leaving it out, or another one, and says nothing."""
+    """Return whether the table leaves out a rejected row, or another one, without an error."""
     said = _definition(connection, table, "table")
     return re.search(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", said) is not None
 
 
 def other_tables(connection: Connection) -> list[str]:
-    """The tables a person may have meant."""
+    """Return the tables the user may have meant."""
     return [name for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 

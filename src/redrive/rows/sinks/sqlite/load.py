@@ -112,7 +112,7 @@ class SqliteLoad:
         return bad
 
     def _absent(self, places: Sequence[int]) -> int:
-        """How many of the rows just written are not in the table, because a trigger left them out."""
+        """Return how many of the rows just written are not in the table, because a trigger left them out."""
         own = {name.lower(): at for at, name in enumerate(self._columns)}
         parts = [own[name.lower()] for name in self._key]
         lookup = f"SELECT 1 FROM {self._table.sql} WHERE " + " AND ".join(f"{quoted(name)} = ?" for name in self._key)
@@ -120,7 +120,7 @@ class SqliteLoad:
         return sum(self._cursor.execute(lookup, key).fetchone() is None for key in keys)
 
     def _write(self, places: Sequence[int]) -> dict[int, str]:
-        """Write from fault to fault: what came before a bad row is kept, and the next attempt begins behind it."""
+        """Write from fault to fault: what came before a rejected row is kept, and the next attempt begins after it."""
         rows = [self._tuples[place] for place in places]
         left, start, done = iter(rows), 0, False
         refused: dict[int, str] = {}
@@ -141,7 +141,7 @@ class SqliteLoad:
                 refused[places[at]] = self._told(error, places[at])
                 if not self._cursor.connection.in_transaction:
                     raise TransactionGone(places[at], refused[places[at]]) from error
-                if exactly:  # undo everything, and write what came before the bad row again
+                if exactly:  # undo everything, and write what came before the rejected row again
                     self._cursor.execute("ROLLBACK TO redrive_part")
                     self._cursor.executemany(self._upsert, rows[start:at])
                     self._changed += max(self._cursor.rowcount, 0)
@@ -151,13 +151,13 @@ class SqliteLoad:
         return refused
 
     def _is_rows(self, error: sqlite3.Error, rows: Sequence[tuple[Any, ...]]) -> bool:
-        """Whether an error is a row's, such as of a function that a trigger calls: the table takes other rows."""
+        """Return whether an error is of a row, for example of a trigger's function: the table accepts other rows."""
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or not self._cursor.connection.in_transaction:
             return False
         return any(map(self._takes, evenly(rows)))
 
     def _takes(self, row: tuple[Any, ...]) -> bool:
-        """Whether the table takes a row by itself; it is not kept."""
+        """Return whether the table takes a row by itself; it is not kept."""
         self._cursor.execute("SAVEPOINT redrive_try")
         try:
             self._cursor.execute(self._upsert, row)
@@ -174,10 +174,10 @@ class SqliteLoad:
         said = str(error)
         if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
             return said
-        return self._orphaned(place) or said  # SQLite does not say which one
+        return self._orphaned(place) or said  # SQLite does not name it
 
     def _orphaned(self, place: int) -> str | None:
-        """What a row refers to that is not there."""
+        """Return what a row refers to that is not there."""
         row = dict(zip(map(fold_name, self._columns), self._tuples[place], strict=True))
         for key in self._shape.foreign_keys:
             values = [row.get(name.lower()) for name in key.columns]
@@ -191,7 +191,7 @@ class SqliteLoad:
         return bool(self._cursor.execute("PRAGMA foreign_keys").fetchone()[0])
 
     def _orphans(self, places: Sequence[int]) -> dict[int, str]:
-        """The rows, of those just written, that refer to something which is not there."""
+        """Return the rows, of those just written, that refer to something which is not there."""
         if not self._key:
             return {place: said for place in places if (said := self._orphaned(place))}
         own = {name.lower(): at for at, name in enumerate(self._columns)}

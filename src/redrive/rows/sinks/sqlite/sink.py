@@ -51,7 +51,7 @@ _TYPES = {
 
 
 class _File(SqliteDialect):
-    """A file that is somebody else's: its journal and its pages stay as they are, and it is not made unasked."""
+    """A file of the user: its journal and pages stay as they are, and it is not created unless requested."""
 
     def __init__(self, path: Path, *, create: bool, patience: float) -> None:
         super().__init__(path, patience=patience)
@@ -66,12 +66,12 @@ class _File(SqliteDialect):
         if not self._path.parent.is_dir():
             raise SinkMismatch(f"the directory {Path(self.where).parent} does not exist; make it, or name another path")
         if not self._create and not self._path.exists():
-            raise SinkMismatch(f"there is no database {self.where}; name another file, or say create=True")
+            raise SinkMismatch(f"there is no database {self.where}; name another file, or pass create=True")
         connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
             uri=True,
             timeout=self.busy_timeout,
-            isolation_level=None,  # transactions are begun by `_begin` and by nobody else
+            isolation_level=None,  # only `_begin` begins transactions
             check_same_thread=False,
         )
         connection.execute("PRAGMA foreign_keys = ON")
@@ -79,7 +79,7 @@ class _File(SqliteDialect):
 
 
 def _begin(connection: Connection) -> None:
-    # A writer takes its turn before it reads: one that has read first is refused without waiting when others wrote.
+    # A writer takes its turn before it reads: one that has read first fails without waiting if others wrote.
     writing = connection.get_execution_options().get("redrive_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -138,8 +138,8 @@ class SqliteTable(SqlTable):
     def _read_shape(self, connection: Connection) -> SqliteSchema | None:
         if loses_rows(connection, self._table):
             raise SinkMismatch(
-                f"{self._table} is defined with ON CONFLICT IGNORE or REPLACE, by which SQLite leaves out rows and "
-                "says nothing; make the table without it"
+                f"{self._table} is defined with ON CONFLICT IGNORE or REPLACE, by which SQLite leaves out rows "
+                "without an error; create the table without it"
             )
         if not self.key and ends_transactions(connection, self._table):
             raise SinkMismatch(
@@ -221,14 +221,14 @@ class SqliteTable(SqlTable):
 
 
 def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
-    """The type of a new column."""
+    """Return the type of a new column."""
     if kind is ColumnType.DECIMAL:
         return column_type(rows.values(name))
     return _TYPES.get(kind, "TEXT")
 
 
 def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Refused]]) -> Sequence[Refused]:
-    """Begin again without a row that ended the transaction, as often as one does."""
+    """Retry without each row that ended the transaction."""
     broke: dict[int, str] = {}
     while True:
         places = [place for place in range(len(rows)) if place not in broke]

@@ -82,7 +82,7 @@ def ask(rows: Outgoing, kinds: Sequence[str], rules: Sequence[Rules], collations
 
 
 def _compared(value: Any, affinity: str, collation: str) -> Any:
-    """A value that equals another where SQLite says so."""
+    """Return a value as SQLite compares it."""
     if isinstance(value, float):  # an integer and a float are equal where their values are
         return int(value) if value.is_integer() else str(value)
     if isinstance(value, bytes):
@@ -93,7 +93,7 @@ def _compared(value: Any, affinity: str, collation: str) -> Any:
         value = value.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
     elif collation == "RTRIM":
         value = value.rstrip(" ")
-    # Where a text and a number may stand side by side, they are told apart.
+    # If a text and a number may occur together, they are distinguished.
     return f"'{value}'" if affinity == "BLOB" else value
 
 
@@ -193,7 +193,7 @@ def _float_fault(value: Any) -> str | None:
 
 
 def _is_huge(value: Any) -> bool:
-    """Whether the driver has no such integer."""
+    """Return whether the driver has no such integer."""
     return type(value) is int and not -(2**63) <= value < 2**63
 
 

@@ -67,7 +67,7 @@ class BlockReader:
             self._added_line_end = True
 
     def drop(self, size: int, lines: int) -> None:
-        """Go on behind bytes that were taken apart."""
+        """Continue after bytes that were parsed."""
         self.data = self.data[size:]
         self.byte += size
         self.line += lines
@@ -75,11 +75,11 @@ class BlockReader:
             self.data = b""  # the line that it would end was dropped
 
     def has_block(self, start: int) -> bool:
-        """Whether there is as much data from `start` on as is read at a time."""
+        """Return whether there is as much data from `start` on as is read at a time."""
         return len(self.data) - start >= BLOCK
 
     def skip_record(self, scan: RecordScan, progress: ScanProgress) -> tuple[int, int]:
-        """Go behind the first record without holding it, from where the scan stands.
+        """Go after the first record without holding it, from where the scan stands.
 
         Returns its size without the line end, and its number of lines.
         """
@@ -111,14 +111,14 @@ def go_to_table(feed: BlockReader, name: str, *, encoding: str, skip: int) -> No
 
 
 def read_separator(feed: BlockReader, name: str, declared: bytes | None) -> bytes | None:
-    """Go behind a first line "sep=;", which Excel understands, and return the delimiter that it names."""
+    """Go after a first line "sep=;", which Excel understands, and return the delimiter that it names."""
     end = _first_line(feed, name, 0)
     found = _SEPARATOR.fullmatch(feed.data[:end])
     if found is None:
         return None
     if declared not in (None, found[1]):
         raise SourceError(
-            f"the first line of {name} says that the delimiter is {found[1].decode()!r}: "
+            f"the first line of {name} names the delimiter {found[1].decode()!r}: "
             f"pass that instead of delimiter={declared.decode()!r}"
         )
     feed.drop(end, 1)
@@ -128,9 +128,9 @@ def read_separator(feed: BlockReader, name: str, declared: bytes | None) -> byte
 def read_columns(
     feed: BlockReader, name: str, dialect: Dialect, encoding: str, *, guess: bool = False
 ) -> tuple[str, ...] | None:
-    """Tell the columns, and go behind the record that names them; None where there is no record, and needs not be.
+    """Return the columns, and move after the record that names them; None if there is no record, and none is needed.
 
-    Without a header the columns are numbered, and the first record tells how many there are.
+    Without a header the columns are numbered, as many as the first record has.
 
     guess  the delimiter was not declared, so that it may be another one
     """
@@ -145,7 +145,7 @@ def read_columns(
     if dialect.has_header:
         _refuse_header(raw, name)
     if found.fields is None:
-        advice = "" if dialect.has_header else "; name the columns, so that it need not tell how many there are"
+        advice = "" if dialect.has_header else "; name the columns, so that their number is known"
         line = feed.line + count_lines(feed.data[:start])
         raise SourceError(f"the first record of {name}, line {line}, cannot be read: {found.error}{advice}")
     if not dialect.has_header:
@@ -159,7 +159,7 @@ def read_columns(
 
 
 def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
-    """A name for each column: one that comes again is numbered, an empty one is called by its place."""
+    """Return a name for each column: one that comes again is numbered, an empty one is called by its place."""
     given = set(cells)
     names: dict[str, None] = {}
     for place, cell in enumerate(cells, 1):
@@ -173,7 +173,7 @@ def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def other_columns(columns: Sequence[str], expected: Sequence[str]) -> str | None:
-    """How columns differ from those expected, as a clause."""
+    """Return how columns differ from those expected, as a clause."""
     if tuple(columns) == tuple(expected):
         return None
     lacks = [name for name in expected if name not in columns]
@@ -221,7 +221,7 @@ def _first_record(feed: BlockReader, name: str, dialect: Dialect) -> tuple[int, 
 
 
 def _first_line(feed: BlockReader, name: str, at: int) -> int:
-    """Where the line that begins at `at` ends, with its line end; 0 where there is no line."""
+    """Return where the line that begins at `at` ends, with its line end; 0 where there is no line."""
     while (end := line_end(feed.data, at, final=feed.final)) is None:
         if feed.final:
             return 0

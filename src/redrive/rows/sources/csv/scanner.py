@@ -20,7 +20,7 @@ with require_extra("rows"):
 
 Places = NDArray[np.intp]
 
-_CAREFUL_IN_A_ROW = 16  # trouble seldom comes alone, and another look at the block costs as much as so many records
+_CAREFUL_IN_A_ROW = 16  # faults come in groups, and another scan of the block costs as much as this many records
 _LF, _CR = 10, 13
 
 
@@ -86,13 +86,13 @@ class RecordBlock:
         return self.data[self.starts[record] : self.ends[record]]
 
     def good_at(self, places: Places) -> list[int]:
-        """The records in which these places are, each once, those left out that are bad."""
+        """Return the records in which these places are, each once, those left out that are bad."""
         records = np.unique(np.searchsorted(self.ends, places, "right")).tolist()
         return [record for record in records if record < len(self) and record not in self.bad]
 
 
 def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int, final: bool) -> RecordBlock:
-    """The records that are whole in `data`, which begins with one; `line` is its number.
+    """Return the records that are whole in `data`, which begins with one; `line` is its number.
 
     width  how many fields a record has
     most   how many bytes a record may have
@@ -146,7 +146,7 @@ def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> RecordBl
 
 
 def _rows_in(raw: bytes, error: str, lines: int, dialect: Dialect, width: int) -> int:
-    """How many rows a record of several lines counts as.
+    """Return how many rows a record of several lines counts as.
 
     Where its quotes are wrong, all of its lines. Where they are closed it is one, and one more for each line between
     the first and the last that could be a row of its own: two stray quotes may have made it a part of the record.
@@ -157,7 +157,7 @@ def _rows_in(raw: bytes, error: str, lines: int, dialect: Dialect, width: int) -
 
 
 def skipped_record(taken: int, line: int, lines: int, bad: BadRecord) -> RecordBlock:
-    """Return a block of one record that was not held; its `taken` bytes end where the data that is left begins."""
+    """Return a block of one record that was not kept in memory; the rest begins after its `taken` bytes."""
     starts, ends, first_line = (np.array([place], np.intp) for place in (-taken, 0, line))
     return RecordBlock(b"", starts, ends, first_line, 0, line + lines, {0: bad})
 
@@ -201,7 +201,7 @@ class _Marks:
         self._sides: dict[int, _Side] = {}
 
     def run(self, at: int) -> _Run:
-        """The records from `at` up to the first that must be looked at carefully."""
+        """Return the records from `at` up to the first that must be looked at carefully."""
         side = self._side(int(np.searchsorted(self._quotes, at)) & 1)
         misfit = _first_from(at, side.misfits, len(self._bytes))
         first, last = np.searchsorted(side.run.ends, (at, misfit), "right").tolist()
@@ -246,7 +246,7 @@ class _Marks:
         return first
 
     def _starts_field(self, quotes: Places) -> NDArray[np.bool_]:
-        """Which may open a field, or be the other half of a doubled one."""
+        """Return which may open a field, or be the other half of a doubled one."""
         fits: NDArray[np.bool_] = self._opens_field(quotes) | (self._bytes[quotes - 1] == self._dialect.shield[0])
         return fits
 
@@ -273,7 +273,7 @@ class _Gathered:
         self._count = 0
 
     def add_run(self, run: _Run, at: int) -> int:
-        """Add records that were found at once, and tell where they end."""
+        """Add records that were found at once, and return where they end."""
         if not len(run.starts):
             return at
         at = int(run.ends[-1])
@@ -284,7 +284,7 @@ class _Gathered:
         return at
 
     def add_carefully(self, at: int, *, final: bool) -> tuple[bool, int]:
-        """Add a few records one by one, and tell whether they are whole and where they end."""
+        """Add a few records one by one, and return whether they are whole and where they end."""
         starts: list[int] = []
         ends: list[int] = []
         whole = True
@@ -305,7 +305,7 @@ class _Gathered:
         return whole, at
 
     def bounds(self) -> tuple[Places, Places]:
-        """Where the records begin and end."""
+        """Return where the records begin and end."""
         none = np.empty(0, np.intp)
         return np.concatenate([none, *self._starts]), np.concatenate([none, *self._ends])
 
@@ -332,7 +332,7 @@ def _rewrite_literal_quotes(block: RecordBlock, literal: Places, dialect: Dialec
 
 
 def _with_line_feeds(data: bytes, ends: Places) -> bytes:
-    """The data with a line feed for each carriage return that ends a record; within quotes they stay."""
+    """Return the data with a line feed for each carriage return that ends a record; within quotes they stay."""
     changed = np.frombuffer(data, np.uint8).copy()
     last = ends - 1
     changed[last[changed[last] == _CR]] = _LF
@@ -340,11 +340,11 @@ def _with_line_feeds(data: bytes, ends: Places) -> bytes:
 
 
 def _count(marks: Places, starts: Places, stops: Places) -> Places:
-    """How many marks there are between each start and its stop."""
+    """Return how many marks there are between each start and its stop."""
     return np.searchsorted(marks, stops) - np.searchsorted(marks, starts)
 
 
 def _first_from(start: int, places: Places, otherwise: int) -> int:
-    """The first place from `start` on; `otherwise` where there is none, or it lies beyond."""
+    """Return the first place from `start` on; `otherwise` where there is none, or it lies beyond."""
     place = int(np.searchsorted(places, start))
     return min(int(places[place]), otherwise) if place < len(places) else otherwise

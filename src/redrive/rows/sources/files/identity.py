@@ -22,7 +22,7 @@ _WHOLE = 4 << 20  # a file up to this size is digested whole
 _WHOLE_IN_ALL = 256 << 20  # as long as the files together are not larger than this
 _SAMPLES_IN_ALL = 16_384  # blocks that are read of all files together
 _MOST, _LEAST = 256, 4  # blocks of one file
-_SAMPLES = 16  # blocks that tell a file that was only appended to from another one
+_SAMPLES = 16  # blocks that distinguish a file that has only grown from another one
 
 
 def identities(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def identity(name: str, *, samples: int) -> dict[str, Any]:
 
 
 def difference(recorded: Mapping[str, Any]) -> str | None:
-    """Return how a file differs from what was recorded of it, as a clause; None where it is the same.
+    """Return how a file differs from what was recorded of it, as a clause; None if it is the same.
 
     What an older version did not record is not compared.
     """
@@ -163,7 +163,7 @@ class FileVersion:
             raise self.changed("another file has taken its place")
 
     def changed(self, how: str) -> ChangedFile:
-        """The error that ends a run; nothing that was read behind the change is loaded."""
+        """Return the error that ends a run; nothing that was read after the change is loaded."""
         return ChangedFile(
             f"{self._name} was changed while it was being read: {how}; nothing was loaded from it since; once it is "
             "whole, run with restart=True or `redrive run --restart`"

@@ -66,7 +66,7 @@ def refuse_json_document(name: str, start: bytes) -> None:
 
 
 def is_odd(name: str, error: SourceError, names: Sequence[str]) -> bool:
-    """Whether an error is a reason to set a file aside.
+    """Return whether an error is a reason to set a file aside.
 
     A damaged file is not odd: some of its rows may have been loaded, and the run ends at the damage. Nor is a file that
     is being written, is gone, or the only one.
@@ -82,7 +82,7 @@ def check_that_one_is_good(names: Sequence[str], look: Callable[[str], object]) 
             look(name)
         except SourceError as error:
             if not is_odd(name, error, names):
-                return  # reading it says so, where it is its turn
+                return  # reading the file reports it
             odd = error
         else:
             return
@@ -91,7 +91,7 @@ def check_that_one_is_good(names: Sequence[str], look: Callable[[str], object]) 
 
 
 class FileFitCheck:
-    """Tells which of several files do not fit the check or the sink."""
+    """Finds which of several files do not fit the validator or the sink."""
 
     def __init__(
         self,
@@ -100,14 +100,14 @@ class FileFitCheck:
         partitions: Mapping[str, Mapping[str, Any]],
         columns_of: Callable[[str], Sequence[str] | None],
     ) -> None:
-        """`columns_of` reads the columns of a file: None where it has none, a SourceError where it is odd anyway."""
+        """`columns_of` reads the columns of a file: None if it has none, a SourceError where it is odd anyway."""
         self._misfit = misfit
         self._partitions = partitions
         if misfit is not None and not (len(names) > 1 and any(self._fits(name, columns_of) for name in names)):
             self._misfit = None  # there is nothing to choose from, so that the run ends with what is wrong
 
     def objection(self, name: str, columns: Sequence[str]) -> SourceError | None:
-        """Return why a file with these columns is set aside; None where it is not."""
+        """Return why a file with these columns is set aside; None if it is not."""
         every = tuple(dict.fromkeys((*columns, *self._partitions.get(name, ()))))
         reason = None if self._misfit is None else self._misfit(every)
         return None if reason is None else SourceError(f"{name} does not fit: {reason}")

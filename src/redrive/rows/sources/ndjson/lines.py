@@ -35,7 +35,7 @@ class LineStart(bytes):
 def parsed(
     lines: Sequence[bytes], first: int, encoding: str, most: int
 ) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
-    """The records with the numbers of their lines, and the lines that hold none."""
+    """Return the records with the numbers of their lines, and the lines that hold none."""
     if encoding == "utf-8" and LineStart not in set(map(type, lines)):
         try:
             found = list(map(orjson.loads, lines))
@@ -84,7 +84,7 @@ def is_object(line: bytes, encoding: str) -> bool:
 
 
 def _rows_in(line: bytes) -> int:
-    """How many rows a line that is no record counts as: an array by its items, objects side by side one by one."""
+    """Return how many rows an invalid line counts as: an array by its items, several objects one by one."""
     if line.lstrip().startswith(b"["):
         with suppress(ValueError):
             return max(1, len(orjson.loads(line)))
@@ -129,12 +129,12 @@ def decoded(line: bytes, encoding: str) -> str:
 
 
 def known_encoding(encoding: str) -> str:
-    """The encoding by the name that Python gives it; lines must be told by their bytes."""
+    """Return the name of an encoding in Python; lines must be separable by their bytes."""
     try:
         name = codecs.lookup(encoding).name.removesuffix("-sig")
         told_by_bytes = _JSON_SIGNS.encode(name) == _JSON_SIGNS.encode()
     except (LookupError, TypeError):
         raise ValueError(f"{encoding!r} is no encoding that Python knows") from None
     if not told_by_bytes:
-        raise ValueError(f"lines in {encoding} cannot be told by their bytes: convert the file to UTF-8 first")
+        raise ValueError(f"lines in {encoding} cannot be separated by their bytes: convert the file to UTF-8 first")
     return name

@@ -1,4 +1,4 @@
-"""What a page holds: its items, and what it says about the page after it."""
+"""The content of a page: its items, and the token of the next page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Page:
 
     items: Sequence[Any]
     following: Any = None
-    """What it says about the next page, where it is asked; UNSAID where no usual name for that is in it."""
+    """The token of the next page, if it is needed; UNSAID if the page has no usual name for it."""
 
 
 class MalformedPage(StatedVerdict):
@@ -71,8 +71,8 @@ class PageReader:
     """Reads pages.
 
     items      where the list is; None: the page itself, a usual name, or the only list in it
-    following  where the page tells what comes after it; None: under a usual name
-    asks_next  whether anybody wants to know what comes after it
+    following  where the page has the next token; None: under a usual name
+    asks_next  whether the token of the next page is needed
     """
 
     def __init__(self, items: Finder | None, following: Finder | None, *, asks_next: bool) -> None:
@@ -86,7 +86,7 @@ class PageReader:
         return {name: "a function" if callable(finder) else finder for name, finder in found.items()}
 
     def page(self, fetched: Any) -> Page:
-        """The page in what was fetched; `MalformedPage` where there is none."""
+        """Return the page in what was fetched; `MalformedPage` where there is none."""
         if response_status(fetched) == 204:
             return Page(())
         with _malformed_unless_json(fetched):
@@ -94,7 +94,7 @@ class PageReader:
         return self._find(value, fetched)
 
     async def apage(self, fetched: Any) -> Page:
-        """The same, for libraries whose bodies have to be awaited."""
+        """Return the same, for libraries whose bodies have to be awaited."""
         if response_status(fetched) == 204:
             return Page(())
         with _malformed_unless_json(fetched):
@@ -130,8 +130,8 @@ class PageReader:
             return _asked("following", where, value)
         if not isinstance(value, Mapping):
             raise SourceError(
-                "the page is a list, which has no names in it: pass following= a function that tells from the page "
-                "what comes after it"
+                "the page is a list, which has no names in it: pass following= a function that returns "
+                "the next cursor of a page"
             )
         if where is not None:
             found = _at(value, where)
@@ -140,7 +140,7 @@ class PageReader:
 
 
 def decoded(fetched: Any) -> Any:
-    """What was fetched as lists and objects; something to await where its library has it so."""
+    """Return what was fetched as lists and objects; something to await where its library has it so."""
     if isinstance(fetched, list | tuple | Mapping):
         return fetched
     if isinstance(fetched, str | bytes | bytearray):
@@ -158,7 +158,7 @@ def decoded(fetched: Any) -> Any:
 
 
 def _exactly(as_json: Callable[..., Any], fetched: Any) -> Any:
-    """The body by a response's own json(), numbers exactly where its library lets us say so."""
+    """Return the body by a response's own json(), numbers exact if its library has an option for it."""
     try:
         options = signature(as_json).parameters.values()
     except (TypeError, ValueError):
@@ -172,7 +172,7 @@ def _exactly(as_json: Callable[..., Any], fetched: Any) -> Any:
 
 
 def body_of(fetched: Any) -> str | bytes | None:
-    """What was fetched as text, or as bytes where it is none; its beginning, if it is very long."""
+    """Return what was fetched as text, or as bytes where it is none; its beginning, if it is very long."""
     if isinstance(fetched, list | tuple | Mapping):
         try:
             return json.dumps(fetched, default=str, ensure_ascii=False)[:_LONGEST_BODY]
@@ -200,7 +200,7 @@ def _malformed_unless_json(fetched: Any) -> Iterator[None]:
     except Exception as error:
         if is_interrupt(error):
             raise
-        # Every library says it in its own way; nesting without end is a fault of the data, too, not of the program.
+        # Every library has its own error; endless nesting is a fault of the data as well, not of the program.
         if not isinstance(error, RecursionError) and classify(error, "row").kind is not Kind.ROW:
             raise
         raise MalformedPage(f"the body is no JSON: {error}", body_of(fetched)) from error
@@ -216,7 +216,7 @@ def _asked(option: str, function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at a path of names; a name may have dots of its own."""
+    """Return what stands at a path of names; a name may have dots of its own."""
     if isinstance(value, Mapping) and path in value:
         return value[path]
     for name in path.split("."):
@@ -227,19 +227,19 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _usual_list(value: Any) -> Any:
-    """The page itself, the list under a usual name, or the only one there is."""
+    """Return the page itself, the list under a usual name, or the only one there is."""
     if not isinstance(value, Mapping):
         return value
     for name in _LISTS:
         if name in value:
             if isinstance(value[name], list | tuple):
                 return value[name]
-            raise _NotThere(f"{name!r} is {_word(value[name])}, not a list; items= says where the list is")
+            raise _NotThere(f"{name!r} is {_word(value[name])}, not a list; name the list with items=")
     lists = [name for name in value if isinstance(value[name], list | tuple) and name not in _NO_ITEMS]
     if len(lists) > 1:
-        raise SourceError(f"the page has several lists, {', '.join(map(repr, lists))}: say which with items=")
+        raise SourceError(f"the page has several lists, {', '.join(map(repr, lists))}: name one with items=")
     if not lists:
-        raise _NotThere(f"there is no list in the page ({_names(value)}); items= says where it is")
+        raise _NotThere(f"there is no list in the page ({_names(value)}); name it with items=")
     return value[lists[0]]
 
 

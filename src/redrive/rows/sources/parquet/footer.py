@@ -24,7 +24,7 @@ with require_extra("rows"):
 
 
 def footer_fault(metadata: Any, group: int) -> str | None:
-    """Return what is wrong with the metadata of a row group; None where it is sound."""
+    """Return what is wrong with the metadata of a row group; None if it is sound."""
     for place in range(metadata.num_columns):
         file = pq.ParquetFile(pa.PythonFile(_NoFile(), "r"), metadata=metadata)
         try:
@@ -80,7 +80,7 @@ _REPLACE = "Replace the file by a whole one"
 
 
 class ParquetFooter(NamedTuple):
-    """What a file says of itself."""
+    """The schema and the size of a file."""
 
     name: str
     columns: tuple[str, ...]
@@ -93,11 +93,11 @@ class ParquetFooter(NamedTuple):
     odd: SourceError | None = None
     """Why the file is set aside."""
     version: os.stat_result | None = None
-    """The file that says so."""
+    """The file as it was when the footer was read."""
 
 
 def read_footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[str] = ()) -> ParquetFooter:
-    """Read what a file says of itself; of the wanted `columns` it may lack those that are `besides`."""
+    """Read the footer of a file; of the requested `columns` it may lack those that are `besides`."""
     try:
         version = os.stat(name)
         with open_bytes(name) as data:
@@ -143,7 +143,7 @@ def check_row_group(name: str, metadata: Any, group: int) -> None:
 
 
 def identity_without(name: str, metadata: Any, damaged: Sequence[int]) -> dict[str, Any]:
-    """What tells a file from others, with nothing of its damaged row groups."""
+    """Return the identity of a file, without its damaged row groups."""
     size = os.stat(name).st_size
     ranges = [_bytes_of_group(metadata, group) for group in damaged]
     return {
@@ -174,7 +174,7 @@ def check_same_file(raw: Mapping[str, Any], context: Mapping[str, Any] | None) -
     name, expected = raw["file"], (context or {}).get("file")
     if not isinstance(expected, Mapping):
         raise ValueError(
-            f"the letter does not say which {name} it is of, because an older version wrote it: run the pipeline over "
+            f"the letter does not identify {name}, because an older version wrote it: run the pipeline over "
             "the file of that day, then discard the letter"
         )
     read_footer(name, None)  # there is such a file, and it is one of Parquet

@@ -56,7 +56,7 @@ def maps_with_repeated_keys(table: pa.Table) -> Unfit:
 
 
 def _suspects(column: pa.ChunkedArray) -> Sequence[int]:
-    """The rows to look at: of a plain map, those that polars finds at once; of others, all."""
+    """Return the rows to look at: of a plain map, those that polars finds at once; of others, all."""
     kind = column.type
     if not types.is_map(kind) or _holds_map(kind.item_type) or "decimal256" in str(kind):
         return range(len(column))
@@ -70,7 +70,7 @@ def _holds_map(kind: Any) -> bool:
 
 
 def _kept_maps(value: Any, kind: Any) -> tuple[Any, bool]:
-    """A value as Arrow has it: objects for maps, but pairs where a key comes twice, and whether one does."""
+    """Return a value as Arrow has it: objects for maps, but pairs where a key comes twice, and whether one does."""
     if value is None or not _holds_map(kind):
         return value, False
     if types.is_map(kind):
@@ -116,7 +116,7 @@ def _is_valid(column: Any) -> bool:
 
 
 def _as_bytes(kind: Any) -> Any:
-    """The type with bytes for texts."""
+    """Return the type with bytes for texts."""
     if _is_text(kind):
         return pa.large_binary()
     if types.is_struct(kind):
@@ -132,7 +132,7 @@ def _as_bytes(kind: Any) -> Any:
 
 
 def _kept(value: Any, kind: Any) -> tuple[Any, bool]:
-    """A value that was read with bytes for texts: texts where they are UTF-8, and whether one is not."""
+    """Return a value that was read with bytes for texts: texts where they are UTF-8, and whether one is not."""
     if value is None:
         return None, False
     if _is_text(kind):
@@ -159,7 +159,7 @@ def _has_bytes(value: Any) -> bool:
 
 
 def _has_pairs(value: Any) -> bool:
-    """Whether a value holds a map that is kept as pairs, because a key comes twice."""
+    """Return whether a value holds a map that is kept as pairs, because a key comes twice."""
     if isinstance(value, Mapping):
         return any(map(_has_pairs, value.values()))
     if not isinstance(value, list):
@@ -169,7 +169,7 @@ def _has_pairs(value: Any) -> bool:
 
 
 def coarse(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column with texts, or the number, for times of nanoseconds, which Python does not have."""
+    """Return the column with texts, or the number, for times of nanoseconds, which Python does not have."""
     kind = changed_type(column.type, _without_nanoseconds)
     # In UTC: the text of an offset has no seconds, which offsets of old times have.
     return column if kind == column.type else column.cast(changed_type(column.type, _in_utc)).cast(kind)
@@ -186,7 +186,7 @@ def _without_nanoseconds(kind: Any) -> Any:
 
 
 def changed_type(kind: Any, change: Callable[[Any], Any]) -> Any:
-    """A type, those that it is made of changed."""
+    """Return a type, those that it is made of changed."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(changed_type(field.type, change)) for field in kind])
     if pa.types.is_map(kind):

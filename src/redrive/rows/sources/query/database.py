@@ -1,4 +1,4 @@
-"""A database that is only read: one short statement at a time, repeated while its fault can heal."""
+"""A database that is only read: one short statement at a time, retried after transient errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HEALS = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
 # A statement timeout: another session's lock is often the cause.
 _TIMED_OUT = "57014"
 _LOCK_WAIT = 5.0
-"""Seconds for which one statement waits for a lock; it is repeated until the patience has passed."""
+"""Seconds for which one statement waits for a lock; it is retried until `PATIENCE` has passed."""
 _FILES = {"sqlite", "duckdb"}
 NUMBERED = "ENUM or SET"
 """The type of a column of MySQL that is sorted by number and compared by text."""
@@ -62,7 +62,7 @@ class Database(Protocol):
 
 
 def parsed(url: str | URL) -> URL:
-    """The URL of a database that can be read from; ValueError where it is none."""
+    """Return the URL of a database that can be read from; ValueError where it is none."""
     found = parse_url(url, "the database's URL", "postgresql://… or sqlite:///orders.db")
     if found.drivername in {"postgres", "postgresql"}:
         return found.set(drivername="postgresql+psycopg")
@@ -75,7 +75,7 @@ def parsed(url: str | URL) -> URL:
 
 
 def place_of(url: URL) -> str:
-    """The database as a checkpoint knows it: without user, password and options."""
+    """Return the database as a checkpoint knows it: without user, password and options."""
     backend = url.get_backend_name()
     if backend in _FILES and not _is_no_file(url):
         return f"{backend}:{Path(url.database or '').resolve()}"
@@ -84,7 +84,7 @@ def place_of(url: URL) -> str:
 
 
 def is_file(url: URL, path: Path) -> bool:
-    """Whether a database is this file of DuckDB."""
+    """Return whether a database is this file of DuckDB."""
     return place_of(url) == f"duckdb:{path.resolve()}"
 
 
@@ -102,7 +102,7 @@ def open_database(url: URL, *, is_shared: bool = False) -> Database:
 
 
 def steadily(work: Callable[[], T]) -> T:
-    """Run `work` until it works. Its error is raised as it is where it cannot heal, or does not in time."""
+    """Run `work`, and retry after transient errors until the time has passed. Raise its last error as it is."""
     ends, repeat = time.monotonic() + PATIENCE, 0
     cancellation = Cancellation.current()
     while True:
@@ -116,23 +116,23 @@ def steadily(work: Callable[[], T]) -> T:
 
 
 def kind_of(error: BaseException) -> Kind:
-    """What a database's error is."""
+    """Return what a database's error is."""
     return _classifier.classify(error, scope="call").kind
 
 
 def heals(error: BaseException) -> bool:
-    """Whether the same may work later."""
+    """Return whether the same may work later."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return kind_of(error) in _HEALS or getattr(cause, "sqlstate", None) == _TIMED_OUT
 
 
 def is_no_rows_fault(error: BaseException) -> bool:
-    """Whether an error is of the database as a whole, so that no row can be the reason."""
+    """Return whether an error is of the database as a whole, so that no row can be the reason."""
     return is_interrupt(error) or heals(error) or kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
 
 
 def first_line(error: BaseException) -> str:
-    """What the database itself said, without secrets."""
+    """Return the message of the database, without secrets."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     said = mask(str(cause)).strip().splitlines()
     return said[0] if said else type(cause).__name__
@@ -193,7 +193,7 @@ class _SqlalchemyDatabase:
 
 
 def numbered(cursor: Any) -> list[bool]:
-    """Return which columns of a cursor of MySQL are an ENUM or a SET; the drivers differ in how they say it."""
+    """Return which columns of a MySQL cursor are an ENUM or a SET; the drivers report it differently."""
     if hasattr(cursor, "description_flags"):  # mysqlclient
         flags = list(cursor.description_flags)
     elif (fields := getattr(getattr(cursor, "_result", None), "fields", None)) is not None:  # PyMySQL

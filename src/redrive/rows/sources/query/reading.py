@@ -34,7 +34,7 @@ class QueryReading:
         self._database = database
         self._keyset = keyset
         self._lag = lag
-        # Rows without a watermark come first; a key says how far they were read, None that they all were.
+        # Rows without a watermark come first; the key is how far they were read, None after all of them.
         self._nulls: list[Any] | None = [] if position is None else given_back(position.get("nulls"))
         self._ended = False
         self._done = 0
@@ -101,7 +101,7 @@ class QueryReading:
             return
         watermark = given_back(position["watermark"])
         if self._lag is not None and watermark is not None:
-            # Where that cannot be done, it is told now, and not at the start of the next run.
+            # An error of the lag is raised now, and not at the start of the next run.
             stepped_back(watermark, self._lag, self._keyset.names[0])
         if position["key"] is None:
             self._start = watermark
@@ -120,7 +120,7 @@ class QueryReading:
         """Note from where the next run must read, once this one has passed rows that may have been missing.
 
         Rows of the last `lag` before the newest one may be committed after they were passed, while the run is stopped
-        or reads and writes other pages. The end of the run may be far behind them by then.
+        or reads and writes other pages. The end of the run may be far after them by then.
         """
         if self._lag is None or self._late is not None:
             return
@@ -156,7 +156,7 @@ class QueryReading:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _look(self) -> tuple[str, ...]:
-        """The columns; what is wrong with the query as a whole is found out here."""
+        """Return the columns; what is wrong with the query as a whole is found out here."""
         try:
             described = databases.steadily(lambda: self._database.describe(self._keyset.nothing()))
         except Exception as error:
@@ -179,13 +179,13 @@ class QueryReading:
         watermark = self._start if self._behind is None else self._behind[0]
         if self._keyset.is_lost(watermark):
             raise SourceError(
-                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {shown(watermark)}, behind which no "
-                "row ever comes; begin anew with run(restart=True) or `redrive run --restart`"
+                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {shown(watermark)}, after which no "
+                "row ever comes; restart with run(restart=True) or `redrive run --restart`"
             )
         return tuple(columns)
 
     def _find_newest(self) -> Any:
-        """The greatest watermark there is; None where there is no row."""
+        """Return the greatest watermark there is; None if there is no row."""
         try:
             found = self._select(self._keyset.newest())
         except Exception as error:
@@ -211,7 +211,7 @@ class QueryReading:
         return found[:most]
 
     def _page_by_halves(self, most: int, error: Exception) -> _Page:
-        """A page of which some row cannot be had: a value that the driver cannot hold, an expression that fails.
+        """Return a page of which some row cannot be had: a value that the driver cannot hold, an expression that fails.
 
         It is looked for by halves, with statements that touch no other row. Watermark and key can be had of any row.
         """
@@ -244,7 +244,7 @@ class QueryReading:
     def _unreadable(
         self, place: Record, behind: Sequence[Any] | None, last: Sequence[Any], fault: Exception
     ) -> list[Unreadable]:
-        """The letter of a row that cannot be had as it is: all that can be had of it. None where it has gone."""
+        """Return the letter of a row that cannot be had as it is: all that can be had of it. None if it has gone."""
         rescued = self._rescue.row(
             lambda columns: self._select(self._keyset.between(self._start, behind, last, columns))
         )
@@ -259,7 +259,7 @@ class QueryReading:
     # ── rows that have no place in the order ──────────────────────────────────────────────────────────────────────────
 
     def _without_place(self, behind: list[Any], most: int) -> Batch | None:
-        """The next rows without a watermark, and with the first of them those without a key; None at their end."""
+        """Return the next rows without a watermark, with the first of them those without a key; None at the end."""
         try:
             bad = [] if behind else self._without_key()
             if not behind and self._count_nulls() > MOST_NULLS:
@@ -275,7 +275,7 @@ class QueryReading:
         return self._batch(rows, bad, position) if rows or bad else None
 
     def _null_page(self, behind: list[Any], most: int) -> tuple[list[Record], list[Unreadable], list[Any] | None]:
-        """Rows without a watermark behind a key, those that cannot be had, and the last key where more follow."""
+        """Return rows without a watermark after a key, those that cannot be had, and the last key where more follow."""
         keys = self._keyset.names[1:]
         try:
             found = self._select(self._keyset.without_watermark(behind, most + 1))
@@ -313,7 +313,7 @@ class QueryReading:
         return len(self._select(self._keyset.without_watermark([], MOST_NULLS + 1, dict.fromkeys(some))))
 
     def _place_kept(self) -> dict[str, Any]:
-        """The place in the order at which this reading began, as a position."""
+        """Return the place in the order at which this reading began, as a position."""
         if self._behind is not None:
             watermark, *key = kept(self._behind, self._keyset.names)
             return self._position(watermark, key)

@@ -50,7 +50,7 @@ class TextRowReader:
         self._is_nobodys_fault = is_nobodys_fault
 
     def row(self, fetch: Fetch) -> TextRow | None:
-        """Return the row that `fetch` selects; None where it is no longer there."""
+        """Return the row that `fetch` selects; None if it is no longer there."""
         found = self._attempt(fetch, self._forms)
         if found is not None:
             as_text = [name for name, form in self._forms.items() if form is not None]
