@@ -73,12 +73,12 @@ class KeyKind(StrEnum):
     """None: the database is asked."""
 
 
-Ask = Callable[[Outgoing], Sequence[Sequence[Any]]]
+KeyQuery = Callable[[Outgoing], Sequence[Sequence[Any]]]
 """Returns the columns of rows with equal values for what the database takes for the same: integers as such, texts of
 anything else. A value that the column does not take stays as it is."""
 
 
-def compared(rows: Outgoing, kinds: Mapping[str, KeyKind], ask: Ask) -> Outgoing | None:
+def compared(rows: Outgoing, kinds: Mapping[str, KeyKind], ask: KeyQuery) -> Outgoing | None:
     """Return the key of rows as the table compares it; None if the rows have it so.
 
     Args:

@@ -241,8 +241,8 @@ def _text_equals(text: str, other: Any) -> bool | None:
     if not text.strip():
         return False
     if isinstance(other, bool):
-        said = is_yes(text)
-        return None if said is None else said == other
+        flag = is_yes(text)
+        return None if flag is None else flag == other
     if _is_number(other):
         number = _parsed(_number, text)
         return None if number is None else bool(number == Decimal(str(other)))

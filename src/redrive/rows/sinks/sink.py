@@ -153,9 +153,9 @@ def _first(start: int, stop: int, error: E | None, probe: Probe[E]) -> tuple[int
     alone = stop - start == 1 and error is not None
     while stop - start > 1:
         middle = (start + stop) // 2
-        said = probe(start, middle)
-        if said is None:
+        outcome = probe(start, middle)
+        if outcome is None:
             start, alone = middle, False
         else:
-            stop, error, alone = middle, said, middle - start == 1
+            stop, error, alone = middle, outcome, middle - start == 1
     return stop, error if alone else probe(start, stop)

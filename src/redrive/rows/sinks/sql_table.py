@@ -17,7 +17,7 @@ from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import BatchLog, Execute, digest_of
-from redrive.rows.sinks.keys import Ask, KeyKind, TextOrder, compared
+from redrive.rows.sinks.keys import KeyKind, KeyQuery, TextOrder, compared
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import WriteResult
@@ -35,7 +35,7 @@ def is_row_fault(error: BaseException) -> bool:
     return isinstance(error, Exception) and _classifier.classify(error, scope="row").kind is Kind.ROW
 
 
-def evenly(rows: Sequence[T]) -> Sequence[T]:
+def sample_evenly(rows: Sequence[T]) -> Sequence[T]:
     """Return a few among many, which are tried for an error that may be a row's fault or everybody's."""
     return rows[:: -(-len(rows) // _TRIED) or 1]
 
@@ -336,7 +336,7 @@ class SqlTable(ABC):
     def _upsert(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> WriteResult:
         shape = self._shape or self._read_shape(connection)
         if shape is None:
-            shape = self._made(connection, rows)
+            shape = self._create_table(connection, rows)
         else:
             self._shape = shape
         if rows.columns not in self._checked:
@@ -360,7 +360,7 @@ class SqlTable(ABC):
         self._shape = None
         self._checked.clear()
 
-    def _made(self, connection: Connection, rows: Outgoing) -> TableSchema:
+    def _create_table(self, connection: Connection, rows: Outgoing) -> TableSchema:
         """Return the table, made for these rows. It is not remembered: the transaction may yet be undone."""
         if not self._create:
             raise no_table(self._database.name, self._table)
@@ -383,7 +383,7 @@ class SqlTable(ABC):
         """Make the table for such rows."""
 
     @abstractmethod
-    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
         """Return the kinds of the key's columns, and the query for their values; without a shape, those of `_make`."""
 
     def _delete(self, connection: Connection, shape: TableSchema, rows: Outgoing) -> RowFaults:

@@ -63,7 +63,7 @@ def _bare(part: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table."""
 
     name: str
@@ -79,7 +79,7 @@ class Column:
 class TableSchema:
     """What rows must know about a table before they go in."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     unique: tuple[frozenset[str], ...]
     """The sets of columns that no two rows have in common, by an index that an upsert can use."""
     kind: str = field(default="table", kw_only=True)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.to_polars import REFUSALS, values_of
@@ -134,23 +134,25 @@ def _blanked(column: pl.Series, places: Sequence[int]) -> pl.Series:
     return column.zip_with(kept, pl.Series([None], dtype=column.dtype))
 
 
-def _capacity(dtype: pl.DataType) -> Capacity | None:
+def _capacity(dtype: pl.DataType) -> ColumnCapacity | None:
     """Return what a type of polars can hold exactly; None if it changes no value silently."""
     name = str(dtype)
     match dtype:
         case pl.Decimal():
-            return Capacity(name, Family.DECIMAL, dtype.scale)
+            return ColumnCapacity(name, Family.DECIMAL, dtype.scale)
         case pl.Datetime():
-            return Capacity(name, Family.INSTANT if dtype.time_zone else Family.TIMESTAMP, _PLACES[dtype.time_unit])
+            return ColumnCapacity(
+                name, Family.INSTANT if dtype.time_zone else Family.TIMESTAMP, _PLACES[dtype.time_unit]
+            )
         case pl.Duration():
-            return Capacity(name, Family.INTERVAL, _PLACES[dtype.time_unit])
+            return ColumnCapacity(name, Family.INTERVAL, _PLACES[dtype.time_unit])
         case pl.Date():
-            return Capacity(name, Family.DATE)
+            return ColumnCapacity(name, Family.DATE)
         case pl.Time():
-            return Capacity(name, Family.TIME, _PLACES["ns"])
+            return ColumnCapacity(name, Family.TIME, _PLACES["ns"])
     if dtype.is_float():
-        return Capacity(name, Family.FLOAT, bits=32 if dtype == pl.Float32 else 64)
-    return Capacity(name, Family.INTEGER) if dtype.is_integer() else None
+        return ColumnCapacity(name, Family.FLOAT, bits=32 if dtype == pl.Float32 else 64)
+    return ColumnCapacity(name, Family.INTEGER) if dtype.is_integer() else None
 
 
 def _is_changed_within(value: Any, dtype: Any) -> bool:

@@ -189,14 +189,14 @@ def describe_error(error: Any, *, with_input: bool = True) -> str:
 
 
 def _problem(problem: Mapping[str, Any]) -> str:
-    said = problem["msg"]
+    message = problem["msg"]
     for prefix in _PREFIXES:
-        said = said.removeprefix(prefix)
+        message = message.removeprefix(prefix)
     place = ".".join(map(str, problem["loc"]))
     value = shown(problem["input"]) if "input" in problem else None
     if value is not None and any(map(is_secret_name, problem["loc"])):
-        said, value = _without(problem["input"], said), MASK
-    return (f"{place}: {said}" if place else said) + (f" ({value})" if value is not None else "")
+        message, value = _without(problem["input"], message), MASK
+    return (f"{place}: {message}" if place else message) + (f" ({value})" if value is not None else "")
 
 
 def _without(secret: Any, text: str) -> str:

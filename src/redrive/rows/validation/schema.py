@@ -34,10 +34,10 @@ _Kind = type | tuple[type, bool]
 
 
 @dataclass(slots=True)
-class _Faults:
+class _RowFaults:
     """What is wrong with the rows of a batch."""
 
-    said: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    reasons: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """By the place of the row."""
     unread: set[tuple[int, str]] = field(default_factory=set)
     """Places and columns whose value could not be cast. It is null now, and rules that fail for it are not reported."""
@@ -120,7 +120,7 @@ class SchemaValidator:
     def __call__(self, rows: Received) -> ValidatedRows:
         if not len(rows):
             return ValidatedRows(Outgoing(tuple(self._columns), (), tuples=()), [])
-        faults = _Faults()
+        faults = _RowFaults()
         columns = self._cast(rows, faults)
         number = pl.int_range(len(rows), dtype=pl.UInt32, eager=True).alias(self._number)
         # Lazily, so that only the rows that fail are collected: the good ones are at hand.
@@ -131,7 +131,7 @@ class SchemaValidator:
         checked.good.digits = self._digits
         return checked
 
-    def _cast(self, rows: Received, faults: _Faults) -> dict[str, pl.Series]:
+    def _cast(self, rows: Received, faults: _RowFaults) -> dict[str, pl.Series]:
         """Return the schema's columns in the schema's types; a value that has no place in one is a fault of its row."""
         of_frame = rows.is_frame
         misfits: list[UnframeableValue] = []
@@ -147,7 +147,7 @@ class SchemaValidator:
             others, of_other_kinds = framed(rows.records, of_any_type, one_kind=True)
             frame, misfits = pl.DataFrame([*frame, *others]), misfits + of_other_kinds
         for misfit in misfits:
-            faults.said[misfit.place].append(misfit.why)
+            faults.reasons[misfit.place].append(misfit.why)
             faults.unread.add((misfit.place, misfit.column))
         found: dict[str, pl.Series] = {}
         for name, column in self._columns.items():
@@ -172,7 +172,12 @@ class SchemaValidator:
         return found
 
     def _mixed(
-        self, column: pl.Series, records: Sequence[Record], kinds: Sequence[_Kind], dtype: pl.DataType, faults: _Faults
+        self,
+        column: pl.Series,
+        records: Sequence[Record],
+        kinds: Sequence[_Kind],
+        dtype: pl.DataType,
+        faults: _RowFaults,
     ) -> pl.Series:
         """Return a column of values of several kinds, each kind cast by itself: no value is changed by its neighbours.
 
@@ -212,7 +217,7 @@ class SchemaValidator:
         # Of records the next batch may have others: no reason to stop.
         return pl.Series(received.name, [None] * len(received), dtype=dtype)
 
-    def _explain(self, failure: dy.FailureInfo, faults: _Faults) -> None:
+    def _explain(self, failure: dy.FailureInfo, faults: _RowFaults) -> None:
         """Add the messages of the rules that each row failed."""
         details = failure.details()
         for rule in failure.counts():
@@ -224,12 +229,12 @@ class SchemaValidator:
                 name, kind = self._rules[rule]
                 for place, value in zip(places, failed.get_column(name), strict=True):
                     if (place, name) not in faults.unread:
-                        faults.said[place].append(_broken(name, kind, value))
+                        faults.reasons[place].append(_broken(name, kind, value))
             else:
                 names = self._columns_of(rule)
-                said = f"rule {rule} failed" + (f" on {', '.join(names)}" if names else "")
+                reason = f"rule {rule} failed" + (f" on {', '.join(names)}" if names else "")
                 for place, values in zip(places, failed.select(names).iter_rows(), strict=True):
-                    faults.said[place].append(said + _in_brackets(*values))
+                    faults.reasons[place].append(reason + _in_brackets(*values))
 
     def _columns_of(self, rule: str) -> list[str]:
         """Return the columns that a rule of the user's looks at."""
@@ -256,13 +261,13 @@ def _is_container(kind: _Kind) -> bool:
     return isinstance(kind, type) and issubclass(kind, dict | list | tuple)
 
 
-def _misfits(cast: pl.Series, missing: pl.Series, received: Sequence[Any] | pl.Series, faults: _Faults) -> None:
+def _misfits(cast: pl.Series, missing: pl.Series, received: Sequence[Any] | pl.Series, faults: _RowFaults) -> None:
     """Name the values that became null."""
     name, why = cast.name, f"{cast.name}: not {_a(cast.dtype)}"
     places = (cast.is_null() & ~missing).arg_true()
     values = received.gather(places) if isinstance(received, pl.Series) else [received[place] for place in places]
     for place, value in zip(places.to_list(), values, strict=True):
-        faults.said[place].append(why + _value_of(name, value))
+        faults.reasons[place].append(why + _value_of(name, value))
         faults.unread.add((place, name))
 
 
@@ -286,12 +291,12 @@ def _a(dtype: pl.DataType) -> str:
     return f"an {name}" if name[0] in "AEIO" else f"a {name}"
 
 
-def _sorted(frame: pl.DataFrame, faults: _Faults) -> ValidatedRows:
+def _sorted(frame: pl.DataFrame, faults: _RowFaults) -> ValidatedRows:
     """Return the rows, good and bad."""
-    if not faults.said:
+    if not faults.reasons:
         return ValidatedRows(Outgoing.of_frame(frame, range(frame.height)), [])
-    bad = sorted(faults.said)
-    rejected = [Refused(place, "; ".join(faults.said[place]), ErrorType.VALIDATION) for place in bad]
+    bad = sorted(faults.reasons)
+    rejected = [Refused(place, "; ".join(faults.reasons[place]), ErrorType.VALIDATION) for place in bad]
     good = pl.repeat(True, frame.height, eager=True).scatter(bad, False)
     return ValidatedRows(Outgoing.of_frame(frame.filter(good), good.arg_true().to_list()), rejected)
 

@@ -183,10 +183,10 @@ def fault(error: Exception) -> str | None:
 def _faults(group: ExceptionGroup[Exception]) -> str | None:
     """Return those of a group, if all of it is about the row."""
     try:
-        said = [fault(error) for error in group.exceptions]
+        reasons = [fault(error) for error in group.exceptions]
     except Exception as foreign:
         raise group from foreign
-    return "; ".join(why for why in said if why is not None) or None
+    return "; ".join(why for why in reasons if why is not None) or None
 
 
 def owned(rows: Received, sieve: RowSorter) -> Iterator[tuple[int, Record]]:

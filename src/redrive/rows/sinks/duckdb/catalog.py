@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redrive._internal.optional import require_extra
 from redrive.rows.sinks.mode import WriteMode
-from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, UniqueIndex, fold_name, listed, quoted
+from redrive.rows.sinks.table_schema import TableColumn, TableName, TableSchema, UniqueIndex, fold_name, listed, quoted
 
 with require_extra("rows"):
     import duckdb
@@ -26,7 +26,7 @@ class QueryableConstraint(NamedTuple):
 
     kind: str
     """CHECK or FOREIGN KEY."""
-    said: str
+    text: str
     columns: tuple[str, ...]
     expression: str = ""
     refers_to: str = ""
@@ -70,7 +70,7 @@ def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> Duckd
     spoken = " ".join(str(index["expressions"]) for index in indexes)
     return DuckdbSchema(
         columns=tuple(
-            Column(
+            TableColumn(
                 one["column_name"],
                 one["data_type"],
                 required=not one["is_nullable"] and one["column_default"] is None,
@@ -103,10 +103,10 @@ def _is_view(connection: duckdb.DuckDBPyConnection, schema: str, table: TableNam
 def _collations(connection: duckdb.DuckDBPyConnection, own: str, schema: str, table: TableName) -> dict[str, str]:
     """Return the definition of the table: no other part of the catalog has it."""
     found = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
-    said = " ".join(str(one["sql"]) for one in found)
+    text = " ".join(str(one["sql"]) for one in found)
     return {
         (name[1:-1].replace('""', '"') if name.startswith('"') else name).lower(): collation
-        for name, collation in _COLLATED.findall(said)
+        for name, collation in _COLLATED.findall(text)
     }
 
 
@@ -160,14 +160,14 @@ def _names(expressions: object) -> list[str]:
 def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[QueryableConstraint]:
     rules = []
     for one in constraints:
-        kind, said, columns = one["constraint_type"], one["constraint_text"], tuple(one["constraint_column_names"])
+        kind, text, columns = one["constraint_type"], one["constraint_text"], tuple(one["constraint_column_names"])
         if kind == "CHECK":
-            rules.append(QueryableConstraint(kind, said, columns, expression=one["expression"]))
+            rules.append(QueryableConstraint(kind, text, columns, expression=one["expression"]))
         elif kind == "FOREIGN KEY":
             other = TableName(one["referenced_table"], schema)
             rules.append(
                 QueryableConstraint(
-                    kind, said, columns, refers_to=other.sql, found_as=tuple(one["referenced_column_names"])
+                    kind, text, columns, refers_to=other.sql, found_as=tuple(one["referenced_column_names"])
                 )
             )
     return rules
@@ -245,7 +245,7 @@ def faults(shape: DuckdbSchema, columns: Mapping[str, str], number: str) -> tupl
         if not {name.lower() for name in rule.columns} <= at_hand:
             continue
         if rule.kind == "CHECK":
-            conditions.append((f"NOT ({rule.expression})", f"CHECK constraint failed: {rule.said}", "NULL"))
+            conditions.append((f"NOT ({rule.expression})", f"CHECK constraint failed: {rule.text}", "NULL"))
         else:
             conditions.append(_orphaned(rule))
     cases = " ".join(f"WHEN {wrong} THEN {at}" for at, (wrong, _, _) in enumerate(conditions))
@@ -307,4 +307,4 @@ def _orphaned(rule: QueryableConstraint) -> tuple[str, str, str]:
     given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in rule.columns)
     value = f"concat_ws(', ', {listed(rule.columns)})"
     wrong = f"{given} AND NOT EXISTS (SELECT 1 FROM {rule.refers_to} AS redrive_other WHERE {same})"
-    return wrong, f"{rule.said} failed: {{}} is not present", value
+    return wrong, f"{rule.text} failed: {{}} is not present", value

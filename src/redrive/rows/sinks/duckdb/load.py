@@ -160,7 +160,7 @@ class DuckdbLoad:
     def _faults(self, places: Sequence[int]) -> dict[int, str]:
         """Return the rows that break a rule which a query can look at; none if it cannot be asked."""
         query, words = faults(self._shape, self._columns, self._number())
-        found = self._asked(places, [query])
+        found = self._run_queries(places, [query])
         self._asked_rules = found is not None
         (faulty,) = found or [[]]
         return {place: words[at].replace("{}", repr(value), 1) for place, at, value in faulty}
@@ -177,7 +177,7 @@ class DuckdbLoad:
         )
         typed += " FROM redrive_rows"
         queries = [taken(self._table, typed, self._key, index) for index in indexes]
-        found = self._asked(places, [*queries, *(contested(typed, index) for index in indexes)])
+        found = self._run_queries(places, [*queries, *(contested(typed, index) for index in indexes)])
         if not indexes or found is None:
             return {}
         others, in_ids = found[: len(indexes)], found[len(indexes) :]
@@ -199,7 +199,7 @@ class DuckdbLoad:
             for row, (index, values) in lost.items()
         }
 
-    def _asked(self, places: Sequence[int], queries: Sequence[str]) -> list[list[Any]] | None:
+    def _run_queries(self, places: Sequence[int], queries: Sequence[str]) -> list[list[Any]] | None:
         """Return the answers of queries about rows; None if they cannot be asked."""
         try:
             self._begin(() if self._keep else self._rehearsed)

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.sinks.table_schema import quoted
 from redrive.rows.sinks.values import Convert, Rules, is_foreign, json_text, native
@@ -44,9 +44,9 @@ _SAME: dict[str, pl.DataType] = {
 }
 
 
-def capacity_of(kind: str) -> Capacity | None:
+def capacity_of(kind: str) -> ColumnCapacity | None:
     """See `Capacity.of`. DuckDB reads `07/04/26` as a day of the year 7, and leaves out the PM of `05:30 PM`."""
-    capacity = Capacity.of(kind)
+    capacity = ColumnCapacity.of(kind)
     if capacity is None or capacity.family not in _TIMES:
         return capacity
     return replace(capacity, iso_only=True)
@@ -100,19 +100,19 @@ def variant_rules() -> Rules:
 
 
 def _variant(value: Any) -> str:
-    _see_that_it_is_json(value)
+    _require_json(value)
     return json_text(value)
 
 
-def _see_that_it_is_json(value: Any) -> None:
+def _require_json(value: Any) -> None:
     if isinstance(value, dict):
         for name, one in value.items():
-            _see_that_it_is_json(one)
+            _require_json(one)
             if not isinstance(name, str):
                 raise TypeError(f"VARIANT takes {_OF_JSON}, not the key {name!r}")
     elif isinstance(value, list | tuple):
         for one in value:
-            _see_that_it_is_json(one)
+            _require_json(one)
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError(f"{value} would be a float")
     elif not (value is None or isinstance(value, str | int | float)) or isinstance(value, Enum):
@@ -220,7 +220,7 @@ def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
         why = f"would be read by DuckDB as it likes: pass an object or a list for {kind}"
         yield from ((place, f"{text!r} {why}") for place, text in enumerate(texts) if text is not None)
         return
-    for place, value in enumerate(_taken_apart(texts, kind)):
+    for place, value in enumerate(_parse_texts(texts, kind)):
         if change := next(_changes_within(value, kind), None):
             yield place, change
 
@@ -240,7 +240,7 @@ def _is_exact(kind: Any) -> bool:
     return capacity_of(str(kind)) is None and own_rules(str(kind)) is None
 
 
-def _taken_apart(texts: pl.Series, kind: Any) -> list[Any]:
+def _parse_texts(texts: pl.Series, kind: Any) -> list[Any]:
     """Texts of a nested type, taken apart by DuckDB into lists, structs and maps of texts; None if it cannot."""
     with duckdb.connect() as connection:
         connection.register("redrive_texts", pl.DataFrame({"texts": texts}))

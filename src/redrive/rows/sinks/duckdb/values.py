@@ -29,7 +29,7 @@ from redrive.rows.sinks.duckdb.types import (
     text_rules,
     variant_rules,
 )
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.table_schema import TableName, quoted
@@ -226,7 +226,9 @@ def _unknown(value: Any) -> Any:
     raise TypeError("DuckDB has no such type")
 
 
-def _series(name: str, values: Sequence[Any], kind: str, capacity: Capacity | None, bad: dict[int, str]) -> pl.Series:
+def _series(
+    name: str, values: Sequence[Any], kind: str, capacity: ColumnCapacity | None, bad: dict[int, str]
+) -> pl.Series:
     """Return a column of one type as it is, any other in words."""
     types = set(map(type, values)) - {type(None)}
     only = types.pop() if len(types) == 1 else None
@@ -237,11 +239,11 @@ def _series(name: str, values: Sequence[Any], kind: str, capacity: Capacity | No
             return pl.Series(name, values, dtype=_AS_THEY_ARE[only], strict=True)
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
             pass  # an integer of more than 64 bits, half a character
-    words = [_in_words(value, kind, family, place, bad) for place, value in enumerate(values)]
+    words = [_as_text(value, kind, family, place, bad) for place, value in enumerate(values)]
     return pl.Series(name, words, dtype=pl.String)
 
 
-def _in_words(value: Any, kind: str, family: Family | None, place: int, bad: dict[int, str]) -> str | None:
+def _as_text(value: Any, kind: str, family: Family | None, place: int, bad: dict[int, str]) -> str | None:
     """Return a value as DuckDB reads it, whichever type the column has."""
     if value is None:
         return None
@@ -280,7 +282,7 @@ def kind_of(kind: str, collation: str) -> KeyKind:
     return {"UUID": KeyKind.UUID, "DATE": KeyKind.DATE}.get(kind, KeyKind.OTHER)
 
 
-def ask(
+def query_keys(
     connection: duckdb.DuckDBPyConnection, rows: Outgoing, types: Mapping[str, str], collations: Mapping[str, str]
 ) -> list[list[Any]]:
     """See `keys.Ask`."""

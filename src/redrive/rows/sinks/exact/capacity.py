@@ -105,7 +105,7 @@ class Family(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class ColumnCapacity:
     """What a column can hold: a value that has more to it would be changed on the way in."""
 
     type: str
@@ -123,7 +123,7 @@ class Capacity:
     """Whether texts of dates and times must have the form of ISO 8601: others are read otherwise, or only in part."""
 
     @classmethod
-    def of(cls, kind: str) -> Capacity | None:
+    def of(cls, kind: str) -> ColumnCapacity | None:
         """Return the capacity of a column of this type; None if nothing is changed silently."""
         name = kind.strip().lower()
         if (scale := scale_of(name)) is not None:
@@ -142,10 +142,10 @@ class Capacity:
         return None if found is None else _timed(kind, found)
 
 
-def _timed(kind: str, found: re.Match[str]) -> Capacity:
+def _timed(kind: str, found: re.Match[str]) -> ColumnCapacity:
     ending = found["ending"] or ""
     zoned = ending.startswith("tz") or found["zone"] == "with time zone"
     places = int(found["places"]) if found["places"] else _ENDINGS.get(ending, _MICROSECONDS)
     if found["base"] == "time":
-        return Capacity(kind, Family.TIME, places, zoned=zoned)
-    return Capacity(kind, Family.INSTANT if zoned else Family.TIMESTAMP, places)
+        return ColumnCapacity(kind, Family.TIME, places, zoned=zoned)
+    return ColumnCapacity(kind, Family.INSTANT if zoned else Family.TIMESTAMP, places)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 from redrive.rows.sinks.exact.values import NOT_TIMES, TIMES, change_of, unchecked
 from redrive.rows.to_polars import values_of
 
@@ -46,7 +46,7 @@ _SAFE: dict[Family, set[type]] = {
 }
 
 
-def find_changes(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> Iterator[tuple[int, str]]:
+def find_changes(values: pl.Series | Sequence[Any], capacity: ColumnCapacity | None) -> Iterator[tuple[int, str]]:
     """Yield the place of each value that the column would change, and why its row is rejected."""
     if capacity is None:
         return
@@ -64,7 +64,7 @@ def find_changes(values: pl.Series | Sequence[Any], capacity: Capacity | None) -
         yield from _changes(places.to_list(), values_of(values.gather(places)), capacity)
 
 
-def is_no_time(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> bool:
+def is_no_time(values: pl.Series | Sequence[Any], capacity: ColumnCapacity | None) -> bool:
     """Return whether a column of times is to get values whose text would be read as a time that they are not."""
     if capacity is None or capacity.family not in TIMES:
         return False
@@ -74,7 +74,7 @@ def is_no_time(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> 
     return any(issubclass(kind, NOT_TIMES) for kind in set(map(type, values)))
 
 
-def _changes(places: Sequence[int], values: Sequence[Any], capacity: Capacity) -> Iterator[tuple[int, str]]:
+def _changes(places: Sequence[int], values: Sequence[Any], capacity: ColumnCapacity) -> Iterator[tuple[int, str]]:
     for place, value in zip(places, values, strict=True):
         try:
             change = change_of(value, capacity)
@@ -85,7 +85,7 @@ def _changes(places: Sequence[int], values: Sequence[Any], capacity: Capacity) -
             yield place, reason
 
 
-def _may_change(values: Sequence[Any], capacity: Capacity) -> bool:
+def _may_change(values: Sequence[Any], capacity: ColumnCapacity) -> bool:
     types = set(map(type, values)) - {type(None)}
     if capacity.places >= (_UNITS["us"] if capacity.family is Family.INTERVAL else 0):
         types -= _SAFE[capacity.family]
@@ -112,7 +112,7 @@ def _texts(values: Sequence[Any]) -> pl.Series | None:
         return None
 
 
-def _suspects(series: pl.Series, capacity: Capacity) -> pl.Series | None:
+def _suspects(series: pl.Series, capacity: ColumnCapacity) -> pl.Series | None:
     """Return which values may be changed; None if no value is."""
     kind, family = series.dtype, capacity.family
     if kind in (pl.String, pl.Categorical, pl.Enum):
@@ -130,7 +130,7 @@ def _suspects(series: pl.Series, capacity: Capacity) -> pl.Series | None:
     return None
 
 
-def _suspect_numbers(series: pl.Series, capacity: Capacity) -> pl.Series | None:
+def _suspect_numbers(series: pl.Series, capacity: ColumnCapacity) -> pl.Series | None:
     kind = series.dtype
     if capacity.family is Family.BOOLEAN:
         return (series != 0) & (series != 1)
@@ -150,7 +150,7 @@ def _suspect_numbers(series: pl.Series, capacity: Capacity) -> pl.Series | None:
     return _suspect_texts(series.cast(pl.Float64).cast(pl.String), capacity)
 
 
-def _suspect_texts(texts: pl.Series, capacity: Capacity) -> pl.Series | None:
+def _suspect_texts(texts: pl.Series, capacity: ColumnCapacity) -> pl.Series | None:
     match capacity.family:
         case Family.INTEGER:
             return texts.str.contains(r"[.eE]")
@@ -184,7 +184,7 @@ def _suspect_texts(texts: pl.Series, capacity: Capacity) -> pl.Series | None:
     return None
 
 
-def _suspect_moments(series: pl.Series, kind: pl.Datetime, capacity: Capacity) -> pl.Series | None:
+def _suspect_moments(series: pl.Series, kind: pl.Datetime, capacity: ColumnCapacity) -> pl.Series | None:
     if capacity.family is Family.TIME:
         return series.is_not_null()
     shifted = None
@@ -203,7 +203,7 @@ def _suspect_moments(series: pl.Series, kind: pl.Datetime, capacity: Capacity) -
     return finer if shifted is None else finer | shifted
 
 
-def _finer(series: pl.Series, unit: int, capacity: Capacity) -> pl.Series | None:
+def _finer(series: pl.Series, unit: int, capacity: ColumnCapacity) -> pl.Series | None:
     """Return which values have more decimal places of a second than the column."""
     if unit <= capacity.places:
         return None

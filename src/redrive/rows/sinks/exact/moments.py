@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 
 _FLAGS = re.IGNORECASE | re.ASCII
 _LONGEST = 128  # characters; PostgreSQL rejects longer ones
@@ -77,7 +77,7 @@ _WITHOUT_ZONE = {
 _TIMETZ = re.compile(rf"{_TIME}(?:{_UTC}|[+-]\d{{1,2}}(?::?\d\d){{0,2}}|[a-z]{{1,5}})?{_GAP}", _FLAGS)
 
 
-def misread(text: str, capacity: Capacity) -> str | None:
+def misread_fault(text: str, capacity: ColumnCapacity) -> str | None:
     """Return why a column of times would not keep all of a text; None if it does, or the database rejects it.
 
     A database rejects a text without digits itself, except words such as "infinity".

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from redrive.rows.sinks.exact.capacity import Capacity, Family, decimal_places, lowest_place, number_of
-from redrive.rows.sinks.exact.moments import misread
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family, decimal_places, lowest_place, number_of
+from redrive.rows.sinks.exact.moments import misread_fault
 
 _CLOCK = re.compile(
     r"^(?P<before>.*?)(?P<hour>\d{1,2}):?(?P<minute>(?<=:)\d\d|(?<=T\d\d)\d\d)"
@@ -49,7 +49,7 @@ _OWN: dict[Family, type | tuple[type, ...]] = {
 }
 
 
-def change_of(value: Any, capacity: Capacity) -> str | None:
+def change_of(value: Any, capacity: ColumnCapacity) -> str | None:
     """Return why a value would not be the same in the column; None if it is, or the database rejects it itself."""
     if value is None:
         return None
@@ -61,7 +61,7 @@ def change_of(value: Any, capacity: Capacity) -> str | None:
         return f"has brackets or quotes, which {capacity.type} would leave out"
     change = _CHANGES[capacity.family](value, capacity)
     if change is None and capacity.family in _WITH_FORMS and isinstance(value, str):
-        return misread(value, capacity)
+        return misread_fault(value, capacity)
     return change
 
 
@@ -82,7 +82,7 @@ def is_held(number: Decimal, bits: int = 64) -> bool:
     return Decimal(format(near, f".{digits - 1}e")) == number
 
 
-def _in_integers(value: Any, capacity: Capacity) -> str | None:
+def _in_integers(value: Any, capacity: ColumnCapacity) -> str | None:
     number = number_of(value)
     if number is None:
         return None
@@ -93,14 +93,14 @@ def _in_integers(value: Any, capacity: Capacity) -> str | None:
     return None
 
 
-def _in_decimals(value: Any, capacity: Capacity) -> str | None:
+def _in_decimals(value: Any, capacity: ColumnCapacity) -> str | None:
     number = number_of(value)
     if not number or lowest_place(number) <= capacity.places:
         return None
     return f"would be rounded: {capacity.type} keeps {capacity.places} decimal places"
 
 
-def _in_floats(value: Any, capacity: Capacity) -> str | None:
+def _in_floats(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, float) and (capacity.bits == 64 or _is_single(value)):
         return None
     number = number_of(value)
@@ -117,13 +117,13 @@ def _is_single(value: float) -> bool:
         return False
 
 
-def _in_booleans(value: Any, capacity: Capacity) -> str | None:
+def _in_booleans(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, float | Decimal) or (isinstance(value, int) and value not in (0, 1)):
         return f"is neither 0 nor 1, as {capacity.type} has it"
     return None
 
 
-def _in_timestamps(value: Any, capacity: Capacity) -> str | None:
+def _in_timestamps(value: Any, capacity: ColumnCapacity) -> str | None:
     zoned = capacity.family is Family.INSTANT
     if isinstance(value, dt.datetime):
         if not zoned and value.utcoffset():
@@ -151,7 +151,7 @@ def _is_bare_number(value: str, family: Family) -> bool:
     return not basic.fullmatch(value.strip())
 
 
-def _in_dates(value: Any, capacity: Capacity) -> str | None:
+def _in_dates(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, dt.datetime):
         return _timed(capacity) if value.time() != dt.time() or value.utcoffset() else None
     if not isinstance(value, str):
@@ -165,7 +165,7 @@ def _in_dates(value: Any, capacity: Capacity) -> str | None:
     return _timed(capacity) if clock.strip("0") or _has_offset(found["after"]) else None
 
 
-def _in_times(value: Any, capacity: Capacity) -> str | None:
+def _in_times(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, dt.date):
         return f"has a date, which {capacity.type} does not keep"
     if isinstance(value, dt.time):
@@ -188,7 +188,7 @@ def _in_times(value: Any, capacity: Capacity) -> str | None:
     return _finer(found["fraction"] or "", capacity)
 
 
-def _in_intervals(value: Any, capacity: Capacity) -> str | None:
+def _in_intervals(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, dt.timedelta):
         value = str(value).replace(",", "")
     if not isinstance(value, str):
@@ -222,25 +222,25 @@ def _has_offset(after: str) -> bool:
     return bool(_ZONE.fullmatch(after)) and not _NO_OFFSET.fullmatch(after) and not _NO_ZONE.fullmatch(after)
 
 
-def _finer(fraction: str, capacity: Capacity) -> str | None:
+def _finer(fraction: str, capacity: ColumnCapacity) -> str | None:
     if len(fraction.rstrip("0")) <= capacity.places:
         return None
     return f"would be rounded: {capacity.type} keeps {capacity.places} decimal places of a second"
 
 
-def _offset(capacity: Capacity) -> str:
+def _offset(capacity: ColumnCapacity) -> str:
     return f"has an offset from UTC, which {capacity.type} does not keep"
 
 
-def _timed(capacity: Capacity) -> str:
+def _timed(capacity: ColumnCapacity) -> str:
     return f"has a time of day, which {capacity.type} does not keep"
 
 
-def _relative(capacity: Capacity) -> str:
+def _relative(capacity: ColumnCapacity) -> str:
     return f"is a keyword of the database, not a value of type {capacity.type}"
 
 
-_CHANGES: dict[Family, Callable[[Any, Capacity], str | None]] = {
+_CHANGES: dict[Family, Callable[[Any, ColumnCapacity], str | None]] = {
     Family.INTEGER: _in_integers,
     Family.DECIMAL: _in_decimals,
     Family.FLOAT: _in_floats,

@@ -122,7 +122,7 @@ class _Typed:
         return merged(has, self._column.type)
 
     def misfits(self, kind: pa.DataType) -> dict[int, str]:
-        return _found_out(len(self._column), lambda start, stop: self._column.slice(start, stop - start).cast(kind))
+        return _find_failures(len(self._column), lambda start, stop: self._column.slice(start, stop - start).cast(kind))
 
     def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
         fit = self._column if len(places) == len(self._column) else self._column.take(pa.array(places, pa.int64()))
@@ -170,7 +170,7 @@ class _Values:
         rest = (
             [None if place in wrong else value for place, value in enumerate(self._values)] if wrong else self._values
         )
-        return wrong | _found_out(len(rest), lambda start, stop: _array(rest[start:stop], kind))
+        return wrong | _find_failures(len(rest), lambda start, stop: _array(rest[start:stop], kind))
 
     def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
         fit = self._values if len(places) == len(self._values) else [self._values[place] for place in places]
@@ -196,7 +196,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> Any:
     return pa.array(values, kind)
 
 
-def _found_out(count: int, convert: Callable[[int, int], Any]) -> dict[int, str]:
+def _find_failures(count: int, convert: Callable[[int, int], Any]) -> dict[int, str]:
     """Return the places at which a conversion fails, looked for by halves where it fails at all."""
 
     def probe(start: int, stop: int) -> str | None:

@@ -154,7 +154,7 @@ class DatasetFiles:
                 yield piece if columns is None else piece.select(columns)
 
 
-def see_that_they_are_plain(keys: pa.Schema) -> None:
+def require_plain_keys(keys: pa.Schema) -> None:
     """Raise where a key column holds lists or objects."""
     for field in keys:
         if types.is_nested(field.type):

@@ -20,7 +20,7 @@ from redrive._internal.optional import require_extra
 from redrive.errors import SinkMismatch, Transient
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.parquet.columns import conformed, table_of
-from redrive.rows.sinks.parquet.parts import BatchKeys, DatasetFiles, is_vague, see_that_they_are_plain
+from redrive.rows.sinks.parquet.parts import BatchKeys, DatasetFiles, is_vague, require_plain_keys
 
 with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -77,7 +77,7 @@ class ParquetDataset:
             raise SinkMismatch(
                 f"the rows have no {', '.join(missing)}, which {self.name} is written by", lacking=missing
             )
-        self._see_that_it_is_a_directory()
+        self._require_directory()
         self._parts.look()
         known = self._parts.schema
         unknown = [] if known is None else [name for name in columns if name not in known.names]
@@ -107,7 +107,7 @@ class ParquetDataset:
     def _fitted(self, rows: Outgoing) -> tuple[pa.Table, list[Refused]]:
         self.check(rows.columns)
         table, refused = table_of(rows, self._parts.schema, self.name)
-        see_that_they_are_plain(table.select(self.key).schema)
+        require_plain_keys(table.select(self.key).schema)
         return table, refused
 
     def _upsert(self, table: pa.Table, name: str, directory: int) -> None:
@@ -148,14 +148,14 @@ class ParquetDataset:
                     rows += piece.num_rows
         return rows
 
-    def _see_that_it_is_a_directory(self) -> None:
+    def _require_directory(self) -> None:
         if self._path.exists() and not self._path.is_dir():
             raise SinkMismatch(f"{self.name} is a file, and parquet_dataset writes a directory of files")
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
         """Keep other processes and threads from writing; the system ends this with the process, however that ends."""
-        self._see_that_it_is_a_directory()
+        self._require_directory()
         if not self._path.exists():
             self._path.mkdir(parents=True, exist_ok=True)
             _make_lasting(self._path.parent)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.postgres.types import StoredType
-from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, listed, quoted
+from redrive.rows.sinks.table_schema import TableColumn, TableName, TableSchema, listed, quoted
 
 _TABLE = """
     SELECT c.oid, c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules,
@@ -102,7 +102,7 @@ class CheckConstraint(NamedTuple):
     columns: frozenset[str]
 
 
-class ForeignKey(NamedTuple):
+class PostgresForeignKey(NamedTuple):
     """Columns that must be found in another table, or in the same."""
 
     refers_to: str
@@ -149,7 +149,7 @@ def read_shape(connection: Connection, table: TableName) -> PostgresSchema | Non
     checks = connection.exec_driver_sql(_CHECKS, (oid,)).all()
     return PostgresSchema(
         columns=tuple(
-            Column(name, type_, required=not_null and not default and not computed, computed=computed)
+            TableColumn(name, type_, required=not_null and not default and not computed, computed=computed)
             for name, type_, not_null, default, computed, *_ in columns
         ),
         unique=tuple(frozenset(names) for (names,) in connection.exec_driver_sql(_UNIQUE, (oid,))),
@@ -192,13 +192,13 @@ def has_schema(connection: Connection, schema: str) -> bool:
     return found.one_or_none() is not None
 
 
-def foreign_key(cursor: Any, shape: PostgresSchema, name: str) -> ForeignKey | None:
+def foreign_key(cursor: Any, shape: PostgresSchema, name: str) -> PostgresForeignKey | None:
     """Return a foreign key by its name, if a query can find what it refers to and it accepts NULL."""
     found = cursor.execute(_FOREIGN_KEY, (shape.oid, name)).fetchone()
     if found is None:
         return None
     refers_to, itself, columns, found_as = found
-    return ForeignKey(refers_to, itself, tuple(columns), tuple(found_as))
+    return PostgresForeignKey(refers_to, itself, tuple(columns), tuple(found_as))
 
 
 class Staging(NamedTuple):
@@ -255,7 +255,7 @@ def absent(table: TableName, staged: Staging, key: Sequence[str], bad: Iterable[
     )
 
 
-def orphans(staged: Staging, key: ForeignKey) -> str:
+def orphans(staged: Staging, key: PostgresForeignKey) -> str:
     """Return the query for staged rows whose foreign key leads nowhere, each with the values of it."""
     own = [f"s.{quoted(name)}" for name in key.columns]
     same = " AND ".join(f"r.{quoted(name)} = {value}" for name, value in zip(key.found_as, own, strict=True))

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.exact.capacity import Capacity, number_of
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, number_of
 from redrive.rows.sinks.exact.columns import find_changes, is_no_time
 from redrive.rows.sinks.postgres.types import StoredType, find_changes_by_type
 from redrive.rows.sinks.table_schema import listed
@@ -79,7 +79,9 @@ class CopyText:
         self._frame: pl.DataFrame | None = None
         self._tuples: Sequence[tuple[Any, ...]] = ()
         self._stored = dict(zip(rows.columns, types, strict=True))
-        self._capacities = {name: Capacity.of(one.type) if one.is_plain else None for name, one in self._stored.items()}
+        self._capacities = {
+            name: ColumnCapacity.of(one.type) if one.is_plain else None for name, one in self._stored.items()
+        }
         if rows.as_frame is not None:
             self._frame = self._textual(rows.as_frame, base_types, of_text=rows.of_text)
         if self._frame is None:
@@ -87,7 +89,7 @@ class CopyText:
             given = list(columns)
             rules = [_rules(*kinds, of_text=rows.of_text) for kinds in zip(base_types, types, strict=True)]
             self.bad = adapt_columns(columns, rules)
-            words = [_in_words(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
+            words = [_format_values(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
             for at, (name, base, series) in enumerate(zip(rows.columns, base_types, words, strict=True)):
                 self._find_changed(name, base, columns[at] if series is None else series, given[at], columns[at])
             made = [series for series in words if series is not None]
@@ -115,7 +117,7 @@ class CopyText:
                 values: list[Sequence[Any]] = [_listed(series, self.bad)]
                 self.bad.update(adapt_columns(values, [_rules(base, stored, of_text=of_text)]))
                 sent = values[0]
-                words = _in_words(series.name, sent, base)
+                words = _format_values(series.name, sent, base)
             if words is None:
                 return None
             # In words a moment is cut to what the server keeps.
@@ -151,17 +153,17 @@ class CopyText:
 
     def with_nul(self) -> dict[int, str]:
         """Return the rows with the one character that no text of PostgreSQL can hold, by place."""
-        said, bad = "a text of PostgreSQL cannot hold the character NUL", dict[int, str]()
+        message, bad = "a text of PostgreSQL cannot hold the character NUL", dict[int, str]()
         if self._frame is not None:
             for series in self._frame.get_columns():
                 if series.dtype == pl.String:
                     for place in series.str.contains("\x00", literal=True).fill_null(False).arg_true():
-                        bad.setdefault(place, f"{series.name}: {said}")
+                        bad.setdefault(place, f"{series.name}: {message}")
             return bad
         for place, row in enumerate(self._tuples):
             for name, value in zip(self.columns, row, strict=True):
                 if isinstance(value, str) and "\x00" in value:
-                    bad.setdefault(place, f"{name}: {said}")
+                    bad.setdefault(place, f"{name}: {message}")
         return bad
 
     def send(self, cursor: psycopg.Cursor[Any], into: str, start: int, stop: int, number: str | None = None) -> None:
@@ -279,7 +281,7 @@ def _value(series: pl.Series, place: int, bad: dict[int, str]) -> Any:
         return None
 
 
-def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
+def _format_values(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
     """Plain values in words, three times as fast as the driver writes them; None if there are others."""
     kinds = set(map(type, values)) - {type(None)}
     if len(kinds) > 1:

@@ -166,7 +166,7 @@ class UniqueFaults:
         self._cursor.execute(_INDEXES, (self._shape.oid,))
         indexes = [UniqueIndex(name, tuple(names)) for name, names in self._cursor.fetchall()]
         indexes = [one for one in indexes if {*one.columns} != {*self._key} and {*one.columns} <= {*columns}]
-        taken = [claim for index in indexes for claim in self._taken(index)]
+        taken = [claim for index in indexes for claim in self._read_claims(index)]
         contested = [claim for index in indexes for claim in self._contested(index)]
         return {
             row: f'duplicate key value violates unique constraint "{index.name}"; '
@@ -174,7 +174,7 @@ class UniqueFaults:
             for row, (index, values) in losers(taken, contested, in_order=others_asked).items()
         }
 
-    def _taken(self, index: UniqueIndex) -> Iterator[tuple[IndexClaim, bool]]:
+    def _read_claims(self, index: UniqueIndex) -> Iterator[tuple[IndexClaim, bool]]:
         """Values that another row of the table has; that row may be in the batch itself, and change."""
         staged, values = self._staged, ", ".join(f"s.{quoted(name)}::text" for name in index.columns)
         same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
@@ -216,7 +216,7 @@ class UniqueFaults:
             if key is None or not {*key.columns, *(key.found_as if key.itself else ())} <= columns:
                 asked = False
                 continue
-            said = f'insert or update on table "{self._table.table}" violates foreign key constraint "{name}"'
+            message = f'insert or update on table "{self._table.table}" violates foreign key constraint "{name}"'
             for row, *values in self._cursor.execute(orphans(self._staged, key)):
-                orphaned.setdefault(row, f"{said}; {key.orphan(values)}")
+                orphaned.setdefault(row, f"{message}; {key.orphan(values)}")
         return asked, orphaned

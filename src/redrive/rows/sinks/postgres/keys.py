@@ -67,7 +67,7 @@ class KeyType(NamedTuple):
         return _MOMENTS.get(self.name) or _KINDS.get(self.base, KeyKind.OTHER)
 
 
-def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> list[list[Any]]:
+def query_keys(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> list[list[Any]]:
     """See `keys.Ask`. The values are staged as text, as COPY would send them to the table."""
     number = _stage(cursor, rows, types)
     cursor.execute(_SETTINGS)

@@ -23,7 +23,7 @@ from redrive.rows.sinks.postgres.catalog import (
 from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow, faulty_line
 from redrive.rows.sinks.postgres.faults import UniqueFaults, can_sift, is_rows, may_be_rows, sift
 from redrive.rows.sinks.sink import isolate
-from redrive.rows.sinks.sql_table import RowFaults, evenly
+from redrive.rows.sinks.sql_table import RowFaults, sample_evenly
 from redrive.rows.sinks.table_schema import TableName, TableSchema, listed, quoted
 
 with require_extra("postgres"):
@@ -146,10 +146,10 @@ class PostgresLoad:
             elif not _is_row_error(error) and not self._names_value(error):
                 raise error
             elif place is None:
-                self._bad.update(self._found(range(start, stop), lambda some: self._stage(some[0], some[-1] + 1)))
+                self._bad.update(self._bisect(range(start, stop), lambda some: self._stage(some[0], some[-1] + 1)))
                 start = stop
             else:
-                self._bad[place] = self._told(error)
+                self._bad[place] = self._describe_error(error)
                 window = max(window // 2, _SMALLEST_WINDOW)  # what is sent after a fault is sent again
                 if place > start:
                     stop = place
@@ -229,7 +229,7 @@ class PostgresLoad:
     def _takes_another(self) -> bool:
         """Return whether the table takes one of the staged rows by itself; a few are tried, and nothing is kept."""
         staged = [place for place in range(self._count) if place not in self._bad]
-        for place in evenly(staged):
+        for place in sample_evenly(staged):
             source = f"{self._staging.table} WHERE {self._among([place])}"
             try:
                 self._cursor.execute(upsert(self._table, self._columns, self._key, source, self._mode))
@@ -247,21 +247,21 @@ class PostgresLoad:
     def _isolate(self) -> None:
         places: Sequence[int] = range(self._count)
         while True:
-            refused = self._found(places, self._insert, staged=self._count - len(self._bad))
+            refused = self._bisect(places, self._insert, staged=self._count - len(self._bad))
             # A row may refer to one after it: once that is in, it may be, too.
             if not self._shape.refers_to_itself or len(refused) in (0, len(places)):
                 break
             places = sorted(refused)
         self._bad.update(refused)
 
-    def _found(
+    def _bisect(
         self, places: Sequence[int], attempt: Callable[[Sequence[int]], Exception | None], *, staged: int | None = None
     ) -> dict[int, str]:
         """Find the rejected rows; where all that were staged are, an error that need not be a row's is raised."""
         found = isolate(len(places), lambda start, stop: attempt(places[start:stop]))
         if len(found) == staged and (others := [error for _, error in found if not _is_row_error(error)]):
             raise others[0]
-        return {places[at]: self._told(error) for at, error in found}
+        return {places[at]: self._describe_error(error) for at, error in found}
 
     def _orphans(self, error: Exception) -> dict[int, str]:
         """Return the rows whose foreign key refers to nothing, if that is the error."""
@@ -275,8 +275,8 @@ class PostgresLoad:
         except psycopg.errors.InsufficientPrivilege:  # to write to a table is not to read those it refers to
             self._cursor.execute("ROLLBACK TO redrive_load")
             return {}
-        said = error.diag.message_primary
-        return {place: f"{said}; {key.orphan(values)}" for place, *values in self._cursor}
+        message = error.diag.message_primary
+        return {place: f"{message}; {key.orphan(values)}" for place, *values in self._cursor}
 
     def _losers(self, error: Exception) -> dict[int, str]:
         """Return the rows that break a unique index beside the key, if that is the error."""
@@ -288,18 +288,18 @@ class PostgresLoad:
             self._cursor.execute("ROLLBACK TO redrive_load")
             return {}
 
-    def _told(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         """Return the fault in one line, by the names that users know."""
         if isinstance(error, UnsendableRow):
             return str(error)
         assert isinstance(error, psycopg.Error)
-        said = (error.diag.message_primary or str(error)).replace(self._staging.name, self._table.table)
+        message = (error.diag.message_primary or str(error)).replace(self._staging.name, self._table.table)
         located = faulty_line(error.diag.context, self._staging.name, self._columns)
         if located and located[1]:
-            said = f"{located[1]}: {said}"
+            message = f"{located[1]}: {message}"
         if error.diag.message_detail and not isinstance(error, _DETAIL_REPEATS_THE_ROW):
-            said = f"{said}; {error.diag.message_detail}"
-        return said
+            message = f"{message}; {error.diag.message_detail}"
+        return message
 
 
 _UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, TypeError, ValueError, OverflowError)
@@ -341,7 +341,7 @@ def delete_rows(
     if error is None:
         return faults
     if _is_delete_error(error) or any(
-        _is_taken(cursor, statement, values[place]) for place in evenly(range(len(values)))
+        _is_taken(cursor, statement, values[place]) for place in sample_evenly(range(len(values)))
     ):
         found = isolate(len(values), attempt)
         others = [error for _, error in found if not _is_delete_error(error)]
@@ -374,6 +374,6 @@ def _is_taken(cursor: psycopg.Cursor[Any], statement: str, values: Sequence[Any]
 
 def _describe(error: Exception) -> str:
     diagnosis = getattr(error, "diag", None)
-    said = (getattr(diagnosis, "message_primary", None) or str(error)).strip()
+    message = (getattr(diagnosis, "message_primary", None) or str(error)).strip()
     detail = getattr(diagnosis, "message_detail", None)
-    return f"{said}; {detail}" if detail else said
+    return f"{message}; {detail}" if detail else message

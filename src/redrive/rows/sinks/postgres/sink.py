@@ -15,7 +15,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.infer_types import ColumnType, types_of
-from redrive.rows.sinks.keys import Ask, KeyKind
+from redrive.rows.sinks.keys import KeyKind, KeyQuery
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.postgres.catalog import (
     LOG_SCHEMA,
@@ -24,7 +24,7 @@ from redrive.rows.sinks.postgres.catalog import (
     other_tables,
     read_shape,
 )
-from redrive.rows.sinks.postgres.keys import KeyType, ask, stored_values
+from redrive.rows.sinks.postgres.keys import KeyType, query_keys, stored_values
 from redrive.rows.sinks.postgres.load import PostgresLoad, delete_rows
 from redrive.rows.sinks.sql_table import RowFaults, SqlTable, execute_with
 from redrive.rows.sinks.table_schema import TableName, TableSchema, listed, quoted
@@ -144,7 +144,7 @@ class PostgresTable(SqlTable):
                 ) from error
         return log
 
-    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
         if shape is None:
             made = types_of(rows)
             types = {name: KeyType.made(_TYPES[made[name]]) for name in self.key}
@@ -155,7 +155,7 @@ class PostgresTable(SqlTable):
             def work(connection: Connection) -> Sequence[Sequence[Any]]:
                 cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]
                 with closing(cursor):
-                    return ask(cursor, some, types)
+                    return query_keys(cursor, some, types)
 
             return self._database.write(work)
 

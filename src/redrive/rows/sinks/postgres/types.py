@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sinks.exact.capacity import Capacity
+from redrive.rows.sinks.exact.capacity import ColumnCapacity
 from redrive.rows.sinks.exact.values import change_of, unchecked
 from redrive.rows.sinks.values import is_foreign, native
 from redrive.rows.to_polars import values_of
@@ -27,7 +27,7 @@ _ESCAPED = re.compile(r'\\(.)|"(")')
 _COORDINATE = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _GEOMETRIC = ("point", "line", "lseg", "box", "path", "polygon", "circle")
 _CURRENCY = r"[^\d\s.,()+-]+"
-_FLOAT = Capacity.of("double precision")
+_FLOAT = ColumnCapacity.of("double precision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _change(value: Any, kind: str) -> str | None:
     if kind in _GEOMETRIC and _FLOAT is not None:
         changes = (change_of(number, _FLOAT) for number in _COORDINATE.findall(str(value)))
         return next((change for change in changes if change), None)
-    if (capacity := Capacity.of(kind)) is not None:
+    if (capacity := ColumnCapacity.of(kind)) is not None:
         return change_of(value, capacity)
     if (limit := _limit(kind)) is None:
         return None

@@ -20,15 +20,15 @@ from redrive.classify.classifier import Classifier
 from redrive.classify.detail import error_detail
 from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.exact.capacity import Capacity, Family, column_digits
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family, column_digits
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.infer_types import ColumnType, types_of
-from redrive.rows.sinks.keys import Ask, KeyKind
+from redrive.rows.sinks.keys import KeyKind, KeyQuery
 from redrive.rows.sinks.sink import isolate
-from redrive.rows.sinks.sql_table import SqlTable, evenly, is_row_fault
+from redrive.rows.sinks.sql_table import SqlTable, is_row_fault, sample_evenly
 from redrive.rows.sinks.sqlite.values import column_type, fit_numbers
 from redrive.rows.sinks.sqlite.values import rules_of as sqlite_rules
-from redrive.rows.sinks.table_schema import Column, TableName, TableSchema
+from redrive.rows.sinks.table_schema import TableColumn, TableName, TableSchema
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 from redrive.store.database import Database
 from redrive.store.dialects.dialect import Dialect
@@ -165,7 +165,7 @@ class GenericTable(SqlTable):
         if error is None:
             return bad
         if not is_row_fault(error) and not _takes_any(
-            connection, statements, [given(place) for place in evenly(places)]
+            connection, statements, [given(place) for place in sample_evenly(places)]
         ):
             raise error
         total = len(places)
@@ -173,13 +173,13 @@ class GenericTable(SqlTable):
             errors = isolate(len(places), attempt)
             if len(errors) == total and (others := [error for _, error in errors if not is_row_fault(error)]):
                 raise others[0]
-            found = {places[at]: _told(error) for at, error in errors}
+            found = {places[at]: _describe_error(error) for at, error in errors}
             # A row may refer to one after it: once that is in, it may be, too.
             if len(found) in (0, len(places)) or not self._refers_to_itself(connection):
                 return {**bad, **found}
             places = sorted(found)
 
-    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
         """Only integers are known: how another database writes and compares anything else is not."""
         if shape is None:
             made = types_of(rows)
@@ -214,9 +214,9 @@ def _adapted(dialect: str, rows: Outgoing, kinds: Sequence[str]) -> tuple[Sequen
     return list(zip(*columns, strict=True)), bad
 
 
-def _capacity(dialect: str, kind: str) -> Capacity | None:
+def _capacity(dialect: str, kind: str) -> ColumnCapacity | None:
     """See `Capacity.of`. MySQL reads `07/04/26` as a day of the year 2007."""
-    capacity = Capacity.of(kind)
+    capacity = ColumnCapacity.of(kind)
     if capacity is None or dialect not in ("mysql", "mariadb"):
         return capacity
     return replace(capacity, iso_only=capacity.family in (Family.DATE, Family.TIMESTAMP))
@@ -227,7 +227,7 @@ def _rules(dialect: str, kind: str, rows: Outgoing) -> Rules:
         return {object: json_text, str: None if rows.of_text else json_of_str, type(None): None}
     if dialect == "sqlite":
         return sqlite_rules(kind)
-    capacity = Capacity.of(kind)
+    capacity = ColumnCapacity.of(kind)
     if _is_integer(kind):
         return {**_VALUES, float: _whole, Decimal: _whole}
     # Some drivers send a float with 15 digits, which is too few for an exact column.
@@ -247,7 +247,7 @@ def _whole(number: float | Decimal) -> int:
 
 
 def _is_integer(kind: str) -> bool:
-    capacity = Capacity.of(kind)
+    capacity = ColumnCapacity.of(kind)
     return capacity is not None and capacity.family is Family.INTEGER
 
 
@@ -259,15 +259,15 @@ def _as_whole(value: Any) -> Any:
         return value
 
 
-def _column(found: Mapping[str, Any], dialect: str) -> Column:
+def _column(found: Mapping[str, Any], dialect: str) -> TableColumn:
     computed = found.get("computed") is not None or bool((found.get("identity") or {}).get("always"))
     numbered = found.get("autoincrement") is True or found.get("identity") is not None
     required = not found["nullable"] and found.get("default") is None and not computed and not numbered
-    return Column(found["name"], _kind(found["type"], dialect), required=required, computed=computed)
+    return TableColumn(found["name"], _kind(found["type"], dialect), required=required, computed=computed)
 
 
 def _kind(type_: Any, dialect: str) -> str:
-    """Return the type of a column, by a name that `Capacity` and SQLite know."""
+    """Return the type of a column, by a name that `ColumnCapacity` and SQLite know."""
     if isinstance(type_, sa.JSON):
         return _JSON
     if dialect == "sqlite":
@@ -360,6 +360,6 @@ def _may_be_rows(error: StatementError) -> bool:
     return _classifier.classify(error, scope="row").kind in _OF_A_ROW
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return error_detail(cause) or type(cause).__name__

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, quoted
+from redrive.rows.sinks.table_schema import TableColumn, TableName, TableSchema, quoted
 
 
-class ForeignKey(NamedTuple):
+class SqliteForeignKey(NamedTuple):
     """Columns that must be found in another table, or in the same."""
 
     refers_to: str
@@ -49,7 +49,7 @@ class ForeignKey(NamedTuple):
 class SqliteSchema(TableSchema):
     """A table of SQLite."""
 
-    foreign_keys: tuple[ForeignKey, ...]
+    foreign_keys: tuple[SqliteForeignKey, ...]
     checks_late: bool
     """A foreign key is looked at when the transaction ends, or must be: a row may refer to one after it."""
     suppresses: bool
@@ -67,11 +67,11 @@ def read_shape(connection: Connection, table: TableName) -> SqliteSchema | None:
     if not columns:
         return None
     primary = [name for _, name, *_, place, _ in sorted(columns, key=lambda column: column[5]) if place]
-    said = _definition(connection, table)
+    definition = _definition(connection, table)
     foreign_keys = _foreign_keys(connection, table.table, schema)
     return SqliteSchema(
         columns=tuple(
-            Column(
+            TableColumn(
                 name,
                 kind,
                 # A lone INTEGER PRIMARY KEY numbers the rows itself.
@@ -82,9 +82,10 @@ def read_shape(connection: Connection, table: TableName) -> SqliteSchema | None:
         ),
         unique=tuple(frozenset(index) for index in [primary, *_unique(connection, table.table, schema)] if index),
         foreign_keys=foreign_keys,
-        checks_late="DEFERRED" in said or any(key.refers_to.lower() == table.table.lower() for key in foreign_keys),
-        suppresses=re.search(r"\bRAISE\s*\(\s*IGNORE\b", said) is not None,
-        leaves_traces=re.search(r"\bFAIL\b", said) is not None,
+        checks_late="DEFERRED" in definition
+        or any(key.refers_to.lower() == table.table.lower() for key in foreign_keys),
+        suppresses=re.search(r"\bRAISE\s*\(\s*IGNORE\b", definition) is not None,
+        leaves_traces=re.search(r"\bFAIL\b", definition) is not None,
         collations=_collations(connection, table.table, schema),
         kind="view" if _is_view(connection, table.table, schema) else "table",
     )
@@ -97,8 +98,8 @@ def ends_transactions(connection: Connection, table: TableName) -> bool:
 
 def loses_rows(connection: Connection, table: TableName) -> bool:
     """Return whether the table leaves out a rejected row, or another one, without an error."""
-    said = _definition(connection, table, "table")
-    return re.search(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", said) is not None
+    definition = _definition(connection, table, "table")
+    return re.search(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", definition) is not None
 
 
 def other_tables(connection: Connection) -> list[str]:
@@ -111,7 +112,7 @@ def _definition(connection: Connection, table: TableName, *kinds: str) -> str:
         f"SELECT type, sql FROM {quoted(table.schema or 'main')}.sqlite_master WHERE tbl_name = ? COLLATE NOCASE",
         (table.table,),
     )
-    return " ".join(said or "" for kind, said in found if kind in (kinds or ("table", "trigger"))).upper()
+    return " ".join(definition or "" for kind, definition in found if kind in (kinds or ("table", "trigger"))).upper()
 
 
 def _is_view(connection: Connection, name: str, schema: str) -> bool:
@@ -139,7 +140,7 @@ def _collations(connection: Connection, table: str, schema: str) -> dict[frozens
     return found
 
 
-def _foreign_keys(connection: Connection, table: str, schema: str) -> tuple[ForeignKey, ...]:
+def _foreign_keys(connection: Connection, table: str, schema: str) -> tuple[SqliteForeignKey, ...]:
     parts: defaultdict[int, list[Any]] = defaultdict(list)
     for number, _, other, own, referred, *_ in _rows(connection, "foreign_key_list", table, schema):
         parts[number].append((other, own, referred))
@@ -150,7 +151,7 @@ def _foreign_keys(connection: Connection, table: str, schema: str) -> tuple[Fore
             columns = _rows(connection, "table_xinfo", other, schema)
             referred = tuple(column[1] for column in sorted(columns, key=lambda column: column[5]) if column[5])
         if len(referred) == len(own):
-            keys.append(ForeignKey(other, own, referred))
+            keys.append(SqliteForeignKey(other, own, referred))
     return tuple(keys)
 
 

@@ -12,12 +12,7 @@ from typing import Any
 
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.mode import WriteMode
-from redrive.rows.sinks.sql_table import (
-    RowFaults,
-    TransactionGone,
-    evenly,
-    is_row_fault,
-)
+from redrive.rows.sinks.sql_table import RowFaults, TransactionGone, is_row_fault, sample_evenly
 from redrive.rows.sinks.sqlite.catalog import SqliteSchema
 from redrive.rows.sinks.sqlite.values import (
     UNSENDABLE,
@@ -138,7 +133,7 @@ class SqliteLoad:
                 if not isinstance(error, UNSENDABLE) and not is_row_fault(error) and not self._is_rows(error, rows):
                     raise
                 at = len(rows) - length_hint(left) - 1  # the last one that was taken
-                refused[places[at]] = self._told(error, places[at])
+                refused[places[at]] = self._describe_error(error, places[at])
                 if not self._cursor.connection.in_transaction:
                     raise TransactionGone(places[at], refused[places[at]]) from error
                 if exactly:  # undo everything, and write what came before the rejected row again
@@ -154,7 +149,7 @@ class SqliteLoad:
         """Return whether an error is of a row, for example of a trigger's function: the table accepts other rows."""
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or not self._cursor.connection.in_transaction:
             return False
-        return any(map(self._takes, evenly(rows)))
+        return any(map(self._takes, sample_evenly(rows)))
 
     def _takes(self, row: tuple[Any, ...]) -> bool:
         """Return whether the table takes a row by itself; it is not kept."""
@@ -170,11 +165,11 @@ class SqliteLoad:
             self._cursor.execute("RELEASE redrive_try")
         return is_taken
 
-    def _told(self, error: Exception, place: int) -> str:
-        said = str(error)
+    def _describe_error(self, error: Exception, place: int) -> str:
+        message = str(error)
         if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
-            return said
-        return self._orphaned(place) or said  # SQLite does not name it
+            return message
+        return self._orphaned(place) or message  # SQLite does not name it
 
     def _orphaned(self, place: int) -> str | None:
         """Return what a row refers to that is not there."""
@@ -193,7 +188,7 @@ class SqliteLoad:
     def _orphans(self, places: Sequence[int]) -> dict[int, str]:
         """Return the rows, of those just written, that refer to something which is not there."""
         if not self._key:
-            return {place: said for place in places if (said := self._orphaned(place))}
+            return {place: message for place in places if (message := self._orphaned(place))}
         own = {name.lower(): at for at, name in enumerate(self._columns)}
         keys = [tuple(self._tuples[place][own[name.lower()]] for name in self._key) for place in places]
         parts = [f"k{number}" for number in range(len(self._key))]

@@ -16,7 +16,7 @@ from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.infer_types import ColumnType, types_of
-from redrive.rows.sinks.keys import Ask, KeyKind
+from redrive.rows.sinks.keys import KeyKind, KeyQuery
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import WriteResult
 from redrive.rows.sinks.sql_table import (
@@ -31,10 +31,10 @@ from redrive.rows.sinks.sqlite.load import SqliteLoad, delete_rows
 from redrive.rows.sinks.sqlite.values import (
     UNSENDABLE,
     affinity,
-    ask,
     column_type,
     holds_numbers,
     kind_of,
+    query_keys,
     rules_of,
 )
 from redrive.rows.sinks.table_schema import TableName, TableSchema, fold_name, listed, quoted
@@ -175,7 +175,7 @@ class SqliteTable(SqlTable):
         with closing(driver.cursor()) as cursor:
             return SqliteLoad(cursor, self._table, self.key, shape, rows, mode=self.mode).run()
 
-    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
         if shape is None:
             made = types_of(rows)
             types, collations = {name: _type(name, made[name], rows) for name in self.key}, dict[str, str]()
@@ -186,7 +186,7 @@ class SqliteTable(SqlTable):
 
         def ask_sqlite(some: Outgoing) -> Sequence[Sequence[Any]]:
             kinds = [types[name] for name in some.columns]
-            return ask(some, kinds, [rules_of(kind) for kind in kinds], collations)
+            return query_keys(some, kinds, [rules_of(kind) for kind in kinds], collations)
 
         return {name: kind_of(kind, collations.get(name.lower(), "BINARY")) for name, kind in types.items()}, ask_sqlite
 

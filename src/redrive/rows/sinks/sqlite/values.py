@@ -49,7 +49,9 @@ def kind_of(kind: str, collation: str) -> KeyKind:
     return KeyKind.TEXT if found == "TEXT" and collation == "BINARY" else KeyKind.OTHER
 
 
-def ask(rows: Outgoing, kinds: Sequence[str], rules: Sequence[Rules], collations: Mapping[str, str]) -> list[list[Any]]:
+def query_keys(
+    rows: Outgoing, kinds: Sequence[str], rules: Sequence[Rules], collations: Mapping[str, str]
+) -> list[list[Any]]:
     """See `keys.Ask`. SQLite itself converts the values, in a table of its own: that needs no lock on the file."""
     raw = [rows.values(name) for name in rows.columns]
     columns: list[Sequence[Any]] = list(raw)

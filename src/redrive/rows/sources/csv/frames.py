@@ -10,7 +10,7 @@ from itertools import pairwise
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.csv.encoding import UTF_8
-from redrive.rows.sources.csv.records import Dialect, record_at, without_line_end
+from redrive.rows.sources.csv.records import CsvDialect, record_at, without_line_end
 from redrive.rows.sources.csv.scanner import BadRecord, Places, RecordBlock
 
 with require_extra("rows"):
@@ -67,7 +67,7 @@ class RecordRange:
 class FrameBuilder:
     """Makes frames of records that were found to be good."""
 
-    def __init__(self, columns: Sequence[str], dialect: Dialect, encoding: str) -> None:
+    def __init__(self, columns: Sequence[str], dialect: CsvDialect, encoding: str) -> None:
         self._columns = list(columns)
         self._dialect = dialect
         self._encoding = encoding
@@ -134,7 +134,7 @@ class FrameBuilder:
             yield from part.rows()
 
 
-def _quoted_null(dialect: Dialect) -> re.Pattern[bytes] | None:
+def _quoted_null(dialect: CsvDialect) -> re.Pattern[bytes] | None:
     texts = [re.escape(text) for text in dialect.null if text]
     if dialect.quote is None or not texts:
         return None

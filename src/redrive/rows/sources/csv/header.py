@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from redrive.errors import SourceError
 from redrive.rows.sources.csv.encoding import BOM, UTF_8, FileBytes, undecodable
 from redrive.rows.sources.csv.records import (
-    Dialect,
+    CsvDialect,
     RecordScan,
     ScannedRecord,
     ScanProgress,
@@ -126,7 +126,7 @@ def read_separator(feed: BlockReader, name: str, declared: bytes | None) -> byte
 
 
 def read_columns(
-    feed: BlockReader, name: str, dialect: Dialect, encoding: str, *, guess: bool = False
+    feed: BlockReader, name: str, dialect: CsvDialect, encoding: str, *, guess: bool = False
 ) -> tuple[str, ...] | None:
     """Return the columns, and move after the record that names them; None if there is no record, and none is needed.
 
@@ -191,7 +191,7 @@ def _refuse_header(raw: bytes, name: str) -> None:
         raise SourceError(f"the header of {name} has NUL characters: if the file is UTF-16, pass encoding={encoding!r}")
 
 
-def _refuse_other_delimiter(feed: BlockReader, name: str, header: bytes, dialect: Dialect) -> None:
+def _refuse_other_delimiter(feed: BlockReader, name: str, header: bytes, dialect: CsvDialect) -> None:
     """Raise where a header of one column, and the first line after it, are several columns with another delimiter."""
     end = _first_line(feed, name, 0)
     line = feed.data[:end]
@@ -205,7 +205,7 @@ def _refuse_other_delimiter(feed: BlockReader, name: str, header: bytes, dialect
             )
 
 
-def _first_record(feed: BlockReader, name: str, dialect: Dialect) -> tuple[int, ScannedRecord] | None:
+def _first_record(feed: BlockReader, name: str, dialect: CsvDialect) -> tuple[int, ScannedRecord] | None:
     """Return where the first line is that is not empty, and the record that begins there."""
     at = 0
     while True:

@@ -12,7 +12,7 @@ from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources.csv.encoding import UTF_8, Utf16Stream, is_utf_16, mark_undecodable, open_text
 from redrive.rows.sources.csv.frames import FrameBuilder, RecordRange
 from redrive.rows.sources.csv.header import BlockReader, go_to_table, other_columns, read_columns, read_separator
-from redrive.rows.sources.csv.records import Dialect, RecordScan, ScanProgress, without_line_end
+from redrive.rows.sources.csv.records import CsvDialect, RecordScan, ScanProgress, without_line_end
 from redrive.rows.sources.csv.scanner import RecordBlock, long_record, skipped_record, structure, too_large
 from redrive.rows.sources.files.files import check_before_its_turn, damaged, names_of, size_of
 from redrive.rows.sources.files.unfit_files import FileFitCheck, check_that_one_is_good, is_odd, set_aside
@@ -47,11 +47,11 @@ class CsvOptions:
         """The encoding of the bytes that records are made of: UTF-16 was converted before."""
         return UTF_8 if is_utf_16(self.encoding) else self.encoding
 
-    def dialect(self, name: str, encoding: str) -> Dialect:
+    def dialect(self, name: str, encoding: str) -> CsvDialect:
         """Return how this file is written."""
         stem = name.lower().removesuffix(".gz").removesuffix(".zst")
         by_name = b"\t" if stem.endswith((".tsv", ".tab")) else b","
-        return Dialect(self.delimiter or by_name, self.quote, self.null_bytes(encoding), self.has_header)
+        return CsvDialect(self.delimiter or by_name, self.quote, self.null_bytes(encoding), self.has_header)
 
     def null_bytes(self, encoding: str) -> frozenset[bytes]:
         """Return the texts that stand for None, as they are in a file."""
@@ -62,7 +62,7 @@ CUT_OFF = "cut_off"
 """The field of a letter that holds what was left of a line when its stream ended early."""
 
 
-def letter_context(columns: Sequence[str], dialect: Dialect, encoding: str | None) -> dict[str, Any]:
+def letter_context(columns: Sequence[str], dialect: CsvDialect, encoding: str | None) -> dict[str, Any]:
     """Return what a letter of this file needs to be read again when the file is gone, as JSON.
 
     encoding  that of the letter's bytes where it is certain, as of text that was converted

@@ -169,7 +169,7 @@ def _step(states: int, kind: int) -> int:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class CsvDialect:
     """How the fields of a file are written.
 
     null       texts that stand for no value where they are not quoted
@@ -216,7 +216,7 @@ class Field(NamedTuple):
     text: bytes
     quoted: bool
 
-    def value(self, dialect: Dialect, encoding: str) -> str | None:
+    def value(self, dialect: CsvDialect, encoding: str) -> str | None:
         """Return what it stands for."""
         return None if not self.quoted and self.text in dialect.null else self.text.decode(encoding)
 
@@ -229,7 +229,7 @@ class ScannedRecord(NamedTuple):
     error: str | None = None
 
 
-def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> ScannedRecord | None:
+def record_at(data: bytes, start: int, dialect: CsvDialect, width: int | None, *, final: bool) -> ScannedRecord | None:
     """Return the record that begins at `start`; None if its end is not in `data` and more may come.
 
     The lines of a quoted field belong to their record, whatever the number of its fields. A record whose quotes are not
@@ -259,7 +259,7 @@ def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, f
         return ScannedRecord(end, error=scan.error) if ended else None
 
 
-def shielded(raw: bytes, dialect: Dialect) -> bytes:
+def shielded(raw: bytes, dialect: CsvDialect) -> bytes:
     """Return the same record in a form that no parser can misread: a field with anything odd in it is quoted."""
     line = without_line_end(raw)
     if not dialect.opens_quote(line):
@@ -289,13 +289,13 @@ class _TextAfterQuote(Exception):
     """A closing quote is followed by neither a delimiter nor a line end."""
 
 
-def _of_width(end: int, fields: list[Field], dialect: Dialect, width: int | None) -> ScannedRecord:
+def _of_width(end: int, fields: list[Field], dialect: CsvDialect, width: int | None) -> ScannedRecord:
     if width is None or len(fields) == width:
         return ScannedRecord(end, fields)
     return ScannedRecord(end, error=dialect.ragged(len(fields), width))
 
 
-def _walk(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> ScannedRecord:
+def _walk(data: bytes, start: int, dialect: CsvDialect, width: int | None, *, final: bool) -> ScannedRecord:
     """Go from field to field to the end of the record."""
     assert dialect.quote is not None
     fields: list[Field] = []
@@ -317,13 +317,13 @@ def _walk(data: bytes, start: int, dialect: Dialect, width: int | None, *, final
         return _of_width(end[1], fields, dialect, width)
 
 
-def _quoted(data: bytes, at: int, dialect: Dialect) -> tuple[Field, int]:
+def _quoted(data: bytes, at: int, dialect: CsvDialect) -> tuple[Field, int]:
     assert dialect.quote is not None
     close = _closing(data, at + 1, dialect.quote)
     return Field(data[at + 1 : close].replace(dialect.quote * 2, dialect.quote), quoted=True), close + 1
 
 
-def _unquoted(data: bytes, at: int, dialect: Dialect) -> tuple[Field, int]:
+def _unquoted(data: bytes, at: int, dialect: CsvDialect) -> tuple[Field, int]:
     match = dialect.field_end.search(data, at)
     if match is None:
         raise _EndsBeforeIt

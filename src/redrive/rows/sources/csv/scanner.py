@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sources.csv.records import QUOTE_ERRORS, Dialect, count_lines, record_at, shielded, without_line_end
+from redrive.rows.sources.csv.records import (
+    QUOTE_ERRORS,
+    CsvDialect,
+    count_lines,
+    record_at,
+    shielded,
+    without_line_end,
+)
 
 with require_extra("rows"):
     import numpy as np
@@ -91,7 +98,7 @@ class RecordBlock:
         return [record for record in records if record < len(self) and record not in self.bad]
 
 
-def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int, final: bool) -> RecordBlock:
+def structure(data: bytes, line: int, dialect: CsvDialect, width: int, *, most: int, final: bool) -> RecordBlock:
     """Return the records that are whole in `data`, which begins with one; `line` is its number.
 
     width  how many fields a record has
@@ -99,7 +106,7 @@ def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int
     final  nothing comes after `data`, which ends with a line end then
     """
     marks = _Marks(data, dialect, final=final)
-    gathered = _Gathered(data, dialect, width)
+    gathered = _RecordBatch(data, dialect, width)
     at, whole = 0, True
     while whole and at < len(data):
         at = gathered.add_run(marks.run(at), at)
@@ -127,7 +134,7 @@ def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int
     return block
 
 
-def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> RecordBlock:
+def long_record(raw: bytes, line: int, dialect: CsvDialect, width: int) -> RecordBlock:
     """Return a block of one record, taken apart without the marks of `structure`, which need many times its size."""
     found = record_at(raw, 0, dialect, width, final=True)
     assert found is not None
@@ -145,7 +152,7 @@ def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> RecordBl
     return block
 
 
-def _rows_in(raw: bytes, error: str, lines: int, dialect: Dialect, width: int) -> int:
+def _rows_in(raw: bytes, error: str, lines: int, dialect: CsvDialect, width: int) -> int:
     """Return how many rows a record of several lines counts as.
 
     Where its quotes are wrong, all of its lines. Where they are closed it is one, and one more for each line between
@@ -185,7 +192,7 @@ class _Side(NamedTuple):
 class _Marks:
     """The line ends, delimiters and quotes of a block."""
 
-    def __init__(self, data: bytes, dialect: Dialect, *, final: bool) -> None:
+    def __init__(self, data: bytes, dialect: CsvDialect, *, final: bool) -> None:
         self._bytes = np.frombuffer(data, np.uint8)
         self._dialect = dialect
         self.newlines = np.flatnonzero(self._bytes == _LF)
@@ -259,10 +266,10 @@ class _Marks:
         return fits
 
 
-class _Gathered:
+class _RecordBatch:
     """The records found so far."""
 
-    def __init__(self, data: bytes, dialect: Dialect, width: int) -> None:
+    def __init__(self, data: bytes, dialect: CsvDialect, width: int) -> None:
         self.errors: dict[int, str] = {}
         self.rewritten: dict[int, bytes] = {}
         self._data = data
@@ -325,7 +332,7 @@ class _Gathered:
         return _Run(*(part[full] for part in run))
 
 
-def _rewrite_literal_quotes(block: RecordBlock, literal: Places, dialect: Dialect) -> None:
+def _rewrite_literal_quotes(block: RecordBlock, literal: Places, dialect: CsvDialect) -> None:
     """Shield quotes that are text, which the fast parser would misread."""
     for record in block.good_at(literal):
         block.rewritten[record] = shielded(block.raw(record), dialect)

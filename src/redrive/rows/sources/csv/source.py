@@ -8,7 +8,7 @@ from typing import Any
 from redrive.rows.batch import Record
 from redrive.rows.sources.csv.encoding import UTF_8, is_utf_16, known_encoding, undecodable
 from redrive.rows.sources.csv.reader import CUT_OFF, CsvOptions, CsvReading, columns_of, read_context
-from redrive.rows.sources.csv.records import Dialect, record_at
+from redrive.rows.sources.csv.records import CsvDialect, record_at
 from redrive.rows.sources.csv.scanner import TOO_LARGE
 from redrive.rows.sources.files.files import (
     Files,
@@ -147,7 +147,7 @@ class CsvSource:
         records = _records(lines, columns, dialect, encoding)
         return records[0] if len(records) == 1 else records
 
-    def _format_of(self, raw: str | bytes, context: Mapping[str, Any] | None) -> tuple[Sequence[str], Dialect, str]:
+    def _format_of(self, raw: str | bytes, context: Mapping[str, Any] | None) -> tuple[Sequence[str], CsvDialect, str]:
         """Return the columns, the dialect and the encoding of a letter.
 
         A line is taken apart as its file was written when the letter was made, whatever the files are now. The encoding
@@ -159,7 +159,7 @@ class CsvSource:
             columns, delimiter, quote, of_bytes = read_context(context)
             encoding = encoding if isinstance(raw, str) or of_bytes is None else of_bytes
             null = self._options.null_bytes(encoding)
-            return columns, Dialect(delimiter, quote, null, self._options.has_header), encoding
+            return columns, CsvDialect(delimiter, quote, null, self._options.has_header), encoding
         if self._options.columns is not None:
             return self._options.columns, self._options.dialect(self._files.patterns[0], encoding), encoding
         raise ValueError(
@@ -174,7 +174,7 @@ class CsvSource:
         return {**kind, "encoding": self._options.encoding} if is_utf_16(self._options.encoding) else kind
 
 
-def _records(lines: bytes, columns: Sequence[str], dialect: Dialect, encoding: str) -> list[Record]:
+def _records(lines: bytes, columns: Sequence[str], dialect: CsvDialect, encoding: str) -> list[Record]:
     """Return the rows of some lines; raise ValueError for the first line that is not a row."""
     data = lines if lines.endswith((b"\n", b"\r")) else lines + b"\n"
     records: list[Record] = []

@@ -38,7 +38,7 @@ class Files:
         self.name = self.patterns[0] if len(self.patterns) == 1 else f"{self.patterns[0]} and others"
 
     def find(self) -> list[str]:
-        """Return the files: those of a glob sorted, each once. Raise SourceError for none, or for one that is missing."""
+        """Return the files: those of a glob sorted, each once. Raise SourceError if one of them is missing."""
         found: dict[str, None] = {}
         for pattern in self.patterns:
             # A name such as "fees[1].csv" may be that of a file, and is no pattern then.

@@ -53,7 +53,7 @@ class FetchLoop:
 _loops: dict[int, FetchLoop] = {}
 
 
-def the_loop() -> FetchLoop:
+def fetch_loop() -> FetchLoop:
     """Return the loop of this process. A forked process does not close the one of its parent."""
     return _loops.setdefault(os.getpid(), FetchLoop())
 
@@ -71,7 +71,7 @@ class AsyncFetcher:
 
     def __init__(self, fetch: PageFetcher) -> None:
         self._fetch = fetch
-        self._home = the_loop()
+        self._home = fetch_loop()
         self._loop: asyncio.AbstractEventLoop | None = self._home.enter()
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -113,7 +113,7 @@ class PageReader:
     def _find_items(self, value: Any) -> Sequence[Any]:
         where = self._items
         if callable(where):
-            found, name = _asked("items", where, value), "what items gave"
+            found, name = _call_finder("items", where, value), "what items gave"
         elif where is not None:
             found, name = _at(value, where), repr(where)
             if found is UNSAID:
@@ -121,13 +121,13 @@ class PageReader:
         else:
             found, name = _usual_list(value), "the page"
         if not isinstance(found, list | tuple):
-            raise _NotThere(f"{name} is {_word(found)}, not a list")
+            raise _NotThere(f"{name} is {_type_name(found)}, not a list")
         return found
 
     def _find_following(self, value: Any) -> Any:
         where = self._following
         if callable(where):
-            return _asked("following", where, value)
+            return _call_finder("following", where, value)
         if not isinstance(value, Mapping):
             raise SourceError(
                 "the page is a list, which has no names in it: pass following= a function that returns "
@@ -153,7 +153,8 @@ def decoded(fetched: Any) -> Any:
     if status is not None and callable(read := attribute(fetched, "read")):
         return loads(read())
     raise SourceError(
-        f"fetch gave {_word(fetched)}: it must give a list of records, an object that holds one, a response, or JSON"
+        f"fetch gave {_type_name(fetched)}: it must give a list of records, an object that holds one, a response, "
+        "or JSON"
     )
 
 
@@ -206,7 +207,7 @@ def _malformed_unless_json(fetched: Any) -> Iterator[None]:
         raise MalformedPage(f"the body is no JSON: {error}", body_of(fetched)) from error
 
 
-def _asked(option: str, function: Callable[[Any], Any], value: Any) -> Any:
+def _call_finder(option: str, function: Callable[[Any], Any], value: Any) -> Any:
     try:
         return function(value)
     except Exception as error:
@@ -234,7 +235,7 @@ def _usual_list(value: Any) -> Any:
         if name in value:
             if isinstance(value[name], list | tuple):
                 return value[name]
-            raise _NotThere(f"{name!r} is {_word(value[name])}, not a list; name the list with items=")
+            raise _NotThere(f"{name!r} is {_type_name(value[name])}, not a list; name the list with items=")
     lists = [name for name in value if isinstance(value[name], list | tuple) and name not in _NO_ITEMS]
     if len(lists) > 1:
         raise SourceError(f"the page has several lists, {', '.join(map(repr, lists))}: name one with items=")
@@ -248,7 +249,7 @@ def _names(value: Mapping[Any, Any]) -> str:
     return f"it has {shown}{' …' if len(value) > 5 else ''}" if value else "it is empty"
 
 
-def _word(value: Any) -> str:
+def _type_name(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "a number"
     return _WORDS.get(type(value)) or f"a {type(value).__name__}"

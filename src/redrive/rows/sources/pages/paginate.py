@@ -80,7 +80,7 @@ class NumberedPages:
             return None
         outcome = self._outcome(0)
         try:
-            piece = self._sound(outcome) if isinstance(outcome, Page) else self._lost(outcome)
+            piece = self._sound(outcome) if isinstance(outcome, Page) else self._quarantine_page(outcome)
         except Exception:
             self._forget_failures()
             raise
@@ -146,7 +146,7 @@ class NumberedPages:
         if last and self._pages == 0 and not self._plan.asks_next:
             last = self._is_alone(page)
         refuse_other_size(self._plan, self._name, self._token(), page)
-        self._look_for_circles(page)
+        self._detect_endless_loop(page)
         self._rows = self._plan.size or len(page.items) or self._rows
         pages = self._pages + 1
         behind = self._plan.end(pages) if last else self._plan.position(self._token(1), pages)
@@ -176,7 +176,7 @@ class NumberedPages:
             )
         return _is_no_page(after)
 
-    def _look_for_circles(self, page: Page) -> None:
+    def _detect_endless_loop(self, page: Page) -> None:
         """Compare the rows alone: a page that is served again may have another number or time, but rows have keys."""
         digest = _digest(page.items)
         self._alike = self._alike + 1 if digest == self._digest else 1
@@ -190,15 +190,15 @@ class NumberedPages:
 
     # ── a page that did not ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _lost(self, failed: PageFailed) -> PagePart | None:
+    def _quarantine_page(self, failed: PageFailed) -> PagePart | None:
         """Quarantine a lost page if that is allowed; return None if there is no page to lose."""
         if failed.fault is FaultKind.MISSING and self._is_the_end(failed):
             return None
         if self._plan.bad_page == "stop" or failed.fault in STOPPING:
             hint = 'bad_page="quarantine" would quarantine it and continue'
-            raise _stopping(failed, self._label(), self._name, hint)
+            raise _stop_error(failed, self._label(), self._name, hint)
         if not self._is_alone_bad(failed):
-            raise _stopping(failed, self._label(), self._name, _AT_ITS_END)
+            raise _stop_error(failed, self._label(), self._name, _AT_ITS_END)
         self._alike = 0
         raw = {"page": self._token(), "service": self._name, "body": failed.body}
         context = dict(self._identity)
@@ -213,10 +213,10 @@ class NumberedPages:
         after = self._outcome(1)
         if _is_no_page(after):
             if self._pages == 0:
-                raise _stopping(missing, self._label(), self._name, "and there is none after it")
+                raise _stop_error(missing, self._label(), self._name, "and there is none after it")
             return True
         if stops and isinstance(after, PageFailed) and after.fault in RETRY_LATER:
-            raise _stopping(after, self._plan.label(self._token(1)), self._name)  # who knows which of the two it is
+            raise _stop_error(after, self._plan.label(self._token(1)), self._name)  # who knows which of the two it is
         return False
 
     def _is_alone_bad(self, failed: PageFailed) -> bool:
@@ -278,7 +278,7 @@ class CursorPages:
         outcome = self._fetcher.start(self._token).result()
         if isinstance(outcome, PageFailed):
             hint = "by cursor the run cannot continue without it, since only this page has the next cursor"
-            raise _stopping(outcome, label, self._name, hint)
+            raise _stop_error(outcome, label, self._name, hint)
         following = self._following(outcome)
         self._pages += 1
         self._token, self._over = following, following is None
@@ -336,7 +336,7 @@ def _is_no_page(outcome: Outcome) -> bool:
     return not outcome.items if isinstance(outcome, Page) else outcome.fault is FaultKind.MISSING
 
 
-def _stopping(failed: PageFailed, label: str, name: str, hint: str = "") -> Exception:
+def _stop_error(failed: PageFailed, label: str, name: str, hint: str = "") -> Exception:
     """Return the error for a page that stops the run: transient errors, and those of the key, as they are."""
     if failed.fault in RETRY_LATER:
         if not isinstance(failed.error, SourceError):

@@ -152,7 +152,7 @@ class Pages:
 
     def difference(self, identity: Mapping[str, Any]) -> str | None:
         ours = self._asked()
-        for key, said in (
+        for key, text in (
             ("kind", "it was taken over {}, not over {}"),
             ("service", "it was taken over the pages of {}, not of {}"),
             ("by", "its pages went by {}, these by {}"),
@@ -160,7 +160,7 @@ class Pages:
             ("size", "its pages had a size of {}, these of {}"),
         ):
             if identity.get(key) != ours[key]:
-                return said.format(repr(identity.get(key)), repr(ours[key]))
+                return text.format(repr(identity.get(key)), repr(ours[key]))
         return None
 
     def compared_options(self) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class PagesReading:
 
     def read(self, most: int) -> Batch | None:
         """Whole pages, `most` rows of them, or a single page that has more."""
-        gathered = _Gathered(self._name)
+        gathered = _PageBatch(self._name)
         until = time.monotonic() + _PATIENCE
         while gathered.count < most and time.monotonic() < until:
             piece = self._next()
@@ -285,7 +285,7 @@ class PagesReading:
         self._fetcher.close()
 
 
-class _Gathered:
+class _PageBatch:
     """Pages on their way to becoming a batch."""
 
     def __init__(self, source: str) -> None:

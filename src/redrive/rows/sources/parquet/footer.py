@@ -208,5 +208,5 @@ def open_bytes(name: str) -> Any:
 
 
 def first_line(error: BaseException | str) -> str:
-    said = str(error).strip().splitlines()
-    return said[0] if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -40,18 +40,18 @@ def rows_of(table: pa.Table, first: int) -> tuple[Received, Sequence[int], list[
     for kind, find in ((TEXTS, texts_not_utf_8), (MAPS, maps_with_repeated_keys)):
         if unfit := find(table):
             unreadable += [_unfit(table, kind, place, unfit[place], first + places[place]) for place in unfit]
-            table, places = _taken(table, places, [place for place in range(len(table)) if place not in unfit])
+            table, places = _take(table, places, [place for place in range(len(table)) if place not in unfit])
     frame = _frame_of(table)
     beyond = _out_of_range(frame, table)
     if beyond is not None:
         bad = beyond.select(pl.any_horizontal(pl.all())).to_series()
         unreadable += [_unreadable(table, beyond, place, first + places[place]) for place in bad.arg_true()]
         frame = frame.filter(~bad)
-        table, places = _taken(table, places, (~bad).arg_true().to_list())
+        table, places = _take(table, places, (~bad).arg_true().to_list())
     return _received(frame, table), places, unreadable
 
 
-def _taken(table: pa.Table, places: Sequence[int], kept: list[int]) -> tuple[pa.Table, Sequence[int]]:
+def _take(table: pa.Table, places: Sequence[int], kept: list[int]) -> tuple[pa.Table, Sequence[int]]:
     return table.take(pa.array(kept, pa.int64())), [places[place] for place in kept]
 
 

@@ -33,7 +33,7 @@ from redrive.rows.sources.parquet.footer import (
     read_footer,
 )
 from redrive.rows.sources.parquet.rows import rows_of
-from redrive.rows.sources.parquet.unfit_values import see_that_it_was_edited
+from redrive.rows.sources.parquet.unfit_values import require_edit
 from redrive.rows.sources.source import Misfit, Reading
 
 with require_extra("rows"):
@@ -115,7 +115,7 @@ class Parquet:
         if not isinstance(raw, Mapping):
             raise TypeError(f"a row of Parquet is a mapping, not a {type(raw).__name__}")
         if raw.keys() != _RAW:
-            see_that_it_was_edited(raw, context or {})
+            require_edit(raw, context or {})
             return dict(raw)
         try:
             check_same_file(raw, context)

@@ -85,7 +85,7 @@ def _kept_maps(value: Any, kind: Any) -> tuple[Any, bool]:
     return [one for one, _ in parts], any(bad for _, bad in parts)
 
 
-def see_that_it_was_edited(record: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+def require_edit(record: Mapping[str, Any], context: Mapping[str, Any]) -> None:
     """Raise ValueError where a value that did not fit is still what it was."""
     for name in context.get(TEXTS, ()):
         if _has_bytes(record.get(name)):

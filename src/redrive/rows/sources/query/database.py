@@ -48,7 +48,7 @@ _NUMBERED = 256 | 2048  # the flags of both in its protocol
 _classifier = Classifier()
 
 
-class Database(Protocol):
+class QueryDatabase(Protocol):
     """Where statements are sent."""
 
     def run(self, statement: Executable) -> Found:
@@ -88,7 +88,7 @@ def is_file(url: URL, path: Path) -> bool:
     return place_of(url) == f"duckdb:{path.resolve()}"
 
 
-def open_database(url: URL, *, is_shared: bool = False) -> Database:
+def open_database(url: URL, *, is_shared: bool = False) -> QueryDatabase:
     """Make ready to send statements; nothing is sent yet.
 
     Args:
@@ -101,7 +101,7 @@ def open_database(url: URL, *, is_shared: bool = False) -> Database:
     return _DuckdbDatabase(url, is_shared=is_shared) if backend == "duckdb" else _SqlalchemyDatabase(url)
 
 
-def steadily(work: Callable[[], T]) -> T:
+def with_retries(work: Callable[[], T]) -> T:
     """Run `work`, and retry after transient errors until the time has passed. Raise its last error as it is."""
     ends, repeat = time.monotonic() + PATIENCE, 0
     cancellation = Cancellation.current()
@@ -109,7 +109,7 @@ def steadily(work: Callable[[], T]) -> T:
         try:
             return work()
         except Exception as error:
-            if cancellation.requested or is_interrupt(error) or not heals(error) or time.monotonic() >= ends:
+            if cancellation.requested or is_interrupt(error) or not is_transient(error) or time.monotonic() >= ends:
                 raise
         repeat += 1
         cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
@@ -120,22 +120,22 @@ def kind_of(error: BaseException) -> Kind:
     return _classifier.classify(error, scope="call").kind
 
 
-def heals(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return whether the same may work later."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return kind_of(error) in _HEALS or getattr(cause, "sqlstate", None) == _TIMED_OUT
 
 
-def is_no_rows_fault(error: BaseException) -> bool:
+def is_not_of_a_row(error: BaseException) -> bool:
     """Return whether an error is of the database as a whole, so that no row can be the reason."""
-    return is_interrupt(error) or heals(error) or kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
+    return is_interrupt(error) or is_transient(error) or kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
 
 
 def first_line(error: BaseException) -> str:
     """Return the message of the database, without secrets."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    said = mask(str(cause)).strip().splitlines()
-    return said[0] if said else type(cause).__name__
+    lines = mask(str(cause)).strip().splitlines()
+    return lines[0] if lines else type(cause).__name__
 
 
 def _is_no_file(url: URL) -> bool:

@@ -101,7 +101,7 @@ class QueryOrder:
 
     def raise_incomparable(self, error: Exception, names: Sequence[str]) -> NoReturn:
         """Raise the error of a statement that compares columns with values, of columns that can be sorted."""
-        if isinstance(error, SourceError) or databases.is_no_rows_fault(error):
+        if isinstance(error, SourceError) or databases.is_not_of_a_row(error):
             raise_fault(self._name, error)
         columns = ", ".join(dict.fromkeys(names))
         raise SourceError(
@@ -115,14 +115,14 @@ def raise_fault(name: str, error: Exception) -> NoReturn:
     if (
         isinstance(error, SourceError)
         or is_interrupt(error)
-        or databases.heals(error)
+        or databases.is_transient(error)
         or databases.kind_of(error) is Kind.RESOURCE
     ):
         raise error
     raise SourceError(f"{name}: {databases.first_line(error)}") from error
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value for a message."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
@@ -134,17 +134,17 @@ def _place(record: Record, names: Sequence[str]) -> list[Any]:
 
 
 def _named(names: Sequence[str], values: Sequence[Any]) -> str:
-    return ", ".join(f"{name} {shown(value)}" for name, value in dict(zip(names, values, strict=True)).items())
+    return ", ".join(f"{name} {format_value(value)}" for name, value in dict(zip(names, values, strict=True)).items())
 
 
-def kept(values: Sequence[Any], columns: Sequence[str]) -> list[Any]:
+def to_json(values: Sequence[Any], columns: Sequence[str]) -> list[Any]:
     """Return values of a position, as JSON that gives them back."""
     plain = [_plain(value, column) for value, column in zip(values, columns, strict=True)]
     found: list[Any] = orjson.loads(encode(plain))
     return found
 
 
-def given_back(position: Any) -> Any:
+def from_json(position: Any) -> Any:
     """Return what was kept."""
     return decode(orjson.dumps(position))
 

@@ -13,9 +13,17 @@ from redrive.errors import SourceError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.query import database as databases
-from redrive.rows.sources.query.database import Database
+from redrive.rows.sources.query.database import QueryDatabase
 from redrive.rows.sources.query.keyset import Columns, Keyset
-from redrive.rows.sources.query.order import QueryOrder, QueryPage, given_back, kept, raise_fault, shown, stepped_back
+from redrive.rows.sources.query.order import (
+    QueryOrder,
+    QueryPage,
+    format_value,
+    from_json,
+    raise_fault,
+    stepped_back,
+    to_json,
+)
 from redrive.rows.sources.query.text_rows import TextRow, TextRowReader
 
 MOST_NULLS = 10_000
@@ -28,14 +36,14 @@ class QueryReading:
     total: int | None = None  # to count would run the whole query once more, on a database that others work with
 
     def __init__(
-        self, name: str, database: Database, keyset: Keyset, lag: timedelta | None, position: Any | None
+        self, name: str, database: QueryDatabase, keyset: Keyset, lag: timedelta | None, position: Any | None
     ) -> None:
         self._name = name
         self._database = database
         self._keyset = keyset
         self._lag = lag
         # Rows without a watermark come first; the key is how far they were read, None after all of them.
-        self._nulls: list[Any] | None = [] if position is None else given_back(position.get("nulls"))
+        self._nulls: list[Any] | None = [] if position is None else from_json(position.get("nulls"))
         self._ended = False
         self._done = 0
         self._start: Any = None
@@ -45,7 +53,7 @@ class QueryReading:
         self._late: Any = None if position is None else self._late_of(position)
         self._newest: Any = None
         self.columns: tuple[str, ...] | None = self._look()
-        self._rescue = TextRowReader(self.columns, databases.is_no_rows_fault)
+        self._rescue = TextRowReader(self.columns, databases.is_not_of_a_row)
 
     def read(self, most: int) -> Batch | None:
         if self._nulls is not None:
@@ -68,7 +76,7 @@ class QueryReading:
                 "the order, and can be no checkpoint: filter such rows out in the SQL"
             )
         self._note_late(page.last[0])
-        watermark, *key = kept(page.last, self._keyset.names)
+        watermark, *key = to_json(page.last, self._keyset.names)
         position = self._position(watermark, key)
         self._go_to(position)
         self._ended = page.ends
@@ -80,7 +88,7 @@ class QueryReading:
     def row_of(self, record: Record) -> Record:
         """Return the row that has the key of a record, as it is now; ValueError where it cannot be had."""
         keys = self._keyset.names[1:]
-        where = ", ".join(f"{name} {shown(record.get(name))}" for name in keys)
+        where = ", ".join(f"{name} {format_value(record.get(name))}" for name in keys)
         if any(record.get(name) is None for name in keys):
             raise ValueError(f"the letter holds no whole row of {self._name}, and no key to fetch it by")
 
@@ -99,22 +107,22 @@ class QueryReading:
     def _go_to(self, position: Any | None) -> None:
         if position is None:
             return
-        watermark = given_back(position["watermark"])
+        watermark = from_json(position["watermark"])
         if self._lag is not None and watermark is not None:
             # An error of the lag is raised now, and not at the start of the next run.
             stepped_back(watermark, self._lag, self._keyset.names[0])
         if position["key"] is None:
             self._start = watermark
         else:
-            self._behind = [watermark, *given_back(position["key"])]
+            self._behind = [watermark, *from_json(position["key"])]
 
     def _late_of(self, position: Mapping[str, Any]) -> Any:
         if self._lag is None or position["key"] is None:
             return None
         if "late" in position:
-            return given_back(position["late"])
+            return from_json(position["late"])
         # A checkpoint of an earlier version, or of a run without a lag.
-        return stepped_back(given_back(position["watermark"]), self._lag, self._keyset.names[0])
+        return stepped_back(from_json(position["watermark"]), self._lag, self._keyset.names[0])
 
     def _note_late(self, watermark: Any) -> None:
         """Note from where the next run must read, once this one has passed rows that may have been missing.
@@ -136,7 +144,7 @@ class QueryReading:
     def _position(self, watermark: Any, key: list[Any] | None) -> dict[str, Any]:
         position = {"watermark": watermark, "key": key}
         if self._lag is not None:
-            position["late"] = None if self._late is None else kept([self._late], self._keyset.names[:1])[0]
+            position["late"] = None if self._late is None else to_json([self._late], self._keyset.names[:1])[0]
         return position
 
     def _batch(self, rows: list[Record], bad: list[Unreadable], position: Any) -> Batch:
@@ -144,7 +152,7 @@ class QueryReading:
         return Batch(Received(rows), lambda place: self._place(rows[place]), position, self._name, bad, self._done)
 
     def _place(self, record: Record) -> str:
-        return ", ".join(f"{name} {shown(record[name])}" for name in dict.fromkeys(self._keyset.names))
+        return ", ".join(f"{name} {format_value(record[name])}" for name in dict.fromkeys(self._keyset.names))
 
     def _values(self, record: Record) -> list[Any]:
         return [record[name] for name in self._keyset.names]
@@ -152,13 +160,13 @@ class QueryReading:
     # ── what is asked of the database ─────────────────────────────────────────────────────────────────────────────────
 
     def _select(self, statement: Select[Any]) -> list[Record]:
-        columns, rows = databases.steadily(lambda: self._database.run(statement))
+        columns, rows = databases.with_retries(lambda: self._database.run(statement))
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _look(self) -> tuple[str, ...]:
         """Return the columns; what is wrong with the query as a whole is found out here."""
         try:
-            described = databases.steadily(lambda: self._database.describe(self._keyset.nothing()))
+            described = databases.with_retries(lambda: self._database.describe(self._keyset.nothing()))
         except Exception as error:
             raise_fault(self._name, error)
         columns = [name for name, _ in described]
@@ -179,8 +187,8 @@ class QueryReading:
         watermark = self._start if self._behind is None else self._behind[0]
         if self._keyset.is_lost(watermark):
             raise SourceError(
-                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {shown(watermark)}, after which no "
-                "row ever comes; restart with run(restart=True) or `redrive run --restart`"
+                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {format_value(watermark)}, after which "
+                "no row ever comes; restart with run(restart=True) or `redrive run --restart`"
             )
         return tuple(columns)
 
@@ -196,7 +204,7 @@ class QueryReading:
         try:
             found = self._select(self._keyset.page(self._start, self._behind, most + 1))
         except Exception as error:
-            if databases.is_no_rows_fault(error):
+            if databases.is_not_of_a_row(error):
                 raise_fault(self._name, error)
             return self._page_by_halves(most, error)
         rows = self._cut(found, most)
@@ -231,7 +239,7 @@ class QueryReading:
             try:
                 page.rows.extend(self._select(self._keyset.between(self._start, behind, places[end - 1])))
             except Exception as fault:
-                if databases.is_no_rows_fault(fault):
+                if databases.is_not_of_a_row(fault):
                     raise_fault(self._name, fault)
                 if end - first == 1:
                     page.bad.extend(self._unreadable(found[first], behind, places[first], fault))
@@ -270,7 +278,7 @@ class QueryReading:
         position = self._place_kept()
         self._nulls = last
         if last is not None:
-            position["nulls"] = kept(last, self._keyset.names[1:])
+            position["nulls"] = to_json(last, self._keyset.names[1:])
         bad += unreadable
         return self._batch(rows, bad, position) if rows or bad else None
 
@@ -280,7 +288,7 @@ class QueryReading:
         try:
             found = self._select(self._keyset.without_watermark(behind, most + 1))
         except Exception as error:
-            if databases.is_no_rows_fault(error):
+            if databases.is_not_of_a_row(error):
                 raise
         else:
             more = len(found) > most
@@ -299,7 +307,7 @@ class QueryReading:
             try:
                 rows += self._select(self._keyset.without_watermark(behind, 1))
             except Exception as error:
-                if databases.is_no_rows_fault(error):
+                if databases.is_not_of_a_row(error):
                     raise
                 bad += self._letter_of(self._rescue.row(self._first_null_behind(behind)), place, error)
             behind = [place[name] for name in keys]
@@ -315,9 +323,9 @@ class QueryReading:
     def _place_kept(self) -> dict[str, Any]:
         """Return the place in the order at which this reading began, as a position."""
         if self._behind is not None:
-            watermark, *key = kept(self._behind, self._keyset.names)
+            watermark, *key = to_json(self._behind, self._keyset.names)
             return self._position(watermark, key)
-        watermark = None if self._start is None else kept([self._start], self._keyset.names[:1])[0]
+        watermark = None if self._start is None else to_json([self._start], self._keyset.names[:1])[0]
         return self._position(watermark, None)
 
     def _without_key(self) -> list[Unreadable]:
@@ -328,7 +336,7 @@ class QueryReading:
         try:
             rows = fetch()
         except Exception as error:
-            if databases.is_no_rows_fault(error):
+            if databases.is_not_of_a_row(error):
                 raise
             # They have no order in which each could be selected by itself.
             forms = self._rescue.forms(fetch)

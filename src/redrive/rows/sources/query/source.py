@@ -13,7 +13,7 @@ from sqlalchemy import URL
 from redrive.rows.batch import Record
 from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.keyset import Keyset
-from redrive.rows.sources.query.order import given_back, kept, shown, stepped_back
+from redrive.rows.sources.query.order import format_value, from_json, stepped_back, to_json
 from redrive.rows.sources.query.reading import QueryReading
 from redrive.rows.sources.source import Secret
 
@@ -108,7 +108,7 @@ class Query:
     def difference(self, identity: Mapping[str, Any]) -> str | None:
         for what, here in self.identity().items():
             if identity.get(what) != here:
-                return f"its {what} was {shown(identity.get(what))}, and here it is {shown(here)}"
+                return f"its {what} was {format_value(identity.get(what))}, and here it is {format_value(here)}"
         return None
 
     def compared_options(self) -> Mapping[str, Any]:
@@ -139,8 +139,8 @@ class Query:
         if position.get("late") is not None:
             return {"watermark": position["late"], "key": None, "nulls": []}
         column = self._keyset.names[0]
-        back = stepped_back(given_back(position["watermark"]), self._lag, column)
-        return {"watermark": kept([back], [column])[0], "key": None, "nulls": []}
+        back = stepped_back(from_json(position["watermark"]), self._lag, column)
+        return {"watermark": to_json([back], [column])[0], "key": None, "nulls": []}
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         if not isinstance(raw, Mapping):
