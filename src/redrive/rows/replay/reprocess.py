@@ -205,7 +205,7 @@ def _letter_label(letter: Letter) -> str:
 def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:
     """Return the rows that a record holds."""
     whole_batch = letter is not None and letter.error_type == ErrorType.BATCH
-    pieces = raw if isinstance(raw, list) and (whole_batch or all(isinstance(one, Mapping) for one in raw)) else [raw]
+    pieces = raw if isinstance(raw, list) and (whole_batch or all(isinstance(item, Mapping) for item in raw)) else [raw]
     found: list[Record] = []
     context = None if letter is None else letter.context
     for piece in pieces:
@@ -252,10 +252,10 @@ def _send(
             effect = _to_sink(sink, rows_of_group, dry_run=dry_run, after=rehearsed)
             if dry_run and isinstance(contest, WriteRounds):
                 rehearsed.append(rows_of_group.take(effect.written))
-            sent.refused += [replace(one, place=origins[own[one.place]]) for one in effect.refused]
+            sent.refused += [replace(row, place=origins[own[row.place]]) for row in effect.refused]
             sent.superseded += [(origins[own[at]], _KEPT) for at in sorted(effect.ignored)]
             sent.written += [(origins[own[at]], keys[own[at]]) for at in effect.written]
-            failed += [own[one.place] for one in effect.refused]
+            failed += [own[row.place] for row in effect.refused]
         places = contest.next(sorted(failed))
     sent.superseded += [(origins[place], _OTHER_LETTER) for place in contest.left()]
     return sent
@@ -268,7 +268,7 @@ def _fitted(sink: Sink, rows: Outgoing) -> tuple[Outgoing, list[Refused]]:
     """
     given = rows
     rows, _, ambiguous = unite(sink, rows) if rows.loose else (rows, (), [])
-    refused = [replace(one, place=given.origin[one.place]) for one in ambiguous]
+    refused = [replace(row, place=given.origin[row.place]) for row in ambiguous]
     while len(rows):
         try:
             sink.check(rows.columns)

@@ -34,7 +34,7 @@ def sift(preparation: Preparation, records: Sequence[Record]) -> tuple[list[Outg
             refused += rejected
             if len(good):
                 found[frozenset(good.columns)].append(good)
-    return [_joined(pieces) for pieces in found.values()], sorted(refused, key=lambda one: one.place)
+    return [_joined(pieces) for pieces in found.values()], sorted(refused, key=lambda row: row.place)
 
 
 def _portions(preparation: Preparation, records: Sequence[Record]) -> list[list[int]]:
@@ -68,7 +68,7 @@ def _sifted(
         ]
     good = checked.good
     good.origin = [places[origin] for origin in good.origin]
-    return [(good, [replace(one, place=places[one.place]) for one in checked.rejected])]
+    return [(good, [replace(row, place=places[row.place]) for row in checked.rejected])]
 
 
 def _joined(pieces: Sequence[Outgoing]) -> Outgoing:

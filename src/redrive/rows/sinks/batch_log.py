@@ -58,7 +58,7 @@ class BatchLog:
     def complete(self, label: str, applied: WriteResult) -> None:
         """Store what became of the rows of a claimed label."""
         if applied or applied.suppressed:
-            refused = json.dumps([[one.place, str(one.error)] for one in applied])
+            refused = json.dumps([[row.place, str(row.error)] for row in applied])
             self._run("UPDATE {} SET refused = ?, suppressed = ? WHERE label = ?", refused, applied.suppressed, label)
 
     def find(self, label: str, digest: str) -> WriteResult | None:

@@ -260,10 +260,10 @@ class SqlTable(ABC):
             raise
         if not refused or not self._is_old(connection, known):
             return refused
-        places = [one.place for one in refused]
+        places = [row.place for row in refused]
         with _placed(places):
             again = self._attempt(connection, rows.take(places), rehearsing=rehearsing)
-        applied = WriteResult(replace(one, place=places[one.place]) for one in again)
+        applied = WriteResult(replace(item, place=places[item.place]) for item in again)
         applied.suppressed = refused.suppressed + again.suppressed
         applied.ignored, applied.deleted = refused.ignored + again.ignored, refused.deleted + again.deleted
         return applied
@@ -286,7 +286,7 @@ class SqlTable(ABC):
         if len(split.kept):
             with _placed(split.kept_places):
                 written = self._upsert(connection, split.kept, rehearsing=rehearsing)
-        bad |= {split.kept_places[one.place]: str(one.error) for one in written}
+        bad |= {split.kept_places[row.place]: str(row.error) for row in written}
         applied = refusals(bad)
         applied.suppressed, applied.ignored, applied.deleted = written.suppressed, written.ignored, deleted
         self.mode.keep(applied, kept)

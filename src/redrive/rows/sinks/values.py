@@ -61,9 +61,9 @@ def _beyond_json(value: Any) -> Any:
 def _exact(value: Any) -> Any:
     """Return a value with nothing in it that JSON would bend or only Python can write; it raises where there is."""
     if isinstance(value, dict):
-        return {str(name) if type(name) is int else name: _exact(one) for name, one in value.items()}
+        return {str(name) if type(name) is int else name: _exact(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_exact(one) for one in value]
+        return [_exact(item) for item in value]
     if isinstance(value, Enum):
         return _exact(value.value)
     if isinstance(value, float) and not math.isfinite(value):

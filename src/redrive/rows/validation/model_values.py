@@ -36,10 +36,10 @@ def value_getter(model: type[BaseModel]) -> Callable[[Any], tuple[Any, ...]]:
     ):
         fields, values = attrgetter("__dict__"), itemgetter(*names) if names else lambda _: ()
         if len(names) == 1:
-            return lambda one: (values(fields(one)),)
-        return lambda one: values(fields(one))
+            return lambda entry: (values(fields(entry)),)
+        return lambda item: values(fields(item))
     every = (*names, *model.model_computed_fields)
-    return lambda one: tuple(writable(getattr(one, name)) for name in every)
+    return lambda row: tuple(writable(getattr(row, name)) for name in every)
 
 
 def written_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -93,9 +93,9 @@ def writable(value: Any) -> Any:
         names = [field.name for field in dataclasses.fields(value) if field.name not in hidden]
         return {name: writable(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
-        return {name: writable(one) for name, one in value.items()}
+        return {name: writable(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [writable(one) for one in value]
+        return [writable(item) for item in value]
     return value
 
 

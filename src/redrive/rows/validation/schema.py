@@ -153,7 +153,7 @@ class SchemaValidator:
         for name, column in self._columns.items():
             if not of_frame and (column.dtype.is_nested() or column.dtype == pl.Object):
                 unfit = {misfit.place for misfit in misfits if misfit.column == name}
-                values = [None if place in unfit else one.get(name) for place, one in enumerate(rows.records)]
+                values = [None if place in unfit else item.get(name) for place, item in enumerate(rows.records)]
                 found[name] = of_values(name, values, column.dtype)
                 missing = pl.Series([value is None for value in values])
                 _misfits(found[name], missing, values, faults)

@@ -219,8 +219,8 @@ def copied(value: dict[Any, Any] | list[Any], levels: int = _DEEPEST) -> Any:
     if levels < 0:
         raise RecursionError
     if isinstance(value, dict):
-        return {name: copied(one, levels - 1) if isinstance(one, _COPIED) else one for name, one in value.items()}
-    return [copied(one, levels - 1) if isinstance(one, _COPIED) else one for one in value]
+        return {name: copied(item, levels - 1) if isinstance(item, _COPIED) else item for name, item in value.items()}
+    return [copied(part, levels - 1) if isinstance(part, _COPIED) else part for part in value]
 
 
 def blocking(option: str, function: Callable[..., Any]) -> Callable[..., Any]:

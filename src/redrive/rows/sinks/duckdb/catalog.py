@@ -63,28 +63,37 @@ def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> Duckd
     indexes = _records(connection, f"SELECT * FROM duckdb_indexes() WHERE {own}", schema, table)
     referring = f"SELECT 1 FROM duckdb_constraints() WHERE {_HERE} AND lower(referenced_table) = lower(?)"
     unique = [
-        *(one["constraint_column_names"] for one in constraints if one["constraint_type"] in _UNIQUE),
+        *(
+            constraint["constraint_column_names"]
+            for constraint in constraints
+            if constraint["constraint_type"] in _UNIQUE
+        ),
         *(_names(index["expressions"]) for index in indexes if index["is_unique"]),
     ]
-    keyed = {name for one in constraints if one["constraint_type"] in _KEYS for name in one["constraint_column_names"]}
+    keyed = {
+        name
+        for constraint in constraints
+        if constraint["constraint_type"] in _KEYS
+        for name in constraint["constraint_column_names"]
+    }
     spoken = " ".join(str(index["expressions"]) for index in indexes)
     return DuckdbSchema(
         columns=tuple(
             TableColumn(
-                one["column_name"],
-                one["data_type"],
-                required=not one["is_nullable"] and one["column_default"] is None,
-                computed=bool(one.get("is_generated")),
+                column["column_name"],
+                column["data_type"],
+                required=not column["is_nullable"] and column["column_default"] is None,
+                computed=bool(column.get("is_generated")),
             )
-            for one in columns
+            for column in columns
         ),
         unique=tuple(map(frozenset, unique)),
-        not_null=frozenset(one["column_name"].lower() for one in columns if not one["is_nullable"]),
+        not_null=frozenset(column["column_name"].lower() for column in columns if not column["is_nullable"]),
         rules=tuple(_rules(constraints, schema)),
         moved=frozenset(
-            one["column_name"].lower()
-            for one in columns
-            if one["column_name"] in keyed or one["column_name"] in spoken or is_nested(one["data_type"])
+            column["column_name"].lower()
+            for column in columns
+            if column["column_name"] in keyed or column["column_name"] in spoken or is_nested(column["data_type"])
         ),
         referred_to=bool(connection.execute(referring, [schema, table.table]).fetchall()),
         collations=_collations(connection, own, schema, table),
@@ -101,9 +110,9 @@ def _is_view(connection: duckdb.DuckDBPyConnection, schema: str, table: TableNam
 
 
 def _collations(connection: duckdb.DuckDBPyConnection, own: str, schema: str, table: TableName) -> dict[str, str]:
-    """Return the definition of the table: no other part of the catalog has it."""
+    """Return the collations of columns, from the definition of the table: no other part of the catalog has them."""
     found = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
-    text = " ".join(str(one["sql"]) for one in found)
+    text = " ".join(str(row["sql"]) for row in found)
     return {
         (name[1:-1].replace('""', '"') if name.startswith('"') else name).lower(): collation
         for name, collation in _COLLATED.findall(text)
@@ -159,15 +168,19 @@ def _names(expressions: object) -> list[str]:
 
 def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[QueryableConstraint]:
     rules = []
-    for one in constraints:
-        kind, text, columns = one["constraint_type"], one["constraint_text"], tuple(one["constraint_column_names"])
+    for constraint in constraints:
+        kind, text, columns = (
+            constraint["constraint_type"],
+            constraint["constraint_text"],
+            tuple(constraint["constraint_column_names"]),
+        )
         if kind == "CHECK":
-            rules.append(QueryableConstraint(kind, text, columns, expression=one["expression"]))
+            rules.append(QueryableConstraint(kind, text, columns, expression=constraint["expression"]))
         elif kind == "FOREIGN KEY":
-            other = TableName(one["referenced_table"], schema)
+            other = TableName(constraint["referenced_table"], schema)
             rules.append(
                 QueryableConstraint(
-                    kind, text, columns, refers_to=other.sql, found_as=tuple(one["referenced_column_names"])
+                    kind, text, columns, refers_to=other.sql, found_as=tuple(constraint["referenced_column_names"])
                 )
             )
     return rules

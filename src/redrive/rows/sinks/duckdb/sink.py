@@ -201,7 +201,7 @@ class DuckdbTable:
             bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
         deleted = len(split.deleted) - (len(bad) - len(split.bad))
         written = self._upsert(connection, shape, split.kept, keep=keep) if len(split.kept) else WriteResult()
-        bad |= {split.kept_places[one.place]: str(one.error) for one in written}
+        bad |= {split.kept_places[row.place]: str(row.error) for row in written}
         applied = refusals(bad)
         applied.ignored, applied.deleted = written.ignored, deleted
         self.mode.keep(applied, kept)

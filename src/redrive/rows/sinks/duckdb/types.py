@@ -106,13 +106,13 @@ def _variant(value: Any) -> str:
 
 def _require_json(value: Any) -> None:
     if isinstance(value, dict):
-        for name, one in value.items():
-            _require_json(one)
+        for name, part in value.items():
+            _require_json(part)
             if not isinstance(name, str):
                 raise TypeError(f"VARIANT takes {_OF_JSON}, not the key {name!r}")
     elif isinstance(value, list | tuple):
-        for one in value:
-            _require_json(one)
+        for item in value:
+            _require_json(item)
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError(f"{value} would be a float")
     elif not (value is None or isinstance(value, str | int | float)) or isinstance(value, Enum):
@@ -167,9 +167,9 @@ def fitted(value: Any, kind: Any) -> Any:
         return {name: fitted(value.get(name), field) for name, field in fields.items()}
     if isinstance(value, Mapping) and kind.id == "map":
         key, item = (own for _, own in kind.children)
-        return {_key(name, key): fitted(one, item) for name, one in value.items()}
+        return {_key(name, key): fitted(part, item) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and kind.id in ("list", "array"):
-        return [fitted(one, kind.children[0][1]) for one in value]
+        return [fitted(entry, kind.children[0][1]) for entry in value]
     if kind.id == "union" and value is not None:
         return _member(value, kind)
     if change := _change(value, kind):
@@ -227,8 +227,8 @@ def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
 
 def has_members(kind: Any, sorts: Collection[str] = ("union", "variant")) -> bool:
     """Return whether a type has a union or a variant in it."""
-    inner = (one for _, one in kind.children if not isinstance(one, int)) if kind.id in _CONTAINERS else ()
-    return kind.id in sorts or any(has_members(one, sorts) for one in inner)
+    inner = (item for _, item in kind.children if not isinstance(item, int)) if kind.id in _CONTAINERS else ()
+    return kind.id in sorts or any(has_members(entry, sorts) for entry in inner)
 
 
 def _is_exact(kind: Any) -> bool:

@@ -125,11 +125,13 @@ class DatasetFiles:
             if getattr(error, "errno", None) is not None:
                 raise
             raise SinkMismatch(f"{self._path / name} is no Parquet file, or not a whole one: {error}") from error
-        missing = [one for one in self._key if one not in schema.names]
+        missing = [column for column in self._key if column not in schema.names]
         if missing:
             raise SinkMismatch(f"{self._path / name} has no {', '.join(missing)}, which its rows should be known by")
-        ranges = {one: _range(metadata, one, schema.field(one).type) for one in self._key}
-        return DatasetFile(name, stamp, schema, {one: found for one, found in ranges.items() if found is not None})
+        ranges = {column: _range(metadata, column, schema.field(column).type) for column in self._key}
+        return DatasetFile(
+            name, stamp, schema, {column: found for column, found in ranges.items() if found is not None}
+        )
 
     def _schema_of(self, parts: dict[str, DatasetFile]) -> pa.Schema | None:
         found: dict[str, Any] = {}
@@ -201,11 +203,11 @@ def _range(metadata: Any, column: str, kind: pa.DataType) -> Range | None:
     return (min(smallest), max(largest)) if smallest else None
 
 
-def _overlap(one: Range | None, other: Range | None) -> bool:
+def _overlap(first: Range | None, other: Range | None) -> bool:
     """Return whether two ranges touch; what is not known may be anything."""
-    if one is None or other is None:
+    if first is None or other is None:
         return True
     try:
-        return bool(one[0] <= other[1] and other[0] <= one[1])
+        return bool(first[0] <= other[1] and other[0] <= first[1])
     except TypeError:
         return True

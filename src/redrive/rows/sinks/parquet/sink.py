@@ -47,7 +47,7 @@ def parquet_dataset(
     compression  zstd, snappy, gzip, lz4, brotli or none
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
-    if not keys or not all(isinstance(one, str) and one for one in keys) or len(set(keys)) < len(keys):
+    if not keys or not all(isinstance(item, str) and item for item in keys) or len(set(keys)) < len(keys):
         raise ValueError("parquet_dataset needs the columns that identify a row: key='id', or key=['shop', 'id']")
     if compression != "none" and not (isinstance(compression, str) and _is_codec(compression)):
         raise ValueError(f"compression is zstd, snappy, gzip, lz4, brotli or none, not {compression!r}")

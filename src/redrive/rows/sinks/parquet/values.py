@@ -163,11 +163,11 @@ def kinds_of(values: Sequence[Any]) -> Counter[str]:
     """Return what the values are that are not None, and how many of each."""
     found = Counter(map(type, values))
     found.pop(type(None), None)
-    if any(issubclass(one, dt.datetime | dt.time) for one in found):
+    if any(issubclass(entry, dt.datetime | dt.time) for entry in found):
         return Counter(kind_of(value) for value in values if value is not None)
     kinds: Counter[str] = Counter()
-    for one, count in found.items():
-        kinds[kind_of(next(value for value in values if type(value) is one))] += count
+    for item, count in found.items():
+        kinds[kind_of(next(value for value in values if type(value) is item))] += count
     return kinds
 
 
@@ -192,7 +192,7 @@ def _is_deeper(value: Any, depth: int) -> bool:
     if not isinstance(value, list | tuple | dict):
         return False
     return not depth or any(
-        _is_deeper(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value)
+        _is_deeper(item, depth - 1) for item in (value.values() if isinstance(value, dict) else value)
     )
 
 
@@ -200,9 +200,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     with suppress(TypeError, ValueError):
         if is_foreign(type(value)):
             return native(value)
@@ -224,7 +224,7 @@ def type_of_most(values: Sequence[Any], kinds: Counter[str]) -> pa.DataType:
     kind = type_of(alike)
     if kind is not None:
         return kind
-    found = Counter(one for one in (type_of([value]) for value in alike) if one is not None)
+    found = Counter(item for item in (type_of([value]) for value in alike) if item is not None)
     return found.most_common(1)[0][0] if found else pa.null()
 
 
@@ -241,7 +241,7 @@ def type_of(values: Sequence[Any]) -> pa.DataType | None:
     kind = kinds.pop()
     present = [value for value in values if value is not None]
     if kind == "list":
-        item = type_of([one for value in present for one in value])
+        item = type_of([part for value in present for part in value])
         return None if item is None else pa.list_(item)
     if kind == "object":
         return _type_of_objects(present)
@@ -261,33 +261,33 @@ def _type_of_objects(values: Sequence[dict[Any, Any]]) -> pa.DataType | None:
 
 def _decimal(values: Iterable[Any]) -> pa.DataType:
     exponents = [value.as_tuple().exponent for value in values if isinstance(value, Decimal)]
-    places = max((-one for one in exponents if isinstance(one, int)), default=0)
+    places = max((-exponent for exponent in exponents if isinstance(exponent, int)), default=0)
     return pa.decimal128(_DIGITS, min(_DIGITS, max(_PLACES, places)))
 
 
 def misfits(values: Sequence[Any], kinds: Counter[str], kind: pa.DataType) -> dict[int, str]:
     """Return the places of values that are of another type, and what is wrong with each."""
-    if all(one not in _NESTED and _fits(one, kind) for one in kinds) and not _is_coarse(kind):
+    if all(item not in _NESTED and _fits(item, kind) for item in kinds) and not _is_coarse(kind):
         return {}
     faults = ((place, _fault(value, kind)) for place, value in enumerate(values))
     return {place: fault for place, fault in faults if fault is not None}
 
 
-def _fits(one: str, kind: pa.DataType) -> bool:
-    return one in _FITS and bool(_FITS[one](kind))
+def _fits(value_kind: str, kind: pa.DataType) -> bool:
+    return value_kind in _FITS and bool(_FITS[value_kind](kind))
 
 
 def _fault(value: Any, kind: pa.DataType) -> str | None:
     if value is None:
         return None
-    one = kind_of(value)
-    if one not in _FITS:
-        return f"{one} is nothing that Parquet holds"
-    if not _fits(one, kind):
-        return f"{one} where the column holds {kind}"
-    if one == "list":
+    value_kind = kind_of(value)
+    if value_kind not in _FITS:
+        return f"{value_kind} is nothing that Parquet holds"
+    if not _fits(value_kind, kind):
+        return f"{value_kind} where the column holds {kind}"
+    if value_kind == "list":
         return next((fault for item in value if (fault := _fault(item, kind.value_type))), None)
-    if one == "object":
+    if value_kind == "object":
         return _fault_of_object(value, kind)
     if _is_coarse(kind) and _microseconds(value) % _STEPS[kind.unit]:
         return f"{value} is finer than {kind}"

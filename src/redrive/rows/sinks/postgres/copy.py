@@ -80,7 +80,7 @@ class CopyText:
         self._tuples: Sequence[tuple[Any, ...]] = ()
         self._stored = dict(zip(rows.columns, types, strict=True))
         self._capacities = {
-            name: ColumnCapacity.of(one.type) if one.is_plain else None for name, one in self._stored.items()
+            name: ColumnCapacity.of(item.type) if item.is_plain else None for name, item in self._stored.items()
         }
         if rows.as_frame is not None:
             self._frame = self._textual(rows.as_frame, base_types, of_text=rows.of_text)
@@ -218,12 +218,12 @@ def _is_own(kind: pl.DataType, base: str) -> bool:
         return base == "date" or base in _MOMENTS
     if kind.is_float():
         return base in (*_INTEGERS, *_NUMBERS)
-    for one, own in (
+    for item, own in (
         (pl.Time, base == "time"),
         (pl.Binary, False),
         (pl.Decimal, base == "numeric"),
     ):
-        if kind == one:
+        if kind == item:
             return own
     return kind != pl.Duration and not kind.is_nested()
 
@@ -293,7 +293,7 @@ def _format_values(name: str, values: Sequence[Any], base: str) -> pl.Series | N
         if kind is datetime and base == "timestamptz" and (moments := _moments(name, values)) is not None:
             return moments
         if kind in _IN_WORDS or (kind is float and base not in _NUMBERS):
-            return pl.Series(name, [None if one is None else str(one) for one in values], dtype=pl.String)
+            return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)
         if kind in _AS_THEY_ARE:
             return pl.Series(name, values, dtype=_AS_THEY_ARE[kind])
     except (TypeError, OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError):
@@ -303,9 +303,9 @@ def _format_values(name: str, values: Sequence[Any], base: str) -> pl.Series | N
 
 def _moments(name: str, values: Sequence[datetime | None]) -> pl.Series | None:
     """Moments with a zone as polars writes them, five times as fast as Python; None if some are not to be had so."""
-    if any(one is not None and one.tzinfo is None for one in values):
+    if any(value is not None and value.tzinfo is None for value in values):
         return None
-    seconds = pl.Series(name, [None if one is None else one.timestamp() for one in values], dtype=pl.Float64)
+    seconds = pl.Series(name, [None if item is None else item.timestamp() for item in values], dtype=pl.Float64)
     if (seconds.abs() > _EXACT_SECONDS).any():
         return None
     return (seconds * 1_000_000).round().cast(pl.Int64).cast(pl.Datetime("us", "UTC"))

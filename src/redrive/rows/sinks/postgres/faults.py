@@ -165,7 +165,7 @@ class UniqueFaults:
             return orphaned  # whoever would lose against one of them is asked for when they are out of the way
         self._cursor.execute(_INDEXES, (self._shape.oid,))
         indexes = [UniqueIndex(name, tuple(names)) for name, names in self._cursor.fetchall()]
-        indexes = [one for one in indexes if {*one.columns} != {*self._key} and {*one.columns} <= {*columns}]
+        indexes = [index for index in indexes if {*index.columns} != {*self._key} and {*index.columns} <= {*columns}]
         taken = [claim for index in indexes for claim in self._read_claims(index)]
         contested = [claim for index in indexes for claim in self._contested(index)]
         return {

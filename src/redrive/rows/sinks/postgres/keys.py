@@ -109,7 +109,9 @@ def _stage(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyT
     """Copy keys into a temporary table, as texts; return the name of its column of places."""
     own = [types[name] for name in rows.columns]
     text = CopyText(
-        rows, [one.base for one in own], [StoredType(one.name.rstrip("[]"), one.base == "array").as_key for one in own]
+        rows,
+        [part.base for part in own],
+        [StoredType(item.name.rstrip("[]"), item.base == "array").as_key for item in own],
     )
     text.bad.update(text.with_nul())
     number = "redrive_row"

@@ -159,7 +159,7 @@ class PostgresTable(SqlTable):
 
             return self._database.write(work)
 
-        return {name: one.kind for name, one in types.items()}, ask_server
+        return {name: type_.kind for name, type_ in types.items()}, ask_server
 
     def _key_types(self, shape: TableSchema) -> dict[str, KeyType]:
         assert isinstance(shape, PostgresSchema)

@@ -141,8 +141,8 @@ def _bounds(value: Any) -> Iterator[Any]:
     elif hasattr(value, "lower"):
         yield from (value.lower, value.upper)
     elif hasattr(value, "__iter__"):  # a multirange of the driver
-        for one in value:
-            yield from _bounds(one)
+        for part in value:
+            yield from _bounds(part)
 
 
 def _fields(value: str) -> list[str | None] | None:

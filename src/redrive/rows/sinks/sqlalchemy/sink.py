@@ -121,7 +121,7 @@ class GenericTable(SqlTable):
             if index["unique"] and _is_whole(index)
         ]
         found = tuple({frozenset(index) for index in unique if index})
-        made = tuple(_column(one, connection.dialect.name) for one in columns)
+        made = tuple(_column(item, connection.dialect.name) for item in columns)
         return TableSchema(made, found, kind="table" if found or not _is_view(look, *name) else "view")
 
     def _other_tables(self, connection: Connection) -> list[str]:

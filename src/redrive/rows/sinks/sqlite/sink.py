@@ -237,7 +237,7 @@ def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Ref
         except TransactionGone as gone:
             broke[places[gone.place]] = gone.reason
         else:
-            bad = RowFaults({**broke, **{places[one.place]: str(one.error) for one in refused}})
+            bad = RowFaults({**broke, **{places[row.place]: str(row.error) for row in refused}})
             applied = refusals(bad)
             if isinstance(refused, WriteResult):
                 applied.suppressed, applied.ignored = refused.suppressed, refused.ignored

@@ -67,9 +67,9 @@ def query_keys(
             connection.executemany(insert, sent)
         except _UNSENDABLE:
             connection.execute("DELETE FROM keys")
-            for one in sent:
+            for item in sent:
                 try:
-                    connection.execute(insert, one)
+                    connection.execute(insert, item)
                 except _UNSENDABLE:
                     continue  # the table will not take it either
         found = {place: key for place, *key in connection.execute("SELECT * FROM keys")}

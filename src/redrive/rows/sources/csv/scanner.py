@@ -216,7 +216,9 @@ class _Marks:
         head = self._measured(np.array([at])[: last - first], side.run.ends[first:last][:1], side.delimiters)
         if not len(head.starts):
             return head
-        return _Run(*(np.concatenate((one, rest[first + 1 : last])) for one, rest in zip(head, side.run, strict=True)))
+        return _Run(
+            *(np.concatenate((item, rest[first + 1 : last])) for item, rest in zip(head, side.run, strict=True))
+        )
 
     def _side(self, parity: int) -> _Side:
         if parity not in self._sides:

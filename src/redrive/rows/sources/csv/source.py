@@ -94,7 +94,7 @@ class CsvSource:
     def difference(self, identity: Mapping[str, Any]) -> str | None:
         units = {key: value for key, value in identity.items() if key != "files"}
         if units != self._units():
-            was, now = (" in ".join(map(str, one.values())) for one in (units, self._units()))
+            was, now = (" in ".join(map(str, item.values())) for item in (units, self._units()))
             return f"it was taken over {was}, not over {now}"
         return self._files.difference(identity["files"])
 

@@ -286,7 +286,7 @@ def add_partition(found: Record | list[Record], context: Mapping[str, Any] | Non
     partition = partition_in(context)
     if not partition:
         return found
-    return [{**partition, **one} for one in found] if isinstance(found, list) else {**partition, **found}
+    return [{**partition, **item} for item in found] if isinstance(found, list) else {**partition, **found}
 
 
 def partition_in(context: Mapping[str, Any] | None) -> Mapping[str, str | None]:
@@ -317,8 +317,8 @@ class _Partitioned:
         if batch is not None:
             partition = self._partitions[batch.source]
             batch.rows = _with_columns(batch.rows, partition)
-            for one in batch.unreadable:
-                one.context = {**(one.context or {}), _CONTEXT: partition}
+            for row in batch.unreadable:
+                row.context = {**(row.context or {}), _CONTEXT: partition}
         return batch
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ def parsed(
         except orjson.JSONDecodeError:
             pass
         else:
-            are_objects = all(type(one) is dict for one in found)
+            are_objects = all(type(item) is dict for item in found)
             if are_objects and (not has_long_number(b"".join(lines)) or all(map(is_exact, lines, found))):
                 return found, range(first, first + len(found)), []
     return _parsed_one_by_one(lines, first, encoding, most)

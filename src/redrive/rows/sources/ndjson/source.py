@@ -290,7 +290,7 @@ class _Lines:
         self._tail = lines.pop() if lines and is_part else b""
         self._size += sum(map(len, lines))
         if lines and max(map(len, lines)) > self.most:
-            lines = [self._beginning(one, len(one)) if len(one) > self.most else one for one in lines]
+            lines = [self._beginning(line, len(line)) if len(line) > self.most else line for line in lines]
         self._ready += lines
 
     def _pass_over(self) -> None:
@@ -320,7 +320,7 @@ class _Lines:
         return LineStart.of(line, size, self.most)
 
     def _bytes_of(self, lines: Sequence[bytes]) -> int:
-        left_out = (one.size - len(one) for one in lines if isinstance(one, LineStart)) if self._has_long else ()
+        left_out = (line.size - len(line) for line in lines if isinstance(line, LineStart)) if self._has_long else ()
         return sum(map(len, lines)) + sum(left_out)
 
 

@@ -117,18 +117,18 @@ def read_footer(name: str, columns: tuple[str, ...] | None, *, besides: Containe
         raise SourceError(
             f"{name} has a damaged footer: {rows:,} rows, and {sum(of_groups):,} in row groups. {_REPLACE}"
         )
-    for one in names:
-        if names.count(one) > 1:
-            raise SourceError(f"{name} has the column {one} twice")
+    for column in names:
+        if names.count(column) > 1:
+            raise SourceError(f"{name} has the column {column} twice")
     renamed = unique_names(names) if "" in names else None  # as the columns of a CSV file are
     names = renamed or names
     if columns is not None:
-        columns = tuple(one for one in columns if one in names or one not in besides)
+        columns = tuple(column for column in columns if column in names or column not in besides)
         if not columns:
             raise SourceError(f"columns must name one that is in {name} itself, such as {names[0]}")
-    for one in columns or ():
-        if one not in names:
-            raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
+    for column in columns or ():
+        if column not in names:
+            raise SourceError(f"{name} has no column {column}; its columns are {', '.join(names)}")
     return ParquetFooter(name, columns or tuple(names), rows, columns is None, renamed, version=version)
 
 
@@ -155,8 +155,8 @@ def identity_without(name: str, metadata: Any, damaged: Sequence[int]) -> dict[s
 
 def _bytes_of_group(metadata: Any, group: int) -> tuple[int, int]:
     columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
-    starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
-    ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
+    starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+    ends = [start + item.total_compressed_size for start, item in zip(starts, columns, strict=True)]
     return min(starts, default=0), max(ends, default=0)
 
 

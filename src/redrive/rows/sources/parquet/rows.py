@@ -97,7 +97,7 @@ def _is_beyond_polars(kind: Any) -> bool:
     inner = [kind.field(place).type for place in range(kind.num_fields)]
     # Arrow makes UUIDs of those within lists and objects; polars would make bytes of them.
     return bool(pa.types.is_decimal256(kind)) or any(
-        isinstance(one, pa.UuidType) or _is_beyond_polars(one) for one in inner
+        isinstance(item, pa.UuidType) or _is_beyond_polars(item) for item in inner
     )
 
 

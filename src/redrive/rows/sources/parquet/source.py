@@ -101,7 +101,9 @@ class Parquet:
         footers = [footer_or_unfit(name, look, names) for name in names]
         if self._columns is not None:
             wanted = self._columns
-            partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
+            partitions = {
+                name: {k: v for k, v in partition.items() if k in wanted} for name, partition in partitions.items()
+            }
         good = {footer.name: footer.columns for footer in footers if not footer.odd}
         fit = FileFitCheck(misfit, names, partitions, good.get)
         reading = at_same_file(ParquetReading(footers, position, fit), position, identity["files"])
@@ -309,7 +311,7 @@ class _OpenFile:
         metadata = self._file.metadata
         check_row_group(self._name, metadata, group)
         if self._damaged is None:
-            self._damaged = [one for one in range(metadata.num_row_groups) if self._is_damaged(one)]
+            self._damaged = [item for item in range(metadata.num_row_groups) if self._is_damaged(item)]
             self._version.check()
         damaged = sorted({group, *self._damaged})
         identity = identity_without(self._name, metadata, damaged)

@@ -80,9 +80,9 @@ def _kept_maps(value: Any, kind: Any) -> tuple[Any, bool]:
         return kept, repeats or any(bad for *_, bad in items)
     if types.is_struct(kind):
         fields = {field.name: _kept_maps(value[field.name], field.type) for field in kind}
-        return {name: one for name, (one, _) in fields.items()}, any(bad for _, bad in fields.values())
-    parts = [_kept_maps(one, kind.value_type) for one in value]
-    return [one for one, _ in parts], any(bad for _, bad in parts)
+        return {name: element for name, (element, _) in fields.items()}, any(bad for _, bad in fields.values())
+    parts = [_kept_maps(part, kind.value_type) for part in value]
+    return [entry for entry, _ in parts], any(bad for _, bad in parts)
 
 
 def require_edit(record: Mapping[str, Any], context: Mapping[str, Any]) -> None:
@@ -142,13 +142,13 @@ def _kept(value: Any, kind: Any) -> tuple[Any, bool]:
             return value, True
     if types.is_struct(kind):
         fields = {field.name: _kept(value[field.name], field.type) for field in kind}
-        return {name: one for name, (one, _) in fields.items()}, any(bad for _, bad in fields.values())
+        return {name: entry for name, (entry, _) in fields.items()}, any(bad for _, bad in fields.values())
     if types.is_map(kind):
         pairs = [(_kept(key, kind.key_type), _kept(item, kind.item_type)) for key, item in value]
         return [[key, item] for (key, _), (item, _) in pairs], any(key[1] or item[1] for key, item in pairs)
     if types.is_nested(kind):
-        items = [_kept(one, kind.value_type) for one in value]
-        return [one for one, _ in items], any(bad for _, bad in items)
+        items = [_kept(part, kind.value_type) for part in value]
+        return [element for element, _ in items], any(bad for _, bad in items)
     return value, False
 
 
@@ -164,7 +164,7 @@ def _has_pairs(value: Any) -> bool:
         return any(map(_has_pairs, value.values()))
     if not isinstance(value, list):
         return False
-    keys = [repr(one[0]) for one in value if isinstance(one, list | tuple) and len(one) == 2]
+    keys = [repr(part[0]) for part in value if isinstance(part, list | tuple) and len(part) == 2]
     return (len(keys) == len(value) and len(set(keys)) < len(keys)) or any(map(_has_pairs, value))
 
 

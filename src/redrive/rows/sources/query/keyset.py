@@ -164,7 +164,7 @@ class Keyset:
         )
         self._order: list[ColumnElement[Any]] = [self._rows.c[name] for name in names]
         self._placeless: ColumnElement[bool] = self._order[0].is_(None)
-        self._keyless: ColumnElement[bool] = or_(*(one.is_(None) for one in self._order[1:]))
+        self._keyless: ColumnElement[bool] = or_(*(item.is_(None) for item in self._order[1:]))
 
         self._kind: Any = None
         self._casts: list[TypeEngine[Any] | None] = [None] * len(names)
@@ -180,8 +180,8 @@ class Keyset:
         others = without_place(self._backend, found._kind, watermark[1])
         if others is not None:
             found._placeless = or_(self._placeless, others)
-        unread = (unreadable(self._backend, kinds[name], one) for name, one in keys if name != watermark[0])
-        found._keyless = or_(self._keyless, *(one for one in unread if one is not None))
+        unread = (unreadable(self._backend, kinds[name], key) for name, key in keys if name != watermark[0])
+        found._keyless = or_(self._keyless, *(item for item in unread if item is not None))
         return found
 
     def is_lost(self, watermark: Any) -> bool:
@@ -207,7 +207,7 @@ class Keyset:
     def at_key(self, key: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
         """Return the rows of one key."""
         bound = [self._bound(f"redrive_key_{number}", value) for number, value in enumerate(key)]
-        wanted = (one == value for one, value in zip(self._order[1:], bound, strict=True))
+        wanted = (item == value for item, value in zip(self._order[1:], bound, strict=True))
         return self._all(columns).where(*wanted).limit(self._limit(limit))
 
     def page(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
@@ -278,8 +278,8 @@ class Keyset:
         """Return what is true of rows after a place, which is of the watermark and the key, or of the key alone."""
         columns = [*zip(self._order, self._casts, strict=True)][-len(place) :]
         terms = [
-            (one, self._bound(f"redrive_{name}_{number}", value, as_type))
-            for number, ((one, as_type), value) in enumerate(zip(columns, place, strict=True))
+            (item, self._bound(f"redrive_{name}_{number}", value, as_type))
+            for number, ((item, as_type), value) in enumerate(zip(columns, place, strict=True))
         ]
         order, bound = zip(*terms, strict=True)
         if self._backend in _COMPARE_ROWS:

@@ -55,7 +55,7 @@ def query(
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not isinstance(sql, str) or not sql.strip(" \t\r\n;"):
         raise ValueError("query needs an SQL query, such as SELECT * FROM orders")
-    if not keys or not all(isinstance(one, str) and one for one in (watermark, *keys)):
+    if not keys or not all(isinstance(item, str) and item for item in (watermark, *keys)):
         raise ValueError("query needs the names of its watermark and key columns: watermark='updated_at', key='id'")
     span = lag if lag is None or isinstance(lag, timedelta) else timedelta(seconds=lag)
     if span is not None and span < timedelta():

@@ -111,7 +111,7 @@ def _narrowed(stream: Any) -> Any:
 def _is_within(kind: Any, is_meant: Callable[[Any], bool]) -> bool:
     """Return whether a type, or one that it is made of, is one that is meant."""
     inner = [kind.field(place).type for place in range(kind.num_fields)]
-    return is_meant(kind) or any(_is_within(one, is_meant) for one in inner)
+    return is_meant(kind) or any(_is_within(item, is_meant) for item in inner)
 
 
 class FrameRecords:
