@@ -137,5 +137,5 @@ def _hidden(value: Any, database: Database) -> Any:
 
 
 def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(encode(options))
-    return found
+    plain: dict[str, Any] = orjson.loads(encode(options))
+    return plain

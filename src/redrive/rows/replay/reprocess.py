@@ -65,13 +65,13 @@ def _write(
     fates = [_RecordOutcome() for _ in records]
     owners: list[int] = []  # whose each row is: the letter of a page or a batch holds many
     for place, raw in enumerate(records):
-        found = _read(source, raw, letters[place] if letters else None)
-        if not isinstance(found, list):
-            fates[place].error = found
+        read_rows = _read(source, raw, letters[place] if letters else None)
+        if not isinstance(read_rows, list):
+            fates[place].error = read_rows
             continue
-        fates[place].rows = found
-        rows += found
-        owners += [place] * len(found)
+        fates[place].rows = read_rows
+        rows += read_rows
+        owners += [place] * len(read_rows)
     runs = [letters[owner].run_id for owner in owners] if letters else []
     sent = _send(sink, preparation, rows, runs, dry_run=dry_run) if rows else _SentRows()
     for refused in sent.refused:
@@ -134,8 +134,8 @@ class _SentRows:
 def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exception:
     """Return the rows that a record holds, or why it cannot be read."""
     try:
-        found = _rows_of(source, raw, letter)
-        if not found:
+        records = _rows_of(source, raw, letter)
+        if not records:
             raise ValueError("there is no row in it")
     except SourceError as error:  # this record cannot be read again; the next one may
         return error
@@ -143,7 +143,7 @@ def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exc
         if is_interrupt(error) or _classifier.classify(error, scope="row").kind is not Kind.ROW:
             raise
         return error
-    return found
+    return records
 
 
 def _append(
@@ -161,15 +161,15 @@ def _append(
     rows_of: list[Sequence[Record]] = []
     for place, raw in enumerate(records):
         letter = letters[place] if letters else None
-        found = _read(source, raw, letter)
-        if not isinstance(found, list):
-            outcomes.append(found)
+        read_rows = _read(source, raw, letter)
+        if not isinstance(read_rows, list):
+            outcomes.append(read_rows)
             rows_of.append(())
         else:
-            rows[:] = found
+            rows[:] = read_rows
             label = f"replay-{uuid4()}" if letter is None else _letter_label(letter)
-            outcomes.append(_append_rows(sink, preparation, found, None if dry_run else label))
-            rows_of.append(() if outcomes[-1] is None else found)
+            outcomes.append(_append_rows(sink, preparation, read_rows, None if dry_run else label))
+            rows_of.append(() if outcomes[-1] is None else read_rows)
     return Outcomes(outcomes, [frozenset[str]()] * len(outcomes), one_per_run=False, rows=rows_of)
 
 
@@ -206,13 +206,13 @@ def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:
     """Return the rows that a record holds."""
     whole_batch = letter is not None and letter.error_type == ErrorType.BATCH
     pieces = raw if isinstance(raw, list) and (whole_batch or all(isinstance(item, Mapping) for item in raw)) else [raw]
-    found: list[Record] = []
+    records: list[Record] = []
     context = None if letter is None else letter.context
     for piece in pieces:
         # Without a context, a source of a user's own need not know the parameter.
         again = source.again(piece) if context is None else source.again(piece, context)
-        found += again if isinstance(again, list) else [again]
-    return found
+        records += again if isinstance(again, list) else [again]
+    return records
 
 
 def _send(
@@ -223,9 +223,9 @@ def _send(
     Args:
         runs: the run that rejected each row; empty where that is not known.
     """
-    found, refused = sift(preparation, rows)
+    by_columns, refused = sift(preparation, rows)
     sent, groups = _SentRows(refused), list[Outgoing]()
-    for group in found:
+    for group in by_columns:
         good, unfit = _fitted(sink, group)
         sent.refused += unfit
         if len(good):

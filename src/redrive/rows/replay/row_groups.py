@@ -27,14 +27,14 @@ def sift(preparation: Preparation, records: Sequence[Record]) -> tuple[list[Outg
 
     Places and origins are those of the records.
     """
-    found: dict[frozenset[str], list[Outgoing]] = defaultdict(list)
+    by_columns: dict[frozenset[str], list[Outgoing]] = defaultdict(list)
     refused: list[Refused] = []
     for places in _portions(preparation, records):
         for good, rejected in _sifted(preparation, records, places):
             refused += rejected
             if len(good):
-                found[frozenset(good.columns)].append(good)
-    return [_joined(pieces) for pieces in found.values()], sorted(refused, key=lambda row: row.place)
+                by_columns[frozenset(good.columns)].append(good)
+    return [_joined(pieces) for pieces in by_columns.values()], sorted(refused, key=lambda row: row.place)
 
 
 def _portions(preparation: Preparation, records: Sequence[Record]) -> list[list[int]]:

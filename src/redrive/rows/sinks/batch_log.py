@@ -67,10 +67,10 @@ class BatchLog:
         Raises:
             SinkMismatch: other rows of the source were written under this label.
         """
-        found = self._run("SELECT digest, refused, suppressed FROM {} WHERE label = ?", label)
-        if not found:
+        rows = self._run("SELECT digest, refused, suppressed FROM {} WHERE label = ?", label)
+        if not rows:
             return None
-        digest_before, refused, suppressed = found[0]
+        digest_before, refused, suppressed = rows[0]
         if digest_before != digest:
             raise SinkMismatch(
                 "a batch of this run was appended before the run was interrupted, and it would now have other rows: "

@@ -245,10 +245,10 @@ def _form(value: Any, *, takes_numbers: bool) -> str | None:
     """Return what values must have in common to sort as texts; None if a value never does."""
     if isinstance(value, int | float):
         return _NUMBER if takes_numbers else None
-    found = _ISO.fullmatch(str(value)) if isinstance(value, str | date) else None
-    if found is None:
+    match = _ISO.fullmatch(str(value)) if isinstance(value, str | date) else None
+    if match is None:
         return None
-    day, separator, clock, fraction, zone = (part or "" for part in found.groups())
+    day, separator, clock, fraction, zone = (part or "" for part in match.groups())
     # A fraction sorts after none, and before an offset, but not before a letter.
     digits = len(fraction) if zone[-1:].isalpha() else 0
     zone = re.sub(r"^( ?[+-]\d{2}):?00$", r"\1", zone)  # databases write +00 for +00:00

@@ -195,7 +195,7 @@ def marked(values: Iterable[Any], marks: Collection[Any]) -> list[bool | None]:
     """Return of each value whether it is one of the marks; None if it can be compared with none of them."""
     plain = [_plain(mark) for mark in marks]
     known: dict[tuple[type, Any], bool | None] = {}
-    found = []
+    flags = []
     for value in values:
         try:
             answer = known[type(value), value]
@@ -203,8 +203,8 @@ def marked(values: Iterable[Any], marks: Collection[Any]) -> list[bool | None]:
             answer = known[type(value), value] = _is_any(_plain(value), plain)
         except TypeError:  # it has no hash
             answer = _is_any(value, plain)
-        found.append(answer)
-    return found
+        flags.append(answer)
+    return flags
 
 
 def _is_any(value: Any, marks: Iterable[Any]) -> bool | None:

@@ -128,20 +128,20 @@ def isolate(count: int, probe: Probe[E]) -> list[tuple[int, E]]:
     is applied once, in order. For k rejected rows that takes about k·log₂(count/k) + 2k probes. If rows fail only
     together, none of them is rejected.
     """
-    found: list[tuple[int, E]] = []
+    failures: list[tuple[int, E]] = []
     start, error = _first(0, count, None, probe) if count else (0, None)
     apart = start  # how far the next rejected row is expected, by the distances so far
     while True:
         if error is not None:
-            before = found[-1][0] + 1 if found else 0
+            before = failures[-1][0] + 1 if failures else 0
             apart = (apart + start - before) // 2
-            found.append((start - 1, error))
+            failures.append((start - 1, error))
         reach = max(apart, 1)
         while start < count and (error := probe(start, min(start + reach, count))) is None:
             start = min(start + reach, count)
             reach *= 2
         if start == count:
-            return found
+            return failures
         start, error = _first(start, min(start + reach, count), error, probe)
 
 

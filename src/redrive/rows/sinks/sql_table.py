@@ -231,9 +231,9 @@ class SqlTable(ABC):
             log.remove_old(label)
             self._removed_old = True
         if not log.claim(label, digest):
-            found = log.find(label, digest)
-            assert found is not None
-            return found
+            outcome = log.find(label, digest)
+            assert outcome is not None
+            return outcome
         applied = self._write(connection, rows, rehearsing=False)
         log.complete(label, applied)
         return applied
@@ -318,8 +318,8 @@ class SqlTable(ABC):
         def replaced(places: Sequence[int]) -> Mapping[int, Any]:
             if shape is None or not places:
                 return {}
-            found = self._stored_values(connection, shape, rows.take(places).onto(self.key), self.mode.newer or "")
-            return {places[at]: value for at, value in found.items()}
+            values = self._stored_values(connection, shape, rows.take(places).onto(self.key), self.mode.newer or "")
+            return {places[at]: value for at, value in values.items()}
 
         return self._order.faults(rows.values(name), stored, replaced, takes_numbers=order == "numbers")
 

@@ -43,10 +43,10 @@ class TableName:
         """Read `table` or `schema.table`; a part that has a dot in it stands in double quotes."""
         if not isinstance(name, str):
             raise TypeError(f"the table's name is a text, not {type(name).__name__}")
-        found = _NAME.fullmatch(name)
-        if found is None:
+        match = _NAME.fullmatch(name)
+        if match is None:
             raise ValueError(f'{name!r} is no name of a table; write "table" or "schema.table"')
-        schema, table = found["schema"], found["table"]
+        schema, table = match["schema"], match["table"]
         return cls(_bare(table), None if schema is None else _bare(schema))
 
     @property
@@ -160,8 +160,8 @@ def _have(columns: Sequence[str]) -> str:
 
 def _near(name: str, others: Iterable[str]) -> str | None:
     by_lower = {other.lower(): other for other in others}
-    found = get_close_matches(name.lower(), by_lower, n=1)
-    return by_lower[found[0]] if found else None
+    matches = get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[matches[0]] if matches else None
 
 
 class UniqueIndex(NamedTuple):

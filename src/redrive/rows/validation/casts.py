@@ -101,8 +101,8 @@ def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         case pl.Date():
             return _of_this_calendar(texts.str.to_date("%Y-%m-%d", strict=False, cache=False))
         case pl.Time():
-            found = _read(texts, [partial(_time, form=form) for form in _TIMES])
-            return _without(found, texts.str.contains(_LEAP_SECOND, literal=True))
+            converted = _read(texts, [partial(_time, form=form) for form in _TIMES])
+            return _without(converted, texts.str.contains(_LEAP_SECOND, literal=True))
         case pl.Datetime():
             return _moments(texts, dtype)
         case pl.Duration():
@@ -114,16 +114,16 @@ def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 def _floats(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
     """Numbers that the float holds as written; one with an exponent beyond Python's is never infinite or zero."""
-    found = _unchanged(texts, dtype)
-    found = _without(found, found.is_infinite() & texts.str.contains(r"\d"))
-    return _without(found, (found == 0) & texts.str.contains(r"^[^eE]*[1-9]"))
+    converted = _unchanged(texts, dtype)
+    converted = _without(converted, converted.is_infinite() & texts.str.contains(r"\d"))
+    return _without(converted, (converted == 0) & texts.str.contains(r"^[^eE]*[1-9]"))
 
 
 def _unchanged(column: pl.Series, dtype: pl.DataType) -> pl.Series:
     """Return the column in another type of numbers, by the rule of the sinks: null if a number would be another one."""
     changed = [place for place, _ in find_changes(column, _capacity(dtype))]
-    found = column.cast(dtype, strict=False)
-    return _blanked(found, changed)
+    converted = column.cast(dtype, strict=False)
+    return _blanked(converted, changed)
 
 
 def _blanked(column: pl.Series, places: Sequence[int]) -> pl.Series:
@@ -186,20 +186,20 @@ def _moments(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
     readings = [on_the_wall(form) for form in _MOMENTS]
     if zone is not None:
         readings += [with_offset(form, zone) for form in _ZONED_MOMENTS]
-    found = _without(_read(texts, readings), texts.str.contains(_LEAP_SECOND, literal=True))
+    converted = _without(_read(texts, readings), texts.str.contains(_LEAP_SECOND, literal=True))
     places = _PLACES[unit]
     if texts.str.contains(".", literal=True).any():
-        found = _without(found, texts.str.contains(rf"\.\d{{{places}}}\d*[1-9]"))
-    return _of_this_calendar(found)
+        converted = _without(converted, texts.str.contains(rf"\.\d{{{places}}}\d*[1-9]"))
+    return _of_this_calendar(converted)
 
 
 def _moment(texts: pl.Series, form: str, unit: Literal["ns", "us", "ms"], zone: str | None) -> pl.Series:
-    found = texts.str.to_datetime(form, time_unit=unit, time_zone=zone, strict=False, cache=False)
+    converted = texts.str.to_datetime(form, time_unit=unit, time_zone=zone, strict=False, cache=False)
     if unit == "ns":
         # Nanoseconds range from 1677 to 2262, and overflow beyond that in polars.
         coarse = texts.str.to_datetime(form, time_unit="us", time_zone=zone, strict=False, cache=False)
-        return _without(found, coarse.cast(pl.Datetime("ns", zone), strict=False).is_null())
-    return found
+        return _without(converted, coarse.cast(pl.Datetime("ns", zone), strict=False).is_null())
+    return converted
 
 
 def _time(texts: pl.Series, form: str) -> pl.Series:
@@ -227,13 +227,13 @@ def _read(texts: pl.Series, readings: Sequence[_Reading]) -> pl.Series:
     """Return each text by a reading that can; the one that can read the first text is asked first."""
     sample = texts.drop_nulls().head(1)
     likely = next((reading for reading in readings if not reading(sample).null_count()), readings[0])
-    found = likely(texts)
+    converted = likely(texts)
     for reading in readings:
-        left = found.is_null() & texts.is_not_null()
+        left = converted.is_null() & texts.is_not_null()
         if not left.any():
             break
-        found = found.zip_with(~left, reading(texts.set(~left, None)))
-    return found
+        converted = converted.zip_with(~left, reading(texts.set(~left, None)))
+    return converted
 
 
 def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
@@ -255,8 +255,8 @@ def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 def _coarser(column: pl.Series, dtype: pl.Datetime | pl.Duration) -> pl.Series:
     """In another unit of time; milliseconds have no place for microseconds, nor these for nanoseconds."""
-    found = column.cast(dtype, strict=False)
-    return _without(found, found.cast(column.dtype, strict=False) != column)
+    converted = column.cast(dtype, strict=False)
+    return _without(converted, converted.cast(column.dtype, strict=False) != column)
 
 
 def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
@@ -267,20 +267,20 @@ def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         return None  # pydantic takes no boolean for a Decimal, and polars raises
     if dtype.is_decimal() and have.is_float():
         # The number that the float is written as: of its own digits polars would make others.
-        found = column.cast(pl.String).cast(dtype, strict=False)
-        return _without(found, found.cast(pl.String).cast(have) != column)
-    found = _unchanged(column, dtype) if have.is_float() else column.cast(dtype, strict=False)
+        converted = column.cast(pl.String).cast(dtype, strict=False)
+        return _without(converted, converted.cast(pl.String).cast(have) != column)
+    converted = _unchanged(column, dtype) if have.is_float() else column.cast(dtype, strict=False)
     if dtype.is_integer() or dtype.is_decimal():
-        return _without(found, found.cast(have, strict=False) != column)
+        return _without(converted, converted.cast(have, strict=False) != column)
     if have.is_integer():
-        return _without(found, found.cast(have, strict=False).ne_missing(column))
-    return found if have == pl.Boolean else _unchanged(column, dtype)
+        return _without(converted, converted.cast(have, strict=False).ne_missing(column))
+    return converted if have == pl.Boolean else _unchanged(column, dtype)
 
 
 def _nested(column: pl.Series, dtype: pl.DataType) -> pl.Series:
-    found = _in_pieces(column, lambda some: some.cast(dtype, strict=True), pl.Series(column.name, [None], dtype))
+    converted = _in_pieces(column, lambda some: some.cast(dtype, strict=True), pl.Series(column.name, [None], dtype))
     changed = [place for place, value in enumerate(values_of(column)) if _is_changed_within(value, dtype)]
-    return _blanked(found, changed)
+    return _blanked(converted, changed)
 
 
 def _in_pieces(values: Any, made: Callable[[Any], pl.Series], nothing: pl.Series) -> pl.Series:

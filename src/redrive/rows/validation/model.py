@@ -62,7 +62,7 @@ class ModelValidator:
             if model.model_config.get("extra") != "allow":
                 self._columns = (*written_fields(model), *model.model_computed_fields)
                 self._digits = {
-                    name: found for name, info in written_fields(model).items() if (found := digits_of(info))
+                    name: result for name, info in written_fields(model).items() if (result := digits_of(info))
                 }
                 self._row = value_getter(model)
         self._dump = dump_with(adapter) if has_serializers(adapter.core_schema) else None
@@ -243,9 +243,9 @@ def _field_input(model: type[BaseModel], name: str, info: FieldInfo, record: Rec
     alias = info.validation_alias
     for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
         if isinstance(choice, AliasPath):
-            found = choice.search_dict_for_path(record)
-            if found is not PydanticUndefined:
-                return found
+            result = choice.search_dict_for_path(record)
+            if result is not PydanticUndefined:
+                return result
         elif choice is not None and choice in record:
             return record[choice]
     return record.get(name) if name in _accepted(model, name, info) else None

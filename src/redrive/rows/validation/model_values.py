@@ -53,8 +53,8 @@ def digits_of(info: FieldInfo) -> tuple[int, int] | None:
     rules = [*info.metadata]
     for part in get_args(info.annotation):  # Optional[Annotated[Decimal, Field(…)]]
         rules += [rule for field in getattr(part, "__metadata__", ()) for rule in getattr(field, "metadata", (field,))]
-    found = {name: value for rule in rules for name, value in getattr(rule, "__dict__", {}).items()}
-    digits, places = found.get("max_digits"), found.get("decimal_places")
+    result = {name: value for rule in rules for name, value in getattr(rule, "__dict__", {}).items()}
+    digits, places = result.get("max_digits"), result.get("decimal_places")
     if not isinstance(digits, int) or not isinstance(places, int) or not 0 <= places <= digits <= _LONGEST:
         return None
     return digits, places
@@ -106,32 +106,32 @@ def record_of_model(valid: Any) -> Record:
     if isinstance(valid, BaseModel):
         names = (*written_fields(type(valid)), *type(valid).model_computed_fields, *(valid.model_extra or ()))
         return {name: writable(getattr(valid, name)) for name in names}
-    found = writable(valid)
-    if not isinstance(found, dict):
+    record = writable(valid)
+    if not isinstance(record, dict):
         raise PipelineError(f"validate makes a {type(valid).__name__} of a row, and a sink needs names and values")
-    return found
+    return record
 
 
 def dump_getter(dump: Callable[[Any], Any], columns: tuple[str, ...] | None) -> Callable[[Any], Any]:
     """Return the function for the values of a model with serializers, or for its record if columns are unknown."""
 
     def record_of(valid: Any) -> Record:
-        found = writable(dump(valid))
-        if not isinstance(found, dict):
-            raise PipelineError(f"validate makes a {type(found).__name__} of a row, and a sink needs names and values")
-        return found
+        record = writable(dump(valid))
+        if not isinstance(record, dict):
+            raise PipelineError(f"validate makes a {type(record).__name__} of a row, and a sink needs names and values")
+        return record
 
     if columns is None:
         return record_of
     known = frozenset(columns)
 
     def values_of(valid: Any) -> tuple[Any, ...]:
-        found = record_of(valid)
-        if not found.keys() <= known:
+        result = record_of(valid)
+        if not result.keys() <= known:
             raise PipelineError(
-                f"the serializer of the model adds {joined(sorted(found.keys() - known))}: no such field"
+                f"the serializer of the model adds {joined(sorted(result.keys() - known))}: no such field"
             )
-        return tuple(found.get(name) for name in columns)
+        return tuple(result.get(name) for name in columns)
 
     return values_of
 

@@ -76,10 +76,10 @@ class SchemaValidator:
         rules = {name: rule.expr for name, rule in self._schema._schema_validation_rules().items()}
         for name, column in self._columns.items():
             rules |= {f"{name}|{rule}": expr for rule, expr in column.validation_rules(pl.col(name)).items()}
-        if found := [name for name, expr in rules.items() if looks_at_other_rows(expr, lists)]:
-            kind = "a rule that looks" if len(found) == 1 else "rules that look"
+        if result := [name for name, expr in rules.items() if looks_at_other_rows(expr, lists)]:
+            kind = "a rule that looks" if len(result) == 1 else "rules that look"
             raise ValueError(
-                f"the schema {self._schema.__name__} has {kind} at other rows, {joined(found)}: rows are checked by "
+                f"the schema {self._schema.__name__} has {kind} at other rows, {joined(result)}: rows are checked by "
                 "batches, and such a rule would see one batch at a time. Remove it from the schema, and use a unique "
                 "index of the table, or check the table after loading. A Python function of one row can be `validate` "
                 "or `transform`, or map_elements with cloudpickle installed"
@@ -149,27 +149,27 @@ class SchemaValidator:
         for misfit in misfits:
             faults.reasons[misfit.place].append(misfit.why)
             faults.unread.add((misfit.place, misfit.column))
-        found: dict[str, pl.Series] = {}
+        result: dict[str, pl.Series] = {}
         for name, column in self._columns.items():
             if not of_frame and (column.dtype.is_nested() or column.dtype == pl.Object):
                 unfit = {misfit.place for misfit in misfits if misfit.column == name}
                 values = [None if place in unfit else item.get(name) for place, item in enumerate(rows.records)]
-                found[name] = of_values(name, values, column.dtype)
+                result[name] = of_values(name, values, column.dtype)
                 missing = pl.Series([value is None for value in values])
-                _misfits(found[name], missing, values, faults)
+                _misfits(result[name], missing, values, faults)
                 continue
             received = frame.get_column(name)
             if not of_frame and column.dtype != pl.Null and (kinds := _kinds(rows.records, name, received)):
-                found[name] = self._mixed(received, rows.records, kinds, column.dtype, faults)
+                result[name] = self._mixed(received, rows.records, kinds, column.dtype, faults)
                 continue
             if column.validate_dtype(received.dtype):
-                found[name] = received
+                result[name] = received
                 continue
-            found[name] = self._fitted(received, column.dtype, of_frame=of_frame)
-            if found[name].null_count() > received.null_count():
+            result[name] = self._fitted(received, column.dtype, of_frame=of_frame)
+            if result[name].null_count() > received.null_count():
                 own = received if of_frame else [record.get(name) for record in rows.records]
-                _misfits(found[name], received.is_null(), own, faults)
-        return found
+                _misfits(result[name], received.is_null(), own, faults)
+        return result
 
     def _mixed(
         self,

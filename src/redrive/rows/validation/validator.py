@@ -146,9 +146,9 @@ class RowSorter:
 
     def outgoing(self) -> Outgoing:
         """Return the records that were kept, as rows; one with a column that no text names is rejected."""
-        found = Outgoing.of_records(self.kept, self.origin)
-        if all(isinstance(name, str) for name in found.columns):
-            return found
+        rows = Outgoing.of_records(self.kept, self.origin)
+        if all(isinstance(name, str) for name in rows.columns):
+            return rows
         records, places = self.kept, self.origin
         self.kept, self.origin = [], []
         for place, record in zip(places, records, strict=True):

@@ -111,8 +111,8 @@ def _is_view(connection: duckdb.DuckDBPyConnection, schema: str, table: TableNam
 
 def _collations(connection: duckdb.DuckDBPyConnection, own: str, schema: str, table: TableName) -> dict[str, str]:
     """Return the collations of columns, from the definition of the table: no other part of the catalog has them."""
-    found = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
-    text = " ".join(str(row["sql"]) for row in found)
+    rows = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
+    text = " ".join(str(row["sql"]) for row in rows)
     return {
         (name[1:-1].replace('""', '"') if name.startswith('"') else name).lower(): collation
         for name, collation in _COLLATED.findall(text)
@@ -133,8 +133,8 @@ def type_of(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
 
 def other_tables(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Return the tables the user may have meant."""
-    found = connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall()
-    return [str(TableName(table, None if schema == "main" else schema)) for schema, table in found]
+    rows = connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall()
+    return [str(TableName(table, None if schema == "main" else schema)) for schema, table in rows]
 
 
 def has_schema(connection: duckdb.DuckDBPyConnection, schema: str) -> bool:
@@ -146,18 +146,18 @@ def has_schema(connection: duckdb.DuckDBPyConnection, schema: str) -> bool:
 def _schema(connection: duckdb.DuckDBPyConnection, table: TableName) -> str:
     query = "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database() AND "
     if table.schema is None:
-        found = connection.execute(f"{query} schema_name = current_schema()").fetchone()
+        row = connection.execute(f"{query} schema_name = current_schema()").fetchone()
     else:
-        found = connection.execute(f"{query} lower(schema_name) = lower(?)", [table.schema]).fetchone()
-    return str(found[0]) if found else ""
+        row = connection.execute(f"{query} lower(schema_name) = lower(?)", [table.schema]).fetchone()
+    return str(row[0]) if row else ""
 
 
 def _records(
     connection: duckdb.DuckDBPyConnection, query: str, schema: str, table: TableName
 ) -> list[Mapping[str, Any]]:
-    found = connection.execute(query, [schema, table.table])
-    names = [column[0] for column in found.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    rows = connection.execute(query, [schema, table.table])
+    names = [column[0] for column in rows.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
 
 
 def _names(expressions: object) -> list[str]:
@@ -281,10 +281,10 @@ def faults(shape: DuckdbSchema, columns: Mapping[str, str], number: str) -> tupl
 def secondary(shape: DuckdbSchema, columns: Mapping[str, str], key: Sequence[str]) -> list[UniqueIndex]:
     """Return the unique indexes beside the key, of columns that the rows have."""
     at_hand, own = {name.lower(): name for name in columns}, {name.lower() for name in key}
-    found = [sorted(name.lower() for name in names) for names in shape.unique]
+    result = [sorted(name.lower() for name in names) for names in shape.unique]
     return [
         UniqueIndex(", ".join(at_hand[name] for name in names), tuple(at_hand[name] for name in names))
-        for names in found
+        for names in result
         if {*names} != own and {*names} <= {*at_hand}
     ]
 

@@ -119,8 +119,8 @@ class DuckdbLoad:
             rest = [place for place in rest if place not in lost]
             if not rest or self._attempt(rest) is None:
                 return refused
-        found = isolate(len(rest), lambda start, stop: self._attempt(rest[start:stop]))
-        return {**refused, **{rest[at]: first_line(error) for at, error in found}}
+        failures = isolate(len(rest), lambda start, stop: self._attempt(rest[start:stop]))
+        return {**refused, **{rest[at]: first_line(error) for at, error in failures}}
 
     def _attempt(self, places: Sequence[int]) -> Exception | None:
         """Write rows as a whole, and keep them; or none of them, and give the fault of the row that is why."""
@@ -160,9 +160,9 @@ class DuckdbLoad:
     def _faults(self, places: Sequence[int]) -> dict[int, str]:
         """Return the rows that break a rule which a query can look at; none if it cannot be asked."""
         query, words = faults(self._shape, self._columns, self._number())
-        found = self._run_queries(places, [query])
-        self._asked_rules = found is not None
-        (faulty,) = found or [[]]
+        rows = self._run_queries(places, [query])
+        self._asked_rules = rows is not None
+        (faulty,) = rows or [[]]
         return {place: words[at].replace("{}", repr(value), 1) for place, at, value in faulty}
 
     def _losers(self, places: Sequence[int]) -> dict[int, str]:
@@ -177,10 +177,10 @@ class DuckdbLoad:
         )
         typed += " FROM redrive_rows"
         queries = [taken(self._table, typed, self._key, index) for index in indexes]
-        found = self._run_queries(places, [*queries, *(contested(typed, index) for index in indexes)])
-        if not indexes or found is None:
+        result = self._run_queries(places, [*queries, *(contested(typed, index) for index in indexes)])
+        if not indexes or result is None:
             return {}
-        others, in_ids = found[: len(indexes)], found[len(indexes) :]
+        others, in_ids = result[: len(indexes)], result[len(indexes) :]
         lost = losers(
             [
                 (IndexClaim(row, index, tuple(values)), bool(may_change))
@@ -204,11 +204,11 @@ class DuckdbLoad:
         try:
             self._begin(() if self._keep else self._rehearsed)
             self._connection.register("redrive_rows", self._frame.with_row_index(self._number())[list(places)])
-            found = [self._connection.execute(query).fetchall() for query in queries]
+            rows = [self._connection.execute(query).fetchall() for query in queries]
         except duckdb.Error:
-            found = None
+            rows = None
         self._connection.execute("ROLLBACK")
-        return found
+        return rows
 
     def _number(self) -> str:
         """Return a name for the column that holds the numbers of the rows."""
@@ -282,8 +282,8 @@ def delete_rows(
 
     try:
         if places and attempt(0, len(places)) is not None:
-            found = isolate(len(places), attempt)
-            bad |= {places[at]: str(error).partition("\n")[0] for at, error in found}
+            failures = isolate(len(places), attempt)
+            bad |= {places[at]: str(error).partition("\n")[0] for at, error in failures}
     finally:
         connection.unregister("redrive_rows")
     return bad, kept

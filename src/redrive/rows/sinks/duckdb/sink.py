@@ -230,8 +230,8 @@ class DuckdbTable:
             if shape is None or not places:
                 return {}
             keys = rows.take(places).onto(self.key)
-            found = stored_values(connection, self._table, keys, shape.types(self.key, fold_name), newer)
-            return {places[at]: value for at, value in found.items()}
+            values = stored_values(connection, self._table, keys, shape.types(self.key, fold_name), newer)
+            return {places[at]: value for at, value in values.items()}
 
         return self._order.faults(rows.values(name), stored, replaced, takes_numbers=False)
 
@@ -252,8 +252,8 @@ class DuckdbTable:
             self._removed_old = True
         if all_or_none and log.has_run(label):
             return WriteResult()
-        if (found := log.find(label, digest)) is not None:
-            return found
+        if (result := log.find(label, digest)) is not None:
+            return result
 
         def note(bad: Mapping[int, str]) -> None:
             log.claim(label, digest)
@@ -347,9 +347,9 @@ def _rolled_back(connection: duckdb.DuckDBPyConnection, statement: str, look: Ca
     """Return what things look like when a statement has been run; it is undone."""
     connection.execute("BEGIN")
     connection.execute(statement)
-    found = look()
+    result = look()
     connection.execute("ROLLBACK")
-    return found
+    return result
 
 
 def _log(connection: duckdb.DuckDBPyConnection, table: TableName) -> BatchLog:

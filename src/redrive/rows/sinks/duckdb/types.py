@@ -244,8 +244,8 @@ def _parse_texts(texts: pl.Series, kind: Any) -> list[Any]:
     """Texts of a nested type, taken apart by DuckDB into lists, structs and maps of texts; None if it cannot."""
     with duckdb.connect() as connection:
         connection.register("redrive_texts", pl.DataFrame({"texts": texts}))
-        found = connection.execute(f"SELECT TRY_CAST(texts AS {_of_texts(kind)}) FROM redrive_texts").fetchall()
-    return [value for (value,) in found]
+        rows = connection.execute(f"SELECT TRY_CAST(texts AS {_of_texts(kind)}) FROM redrive_texts").fetchall()
+    return [value for (value,) in rows]
 
 
 def _of_texts(kind: Any) -> str:

@@ -301,10 +301,10 @@ def query_keys(
     finally:
         with suppress(duckdb.Error):
             connection.unregister(_TABLE)
-    found = {place: key for place, *key in answers if place not in bad}
+    keys = {place: key for place, *key in answers if place not in bad}
     return [
         [
-            own if place in found and (own := found[place][at]) is not None else value
+            own if place in keys and (own := keys[place][at]) is not None else value
             for place, value in enumerate(rows.values(name))
         ]
         for at, name in enumerate(rows.columns)
@@ -325,7 +325,7 @@ def stored_values(
     same = " AND ".join(f"redrive_own.{quoted(name)} = redrive_keys.{quoted(name)}" for name in keys.columns)
     connection.register(_TABLE, frame.with_row_index(number))
     try:
-        found = connection.execute(
+        rows = connection.execute(
             f"SELECT redrive_keys.{quoted(number)}, redrive_own.{quoted(column)} "
             f"FROM (SELECT {quoted(number)}, {read} FROM {_TABLE}) AS redrive_keys "
             f"JOIN {table.sql} AS redrive_own ON {same}"
@@ -333,7 +333,7 @@ def stored_values(
     finally:
         with suppress(duckdb.Error):
             connection.unregister(_TABLE)
-    return {place: value for place, value in found if place not in bad}
+    return {place: value for place, value in rows if place not in bad}
 
 
 def _compared(source: str, kind: str, collation: str) -> str:

@@ -31,8 +31,8 @@ _MICROSECONDS = 6
 
 def scale_of(kind: str) -> int | None:
     """Return the decimal places that a column of this type keeps; None if it keeps all, or is not of this kind."""
-    found = _FIXED.fullmatch(kind)
-    return int(found[1] or 0) if found else None
+    match = _FIXED.fullmatch(kind)
+    return int(match[1] or 0) if match else None
 
 
 def decimal_places(number: Decimal) -> int:
@@ -138,8 +138,8 @@ class ColumnCapacity:
             places = int(interval["places"]) if interval["places"] else _MICROSECONDS
             lowest = interval["lowest"] if interval["lowest"] != "second" else None
             return cls(kind, Family.INTERVAL, places, lowest=lowest or "")
-        found = _TIMED.fullmatch(name)
-        return None if found is None else _timed(kind, found)
+        match = _TIMED.fullmatch(name)
+        return None if match is None else _timed(kind, match)
 
 
 def _timed(kind: str, found: re.Match[str]) -> ColumnCapacity:

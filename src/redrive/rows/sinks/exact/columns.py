@@ -196,10 +196,10 @@ def _suspect_moments(series: pl.Series, kind: pl.Datetime, capacity: ColumnCapac
     if capacity.family is Family.DATE:
         finer: pl.Series = series.to_physical() % (86_400 * 10**unit) != 0
     else:
-        found = _finer(series, unit, capacity)
-        if found is None:
+        result = _finer(series, unit, capacity)
+        if result is None:
             return shifted
-        finer = found
+        finer = result
     return finer if shifted is None else finer | shifted
 
 

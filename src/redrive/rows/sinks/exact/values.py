@@ -133,14 +133,14 @@ def _in_timestamps(value: Any, capacity: ColumnCapacity) -> str | None:
         return None
     if _RELATIVE.fullmatch(value):
         return _relative(capacity)
-    found = _CLOCK.match(value)
-    if found is None:
+    match = _CLOCK.match(value)
+    if match is None:
         return None
-    if found["second"] == _LEAP_SECOND:
+    if match["second"] == _LEAP_SECOND:
         return f"would be changed: {capacity.type} has no leap seconds"
-    if not zoned and _has_offset(found["after"]):
+    if not zoned and _has_offset(match["after"]):
         return _offset(capacity)
-    return _finer(found["fraction"] or "", capacity)
+    return _finer(match["fraction"] or "", capacity)
 
 
 def _is_bare_number(value: str, family: Family) -> bool:
@@ -158,11 +158,11 @@ def _in_dates(value: Any, capacity: ColumnCapacity) -> str | None:
         return None
     if _RELATIVE.fullmatch(value):
         return _relative(capacity)
-    found = _CLOCK.match(value)
-    if found is None:
+    match = _CLOCK.match(value)
+    if match is None:
         return None
-    clock = "".join(found[part] or "" for part in ("hour", "minute", "second", "fraction"))
-    return _timed(capacity) if clock.strip("0") or _has_offset(found["after"]) else None
+    clock = "".join(match[part] or "" for part in ("hour", "minute", "second", "fraction"))
+    return _timed(capacity) if clock.strip("0") or _has_offset(match["after"]) else None
 
 
 def _in_times(value: Any, capacity: ColumnCapacity) -> str | None:
@@ -175,17 +175,17 @@ def _in_times(value: Any, capacity: ColumnCapacity) -> str | None:
         return None
     if _RELATIVE.fullmatch(value):
         return _relative(capacity)
-    found = _CLOCK.match(value)
-    if found is None and not _DATE.search(value):
+    match = _CLOCK.match(value)
+    if match is None and not _DATE.search(value):
         return None
-    if found is None or found["before"].strip() not in ("", "T"):
+    if match is None or match["before"].strip() not in ("", "T"):
         return f"has a date, which {capacity.type} does not keep"
-    if found["second"] == _LEAP_SECOND:
+    if match["second"] == _LEAP_SECOND:
         return f"would be changed: {capacity.type} has no leap seconds"
-    after = found["after"].strip()
+    after = match["after"].strip()
     if not capacity.zoned and not _NO_ZONE.fullmatch(after) and not _NO_OFFSET.fullmatch(after):
         return _offset(capacity)
-    return _finer(found["fraction"] or "", capacity)
+    return _finer(match["fraction"] or "", capacity)
 
 
 def _in_intervals(value: Any, capacity: ColumnCapacity) -> str | None:

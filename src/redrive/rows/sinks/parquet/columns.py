@@ -66,7 +66,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _settled(columns: dict[str, _Column], known: pa.Schema | None, where: str) -> pa.Schema:
     """Return the schema of the table: known types stay; a column that was only null takes the type of the rows."""
     before = {} if known is None else {field.name: field.type for field in known}
-    found = dict(before)
+    result = dict(before)
     for name, column in columns.items():
         has = before.get(name, pa.null())
         kind = column.settle(has)
@@ -77,8 +77,8 @@ def _settled(columns: dict[str, _Column], known: pa.Schema | None, where: str) -
             )
         if not is_writable(kind):
             raise SinkMismatch(f"column {name!r} is {kind}, which Parquet cannot hold: transform it, or leave it out")
-        found[name] = kind
-    return pa.schema(list(found.items()))
+        result[name] = kind
+    return pa.schema(list(result.items()))
 
 
 def _columns_of(rows: Outgoing) -> dict[str, _Column]:
@@ -151,9 +151,9 @@ class _Values:
         if has_nulls(has):
             if {"float", "decimal"} <= self._kinds.keys():  # JSON numbers: a Decimal is one that no float holds
                 self._use_decimals()
-            found = merged(has, type_of_most(self._values, self._kinds))
-            if found is not None:
-                return found
+            result = merged(has, type_of_most(self._values, self._kinds))
+            if result is not None:
+                return result
         if pa.types.is_decimal(has) and "float" in self._kinds:
             self._use_decimals()
         return has  # the values that are something else are their rows' fault

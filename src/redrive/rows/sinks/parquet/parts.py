@@ -51,7 +51,7 @@ class BatchKeys:
 
     def may_be_in(self, part: DatasetFile) -> bool:
         """Return whether the file could hold one of them, by its footer."""
-        return all(_overlap(part.ranges.get(name), found) for name, found in self._ranges.items())
+        return all(_overlap(part.ranges.get(name), result) for name, result in self._ranges.items())
 
     def others(self, table: pa.Table) -> Any:
         """Return the numbers of the rows that have none of these keys."""
@@ -71,11 +71,11 @@ class DatasetFiles:
 
     def look(self) -> None:
         """See which files there are; only the footers of new ones are read."""
-        known, found = self._parts, {}
+        known, result = self._parts, {}
         for name, stamp in self._files():
             part = known.get(name)
-            found[name] = part if part is not None and part.stamp == stamp else self._read(name, stamp)
-        self._parts, self.schema = found, self._schema_of(found)
+            result[name] = part if part is not None and part.stamp == stamp else self._read(name, stamp)
+        self._parts, self.schema = result, self._schema_of(result)
 
     def exist(self) -> bool:
         """Return whether there are any."""
@@ -107,14 +107,14 @@ class DatasetFiles:
     def _files(self) -> list[tuple[str, tuple[int, int, int]]]:
         try:
             with os.scandir(self._path) as entries:
-                found = [
+                result = [
                     (entry.name, entry.stat())
                     for entry in entries
                     if entry.name.endswith(".parquet") and not entry.name.startswith((".", "_")) and entry.is_file()
                 ]
         except FileNotFoundError:
             return []
-        return sorted((name, (stat.st_ino, stat.st_size, stat.st_mtime_ns)) for name, stat in found)
+        return sorted((name, (stat.st_ino, stat.st_size, stat.st_mtime_ns)) for name, stat in result)
 
     def _read(self, name: str, stamp: tuple[int, int, int]) -> DatasetFile:
         try:
@@ -130,14 +130,14 @@ class DatasetFiles:
             raise SinkMismatch(f"{self._path / name} has no {', '.join(missing)}, which its rows should be known by")
         ranges = {column: _range(metadata, column, schema.field(column).type) for column in self._key}
         return DatasetFile(
-            name, stamp, schema, {column: found for column, found in ranges.items() if found is not None}
+            name, stamp, schema, {column: result for column, result in ranges.items() if result is not None}
         )
 
     def _schema_of(self, parts: dict[str, DatasetFile]) -> pa.Schema | None:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for part in parts.values():
             for field in part.schema:
-                has = found.setdefault(field.name, field.type)
+                has = result.setdefault(field.name, field.type)
                 exact = has == field.type or has_nulls(has) or has_nulls(field.type)
                 kind = (merged(has, field.type) or merged(field.type, has)) if exact else None
                 if kind is None:
@@ -145,8 +145,8 @@ class DatasetFiles:
                         f"{self._path} is not of one kind: {part.name} holds {field.name!r} as {field.type}, "
                         f"other files as {has}"
                     )
-                found[field.name] = kind
-        return pa.schema(list(found.items())) if parts else None
+                result[field.name] = kind
+        return pa.schema(list(result.items())) if parts else None
 
     def _read_pieces(self, part: DatasetFile, columns: list[str] | None) -> Iterator[pa.Table]:
         with closing(pa.OSFile(str(self._path / part.name))) as data:
@@ -176,8 +176,8 @@ def _frame(table: pa.Table) -> pl.DataFrame:
 
 def _smallest_and_largest(column: pa.ChunkedArray) -> Range | None:
     try:
-        found = pc.min_max(column)
-        return found["min"].as_py(), found["max"].as_py()
+        result = pc.min_max(column)
+        return result["min"].as_py(), result["max"].as_py()
     except (pa.ArrowException, ValueError):  # a type without an order, or finer than Python's
         return None
 

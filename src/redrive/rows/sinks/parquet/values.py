@@ -161,12 +161,12 @@ def kind_of(value: Any) -> str:
 
 def kinds_of(values: Sequence[Any]) -> Counter[str]:
     """Return what the values are that are not None, and how many of each."""
-    found = Counter(map(type, values))
-    found.pop(type(None), None)
-    if any(issubclass(entry, dt.datetime | dt.time) for entry in found):
+    counts = Counter(map(type, values))
+    counts.pop(type(None), None)
+    if any(issubclass(entry, dt.datetime | dt.time) for entry in counts):
         return Counter(kind_of(value) for value in values if value is not None)
     kinds: Counter[str] = Counter()
-    for item, count in found.items():
+    for item, count in counts.items():
         kinds[kind_of(next(value for value in values if type(value) is item))] += count
     return kinds
 
@@ -224,8 +224,8 @@ def type_of_most(values: Sequence[Any], kinds: Counter[str]) -> pa.DataType:
     kind = type_of(alike)
     if kind is not None:
         return kind
-    found = Counter(item for item in (type_of([value]) for value in alike) if item is not None)
-    return found.most_common(1)[0][0] if found else pa.null()
+    counts = Counter(item for item in (type_of([value]) for value in alike) if item is not None)
+    return counts.most_common(1)[0][0] if counts else pa.null()
 
 
 def type_of(values: Sequence[Any]) -> pa.DataType | None:
@@ -255,8 +255,8 @@ def _type_of_objects(values: Sequence[dict[Any, Any]]) -> pa.DataType | None:
     fields = [(name, type_of([value.get(name) for value in values])) for name in names]
     if any(kind is None for _, kind in fields):
         return None
-    found = pa.struct(fields)
-    return found if is_writable(found) else None
+    result = pa.struct(fields)
+    return result if is_writable(result) else None
 
 
 def _decimal(values: Iterable[Any]) -> pa.DataType:

@@ -139,10 +139,10 @@ class PostgresSchema(TableSchema):
 
 def read_shape(connection: Connection, table: TableName) -> PostgresSchema | None:
     """Return the schema of a table; None if there is no such table."""
-    found = connection.exec_driver_sql(_TABLE, (table.sql,)).one_or_none()
-    if found is None:
+    row = connection.exec_driver_sql(_TABLE, (table.sql,)).one_or_none()
+    if row is None:
         return None
-    oid, is_table, kind = found
+    oid, is_table, kind = row
     columns = connection.exec_driver_sql(_COLUMNS, {"oid": oid}).all()
     has_triggers, rewrites = connection.exec_driver_sql(_TRIGGERS, {"oid": oid}).one()
     deferred, refers_to_itself = connection.exec_driver_sql(_CONSTRAINTS, {"oid": oid}).one()
@@ -179,25 +179,25 @@ def _stored(connection: Connection, column: Any) -> StoredType:
 
 def other_tables(connection: Connection) -> list[str]:
     """Return the tables the user may have meant."""
-    found = connection.exec_driver_sql(
+    rows = connection.exec_driver_sql(
         """SELECT schemaname, tablename, schemaname = ANY (current_schemas(false)) FROM pg_tables
            WHERE schemaname NOT IN ('pg_catalog', 'information_schema') LIMIT 10000"""
     )
-    return [name for schema, table, near in found for name in ([table] if near else []) + [f"{schema}.{table}"]]
+    return [name for schema, table, near in rows for name in ([table] if near else []) + [f"{schema}.{table}"]]
 
 
 def has_schema(connection: Connection, schema: str) -> bool:
     """Return whether a schema of this name exists."""
-    found = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,))
-    return found.one_or_none() is not None
+    rows = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,))
+    return rows.one_or_none() is not None
 
 
 def foreign_key(cursor: Any, shape: PostgresSchema, name: str) -> PostgresForeignKey | None:
     """Return a foreign key by its name, if a query can find what it refers to and it accepts NULL."""
-    found = cursor.execute(_FOREIGN_KEY, (shape.oid, name)).fetchone()
-    if found is None:
+    row = cursor.execute(_FOREIGN_KEY, (shape.oid, name)).fetchone()
+    if row is None:
         return None
-    refers_to, itself, columns, found_as = found
+    refers_to, itself, columns, found_as = row
     return PostgresForeignKey(refers_to, itself, tuple(columns), tuple(found_as))
 
 

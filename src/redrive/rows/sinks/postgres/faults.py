@@ -185,8 +185,8 @@ class UniqueFaults:
             f"SELECT s.{quoted(staged.row)}, EXISTS (SELECT FROM {staged.table} b WHERE {in_batch}), {values} "
             f"FROM {staged.table} s JOIN {self._table.sql} t ON {same_value} WHERE NOT ({same_key})"
         )
-        for row, may_change, *found in self._cursor.fetchall():
-            yield IndexClaim(row, index, tuple(found)), may_change
+        for row, may_change, *result in self._cursor.fetchall():
+            yield IndexClaim(row, index, tuple(result)), may_change
 
     def _contested(self, index: UniqueIndex) -> Iterator[IndexClaim]:
         """Values that several rows of the batch bring."""
@@ -202,8 +202,8 @@ class UniqueFaults:
             f"FROM {self._staged.table} WHERE {given}) AS counted WHERE redrive_count > 1"
         )
         shown: dict[int, tuple[Any, ...]] = {}
-        for row, group, *found in self._cursor.fetchall():
-            yield IndexClaim(row, index, shown.setdefault(group, tuple(found)))
+        for row, group, *result in self._cursor.fetchall():
+            yield IndexClaim(row, index, shown.setdefault(group, tuple(result)))
 
     def _other_rules(self, columns: set[str]) -> tuple[bool, dict[int, str]]:
         """Return whether all other rules of the table were asked about, and the rows that refer to nothing."""

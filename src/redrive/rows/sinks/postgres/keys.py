@@ -78,10 +78,10 @@ def query_keys(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, 
         query += "".join(
             f" AND pg_input_is_valid({quoted(name)}, {_literal(types[name].name)})" for name in rows.columns
         )
-    found = _answers(cursor, query, len(rows), may_be_rows)  # no table is read: what fails is a value
+    result = _answers(cursor, query, len(rows), may_be_rows)  # no table is read: what fails is a value
     plain = [_without_zeros if _has_numbers(types[name]) else _as_is for name in rows.columns]
     return [
-        [plain[at](found[place][at]) if place in found else value for place, value in enumerate(rows.values(name))]
+        [plain[at](result[place][at]) if place in result else value for place, value in enumerate(rows.values(name))]
         for at, name in enumerate(rows.columns)
     ]
 
@@ -100,9 +100,9 @@ def stored_values(
         f"JOIN {table.sql} AS redrive_own ON {same} "
         f"WHERE redrive_staged.{number} >= {{}} AND redrive_staged.{number} < {{}}"
     )
-    found = _answers(cursor, query, len(keys))
+    result = _answers(cursor, query, len(keys))
     cursor.execute(f"DROP TABLE pg_temp.{_TABLE}")  # the transaction continues
-    return {place: value for place, (value,) in found.items()}
+    return {place: value for place, (value,) in result.items()}
 
 
 def _stage(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> str:
@@ -127,14 +127,14 @@ def _answers(
     cursor: psycopg.Cursor[Any], query: str, count: int, is_fault: Callable[[psycopg.Error], bool] = is_rows
 ) -> dict[int, Sequence[Any]]:
     """Return what a query over a range of places answers, by place; without the rows for which it fails."""
-    found: dict[int, Sequence[Any]] = {}
+    result: dict[int, Sequence[Any]] = {}
 
     def attempt(start: int, stop: int) -> Exception | None:
         cursor.execute("SAVEPOINT redrive_keys")
         try:
             # Not `format`: a name may have braces in it.
             cursor.execute(query.replace("{}", str(start), 1).replace("{}", str(stop), 1))
-            found.update({place: key for place, *key in cursor})
+            result.update({place: key for place, *key in cursor})
         except psycopg.Error as error:
             if not is_fault(error):
                 raise
@@ -145,7 +145,7 @@ def _answers(
 
     if attempt(0, count) is not None:
         isolate(count, attempt)
-    return found
+    return result
 
 
 def _send(cursor: psycopg.Cursor[Any], text: CopyText, count: int, number: str) -> None:

@@ -103,8 +103,8 @@ class PostgresLoad:
         except psycopg.errors.InsufficientPrivilege:  # to write to a table is not to read it
             self._cursor.execute("ROLLBACK TO redrive_load")
             return left_out
-        found = self._cursor.fetchone()
-        return min(left_out, found[0]) if found else 0
+        row = self._cursor.fetchone()
+        return min(left_out, row[0]) if row else 0
 
     def _attempt(self, work: Callable[[], object]) -> Exception | None:
         """Do something as a whole, and keep it; or not at all, and give the error, which may be a row's fault."""
@@ -128,13 +128,13 @@ class PostgresLoad:
 
     def _copy_all(self) -> None:
         """Copy from fault to fault: COPY names the line, rows before it are good, and rows after it come next."""
-        start, stop, window, found = 0, self._count, self._count, len(self._bad)
+        start, stop, window, result = 0, self._count, self._count, len(self._bad)
         asked_nul = False
         while start < self._count:
-            if len(self._bad) - found >= _MANY_FAULTS:
+            if len(self._bad) - result >= _MANY_FAULTS:
                 if self._sift(start):
                     return
-                found = self._count  # never again
+                result = self._count  # never again
             error = self._stage(start, stop)
             place = None if error is None else self._place(error, start, stop)
             if error is None:
@@ -218,12 +218,12 @@ class PostgresLoad:
         while (error := self._insert()) is not None:
             if not _is_row_error(error) and not self._takes_another():
                 raise error
-            found = self._orphans(error) or self._losers(error)
-            if not found:
+            result = self._orphans(error) or self._losers(error)
+            if not result:
                 self._isolate()
                 return
-            self._bad.update(found)
-            self._cursor.execute(f"DELETE FROM {self._staging.table} WHERE {self._among(list(found))}")
+            self._bad.update(result)
+            self._cursor.execute(f"DELETE FROM {self._staging.table} WHERE {self._among(list(result))}")
             self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
 
     def _takes_another(self) -> bool:
@@ -258,10 +258,10 @@ class PostgresLoad:
         self, places: Sequence[int], attempt: Callable[[Sequence[int]], Exception | None], *, staged: int | None = None
     ) -> dict[int, str]:
         """Find the rejected rows; where all that were staged are, an error that need not be a row's is raised."""
-        found = isolate(len(places), lambda start, stop: attempt(places[start:stop]))
-        if len(found) == staged and (others := [error for _, error in found if not _is_row_error(error)]):
+        failures = isolate(len(places), lambda start, stop: attempt(places[start:stop]))
+        if len(failures) == staged and (others := [error for _, error in failures if not _is_row_error(error)]):
             raise others[0]
-        return {places[at]: self._describe_error(error) for at, error in found}
+        return {places[at]: self._describe_error(error) for at, error in failures}
 
     def _orphans(self, error: Exception) -> dict[int, str]:
         """Return the rows whose foreign key refers to nothing, if that is the error."""
@@ -343,10 +343,10 @@ def delete_rows(
     if _is_delete_error(error) or any(
         _is_taken(cursor, statement, values[place]) for place in sample_evenly(range(len(values)))
     ):
-        found = isolate(len(values), attempt)
-        others = [error for _, error in found if not _is_delete_error(error)]
-        if not others or len(found) < len(values):
-            faults.update({place: _describe(error) for place, error in found})
+        failures = isolate(len(values), attempt)
+        others = [error for _, error in failures if not _is_delete_error(error)]
+        if not others or len(failures) < len(values):
+            faults.update({place: _describe(error) for place, error in failures})
             return faults
         error = others[0]
     raise error

@@ -123,8 +123,8 @@ def _change(value: Any, kind: str) -> str | None:
 
 def _elements(value: Any) -> Iterator[Any]:
     if isinstance(value, str):
-        for found in _ELEMENT.finditer(value):
-            quoted, plain = found.groups()
+        for result in _ELEMENT.finditer(value):
+            quoted, plain = result.groups()
             if quoted is not None:
                 yield _unescaped(quoted)
             elif plain.strip() and plain.strip().upper() != "NULL" and not plain.endswith("="):  # not "[1:2]="
@@ -150,10 +150,10 @@ def _fields(value: str) -> list[str | None] | None:
     text = value.strip().removeprefix("(").removesuffix(")")
     fields: list[str | None] = []
     at = 0
-    while (found := _FIELD.match(text, at)) is not None:
-        field, at = found[1], found.end()
+    while (match := _FIELD.match(text, at)) is not None:
+        field, at = match[1], match.end()
         fields.append(_unescaped(field[1:-1]) if field.startswith('"') else field or None)
-        if not found[2]:
+        if not match[2]:
             return fields
     return None
 
@@ -182,9 +182,9 @@ def _text(value: Any) -> str | None:
 
 @cache
 def _limit(kind: str) -> _Limit | None:
-    found = _SIZED.fullmatch(kind)
-    if found is not None:
-        return _sized(kind, found[1], int(found[2]))
+    match = _SIZED.fullmatch(kind)
+    if match is not None:
+        return _sized(kind, match[1], int(match[2]))
     if kind == "name":
         return _Limit(lambda texts: texts.str.len_bytes() > _NAME, f"would be cut: name keeps {_NAME} bytes")
     if kind == '"char"':

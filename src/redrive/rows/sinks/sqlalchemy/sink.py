@@ -114,15 +114,15 @@ class GenericTable(SqlTable):
             return None
         unique = [primary["constrained_columns"]]
         with suppress(NotImplementedError):  # not every dialect looks for all of this
-            unique += [found["column_names"] for found in look.get_unique_constraints(*name)]
+            unique += [indexes["column_names"] for indexes in look.get_unique_constraints(*name)]
         unique += [
             [column for column in index["column_names"] if column is not None]
             for index in look.get_indexes(*name)
             if index["unique"] and _is_whole(index)
         ]
-        found = tuple({frozenset(index) for index in unique if index})
+        indexes = tuple({frozenset(index) for index in unique if index})
         made = tuple(_column(item, connection.dialect.name) for item in columns)
-        return TableSchema(made, found, kind="table" if found or not _is_view(look, *name) else "view")
+        return TableSchema(made, indexes, kind="table" if indexes or not _is_view(look, *name) else "view")
 
     def _other_tables(self, connection: Connection) -> list[str]:
         schema = self._table.schema
@@ -173,11 +173,11 @@ class GenericTable(SqlTable):
             errors = isolate(len(places), attempt)
             if len(errors) == total and (others := [error for _, error in errors if not is_row_fault(error)]):
                 raise others[0]
-            found = {places[at]: _describe_error(error) for at, error in errors}
+            result = {places[at]: _describe_error(error) for at, error in errors}
             # A row may refer to one after it: once that is in, it may be, too.
-            if len(found) in (0, len(places)) or not self._refers_to_itself(connection):
-                return {**bad, **found}
-            places = sorted(found)
+            if len(result) in (0, len(places)) or not self._refers_to_itself(connection):
+                return {**bad, **result}
+            places = sorted(result)
 
     def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
         """Only integers are known: how another database writes and compares anything else is not."""

@@ -108,11 +108,11 @@ def other_tables(connection: Connection) -> list[str]:
 
 
 def _definition(connection: Connection, table: TableName, *kinds: str) -> str:
-    found = connection.exec_driver_sql(
+    rows = connection.exec_driver_sql(
         f"SELECT type, sql FROM {quoted(table.schema or 'main')}.sqlite_master WHERE tbl_name = ? COLLATE NOCASE",
         (table.table,),
     )
-    return " ".join(definition or "" for kind, definition in found if kind in (kinds or ("table", "trigger"))).upper()
+    return " ".join(definition or "" for kind, definition in rows if kind in (kinds or ("table", "trigger"))).upper()
 
 
 def _is_view(connection: Connection, name: str, schema: str) -> bool:
@@ -131,13 +131,13 @@ def _unique(connection: Connection, table: str, schema: str) -> list[list[str]]:
 
 
 def _collations(connection: Connection, table: str, schema: str) -> dict[frozenset[str], dict[str, str]]:
-    found: dict[frozenset[str], dict[str, str]] = {}
+    result: dict[frozenset[str], dict[str, str]] = {}
     for _, index, unique, _, partial in _rows(connection, "index_list", table, schema):
         columns = [column for column in _rows(connection, "index_xinfo", index, schema) if column[5]]
         if unique and not partial and all(name is not None for _, _, name, *_ in columns):
             own = {name.lower(): collation.upper() for _, _, name, _, collation, _ in columns}
-            found[frozenset(own)] = own
-    return found
+            result[frozenset(own)] = own
+    return result
 
 
 def _foreign_keys(connection: Connection, table: str, schema: str) -> tuple[SqliteForeignKey, ...]:
@@ -145,8 +145,8 @@ def _foreign_keys(connection: Connection, table: str, schema: str) -> tuple[Sqli
     for number, _, other, own, referred, *_ in _rows(connection, "foreign_key_list", table, schema):
         parts[number].append((other, own, referred))
     keys = []
-    for found in parts.values():
-        (other, *_), own, referred = zip(*found, strict=True)
+    for result in parts.values():
+        (other, *_), own, referred = zip(*result, strict=True)
         if None in referred:  # then the primary key is meant
             columns = _rows(connection, "table_xinfo", other, schema)
             referred = tuple(column[1] for column in sorted(columns, key=lambda column: column[5]) if column[5])

@@ -200,8 +200,8 @@ class SqliteLoad:
             f"INSERT INTO {written} VALUES ({marks})", [(place, *key) for place, key in zip(places, keys, strict=True)]
         )
         same = " AND ".join(f"t.{quoted(name)} = w.{part}" for name, part in zip(self._key, parts, strict=True))
-        found: dict[int, str] = {}
+        result: dict[int, str] = {}
         for key in self._shape.foreign_keys:
             self._cursor.execute(key.orphans(f"{written} w JOIN {self._table.sql} t ON {same}", "w.place", "t"))
-            found.update({place: key.told(values) for place, *values in self._cursor})
-        return found
+            result.update({place: key.told(values) for place, *values in self._cursor})
+        return result

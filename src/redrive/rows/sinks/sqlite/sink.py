@@ -206,13 +206,13 @@ class SqliteTable(SqlTable):
         same = " AND ".join(f"{quoted(name)} = ?" for name in keys.columns)
         query = f"SELECT {quoted(column)} FROM {self._table.sql} WHERE {same}"
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
-        found: dict[int, Any] = {}
+        result: dict[int, Any] = {}
         with closing(driver.cursor()) as cursor:
             for place, values in enumerate(zip(*columns, strict=True)):
                 with suppress(*UNSENDABLE):  # the table will not take it either
                     if place not in bad and (row := cursor.execute(query, values).fetchone()) is not None:
-                        found[place] = row[0]
-        return found
+                        result[place] = row[0]
+        return result
 
     def _delete(self, connection: Connection, shape: TableSchema, rows: Outgoing) -> RowFaults:
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]

@@ -43,10 +43,10 @@ def affinity(kind: str) -> str:
 
 def kind_of(kind: str, collation: str) -> KeyKind:
     """Return the kind of a key column of this declared type."""
-    found = affinity(kind)
-    if found == "INTEGER":
+    result = affinity(kind)
+    if result == "INTEGER":
         return KeyKind.INTEGER
-    return KeyKind.TEXT if found == "TEXT" and collation == "BINARY" else KeyKind.OTHER
+    return KeyKind.TEXT if result == "TEXT" and collation == "BINARY" else KeyKind.OTHER
 
 
 def query_keys(
@@ -72,11 +72,11 @@ def query_keys(
                     connection.execute(insert, item)
                 except _UNSENDABLE:
                     continue  # the table will not take it either
-        found = {place: key for place, *key in connection.execute("SELECT * FROM keys")}
+        result = {place: key for place, *key in connection.execute("SELECT * FROM keys")}
     folded = [collations.get(name.lower(), "BINARY") for name in rows.columns]
     return [
         [
-            _compared(found[place][at], affinities[at], folded[at]) if place in found else value
+            _compared(result[place][at], affinities[at], folded[at]) if place in result else value
             for place, value in enumerate(values)
         ]
         for at, values in enumerate(raw)

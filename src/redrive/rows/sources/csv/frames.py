@@ -125,9 +125,9 @@ class FrameBuilder:
             frame.replace_column(frame.get_column_index(name), column)
 
     def _values(self, row: bytes) -> list[str | None]:
-        found = record_at(row, 0, self._dialect, len(self._columns), final=True)
-        assert found is not None
-        return [field.value(self._dialect, self._encoding) for field in found.fields or ()]
+        record = record_at(row, 0, self._dialect, len(self._columns), final=True)
+        assert record is not None
+        return [field.value(self._dialect, self._encoding) for field in record.fields or ()]
 
     def _rows(self, parts: Sequence[RecordRange]) -> Iterator[bytes]:
         for part in parts:

@@ -113,16 +113,16 @@ def go_to_table(feed: BlockReader, name: str, *, encoding: str, skip: int) -> No
 def read_separator(feed: BlockReader, name: str, declared: bytes | None) -> bytes | None:
     """Go after a first line "sep=;", which Excel understands, and return the delimiter that it names."""
     end = _first_line(feed, name, 0)
-    found = _SEPARATOR.fullmatch(feed.data[:end])
-    if found is None:
+    match = _SEPARATOR.fullmatch(feed.data[:end])
+    if match is None:
         return None
-    if declared not in (None, found[1]):
+    if declared not in (None, match[1]):
         raise SourceError(
-            f"the first line of {name} names the delimiter {found[1].decode()!r}: "
+            f"the first line of {name} names the delimiter {match[1].decode()!r}: "
             f"pass that instead of delimiter={declared.decode()!r}"
         )
     feed.drop(end, 1)
-    return found[1]
+    return match[1]
 
 
 def read_columns(
@@ -140,22 +140,22 @@ def read_columns(
             why = feed.fault or "the file is empty"
             raise SourceError(f"{name} has no header that can be read: {why}")
         return None
-    start, found = first
-    raw = feed.data[start : found.end]
+    start, result = first
+    raw = feed.data[start : result.end]
     if dialect.has_header:
         _refuse_header(raw, name)
-    if found.fields is None:
+    if result.fields is None:
         advice = "" if dialect.has_header else "; name the columns, so that their number is known"
         line = feed.line + count_lines(feed.data[:start])
-        raise SourceError(f"the first record of {name}, line {line}, cannot be read: {found.error}{advice}")
+        raise SourceError(f"the first record of {name}, line {line}, cannot be read: {result.error}{advice}")
     if not dialect.has_header:
-        return tuple(f"column_{number}" for number in range(1, len(found.fields) + 1))
+        return tuple(f"column_{number}" for number in range(1, len(result.fields) + 1))
     if wrong := undecodable(raw, encoding):
         raise SourceError(f"the header of {name} is {wrong}: name its encoding, such as encoding='cp1252'")
-    feed.drop(found.end, count_lines(feed.data[: found.end]))
-    if guess and len(found.fields) == 1 and not found.fields[0].quoted:
+    feed.drop(result.end, count_lines(feed.data[: result.end]))
+    if guess and len(result.fields) == 1 and not result.fields[0].quoted:
         _refuse_other_delimiter(feed, name, raw, dialect)
-    return unique_names([field.text.decode(encoding) for field in found.fields])
+    return unique_names([field.text.decode(encoding) for field in result.fields])
 
 
 def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
@@ -213,11 +213,11 @@ def _first_record(feed: BlockReader, name: str, dialect: CsvDialect) -> tuple[in
         at = at if empty is None else empty.end()
         if not _first_line(feed, name, at):
             return None
-        found = record_at(feed.data, at, dialect, None, final=feed.final)
-        if found is None:
+        record = record_at(feed.data, at, dialect, None, final=feed.final)
+        if record is None:
             _read_more(feed, name)
-        elif found.fields is not None or found.error is not None:
-            return at, found
+        elif record.fields is not None or record.error is not None:
+            return at, record
 
 
 def _first_line(feed: BlockReader, name: str, at: int) -> int:

@@ -264,11 +264,11 @@ def shielded(raw: bytes, dialect: CsvDialect) -> bytes:
     line = without_line_end(raw)
     if not dialect.opens_quote(line):
         return dialect.odd_field.sub(lambda field: _in_quotes(field[0], dialect.shield), line) + b"\n"
-    found = record_at(raw, 0, dialect, None, final=True)
-    assert found is not None
-    assert found.fields is not None
+    record = record_at(raw, 0, dialect, None, final=True)
+    assert record is not None
+    assert record.fields is not None
     odd = dialect.odd_field.search
-    texts = [_in_quotes(text, dialect.shield) if quoted or odd(text) else text for text, quoted in found.fields]
+    texts = [_in_quotes(text, dialect.shield) if quoted or odd(text) else text for text, quoted in record.fields]
     return dialect.delimiter.join(texts) + b"\n"
 
 

@@ -136,16 +136,16 @@ def structure(data: bytes, line: int, dialect: CsvDialect, width: int, *, most: 
 
 def long_record(raw: bytes, line: int, dialect: CsvDialect, width: int) -> RecordBlock:
     """Return a block of one record, taken apart without the marks of `structure`, which need many times its size."""
-    found = record_at(raw, 0, dialect, width, final=True)
-    assert found is not None
+    record = record_at(raw, 0, dialect, width, final=True)
+    assert record is not None
     lines = count_lines(raw)
     starts, ends, first_line = (np.array([place], np.intp) for place in (0, len(raw), line))
     block = RecordBlock(raw, starts, ends, first_line, len(raw), line + lines)
-    if found.error is not None:
-        block.bad[0] = BadRecord(found.error, _rows_in(raw, found.error, lines, dialect, width))
-    elif found.fields is None:
+    if record.error is not None:
+        block.bad[0] = BadRecord(record.error, _rows_in(raw, record.error, lines, dialect, width))
+    elif record.fields is None:
         return replace(RecordBlock.empty(line + lines), rest=len(raw))  # an empty line
-    elif any(not quoted and dialect.shield in text for text, quoted in found.fields):
+    elif any(not quoted and dialect.shield in text for text, quoted in record.fields):
         block.rewritten[0] = shielded(raw, dialect)
     elif raw.endswith(b"\r"):
         block.parsed = raw[:-1] + b"\n"
@@ -298,18 +298,18 @@ class _RecordBatch:
         ends: list[int] = []
         whole = True
         while whole and at < len(self._data) and len(starts) < _CAREFUL_IN_A_ROW:
-            found = record_at(self._data, at, self._dialect, self._width, final=final)
-            if found is None:
+            record = record_at(self._data, at, self._dialect, self._width, final=final)
+            if record is None:
                 whole = False
                 break
-            if found.error is not None:
-                self.errors[self._count + len(starts)] = found.error
-            elif self._dialect.shield in self._data[at : found.end]:
-                self.rewritten[self._count + len(starts)] = shielded(self._data[at : found.end], self._dialect)
-            if found.error is not None or found.fields is not None:
+            if record.error is not None:
+                self.errors[self._count + len(starts)] = record.error
+            elif self._dialect.shield in self._data[at : record.end]:
+                self.rewritten[self._count + len(starts)] = shielded(self._data[at : record.end], self._dialect)
+            if record.error is not None or record.fields is not None:
                 starts.append(at)
-                ends.append(found.end)
-            at = found.end
+                ends.append(record.end)
+            at = record.end
         self._add(np.array(starts, np.intp), np.array(ends, np.intp))
         return whole, at
 

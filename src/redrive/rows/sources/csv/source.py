@@ -180,14 +180,14 @@ def _records(lines: bytes, columns: Sequence[str], dialect: CsvDialect, encoding
     records: list[Record] = []
     at = 0
     while at < len(data):
-        found = record_at(data, at, dialect, len(columns), final=True)
-        assert found is not None
-        wrong = found.error or undecodable(data[at : found.end], encoding)
+        record = record_at(data, at, dialect, len(columns), final=True)
+        assert record is not None
+        wrong = record.error or undecodable(data[at : record.end], encoding)
         if wrong:
             raise ValueError(wrong)
-        at = found.end
-        if found.fields is not None:
-            values = [field.value(dialect, encoding) for field in found.fields]
+        at = record.end
+        if record.fields is not None:
+            values = [field.value(dialect, encoding) for field in record.fields]
             records.append(dict(zip(columns, values, strict=True)))
     if not records:
         raise ValueError("there is no row in it")

@@ -97,8 +97,8 @@ def damage_of(name: str) -> CompressionFault | None:
 
     This decompresses the whole file. The answer is remembered for as long as the file is not changed.
     """
-    found = os.stat(name)
-    return _damage_of(name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    status = os.stat(name)
+    return _damage_of(name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @lru_cache(maxsize=1024)

@@ -39,7 +39,7 @@ class Files:
 
     def find(self) -> list[str]:
         """Return the files: those of a glob sorted, each once. Raise SourceError if one of them is missing."""
-        found: dict[str, None] = {}
+        files: dict[str, None] = {}
         for pattern in self.patterns:
             # A name such as "fees[1].csv" may be that of a file, and is no pattern then.
             if has_magic(pattern) and not os.path.lexists(pattern):
@@ -48,10 +48,10 @@ class Files:
                     raise SourceError(f"there is no file that matches {pattern}")
             else:
                 names = [pattern]
-            found.update(dict.fromkeys(names))
-        for name in found:
+            files.update(dict.fromkeys(names))
+        for name in files:
             _size(name, self._example)
-        return list(found)
+        return list(files)
 
     def identity(self) -> list[dict[str, Any]]:
         """Return the files with what identifies each, as JSON: a checkpoint is valid only for these."""
@@ -69,9 +69,9 @@ class Files:
         well be a new delivery of the same data, and a position in it mean another row.
         """
         try:
-            found = set(self.find())
+            result = set(self.find())
             for file in recorded:
-                if file["name"] not in found:
+                if file["name"] not in result:
                     return f"{file['name']} is not among its files"
                 if different := file_identity.difference(file):
                     return different
@@ -249,18 +249,18 @@ def _patterns(paths: Paths) -> list[str]:
 def _size(name: str, example: str = "*") -> int:
     """Return the bytes of a file; what is no file that can be read is an error."""
     try:
-        found = os.stat(name)
-        if not stat.S_ISDIR(found.st_mode) and not os.access(name, os.R_OK):
+        status = os.stat(name)
+        if not stat.S_ISDIR(status.st_mode) and not os.access(name, os.R_OK):
             raise PermissionError
     except PermissionError:
         raise SourceError(f"{name} may not be read by this user: check its permissions") from None
     except (FileNotFoundError, NotADirectoryError, ValueError):
         raise SourceError(f"there is no file {name}") from None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise SourceError(f"{name} is a directory; name the files in it: {os.path.join(name, example)}")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{name} is a pipe or a device, which cannot be read twice: save it as a file first")
-    return found.st_size
+    return status.st_size
 
 
 def partitions_of(names: Sequence[str], patterns: Sequence[str]) -> dict[str, Partition]:
@@ -269,11 +269,11 @@ def partitions_of(names: Sequence[str], patterns: Sequence[str]) -> dict[str, Pa
     A directory that the path names itself, as in "in/dt=2026-07-01/*.csv", is no column: it was chosen.
     """
     roots = sorted(map(_root, filter(has_magic, patterns)), key=len, reverse=True)
-    found = {name: _partition(name, roots) for name in names}
-    columns = dict.fromkeys(column for partition in found.values() for column in partition)
+    result = {name: _partition(name, roots) for name in names}
+    columns = dict.fromkeys(column for partition in result.values() for column in partition)
     if not columns:
         return {}
-    return {name: {column: partition.get(column) for column in columns} for name, partition in found.items()}
+    return {name: {column: partition.get(column) for column in columns} for name, partition in result.items()}
 
 
 def with_partitions(reading: Reading, partitions: Mapping[str, Partition]) -> Reading:
@@ -291,8 +291,8 @@ def add_partition(found: Record | list[Record], context: Mapping[str, Any] | Non
 
 def partition_in(context: Mapping[str, Any] | None) -> Mapping[str, str | None]:
     """Return the columns of its partition that the context of a letter holds."""
-    found = (context or {}).get(_CONTEXT)
-    return found if isinstance(found, Mapping) else {}
+    result = (context or {}).get(_CONTEXT)
+    return result if isinstance(result, Mapping) else {}
 
 
 class _Partitioned:
@@ -351,5 +351,5 @@ def _partition(name: str, roots: Sequence[str]) -> Partition:
     if root is None:
         return {}
     directories = name.removeprefix(root).split(os.sep)[:-1]
-    pairs = [found.groups() for directory in directories if (found := _DIRECTORY.fullmatch(directory))]
+    pairs = [match.groups() for directory in directories if (match := _DIRECTORY.fullmatch(directory))]
     return {unquote(column): None if value == _NULL else unquote(value) for column, value in pairs}

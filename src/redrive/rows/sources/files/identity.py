@@ -36,14 +36,14 @@ def identities(names: Sequence[str]) -> list[dict[str, Any]]:
 def identity(name: str, *, samples: int) -> dict[str, Any]:
     """Return the identity of a file; `samples` is how many blocks of it are digested, 0 for all of it."""
     with open(name, "rb") as file:
-        found = os.fstat(file.fileno())
+        status = os.fstat(file.fileno())
     return {
         "name": name,
-        "size": found.st_size,
-        "digest": edges(name, found.st_size),
-        "mtime_ns": found.st_mtime_ns,
+        "size": status.st_size,
+        "digest": edges(name, status.st_size),
+        "mtime_ns": status.st_mtime_ns,
         "samples": samples,
-        "content": content(name, found.st_size, samples=samples),
+        "content": content(name, status.st_size, samples=samples),
     }
 
 
@@ -53,9 +53,9 @@ def difference(recorded: Mapping[str, Any]) -> str | None:
     What an older version did not record is not compared.
     """
     name, size = recorded["name"], recorded["size"]
-    found = os.stat(name)
-    if found.st_size != size:
-        return f"{name} {'has grown since' if found.st_size > size else 'has become shorter'}"
+    status = os.stat(name)
+    if status.st_size != size:
+        return f"{name} {'has grown since' if status.st_size > size else 'has become shorter'}"
     if edges(name, size) != recorded["digest"]:
         return f"{name} is another file now: its beginning or end differs"
     if "content" not in recorded:
@@ -63,7 +63,7 @@ def difference(recorded: Mapping[str, Any]) -> str | None:
     samples = recorded["samples"]
     if content(name, size, samples=samples) != recorded["content"]:
         return f"{name} is another file now: its content differs"
-    if samples and found.st_mtime_ns != recorded["mtime_ns"]:
+    if samples and status.st_mtime_ns != recorded["mtime_ns"]:
         return f"{name} was written since, and is too large to be compared as a whole"
     return None
 

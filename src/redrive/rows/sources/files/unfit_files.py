@@ -48,8 +48,8 @@ def refuse_utf_16(name: str, start: bytes) -> None:
     if not _UTF_16.match(start):
         return
     is_wide = start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))
-    found = "UTF-32" if is_wide else "UTF-16"
-    raise SourceError(f"{name} is {found}: convert it to UTF-8 first, as with iconv -f {found} -t UTF-8")
+    encoding = "UTF-32" if is_wide else "UTF-16"
+    raise SourceError(f"{name} is {encoding}: convert it to UTF-8 first, as with iconv -f {encoding} -t UTF-8")
 
 
 def refuse_json_document(name: str, start: bytes) -> None:
@@ -122,12 +122,12 @@ class FileFitCheck:
 
 def set_aside(name: str, error: SourceError, position: Mapping[str, Any], *, done: int) -> Batch:
     """Return a batch with no row, and the letter of a file."""
-    found = os.stat(name)
+    status = os.stat(name)
     record = {
         "path": name,
-        "size": found.st_size,
-        "mtime": datetime.fromtimestamp(found.st_mtime, UTC).isoformat(),
-        "digest": identity.content(name, found.st_size, samples=_SAMPLES),
+        "size": status.st_size,
+        "mtime": datetime.fromtimestamp(status.st_mtime, UTC).isoformat(),
+        "digest": identity.content(name, status.st_size, samples=_SAMPLES),
         "reason": str(error),
     }
     why = f"the file was set aside, and an unknown number of rows with it: {error}"

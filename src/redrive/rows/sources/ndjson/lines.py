@@ -38,13 +38,13 @@ def parsed(
     """Return the records with the numbers of their lines, and the lines that hold none."""
     if encoding == "utf-8" and LineStart not in set(map(type, lines)):
         try:
-            found = list(map(orjson.loads, lines))
+            decoded = list(map(orjson.loads, lines))
         except orjson.JSONDecodeError:
             pass
         else:
-            are_objects = all(type(item) is dict for item in found)
-            if are_objects and (not has_long_number(b"".join(lines)) or all(map(is_exact, lines, found))):
-                return found, range(first, first + len(found)), []
+            are_objects = all(type(item) is dict for item in decoded)
+            if are_objects and (not has_long_number(b"".join(lines)) or all(map(is_exact, lines, decoded))):
+                return decoded, range(first, first + len(decoded)), []
     return _parsed_one_by_one(lines, first, encoding, most)
 
 
@@ -94,12 +94,12 @@ def _rows_in(line: bytes) -> int:
 def record_of(line: bytes, encoding: str) -> Record:
     if encoding == "utf-8":
         try:
-            found = orjson.loads(line)
+            result = orjson.loads(line)
         except orjson.JSONDecodeError:  # also for what Python's json takes, and to have its words
             pass
         else:
-            if not has_long_number(line) or is_exact(line, found):
-                return _object(found)
+            if not has_long_number(line) or is_exact(line, result):
+                return _object(result)
     return record(decoded(line, encoding))
 
 

@@ -300,8 +300,8 @@ class _Lines:
         while not is_over and not self._final:
             data = self._stream.read(_BLOCK)
             self._final = len(data) < _BLOCK
-            found = _LINE_END.search(data)
-            is_over, ends = found is not None, len(data) if found is None else found.end()
+            match = _LINE_END.search(data)
+            is_over, ends = match is not None, len(data) if match is None else match.end()
             size += ends
         if is_over and ends == len(data) and (data or beginning).endswith(b"\r"):
             data += self._stream.read(1)

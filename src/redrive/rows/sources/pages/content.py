@@ -82,8 +82,8 @@ class PageReader:
 
     def compared_options(self) -> dict[str, Any]:
         """See `ComparesOptions`. A function is not compared with another one."""
-        found = {"items": self._items, "following": self._following}
-        return {name: "a function" if callable(finder) else finder for name, finder in found.items()}
+        result = {"items": self._items, "following": self._following}
+        return {name: "a function" if callable(finder) else finder for name, finder in result.items()}
 
     def page(self, fetched: Any) -> Page:
         """Return the page in what was fetched; `MalformedPage` where there is none."""
@@ -113,16 +113,16 @@ class PageReader:
     def _find_items(self, value: Any) -> Sequence[Any]:
         where = self._items
         if callable(where):
-            found, name = _call_finder("items", where, value), "what items gave"
+            result, name = _call_finder("items", where, value), "what items gave"
         elif where is not None:
-            found, name = _at(value, where), repr(where)
-            if found is UNSAID:
+            result, name = _at(value, where), repr(where)
+            if result is UNSAID:
                 raise _NotThere(f"there is no {where!r} in the page")
         else:
-            found, name = _usual_list(value), "the page"
-        if not isinstance(found, list | tuple):
-            raise _NotThere(f"{name} is {_type_name(found)}, not a list")
-        return found
+            result, name = _usual_list(value), "the page"
+        if not isinstance(result, list | tuple):
+            raise _NotThere(f"{name} is {_type_name(result)}, not a list")
+        return result
 
     def _find_following(self, value: Any) -> Any:
         where = self._following
@@ -134,8 +134,8 @@ class PageReader:
                 "the next cursor of a page"
             )
         if where is not None:
-            found = _at(value, where)
-            return None if found is UNSAID else found
+            result = _at(value, where)
+            return None if result is UNSAID else result
         return next((value[name] for name in _NEXT if name in value), UNSAID)
 
 

@@ -182,9 +182,9 @@ class NumberedPages:
         self._alike = self._alike + 1 if digest == self._digest else 1
         self._digest = digest
         if self._alike >= (_MOST_ALIKE if page.items else _MOST_EMPTY):
-            found = "the very same items" if page.items else "no items, and announce more"
+            content = "the very same items" if page.items else "no items, and announce more"
             raise SourceError(
-                f"{self._name}: {self._alike:,} pages in a row, up to {self._label()}, hold {found}: the API goes in "
+                f"{self._name}: {self._alike:,} pages in a row, up to {self._label()}, hold {content}: the API goes in "
                 "circles; does fetch send the number it is given?"
             )
 

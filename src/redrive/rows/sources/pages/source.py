@@ -337,15 +337,15 @@ def _difference_of_first(identity: Mapping[str, Any], first: Outcome) -> str | N
 
 def _first_of(first: Outcome) -> dict[str, Any]:
     """Return what is compared of the first page: its items, or why there is none."""
-    found = FirstItems()
+    first_items = FirstItems()
     if isinstance(first, PageFailed):
-        found.add(f"no page: {first.fault.name}")
-        return found.document(length=None)
+        first_items.add(f"no page: {first.fault.name}")
+        return first_items.document(length=None)
     for item in first.items:
-        if found.is_enough:
+        if first_items.is_enough:
             break
-        found.add(item)
-    return found.document(length=len(first.items))
+        first_items.add(item)
+    return first_items.document(length=len(first.items))
 
 
 def _record(item: Any) -> Record:

@@ -184,8 +184,8 @@ def check_same_file(raw: Mapping[str, Any], context: Mapping[str, Any] | None) -
     if _footer_digest(name) == expected.get("footer") and max(damaged) < metadata.num_row_groups:
         for group in damaged:
             check_row_group(name, metadata, group)
-        found = identity_without(name, metadata, damaged)
-        if found == {key: value for key, value in expected.items() if key != "without"}:
+        result = identity_without(name, metadata, damaged)
+        if result == {key: value for key, value in expected.items() if key != "without"}:
             return
     raise ValueError(
         f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "

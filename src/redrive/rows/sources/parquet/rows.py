@@ -107,8 +107,8 @@ def _is_beyond_polars(kind: Any) -> bool:
 def _out_of_range(frame: pl.DataFrame, table: pa.Table) -> pl.DataFrame | None:
     """For each column that holds such a value, which rows do; None if there is none."""
     tests = {name: _is_out_of_range(pl.col(name), dtype) for name, dtype in frame.schema.items()}
-    found = frame.select(test.fill_null(False).alias(name) for name, test in tests.items() if test is not None)
-    flags = [flag for flag in found.iter_columns() if flag.any()]
+    tested = frame.select(test.fill_null(False).alias(name) for name, test in tests.items() if test is not None)
+    flags = [flag for flag in tested.iter_columns() if flag.any()]
     # polars converts a time beyond 24 hours to null without an error.
     lost = [column for column in frame.iter_columns() if column.null_count() > table[column.name].null_count]
     flags += [column.is_null() & ~pl.Series(table[column.name].is_null()) for column in lost]

@@ -334,18 +334,18 @@ class _OpenFile:
 
 def _rows_again(footer: ParquetFooter, first: int, rows: int) -> list[Record]:
     """Return the rows of a row group that was damaged, where the file has been replaced by a whole one."""
-    found: list[Record] = []
+    records: list[Record] = []
     with _OpenFile(footer) as file:
         for piece in file.pieces(first, identify=False):
             if isinstance(piece, Unreadable):
                 raise ValueError(str(piece.error))
-            received, _, unreadable = rows_of(piece.slice(0, rows - len(found)), first + len(found))
+            received, _, unreadable = rows_of(piece.slice(0, rows - len(records)), first + len(records))
             for bad in unreadable:
                 raise ValueError(f"{bad.position}: {bad.error}")
-            found += received.records
-            if len(found) == rows:
-                return found
-    raise ValueError(f"{footer.name} has {first + len(found)} rows, and those asked for end at {first + rows}")
+            records += received.records
+            if len(records) == rows:
+                return records
+    raise ValueError(f"{footer.name} has {first + len(records)} rows, and those asked for end at {first + rows}")
 
 
 def _in_common(columns: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

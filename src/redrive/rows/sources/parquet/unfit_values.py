@@ -25,7 +25,7 @@ REASONS = {TEXTS: "not UTF-8", MAPS: "a key comes twice in a map"}
 
 def texts_not_utf_8(table: pa.Table) -> Unfit:
     """Find rows with a text that is not UTF-8; it is kept as bytes."""
-    found: Unfit = {}
+    result: Unfit = {}
     for name in table.column_names:
         column = table[name]
         if not _holds_text(column.type) or _is_valid(column):
@@ -35,13 +35,13 @@ def texts_not_utf_8(table: pa.Table) -> Unfit:
         for place, value in enumerate(coarse(column.cast(_as_bytes(column.type))).to_pylist()):
             kept, is_bad = _kept(value, column.type)
             if is_bad:
-                found.setdefault(place, {})[name] = kept
-    return found
+                result.setdefault(place, {})[name] = kept
+    return result
 
 
 def maps_with_repeated_keys(table: pa.Table) -> Unfit:
     """Find rows with a map, however deep, in which a key comes twice; such maps are kept as lists of pairs."""
-    found: Unfit = {}
+    result: Unfit = {}
     for field in table.schema:
         if not _holds_map(field.type):
             continue
@@ -51,8 +51,8 @@ def maps_with_repeated_keys(table: pa.Table) -> Unfit:
         for place in suspects:
             kept, is_bad = _kept_maps(column[place].as_py(), field.type)
             if is_bad:
-                found.setdefault(place, {})[field.name] = kept
-    return found
+                result.setdefault(place, {})[field.name] = kept
+    return result
 
 
 def _suspects(column: pa.ChunkedArray) -> Sequence[int]:

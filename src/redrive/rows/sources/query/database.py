@@ -63,15 +63,15 @@ class QueryDatabase(Protocol):
 
 def parsed(url: str | URL) -> URL:
     """Return the URL of a database that can be read from; ValueError where it is none."""
-    found = parse_url(url, "the database's URL", "postgresql://… or sqlite:///orders.db")
-    if found.drivername in {"postgres", "postgresql"}:
-        return found.set(drivername="postgresql+psycopg")
-    if found.get_backend_name() != "duckdb":
+    address = parse_url(url, "the database's URL", "postgresql://… or sqlite:///orders.db")
+    if address.drivername in {"postgres", "postgresql"}:
+        return address.set(drivername="postgresql+psycopg")
+    if address.get_backend_name() != "duckdb":
         try:
-            found.get_dialect()
+            address.get_dialect()
         except NoSuchModuleError:
-            raise ValueError(f"SQLAlchemy knows no database {found.drivername!r}: install its dialect") from None
-    return found
+            raise ValueError(f"SQLAlchemy knows no database {address.drivername!r}: install its dialect") from None
+    return address
 
 
 def place_of(url: URL) -> str:

@@ -113,11 +113,11 @@ def _is_duration(interval: str) -> bool:
 
 def is_timedelta(interval: str) -> bool:
     """Return whether an interval, in PostgreSQL's default style, is days and a time of less than a day."""
-    found = _DAYS_AND_TIME.fullmatch(interval)
-    if found is None:
+    match = _DAYS_AND_TIME.fullmatch(interval)
+    if match is None:
         return False
-    days, time_of_day = int(found["days"] or 0), found["hours"]
-    mixed = bool(days) and time_of_day is not None and (days < 0) != (found["sign"] == "-")
+    days, time_of_day = int(match["days"] or 0), match["hours"]
+    mixed = bool(days) and time_of_day is not None and (days < 0) != (match["sign"] == "-")
     return int(time_of_day or 0) < 24 and not mixed
 
 

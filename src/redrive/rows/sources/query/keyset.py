@@ -172,17 +172,17 @@ class Keyset:
 
     def typed(self, kinds: Mapping[str, Any]) -> Keyset:
         """Return the same rows in the order of columns of these types: some values of them have no place in it."""
-        found = copy(self)
+        keyset = copy(self)
         watermark, *keys = zip(self.names, self._order, strict=True)
-        found._kind = kinds[watermark[0]]
-        found._casts = [comparison_type(self._backend, kinds[name]) for name in self.names]
-        found._is_exact = all(is_exact(self._backend, kinds[name]) for name in self.names)
-        others = without_place(self._backend, found._kind, watermark[1])
+        keyset._kind = kinds[watermark[0]]
+        keyset._casts = [comparison_type(self._backend, kinds[name]) for name in self.names]
+        keyset._is_exact = all(is_exact(self._backend, kinds[name]) for name in self.names)
+        others = without_place(self._backend, keyset._kind, watermark[1])
         if others is not None:
-            found._placeless = or_(self._placeless, others)
+            keyset._placeless = or_(self._placeless, others)
         unread = (unreadable(self._backend, kinds[name], key) for name, key in keys if name != watermark[0])
-        found._keyless = or_(self._keyless, *(item for item in unread if item is not None))
-        return found
+        keyset._keyless = or_(self._keyless, *(item for item in unread if item is not None))
+        return keyset
 
     def is_lost(self, watermark: Any) -> bool:
         """Return whether a watermark can be no checkpoint."""
@@ -199,10 +199,10 @@ class Keyset:
     def without_watermark(self, behind: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
         """Return rows whose watermark has no place, in the order of their key, after a key or from the first."""
         keys = list(dict.fromkeys(self._order[1:]))
-        found = self._all(columns).where(self._placeless, not_(self._keyless))
+        statement = self._all(columns).where(self._placeless, not_(self._keyless))
         if behind:
-            found = found.where(self._compared(behind, "key"))
-        return found.order_by(*keys).limit(self._limit(limit))
+            statement = statement.where(self._compared(behind, "key"))
+        return statement.order_by(*keys).limit(self._limit(limit))
 
     def at_key(self, key: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
         """Return the rows of one key."""
@@ -217,8 +217,8 @@ class Keyset:
     def newest(self) -> Select[Any]:
         """Return the greatest watermark."""
         watermark = self._order[0]
-        found: Select[Any] = select(watermark).select_from(self._rows).where(not_(self._placeless))
-        return found.order_by(watermark.desc()).limit(self._limit(1))
+        statement: Select[Any] = select(watermark).select_from(self._rows).where(not_(self._placeless))
+        return statement.order_by(watermark.desc()).limit(self._limit(1))
 
     def places(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
         """Like `page`, watermark and key only."""
@@ -250,11 +250,11 @@ class Keyset:
         All are of the watermark and the key, or of the key alone.
         """
         if len(place) == len(self.names):
-            found = self.places(start, behind, limit)
+            statement = self.places(start, behind, limit)
         else:
-            found = self.without_watermark(behind or (), limit, dict.fromkeys(self.names[1:]))
+            statement = self.without_watermark(behind or (), limit, dict.fromkeys(self.names[1:]))
         is_behind = self._compared(place, "place")
-        return found.add_columns(case((is_behind, 1), else_=0).label(IS_BEHIND))
+        return statement.add_columns(case((is_behind, 1), else_=0).label(IS_BEHIND))
 
     def _all(self, columns: Columns | None = None) -> Select[Any]:
         if columns is None:
@@ -265,14 +265,14 @@ class Keyset:
         return select(*chosen).select_from(self._rows)
 
     def _sorted(self, rows: Select[Any], start: Any, behind: Sequence[Any] | None) -> Select[Any]:
-        found = rows.where(not_(self._placeless), not_(self._keyless)).order_by(*self._order)
+        statement = rows.where(not_(self._placeless), not_(self._keyless)).order_by(*self._order)
         if behind is not None:
-            return found.where(self._compared(behind, "behind"))
+            return statement.where(self._compared(behind, "behind"))
         if start is None:
-            return found
+            return statement
         # A number that is stepped back may be outside its type, and compares without it.
         as_type = self._casts[0] if isinstance(start, str | float) else None
-        return found.where(self._order[0] >= self._bound("redrive_start", start, as_type))
+        return statement.where(self._order[0] >= self._bound("redrive_start", start, as_type))
 
     def _compared(self, place: Sequence[Any], name: str) -> ColumnElement[bool]:
         """Return what is true of rows after a place, which is of the watermark and the key, or of the key alone."""

@@ -83,8 +83,8 @@ class QueryOrder:
         if [_place(record, names) for record in self._select(self._keyset.following(here))] == [there]:
             return False
         # Others may have written meanwhile: one statement sees the rows sorted and compared at the same moment.
-        found = self._select(self._keyset.compared_places(page.start, page.behind, page.most + 1, here))
-        for record, following in pairwise(found):
+        records = self._select(self._keyset.compared_places(page.start, page.behind, page.most + 1, here))
+        for record, following in pairwise(records):
             if _place(record, names) == here != _place(following, names):
                 if record[IS_BEHIND]:
                     raise SourceError(self.stands_still(here))
@@ -140,8 +140,8 @@ def _named(names: Sequence[str], values: Sequence[Any]) -> str:
 def to_json(values: Sequence[Any], columns: Sequence[str]) -> list[Any]:
     """Return values of a position, as JSON that gives them back."""
     plain = [_plain(value, column) for value, column in zip(values, columns, strict=True)]
-    found: list[Any] = orjson.loads(encode(plain))
-    return found
+    decoded: list[Any] = orjson.loads(encode(plain))
+    return decoded
 
 
 def from_json(position: Any) -> Any:
@@ -184,12 +184,12 @@ def stepped_back(value: Any, lag: timedelta, column: str) -> Any:
 
 def _text_stepped_back(text: str, lag: timedelta) -> str:
     """Return the time in the same format, so that texts compare as times do. Truncation makes it earlier."""
-    found = _TIME.fullmatch(text)
-    if found is None and _DATE.fullmatch(text):
+    match = _TIME.fullmatch(text)
+    if match is None and _DATE.fullmatch(text):
         return (date.fromisoformat(text) - _whole_days(lag)).isoformat()
-    if found is None:
+    if match is None:
         raise ValueError(text)
-    day, between, clock, fraction, zone = found.groups()
+    day, between, clock, fraction, zone = match.groups()
     earlier = datetime.fromisoformat(f"{day}T{clock}.{fraction[:6]:0<6}" if fraction else f"{day}T{clock}") - lag
     written = earlier.isoformat(between, "minutes" if clock.count(":") == 1 else "seconds")
     if fraction:

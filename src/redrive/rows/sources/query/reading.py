@@ -97,12 +97,12 @@ class QueryReading:
 
         if len(fetch(dict.fromkeys(keys))) > 1:
             raise ValueError(f"the letter holds no whole row of {self._name}, which has several with {where}")
-        found = self._rescue.row(fetch)
-        if found is None:
+        result = self._rescue.row(fetch)
+        if result is None:
             raise ValueError(f"the letter holds no whole row of {self._name}, which has none with {where} any more")
-        if found.missing:
-            raise ValueError(f"{', '.join(found.missing)} of the row of {self._name} with {where} cannot be read")
-        return found.record
+        if result.missing:
+            raise ValueError(f"{', '.join(result.missing)} of the row of {self._name} with {where} cannot be read")
+        return result.record
 
     def _go_to(self, position: Any | None) -> None:
         if position is None:
@@ -195,22 +195,22 @@ class QueryReading:
     def _find_newest(self) -> Any:
         """Return the greatest watermark there is; None if there is no row."""
         try:
-            found = self._select(self._keyset.newest())
+            records = self._select(self._keyset.newest())
         except Exception as error:
             raise_fault(self._name, error)
-        return found[0][self._keyset.names[0]] if found else None
+        return records[0][self._keyset.names[0]] if records else None
 
     def _page(self, most: int) -> _Page | None:
         try:
-            found = self._select(self._keyset.page(self._start, self._behind, most + 1))
+            records = self._select(self._keyset.page(self._start, self._behind, most + 1))
         except Exception as error:
             if databases.is_not_of_a_row(error):
                 raise_fault(self._name, error)
             return self._page_by_halves(most, error)
-        rows = self._cut(found, most)
+        rows = self._cut(records, most)
         if not rows:
             return None
-        return _Page(rows, [], self._values(rows[0]), self._values(rows[-1]), ends=len(found) <= most)
+        return _Page(rows, [], self._values(rows[0]), self._values(rows[-1]), ends=len(records) <= most)
 
     def _cut(self, found: list[Record], most: int) -> list[Record]:
         """As much as was asked for. One more was read: if that is of the same place, no page could begin with it."""
@@ -227,12 +227,12 @@ class QueryReading:
             all_found = self._select(self._keyset.places(self._start, self._behind, most + 1))
         except Exception:
             self._raise_faulty_page(error)
-        found = self._cut(all_found, most)
-        if not found:
+        result = self._cut(all_found, most)
+        if not result:
             raise_fault(self._name, error)
-        places = [self._values(place) for place in found]
+        places = [self._values(place) for place in result]
         page = _Page([], [], places[0], places[-1], ends=len(all_found) <= most)
-        pieces = [(0, len(found))]
+        pieces = [(0, len(result))]
         while pieces:
             first, end = pieces.pop()
             behind = places[first - 1] if first else self._behind
@@ -242,10 +242,10 @@ class QueryReading:
                 if databases.is_not_of_a_row(fault):
                     raise_fault(self._name, fault)
                 if end - first == 1:
-                    page.bad.extend(self._unreadable(found[first], behind, places[first], fault))
+                    page.bad.extend(self._unreadable(result[first], behind, places[first], fault))
                 else:
                     middle = (first + end) // 2
-                    self._order.check(found[middle - 1], found[middle], QueryPage(self._start, self._behind, most))
+                    self._order.check(result[middle - 1], result[middle], QueryPage(self._start, self._behind, most))
                     pieces += [(middle, end), (first, middle)]
         return page
 
@@ -286,15 +286,15 @@ class QueryReading:
         """Return rows without a watermark after a key, those that cannot be had, and the last key where more follow."""
         keys = self._keyset.names[1:]
         try:
-            found = self._select(self._keyset.without_watermark(behind, most + 1))
+            records = self._select(self._keyset.without_watermark(behind, most + 1))
         except Exception as error:
             if databases.is_not_of_a_row(error):
                 raise
         else:
-            more = len(found) > most
+            more = len(records) > most
             if more:
-                self._order.check_key(found[most - 1], found[most], QueryPage(None, behind, most))
-            return found[:most], [], [found[most - 1][name] for name in keys] if more else None
+                self._order.check_key(records[most - 1], records[most], QueryPage(None, behind, most))
+            return records[:most], [], [records[most - 1][name] for name in keys] if more else None
         # The watermark as text, because it may be what cannot be had.
         place_columns = {self._keyset.names[0]: Text(), **dict.fromkeys(keys)}
         places = self._select(self._keyset.without_watermark(behind, most + 1, place_columns))

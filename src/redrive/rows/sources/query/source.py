@@ -164,9 +164,9 @@ class Query:
 
 def _named_by(sql: str) -> str:
     """Return the first table, or else how the SQL begins."""
-    found = _TABLE.search(sql)
-    if found:
-        return re.sub(r"(?<!\s)\s*+\.\s*+", ".", re.sub(r'["`\[\]]', "", found[1]))
+    match = _TABLE.search(sql)
+    if match:
+        return re.sub(r"(?<!\s)\s*+\.\s*+", ".", re.sub(r'["`\[\]]', "", match[1]))
     return " ".join(sql.split())[:60]
 
 

@@ -165,12 +165,12 @@ class FrameRecords:
         return dict(raw)
 
     def _first(self) -> dict[str, Any]:
-        found = FirstItems()
+        first_items = FirstItems()
         for row in self._frame.iter_rows(named=True):
-            if found.is_enough:
+            if first_items.is_enough:
                 break
-            found.add(row)
-        return found.document(length=self._frame.height)
+            first_items.add(row)
+        return first_items.document(length=self._frame.height)
 
 
 class FrameReading:

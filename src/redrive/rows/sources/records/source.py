@@ -233,25 +233,25 @@ class _Stream:
 
     def first(self, length: int | None, marks: Collection[int] = ()) -> dict[str, Any]:
         """Return the digests of the first items, which are read ahead; also at the counts that `marks` has."""
-        found = self._read_ahead(length)
-        if not found.has(marks) and not self.taken:
-            count, found = found.count, FirstItems(marks)
+        result = self._read_ahead(length)
+        if not result.has(marks) and not self.taken:
+            count, result = result.count, FirstItems(marks)
             for item in self._ahead[:count]:
-                found.add(_content(item))
-        return found.document(length=self._length)
+                result.add(_content(item))
+        return result.document(length=self._length)
 
     def _read_ahead(self, length: int | None) -> FirstItems:
         """Return the first items, which are read ahead; `length` is the number of all items, where it is known."""
         if self._seen is None:
-            found, ends = FirstItems(), time.monotonic() + _MOST_SECONDS
-            while not self.taken and not found.is_enough and time.monotonic() < ends:
-                self._fill(found.count + 1)
-                if len(self._ahead) == found.count:
+            first_items, ends = FirstItems(), time.monotonic() + _MOST_SECONDS
+            while not self.taken and not first_items.is_enough and time.monotonic() < ends:
+                self._fill(first_items.count + 1)
+                if len(self._ahead) == first_items.count:
                     if self.error is None and length is None:
-                        length = found.count
+                        length = first_items.count
                     break
-                found.add(_content(self._ahead[found.count]))
-            self._seen, self._length = found, length
+                first_items.add(_content(self._ahead[first_items.count]))
+            self._seen, self._length = first_items, length
         return self._seen
 
     def take(self, most: int) -> list[Any]:
@@ -264,14 +264,14 @@ class _Stream:
         if not self._ahead and self.error is not None:
             self.has_failed = True
             raise self.error
-        found, self._ahead = (self._ahead, []) if len(self._ahead) <= most else _parted(self._ahead, most)
-        self.taken += len(found)
-        for item in found:
+        result, self._ahead = (self._ahead, []) if len(self._ahead) <= most else _parted(self._ahead, most)
+        self.taken += len(result)
+        for item in result:
             if self.first_taken.is_enough:
                 break
             self.first_taken.add(_content(item))
-        self.has_ended = not found
-        return found
+        self.has_ended = not result
+        return result
 
     def _fill(self, count: int) -> None:
         """Read ahead to this many items, or to the end or an error."""
