@@ -104,7 +104,7 @@ class Appends(Protocol):
         """Like `write`. Where rows of this label were appended before, nothing is done, and the rows that were rejected
         then are returned.
 
-        Raises `SinkMismatch` where those had other places in their batch, or another `digest`: they were other rows.
+        Raises `SinkMismatch` if those had other places in their batch, or another `digest`: they were other rows.
         """
 
     def append_all(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:

@@ -48,7 +48,7 @@ class Validator(Protocol):
     """Validates rows, and returns the rows to write."""
 
     def fits(self, columns: Sequence[str]) -> None:
-        """Raise `PipelineError` where a source of these columns can never pass: no row will be read."""
+        """Raise `PipelineError` if a source of these columns can never pass: no row will be read."""
 
     def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return those of the source's columns that are not read, and so are not written."""

@@ -45,7 +45,7 @@ _SAME: dict[str, pl.DataType] = {
 
 
 def capacity_of(kind: str) -> ColumnCapacity | None:
-    """See `Capacity.of`. DuckDB reads `07/04/26` as a day of the year 7, and leaves out the PM of `05:30 PM`."""
+    """See `ColumnCapacity.of`. DuckDB reads `07/04/26` as a day of the year 7, and leaves out the PM of `05:30 PM`."""
     capacity = ColumnCapacity.of(kind)
     if capacity is None or capacity.family not in _TIMES:
         return capacity
@@ -154,7 +154,7 @@ def is_same(dtype: Any, kind: Any) -> bool:
 def fitted(value: Any, kind: Any) -> Any:
     """Return a value with every field that its type has, as JSON is to have them.
 
-    Raises `ValueError` where something would be lost or changed.
+    Raises `ValueError` if something would be lost or changed.
     """
     if isinstance(value, Enum):
         value = value.value

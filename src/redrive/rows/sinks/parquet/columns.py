@@ -35,7 +35,7 @@ _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 def table_of(rows: Outgoing, known: pa.Schema | None, where: str) -> tuple[pa.Table, list[Refused]]:
     """Return a table of the known columns, or of those of the rows, and the rejected rows, which it does not have.
 
-    Raises `SinkMismatch` where a column does not fit as a whole.
+    Raises `SinkMismatch` if a column does not fit as a whole.
     """
     columns = _columns_of(rows)
     schema = _settled(columns, known, where)

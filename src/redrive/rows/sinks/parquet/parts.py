@@ -124,7 +124,7 @@ class DatasetFiles:
         except (pa.ArrowInvalid, OSError) as error:
             if getattr(error, "errno", None) is not None:
                 raise
-            raise SinkMismatch(f"{self._path / name} is no Parquet file, or not a whole one: {error}") from error
+            raise SinkMismatch(f"{self._path / name} is not a Parquet file, or not a whole one: {error}") from error
         missing = [column for column in self._key if column not in schema.names]
         if missing:
             raise SinkMismatch(f"{self._path / name} has no {', '.join(missing)}, which its rows should be known by")

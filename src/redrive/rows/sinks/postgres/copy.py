@@ -385,8 +385,8 @@ def _same(value: Any) -> Any:
 
 def faulty_line(context: str | None, table: str, columns: Sequence[str]) -> tuple[int, str | None] | None:
     """Return the line at which COPY failed, from 1, and the column if it is named, in any language of the server."""
-    for told in (context or "").splitlines():
-        _, separator, behind = told.partition(table)
+    for line in (context or "").splitlines():
+        _, separator, behind = line.partition(table)
         if separator and (number := re.search(r"\d+", behind)):
             place = behind[number.end() :].partition(": ")[0]
             named = sorted((name for name in columns if place.endswith(f" {name}")), key=len)

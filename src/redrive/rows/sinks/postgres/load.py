@@ -180,16 +180,19 @@ class PostgresLoad:
     def _names_value(self, error: Exception) -> bool:
         """Return whether COPY named the column: then the type rejects the value, whatever the error is."""
         assert isinstance(error, psycopg.Error)
-        told = faulty_line(error.diag.context, self._staging.name, self._columns)
-        return told is not None and told[1] is not None
+        located = faulty_line(error.diag.context, self._staging.name, self._columns)
+        return located is not None and located[1] is not None
 
     def _place(self, error: Exception, start: int, stop: int) -> int | None:
         """Return the row at which COPY failed, if it is named."""
         if isinstance(error, UnsendableRow):
             return error.place
         assert isinstance(error, psycopg.Error)
-        told, sent = faulty_line(error.diag.context, self._staging.name, self._columns), self._text.places(start, stop)
-        return sent[told[0] - 1] if told and 0 < told[0] <= len(sent) else None
+        located, sent = (
+            faulty_line(error.diag.context, self._staging.name, self._columns),
+            self._text.places(start, stop),
+        )
+        return sent[located[0] - 1] if located and 0 < located[0] <= len(sent) else None
 
     # ── inserting ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -215,7 +215,7 @@ def _adapted(dialect: str, rows: Outgoing, kinds: Sequence[str]) -> tuple[Sequen
 
 
 def _capacity(dialect: str, kind: str) -> ColumnCapacity | None:
-    """See `Capacity.of`. MySQL reads `07/04/26` as a day of the year 2007."""
+    """See `ColumnCapacity.of`. MySQL reads `07/04/26` as a day of the year 2007."""
     capacity = ColumnCapacity.of(kind)
     if capacity is None or dialect not in ("mysql", "mariadb"):
         return capacity

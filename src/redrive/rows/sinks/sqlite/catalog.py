@@ -37,7 +37,7 @@ class SqliteForeignKey(NamedTuple):
             + f" AND NOT EXISTS (SELECT 1 FROM {quoted(self.refers_to)} r WHERE {same})"
         )
 
-    def told(self, values: Sequence[Any]) -> str:
+    def message(self, values: Sequence[Any]) -> str:
         """Return what is wrong with a row that refers to nothing."""
         shown = ", ".join(str(value) for value in values)
         return (

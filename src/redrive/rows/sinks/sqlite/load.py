@@ -177,7 +177,7 @@ class SqliteLoad:
         for key in self._shape.foreign_keys:
             values = [row.get(name.lower()) for name in key.columns]
             if None not in values and not self._cursor.execute(key.lookup, values).fetchone():
-                return key.told(values)
+                return key.message(values)
         return None
 
     # ── foreign keys that are looked at when all rows are in ──────────────────────────────────────────────────────────
@@ -203,5 +203,5 @@ class SqliteLoad:
         result: dict[int, str] = {}
         for key in self._shape.foreign_keys:
             self._cursor.execute(key.orphans(f"{written} w JOIN {self._table.sql} t ON {same}", "w.place", "t"))
-            result.update({place: key.told(values) for place, *values in self._cursor})
+            result.update({place: key.message(values) for place, *values in self._cursor})
         return result

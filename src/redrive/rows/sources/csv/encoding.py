@@ -54,7 +54,7 @@ def known_encoding(encoding: str, signs: Sequence[bytes]) -> str:
             return name.removesuffix("-sig")
         ascii_kept = all(_keeps(bytes([byte]), name) for byte in range(128)) and _keeps(b"+AGE- \\u0061 ~~", name)
     except (LookupError, TypeError):
-        raise ValueError(f"{encoding!r} is no encoding that Python knows") from None
+        raise ValueError(f"{encoding!r} is not an encoding that Python knows") from None
     signs = (*signs, b"\r", b"\n")
     # The second byte of a Chinese or Japanese character may look like a sign of ASCII, such as "|".
     if not ascii_kept or any(_swallows(bytes([first]), sign, name) for first in range(128, 256) for sign in signs):

@@ -178,8 +178,8 @@ def other_columns(columns: Sequence[str], expected: Sequence[str]) -> str | None
         return None
     lacks = [name for name in expected if name not in columns]
     adds = [name for name in columns if name not in expected]
-    told = [f"it lacks {', '.join(lacks)}" if lacks else "", f"it adds {', '.join(adds)}" if adds else ""]
-    return " and ".join(filter(None, told)) or "they come in another order"
+    differences = [f"it lacks {', '.join(lacks)}" if lacks else "", f"it adds {', '.join(adds)}" if adds else ""]
+    return " and ".join(filter(None, differences)) or "they come in another order"
 
 
 def _refuse_header(raw: bytes, name: str) -> None:

@@ -30,7 +30,7 @@ _SAMPLES = 256
 
 
 def refuse_markup(name: str, start: bytes, expected: str) -> None:
-    """Raise SourceError where a file begins as HTML or XML does.
+    """Raise SourceError if a file begins as HTML or XML does.
 
     Args:
         expected: the format the file is read as: "CSV".
@@ -44,7 +44,7 @@ def refuse_markup(name: str, start: bytes, expected: str) -> None:
 
 
 def refuse_utf_16(name: str, start: bytes) -> None:
-    """Raise SourceError where a file begins as UTF-16 or UTF-32 does."""
+    """Raise SourceError if a file begins as UTF-16 or UTF-32 does."""
     if not _UTF_16.match(start):
         return
     is_wide = start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))
@@ -53,7 +53,7 @@ def refuse_utf_16(name: str, start: bytes) -> None:
 
 
 def refuse_json_document(name: str, start: bytes) -> None:
-    """Raise SourceError where a file begins as JSON over several lines does.
+    """Raise SourceError if a file begins as JSON over several lines does.
 
     Its last object may stand on a line by itself, so that not every line would be rejected.
     """
@@ -75,7 +75,7 @@ def is_odd(name: str, error: SourceError, names: Sequence[str]) -> bool:
 
 
 def check_that_one_is_good(names: Sequence[str], look: Callable[[str], object]) -> None:
-    """Raise the error of the last file where every file is odd; `look` raises what is wrong with one."""
+    """Raise the error of the last file if every file is odd; `look` raises what is wrong with one."""
     odd: SourceError | None = None
     for name in names if len(names) > 1 else ():
         try:

@@ -134,7 +134,7 @@ def known_encoding(encoding: str) -> str:
         name = codecs.lookup(encoding).name.removesuffix("-sig")
         told_by_bytes = _JSON_SIGNS.encode(name) == _JSON_SIGNS.encode()
     except (LookupError, TypeError):
-        raise ValueError(f"{encoding!r} is no encoding that Python knows") from None
+        raise ValueError(f"{encoding!r} is not an encoding that Python knows") from None
     if not told_by_bytes:
         raise ValueError(f"lines in {encoding} cannot be separated by their bytes: convert the file to UTF-8 first")
     return name

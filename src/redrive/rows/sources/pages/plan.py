@@ -86,7 +86,7 @@ class PagePlan:
         if "token" not in position or self.by == "cursor":
             return token, pages, "token" not in position
         if token != self.start + pages * self.step:
-            raise SourceError(f"{position!r} is no position in pages that begin at {self.label(self.start)}")
+            raise SourceError(f"{position!r} is not a position in pages that begin at {self.label(self.start)}")
         return token, pages, False
 
     def label(self, token: Any) -> str:

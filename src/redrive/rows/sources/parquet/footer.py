@@ -110,7 +110,7 @@ def read_footer(name: str, columns: tuple[str, ...] | None, *, besides: Containe
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise
-        raise SourceError(f"{name} is no Parquet file, or not a whole one: {first_line(error)}") from error
+        raise SourceError(f"{name} is not a Parquet file, or not a whole one: {first_line(error)}") from error
     except UnicodeDecodeError:
         raise SourceError(f"{name} has a damaged footer: a name in it is not UTF-8. {_REPLACE}") from None
     if sum(of_groups) != rows or min(of_groups, default=0) < 0:

@@ -86,7 +86,7 @@ def _kept_maps(value: Any, kind: Any) -> tuple[Any, bool]:
 
 
 def require_edit(record: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-    """Raise ValueError where a value that did not fit is still what it was."""
+    """Raise ValueError if a value that did not fit is still what it was."""
     for name in context.get(TEXTS, ()):
         if _has_bytes(record.get(name)):
             raise ValueError(f"{name} is not UTF-8: write the text that it should be into the letter, and replay it")
