@@ -39,7 +39,7 @@ from redrive.errors import RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, Severity
 from redrive.model.calls import Attempt, Event
 from redrive.model.runs import RunEnded, RunStatus
-from redrive.rows.checkpoint import RunHandle
+from redrive.rows.checkpoint import PipelineRunHandle
 from redrive.testing import FakeClock
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)  # of the week that counts
@@ -244,7 +244,7 @@ class World:
         def gone(*_: Any, **__: Any) -> datetime:
             raise StoreError("killed")
 
-        with mock.patch.object(RunHandle, "end", gone):
+        with mock.patch.object(PipelineRunHandle, "end", gone):
             yield
 
     # ── who answers what ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import redrive
 from redrive.errors import PipelineError, SinkMismatch, StoreError
 from redrive.rows.batch import Outgoing
-from redrive.rows.checkpoint import RunHandle
+from redrive.rows.checkpoint import PipelineRunHandle
 from tests.support.examples import examples
 from tests.support.table_places import PLACES, place_of, postgresql, sqlite
 
@@ -69,7 +69,7 @@ def row(number, v="a", **more):
 @contextlib.contextmanager
 def save_failing(at, monkeypatch):
     """Fail the transaction of the store, once, after the sink has committed the rows of a batch."""
-    save, calls = RunHandle.save, []
+    save, calls = PipelineRunHandle.save, []
 
     def failing(self, connection, **values):
         calls.append(1)
@@ -78,7 +78,7 @@ def save_failing(at, monkeypatch):
         save(self, connection, **values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunHandle, "save", failing)
+        patch.setattr(PipelineRunHandle, "save", failing)
         yield
     assert len(calls) >= at
 

@@ -18,7 +18,7 @@ from redrive.alerts.facts.runs import RunName, read_snapshot
 from redrive.alerts.service import Alerts
 from redrive.errors import FlowStopped, RunStopped, StoreError
 from redrive.model.alerts import AlertStatus, SendStatus, Severity
-from redrive.rows.checkpoint import RunHandle
+from redrive.rows.checkpoint import PipelineRunHandle
 from redrive.store.schema import runs, task_executors, task_runs, tasks
 from tests.support.alerts import watched
 from tests.support.flows import eventually
@@ -359,7 +359,7 @@ def test_a_run_that_died_and_is_gone_on_with_has_recovered(store, vendor, monkey
         raise SystemExit
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunHandle, "end", gone)
+        patched.setattr(PipelineRunHandle, "end", gone)
         with pytest.raises(SystemExit):
             vendor(dies, batch=1_000).run()
     vendor(rows(4_000), batch=1_000).run()

@@ -25,7 +25,7 @@ import redrive
 from redrive.errors import SinkMismatch
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.exact.capacity import Capacity
+from redrive.rows.sinks.exact.capacity import ColumnCapacity
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.parquet.sink import parquet_dataset
 from redrive.rows.sinks.sink import SharesTransactions
@@ -657,7 +657,7 @@ class TestExactNumbers:
     def test_rounding_is_found_wherever_quantize_changes_the_value(self, numbers, scale):
         unit = Decimal(1).scaleb(-scale)
         changed = [at for at, number in enumerate(numbers) if number != number.quantize(unit, context=_WIDE)]
-        column = Capacity.of(f"numeric(20, {scale})")
+        column = ColumnCapacity.of(f"numeric(20, {scale})")
         assert [at for at, _ in find_changes(pl.Series([str(one) for one in numbers]), column)] == changed
         assert [at for at, _ in find_changes(numbers, column)] == changed
 

@@ -13,6 +13,7 @@ _WIDE = Context(prec=2000, rounding=ROUND_HALF_EVEN, Emax=999_999, Emin=-999_999
 _MOMENT = re.compile(
     r"\s*(?:(\d{4})-(\d\d)-(\d\d))?[ T]?(?:(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?\s*(Z|[+-]\d\d(?::?\d\d)?)?\s*"
 )
+_BASIC = re.compile(r"\d{4}|\d{6}|\d{8}")  # the basic forms of ISO 8601, without separators: 1030, 103059, 20260701
 _TRUE, _FALSE = ("1", "t", "true", "y", "yes", "on"), ("0", "f", "false", "n", "no", "off")
 
 
@@ -104,6 +105,8 @@ def _number(value):
 def _is_same_time(given, found):
     if isinstance(given, int | float | Decimal | dt.timedelta):
         return False
+    if isinstance(given, str) and _BASIC.fullmatch(given.strip()):
+        given = _in_full(given.strip())
     day, clock, offset = _parts(given) or (None, None, None)
     own_day, own_clock, own_offset = _parts(found)
     if type(found) is dt.date:
@@ -113,6 +116,13 @@ def _is_same_time(given, found):
     if own_offset is None:
         return (day, clock or 0) == (own_day, own_clock) and not offset
     return _instant(day, clock or 0, offset or 0) == _instant(own_day, own_clock, own_offset)
+
+
+def _in_full(digits):
+    """Return a time of day or a day in the extended form of ISO 8601."""
+    if len(digits) == 8:
+        return f"{digits[:4]}-{digits[4:6]}-{digits[6:]}"
+    return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
 
 
 def _instant(day, clock, offset):

@@ -20,7 +20,7 @@ from sqlalchemy import Engine, event
 import redrive
 from redrive.model.runs import RunStarted
 from redrive.rows import pipeline as pipelines
-from redrive.rows.checkpoint import RunHandle
+from redrive.rows.checkpoint import PipelineRunHandle
 from tests.support.killable import Doomed, serve, trace
 
 PIPELINE = "vendor"
@@ -190,10 +190,10 @@ def wait(mouth, *, variant, file, url, store, batch):
 def perform(mouth, *, operation, lease=None, **arguments):
     """Do one job. Claims last for the usual time, or for `lease`."""
     if lease is not None:
-        pipelines.RunHandle = functools.partial(RunHandle, lease=timedelta(seconds=lease))
+        pipelines.PipelineRunHandle = functools.partial(PipelineRunHandle, lease=timedelta(seconds=lease))
     if arguments.get("stop_at"):
         # Who is stopped in the middle of a renewal keeps SQLite's lock with him, and nobody can take over.
-        RunHandle.keep_claim = lambda self: contextlib.nullcontext()
+        PipelineRunHandle.keep_claim = lambda self: contextlib.nullcontext()
     {"run": run, "wait": wait}[operation](mouth, **arguments)
 
 

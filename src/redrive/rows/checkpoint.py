@@ -28,7 +28,7 @@ from redrive.rows.options import ComparedOptions, without_options
 from redrive.rows.run_state import (
     ENDED,
     RunRefused,
-    StartedRun,
+    StartedPipelineRun,
     accepted_counts,
     count_failures,
     fault_columns,
@@ -62,7 +62,7 @@ from redrive.store.schema import checkpoints, runs
 LEASE = timedelta(seconds=60)
 
 
-class RunHandle:
+class PipelineRunHandle:
     """The claim of a process on a pipeline: starts, saves and ends a run."""
 
     def __init__(
@@ -100,7 +100,7 @@ class RunHandle:
         accept_changes: bool = False,
         appending: Appends | None = None,
         sink_exists: Callable[[], bool] = lambda: True,
-    ) -> StartedRun:
+    ) -> StartedPipelineRun:
         """Claim the pipeline, and resume its unfinished run or start a new one.
 
         Args:
@@ -116,7 +116,7 @@ class RunHandle:
         identity = source.identity()
         lacks_sink = not restart and is_sink_missing(self._database, self._pipeline, source, sink_exists)
 
-        def work(connection: Connection) -> StartedRun:
+        def work(connection: Connection) -> StartedPipelineRun:
             now = self._database.dialect.now(connection)
             checkpoint = self._claim(connection, identity, now)
             register_start(connection, self._database.dialect, "pipeline", self._pipeline, sla=sla, now=now)
@@ -396,7 +396,7 @@ class RunHandle:
         accept_changes: bool,
         sink: str,
         is_sink_missing: bool,
-    ) -> StartedRun:
+    ) -> StartedPipelineRun:
         require_same_source(
             self._pipeline,
             source,
@@ -428,7 +428,7 @@ class RunHandle:
                 **({} if self._target is None else {"target": self._target}),
             )
         )
-        return StartedRun(
+        return StartedPipelineRun(
             run_id=last_run.run_id,
             started_at=last_run.started_at,
             identity=identity,
@@ -456,7 +456,7 @@ class RunHandle:
         sla: TimeOfDay | float | None,
         now: datetime,
         failures: int,
-    ) -> StartedRun:
+    ) -> StartedPipelineRun:
         """Start a new run: at the watermark of an incremental source, else at the start of the source."""
         row = self._build_run_row(self.run_id, source, sink=sink, sla=sla, now=now)
         connection.execute(runs.insert(), {**row, "failures": failures})
@@ -474,7 +474,9 @@ class RunHandle:
             if isinstance(source, Incremental) and kept_position is not None
             else None
         )
-        return StartedRun(run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"])
+        return StartedPipelineRun(
+            run_id=self.run_id, started_at=now, identity=identity, position=position, sla=row["sla"]
+        )
 
     def _build_run_row(
         self, run_id: uuid.UUID, source: Source, *, sink: str, sla: TimeOfDay | float | None, now: datetime

@@ -91,7 +91,7 @@ class ComparedOptions:
 
         Args:
             identity: What the checkpoint keeps. Options that an earlier version has not kept are not compared.
-            of_writing: Whether the options of writing count as well: not behind a run that is complete.
+            of_writing: Whether the options of writing count as well: not after a run that is complete.
         """
         kept = identity.get(_KEY) or {}
         changes = [] if self.is_reading_free else _changes(kept.get("reading") or {}, self.reading)
@@ -137,5 +137,5 @@ def _hidden(value: Any, database: Database) -> Any:
 
 
 def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(encode(options))
-    return found
+    plain: dict[str, Any] = orjson.loads(encode(options))
+    return plain

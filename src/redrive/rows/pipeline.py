@@ -18,7 +18,7 @@ from redrive.model.letters import Letter
 from redrive.model.runs import Progress, Report
 from redrive.policy import option_checks
 from redrive.policy.time_of_day import checked_sla
-from redrive.rows.checkpoint import RunHandle
+from redrive.rows.checkpoint import PipelineRunHandle
 from redrive.rows.errors import kind_of, sentence
 from redrive.rows.gate import Gate
 from redrive.rows.options import ComparedOptions, RunOptions
@@ -26,7 +26,7 @@ from redrive.rows.prepare import OnDuplicate, Preparation
 from redrive.rows.replay.reprocess import reprocess
 from redrive.rows.retries import PATIENCE
 from redrive.rows.run import Run, report_refused_start
-from redrive.rows.run_state import StartedRun
+from redrive.rows.run_state import StartedPipelineRun
 from redrive.rows.sinks.sink import Appends, Sink
 from redrive.rows.sources.source import Replaceable, Source
 from redrive.rows.transform import transform_of
@@ -172,7 +172,7 @@ class Pipeline:
             self._options, announcer=self._options.announcer.with_listeners(opened_store.listeners), target=self.target
         )
         environment_names = opened_store.alerts.settings.environment
-        handle = RunHandle(
+        handle = PipelineRunHandle(
             opened_store.database,
             self.name,
             target=self.target,
@@ -209,8 +209,8 @@ class Pipeline:
             self.sink.close()
 
     def _start_run(
-        self, options: RunOptions, handle: RunHandle, database: Database, **start_options: bool
-    ) -> StartedRun:
+        self, options: RunOptions, handle: PipelineRunHandle, database: Database, **start_options: bool
+    ) -> StartedPipelineRun:
         start = time.monotonic()
 
         def report_refusal(error: BaseException) -> None:

@@ -134,5 +134,5 @@ class Retries:
         reason = self._stopping.reason()
         if reason is None:
             return None
-        message = f"stopped: {reason}; everything so far is written, and running again goes on from there"
+        message = f"stopped: {reason}; everything so far is written, and the next run resumes there"
         return RunStopped(message, kind=Kind.TRANSIENT)

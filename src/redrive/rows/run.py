@@ -38,12 +38,12 @@ from redrive.model.runs import (
 )
 from redrive.policy.time_of_day import TimeOfDay
 from redrive.rows.batch import Batch
-from redrive.rows.checkpoint import RunHandle
+from redrive.rows.checkpoint import PipelineRunHandle
 from redrive.rows.errors import RunFault, kind_of, sentence, stop_reason
 from redrive.rows.options import RunOptions
 from redrive.rows.prepare import Prepared, reason_of
 from redrive.rows.retries import Retries
-from redrive.rows.run_state import StartedRun
+from redrive.rows.run_state import StartedPipelineRun
 from redrive.rows.schema_drift import KnownColumns
 from redrive.rows.sources.source import Reading, SetsFilesAside
 from redrive.rows.validation.validator import unmet
@@ -63,8 +63,8 @@ class Run:
     def __init__(
         self,
         options: RunOptions,
-        started: StartedRun,
-        handle: RunHandle,
+        started: StartedPipelineRun,
+        handle: PipelineRunHandle,
         writer: BatchWriter,
         *,
         redactor: Redactor,
@@ -160,7 +160,7 @@ class Run:
                     self._finish_write(*under_way)
                     self._check_gate(final=False)
                     raise RunStopped(
-                        f"stopped: {reason}; everything so far is written, and running again goes on from there",
+                        f"stopped: {reason}; everything so far is written, and the next run resumes there",
                         kind=Kind.TRANSIENT,
                     )
         except BaseException as error:
@@ -188,7 +188,7 @@ class Run:
         return source.open(self._position, identity)
 
     def _explain_misfit(self, columns: Sequence[str]) -> str | None:
-        """Return why rows of these columns cannot be validated or written; None where they can."""
+        """Return why rows of these columns cannot be validated or written; None if they can."""
         if self._columns.have_fitted(tuple(columns)):
             return None
         try:
@@ -448,7 +448,12 @@ def _ends_run_at_once(error: BaseException) -> bool:
 
 
 def report_refused_start(
-    options: RunOptions, handle: RunHandle, *, sla: TimeOfDay | float | None, error: BaseException, seconds: float
+    options: RunOptions,
+    handle: PipelineRunHandle,
+    *,
+    sla: TimeOfDay | float | None,
+    error: BaseException,
+    seconds: float,
 ) -> None:
     """Record and announce that a run could not start: its file is missing, or its checkpoint is of another source.
 

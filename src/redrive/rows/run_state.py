@@ -25,7 +25,7 @@ _LONGEST_VARIABLE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartedRun:
+class StartedPipelineRun:
     """A run that was started or resumed."""
 
     run_id: uuid.UUID

@@ -29,7 +29,7 @@ from redrive.store.schema import checkpoints, runs
 def aborted_error(last_run: Row[Any], position: Any) -> GateAborted:
     """Return the error for starting a run that the gate has aborted."""
     return GateAborted(
-        f"{last_run.pipeline_name} stays aborted: {last_run.reason}. Fix the source or the check, then begin again "
+        f"{last_run.pipeline_name} stays aborted: {last_run.reason}. Fix the source or the validator, then restart "
         "with run(restart=True) or `redrive run --restart`, or accept the rejected rows and continue with "
         "run(override_gate=True) or `redrive run --override-gate`",
         report=report_of(last_run, position),
@@ -112,7 +112,7 @@ def require_same_source(pipeline: str, source: Source, identity: Mapping[str, An
     if difference := source.difference(without_options(identity)):
         raise PipelineError(
             f"pipeline {pipeline!r} {state}, and its checkpoint does not fit {source.name}: {difference}; "
-            f"{advice}, or begin anew with run(restart=True) or `redrive run --restart`"
+            f"{advice}, or restart with run(restart=True) or `redrive run --restart`"
         )
 
 
@@ -124,14 +124,14 @@ def require_same_options(pipeline: str, compared: ComparedOptions, checkpoint: R
 def require_same_sink(pipeline: str, last_run: Row[Any] | None, sink: str, *, is_sink_missing: bool) -> None:
     if last_run is not None and last_run.sink != storable(sink):
         raise PipelineError(
-            f"pipeline {pipeline!r} has written to {last_run.sink} so far, and would go on in {sink}, where "
-            "the rows before would be missing: go back to that sink, or begin anew with run(restart=True) or "
+            f"pipeline {pipeline!r} has written to {last_run.sink} so far, and would continue in {sink}, where "
+            "the rows before would be missing: go back to that sink, or restart with run(restart=True) or "
             "`redrive run --restart`"
         )
     if is_sink_missing:
         raise PipelineError(
             f"pipeline {pipeline!r} has written rows to {sink}, which does not exist any more, and would "
-            "continue behind them: restore it, or begin anew with run(restart=True) or `redrive run --restart`"
+            "continue after them: restore it, or restart with run(restart=True) or `redrive run --restart`"
         )
 
 

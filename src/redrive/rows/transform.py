@@ -264,7 +264,7 @@ def _split_numbers(result: pl.DataFrame, row: str, places: set[int]) -> _Piece:
     numbers: list[Any] = result.get_column(row).to_list() if row in result.columns else [None]
     if not places.issuperset(numbers) or (numbers and not result.schema[row].is_integer()):
         raise PipelineError(
-            f"transform must give back the column {row!r} with the numbers it got: they tell which rows these are"
+            f"transform must give back the column {row!r} with the numbers it got: they identify the rows"
         )
     return result.drop(row), numbers
 

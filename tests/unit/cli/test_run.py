@@ -375,7 +375,7 @@ def test_sigterm_lets_it_finish_its_batch_and_the_next_run_goes_on(here):
     first = json.loads(out)
     assert first["status"] == "stopped"
     assert first["read"] == first["written"] == loaded(here)[0] >= 10
-    assert err == ("redrive: stopped: SIGTERM; everything so far is written, and running again goes on from there\n")
+    assert err == ("redrive: stopped: SIGTERM; everything so far is written, and the next run resumes there\n")
     again = started("faults.py:endless", "--json", "--deadline", "0.5s")
     out, err = again.communicate(timeout=60)
     assert again.returncode == 75

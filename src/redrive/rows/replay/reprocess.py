@@ -40,7 +40,7 @@ def reprocess(
     dry_run: bool,
     letters: Sequence[Letter] = (),
 ) -> Outcomes:
-    """Return for each record why it is not in the sink, or None where it was written; in a dry run, would be."""
+    """Return for each record why it is not in the sink, or None if it was written; in a dry run, would be."""
     rows: list[Record] = []
     try:
         if not sink.key and isinstance(sink, Appends):
@@ -65,13 +65,13 @@ def _write(
     fates = [_RecordOutcome() for _ in records]
     owners: list[int] = []  # whose each row is: the letter of a page or a batch holds many
     for place, raw in enumerate(records):
-        found = _read(source, raw, letters[place] if letters else None)
-        if not isinstance(found, list):
-            fates[place].error = found
+        read_rows = _read(source, raw, letters[place] if letters else None)
+        if not isinstance(read_rows, list):
+            fates[place].error = read_rows
             continue
-        fates[place].rows = found
-        rows += found
-        owners += [place] * len(found)
+        fates[place].rows = read_rows
+        rows += read_rows
+        owners += [place] * len(read_rows)
     runs = [letters[owner].run_id for owner in owners] if letters else []
     sent = _send(sink, preparation, rows, runs, dry_run=dry_run) if rows else _SentRows()
     for refused in sent.refused:
@@ -101,7 +101,7 @@ class _RecordOutcome:
     """Those that its error may show values of: its own, or those of the batch that failed with it."""
 
     def refuse(self, refused: Refused) -> None:
-        """Note why a row was refused, unless one was before."""
+        """Note why a row was rejected, unless one was before."""
         if self.error is None:
             self.error = refused.error
             self.rows = refused.batch or self.rows
@@ -114,7 +114,7 @@ class _RecordOutcome:
 
     @property
     def outcome(self) -> str | BaseException | None:
-        """None where the record is in the sink: some row of it was written, and none refused."""
+        """None if the record is in the sink: some row of it was written, and none refused."""
         if self.error is not None or self.written:
             return self.error
         return Discard(_DROPPED) if self.superseded is None else Superseded(self.superseded)
@@ -134,8 +134,8 @@ class _SentRows:
 def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exception:
     """Return the rows that a record holds, or why it cannot be read."""
     try:
-        found = _rows_of(source, raw, letter)
-        if not found:
+        records = _rows_of(source, raw, letter)
+        if not records:
             raise ValueError("there is no row in it")
     except SourceError as error:  # this record cannot be read again; the next one may
         return error
@@ -143,7 +143,7 @@ def _read(source: Source, raw: Any, letter: Letter | None) -> list[Record] | Exc
         if is_interrupt(error) or _classifier.classify(error, scope="row").kind is not Kind.ROW:
             raise
         return error
-    return found
+    return records
 
 
 def _append(
@@ -161,22 +161,22 @@ def _append(
     rows_of: list[Sequence[Record]] = []
     for place, raw in enumerate(records):
         letter = letters[place] if letters else None
-        found = _read(source, raw, letter)
-        if not isinstance(found, list):
-            outcomes.append(found)
+        read_rows = _read(source, raw, letter)
+        if not isinstance(read_rows, list):
+            outcomes.append(read_rows)
             rows_of.append(())
         else:
-            rows[:] = found
+            rows[:] = read_rows
             label = f"replay-{uuid4()}" if letter is None else _letter_label(letter)
-            outcomes.append(_append_rows(sink, preparation, found, None if dry_run else label))
-            rows_of.append(() if outcomes[-1] is None else found)
+            outcomes.append(_append_rows(sink, preparation, read_rows, None if dry_run else label))
+            rows_of.append(() if outcomes[-1] is None else read_rows)
     return Outcomes(outcomes, [frozenset[str]()] * len(outcomes), one_per_run=False, rows=rows_of)
 
 
 def _append_rows(
     sink: Any, preparation: Preparation, rows: list[Record], label: str | None
 ) -> str | BaseException | None:
-    """Append the rows of one record; without a label, rehearse that."""
+    """Append the rows of one record; without a label, do a dry run."""
     try:
         sifted = preparation.sift(Received(rows))
     except BadBatch as bad:
@@ -197,22 +197,22 @@ def _append_rows(
 
 
 def _letter_label(letter: Letter) -> str:
-    """The name of a letter's rows. An edited record has another one: it is not what was appended before."""
+    """Return the name of a letter's rows. An edited record has another one: it is not what was appended before."""
     digest = blake2b(encode(letter.payload).encode("utf-8", "surrogatepass"), digest_size=12)
     return f"replay-{letter.run_id}-{letter.id}-{digest.hexdigest()}"
 
 
 def _rows_of(source: Source, raw: Any, letter: Letter | None) -> list[Record]:
-    """The rows that a record holds."""
+    """Return the rows that a record holds."""
     whole_batch = letter is not None and letter.error_type == ErrorType.BATCH
-    pieces = raw if isinstance(raw, list) and (whole_batch or all(isinstance(one, Mapping) for one in raw)) else [raw]
-    found: list[Record] = []
+    pieces = raw if isinstance(raw, list) and (whole_batch or all(isinstance(item, Mapping) for item in raw)) else [raw]
+    records: list[Record] = []
     context = None if letter is None else letter.context
     for piece in pieces:
         # Without a context, a source of a user's own need not know the parameter.
         again = source.again(piece) if context is None else source.again(piece, context)
-        found += again if isinstance(again, list) else [again]
-    return found
+        records += again if isinstance(again, list) else [again]
+    return records
 
 
 def _send(
@@ -223,9 +223,9 @@ def _send(
     Args:
         runs: the run that rejected each row; empty where that is not known.
     """
-    found, refused = sift(preparation, rows)
+    by_columns, refused = sift(preparation, rows)
     sent, groups = _SentRows(refused), list[Outgoing]()
-    for group in found:
+    for group in by_columns:
         good, unfit = _fitted(sink, group)
         sent.refused += unfit
         if len(good):
@@ -252,10 +252,10 @@ def _send(
             effect = _to_sink(sink, rows_of_group, dry_run=dry_run, after=rehearsed)
             if dry_run and isinstance(contest, WriteRounds):
                 rehearsed.append(rows_of_group.take(effect.written))
-            sent.refused += [replace(one, place=origins[own[one.place]]) for one in effect.refused]
+            sent.refused += [replace(row, place=origins[own[row.place]]) for row in effect.refused]
             sent.superseded += [(origins[own[at]], _KEPT) for at in sorted(effect.ignored)]
             sent.written += [(origins[own[at]], keys[own[at]]) for at in effect.written]
-            failed += [own[one.place] for one in effect.refused]
+            failed += [own[row.place] for row in effect.refused]
         places = contest.next(sorted(failed))
     sent.superseded += [(origins[place], _OTHER_LETTER) for place in contest.left()]
     return sent
@@ -268,7 +268,7 @@ def _fitted(sink: Sink, rows: Outgoing) -> tuple[Outgoing, list[Refused]]:
     """
     given = rows
     rows, _, ambiguous = unite(sink, rows) if rows.loose else (rows, (), [])
-    refused = [replace(one, place=given.origin[one.place]) for one in ambiguous]
+    refused = [replace(row, place=given.origin[row.place]) for row in ambiguous]
     while len(rows):
         try:
             sink.check(rows.columns)
@@ -304,7 +304,7 @@ def _reason(error: SinkMismatch, values: Mapping[str, Sequence[Any]], place: int
 
 
 def _to_sink(sink: Sink, rows: Outgoing, *, dry_run: bool, after: Sequence[Outgoing]) -> WriteEffect:
-    """Write rows, or rehearse that, after others.
+    """Write rows after others, or do a dry run.
 
     The columns fit. What the sink finds in the values that does not fit as a whole is looked for by halving.
     """

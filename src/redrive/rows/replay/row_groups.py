@@ -27,14 +27,14 @@ def sift(preparation: Preparation, records: Sequence[Record]) -> tuple[list[Outg
 
     Places and origins are those of the records.
     """
-    found: dict[frozenset[str], list[Outgoing]] = defaultdict(list)
+    by_columns: dict[frozenset[str], list[Outgoing]] = defaultdict(list)
     refused: list[Refused] = []
     for places in _portions(preparation, records):
         for good, rejected in _sifted(preparation, records, places):
             refused += rejected
             if len(good):
-                found[frozenset(good.columns)].append(good)
-    return [_joined(pieces) for pieces in found.values()], sorted(refused, key=lambda one: one.place)
+                by_columns[frozenset(good.columns)].append(good)
+    return [_joined(pieces) for pieces in by_columns.values()], sorted(refused, key=lambda row: row.place)
 
 
 def _portions(preparation: Preparation, records: Sequence[Record]) -> list[list[int]]:
@@ -68,7 +68,7 @@ def _sifted(
         ]
     good = checked.good
     good.origin = [places[origin] for origin in good.origin]
-    return [(good, [replace(one, place=places[one.place]) for one in checked.rejected])]
+    return [(good, [replace(row, place=places[row.place]) for row in checked.rejected])]
 
 
 def _joined(pieces: Sequence[Outgoing]) -> Outgoing:
@@ -130,7 +130,7 @@ def join_groups(sink: Sink, groups: Sequence[Outgoing], slots: Sequence[RowPlace
 
 
 def choose_contest(sink: Sink, rows: Outgoing, mode: WriteMode | None) -> KeyContest | WriteRounds:
-    """Return which of several letters of one key is sent. Where the sink refuses it, the one before it is written."""
+    """Return which of several letters of one key is sent. Where the sink rejects it, the one before it is written."""
     if mode is not None and mode.newer:
         return WriteRounds(rows, sink.key)  # the sink compares all of them
     if mode is not None and mode.on_conflict == "ignore":

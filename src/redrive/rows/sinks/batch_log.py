@@ -1,7 +1,7 @@
 """The batches that an appending sink has written, in a table beside its rows: `redrive_batches`.
 
 Rows that are appended have no key, so that writing a batch twice would double them. The label of a batch is inserted in
-the transaction that inserts its rows: a label that is there says that the rows are, and which of them were refused.
+the transaction that inserts its rows: if the label exists, the rows were written, and it lists the rejected ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BatchLog:
         )
 
     def claim(self, label: str, digest: str) -> bool:
-        """Insert a label; False where it is there already.
+        """Insert a label; False if it is there already.
 
         A second writer of the same label waits here until the first one has ended its transaction.
         """
@@ -58,19 +58,19 @@ class BatchLog:
     def complete(self, label: str, applied: WriteResult) -> None:
         """Store what became of the rows of a claimed label."""
         if applied or applied.suppressed:
-            refused = json.dumps([[one.place, str(one.error)] for one in applied])
+            refused = json.dumps([[row.place, str(row.error)] for row in applied])
             self._run("UPDATE {} SET refused = ?, suppressed = ? WHERE label = ?", refused, applied.suppressed, label)
 
     def find(self, label: str, digest: str) -> WriteResult | None:
-        """Return what became of the rows of a label; None where it is not there.
+        """Return what became of the rows of a label; None if it is not there.
 
         Raises:
             SinkMismatch: other rows of the source were written under this label.
         """
-        found = self._run("SELECT digest, refused, suppressed FROM {} WHERE label = ?", label)
-        if not found:
+        rows = self._run("SELECT digest, refused, suppressed FROM {} WHERE label = ?", label)
+        if not rows:
             return None
-        digest_before, refused, suppressed = found[0]
+        digest_before, refused, suppressed = rows[0]
         if digest_before != digest:
             raise SinkMismatch(
                 "a batch of this run was appended before the run was interrupted, and it would now have other rows: "
@@ -82,7 +82,7 @@ class BatchLog:
         return applied
 
     def has_run(self, run_id: str) -> bool:
-        """Whether a batch of this run was written."""
+        """Return whether a batch of this run was written."""
         return bool(self._run("SELECT label FROM {} WHERE substr(label, 1, ?) = ? LIMIT 1", len(run_id), run_id))
 
     def remove_old(self, label: str) -> None:

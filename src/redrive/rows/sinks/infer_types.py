@@ -59,7 +59,7 @@ _NUMBERS = (ColumnType.INTEGER, ColumnType.HUGE, ColumnType.FLOAT, ColumnType.DE
 
 
 def types_of(rows: Outgoing) -> dict[str, ColumnType]:
-    """The type of each column of these rows."""
+    """Return the type of each column of these rows."""
     frame = rows.as_frame
     if frame is not None:
         return {series.name: _of_series(series) for series in frame.iter_columns()}
@@ -67,13 +67,13 @@ def types_of(rows: Outgoing) -> dict[str, ColumnType]:
 
 
 def _of_values(values: Sequence[Any]) -> ColumnType:
-    found = {_of_value(value) for value in values if value is not None}
-    if len(found) == 1:
-        return found.pop()
-    if found and found <= {*_NUMBERS}:
-        if ColumnType.FLOAT in found and any(type(value) is int and not is_held(Decimal(value)) for value in values):
+    types = {_of_value(value) for value in values if value is not None}
+    if len(types) == 1:
+        return types.pop()
+    if types and types <= {*_NUMBERS}:
+        if ColumnType.FLOAT in types and any(type(value) is int and not is_held(Decimal(value)) for value in values):
             return ColumnType.DECIMAL  # a float would change the integer
-        return next(kind for kind in reversed(_NUMBERS) if kind in found)  # the one that holds all the others
+        return next(kind for kind in reversed(_NUMBERS) if kind in types)  # the one that holds all the others
     return ColumnType.TEXT
 
 

@@ -73,13 +73,13 @@ class KeyKind(StrEnum):
     """None: the database is asked."""
 
 
-Ask = Callable[[Outgoing], Sequence[Sequence[Any]]]
+KeyQuery = Callable[[Outgoing], Sequence[Sequence[Any]]]
 """Returns the columns of rows with equal values for what the database takes for the same: integers as such, texts of
 anything else. A value that the column does not take stays as it is."""
 
 
-def compared(rows: Outgoing, kinds: Mapping[str, KeyKind], ask: Ask) -> Outgoing | None:
-    """Return the key of rows as the table compares it; None where the rows have it so.
+def compared(rows: Outgoing, kinds: Mapping[str, KeyKind], ask: KeyQuery) -> Outgoing | None:
+    """Return the key of rows as the table compares it; None if the rows have it so.
 
     Args:
         kinds: the kind of each column of the key.
@@ -100,7 +100,7 @@ def compared(rows: Outgoing, kinds: Mapping[str, KeyKind], ask: Ask) -> Outgoing
 
 
 def _only(rows: Outgoing, names: Sequence[str]) -> Outgoing:
-    """The rows with these columns, a frame where they are one."""
+    """Return the rows with these columns, a frame where they are one."""
     if rows.as_frame is None:
         return rows.onto(names)
     made = Outgoing.of_frame(rows.as_frame.select(names), rows.origin)
@@ -109,7 +109,7 @@ def _only(rows: Outgoing, names: Sequence[str]) -> Outgoing:
 
 
 def _own(rows: Outgoing, name: str, kind: KeyKind) -> pl.Series | list[str] | Literal[True] | None:
-    """The values of a column where they need not be asked for: True where they are what they should be; or None."""
+    """Return the values of a column where they need not be asked for: True if they are what they should be; or None."""
     if kind is KeyKind.OTHER:
         return None
     if rows.as_frame is not None:
@@ -162,7 +162,7 @@ def _of_series(series: pl.Series, kind: KeyKind) -> pl.Series | Literal[True] | 
 
 
 def _moments(texts: pl.Series, *, has_zone: bool) -> pl.Series | None:
-    """The moments of texts that are all written by ISO 8601; None where only the database may be able to read some."""
+    """Return the moments of texts that are all of ISO 8601; None if only the database may be able to read some."""
     if not texts.str.contains(f"{_ISO_MOMENT}{_ISO_ZONE if has_zone else ''}$").all():
         return None
     plain, form = texts.str.replace(" ", "T", literal=True), "%Y-%m-%dT%H:%M:%S%.f"
@@ -242,14 +242,14 @@ def _unpadded(value: Any) -> Any:
 
 
 def _form(value: Any, *, takes_numbers: bool) -> str | None:
-    """What values must have in common to sort as texts; None where a value never does."""
+    """Return what values must have in common to sort as texts; None if a value never does."""
     if isinstance(value, int | float):
         return _NUMBER if takes_numbers else None
-    found = _ISO.fullmatch(str(value)) if isinstance(value, str | date) else None
-    if found is None:
+    match = _ISO.fullmatch(str(value)) if isinstance(value, str | date) else None
+    if match is None:
         return None
-    day, separator, clock, fraction, zone = (part or "" for part in found.groups())
-    # A fraction sorts behind none, and before an offset, but not before a letter.
+    day, separator, clock, fraction, zone = (part or "" for part in match.groups())
+    # A fraction sorts after none, and before an offset, but not before a letter.
     digits = len(fraction) if zone[-1:].isalpha() else 0
     zone = re.sub(r"^( ?[+-]\d{2}):?00$", r"\1", zone)  # databases write +00 for +00:00
     return re.sub(r"\d", "0", f"{day}{separator}{clock}") + f" {digits} {zone}"

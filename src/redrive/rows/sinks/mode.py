@@ -35,7 +35,7 @@ class WritesAndDeletes(NamedTuple):
     deleted: Outgoing
     deleted_places: Sequence[int]
     bad: dict[int, str]
-    """Rows that say neither, by place, and why."""
+    """Rows that are neither, by place, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class WriteMode:
             )
 
     def split(self, rows: Outgoing, bad: Mapping[int, str] | None = None) -> WritesAndDeletes:
-        """Tell rows to write from rows to delete; `bad` are rows that can be neither."""
+        """Split rows to write from rows to delete; `bad` are rows that can be neither."""
         flags = [_flags(name, wanted, rows) for name, wanted in self._wanted.items()]
         bad = dict(bad or {})
         for _, faults in flags:
@@ -150,7 +150,7 @@ class WriteMode:
 
 
 def _wanted(delete_when: DeleteWhen | None) -> dict[str, frozenset[Any] | None]:
-    """Return the columns that mark a deletion, and the values by which they do; None where it is a yes."""
+    """Return the columns that mark a deletion, and the values by which they do; None if it is a yes."""
     if delete_when is None:
         return {}
     if isinstance(delete_when, str) and delete_when:
@@ -174,7 +174,7 @@ def _flags(name: str, wanted: frozenset[Any] | None, rows: Outgoing) -> tuple[li
     else:
         flags, meant = marked(values, wanted), f"{_listed(wanted)} nor another value that can be compared with it"
     bad = {
-        at: f"{name}: {values[at]!r} is neither {meant}; it tells whether the row is deleted"
+        at: f"{name}: {values[at]!r} is neither {meant}; it marks whether the row is deleted"
         for at, flag in enumerate(flags)
         if flag is None
     }
@@ -186,16 +186,16 @@ def _listed(values: Collection[Any]) -> str:
 
 
 def is_yes(value: Any) -> bool | None:
-    """Return whether a value says yes; None where it says neither yes nor no."""
+    """Return whether a value means yes; None if it means neither yes nor no."""
     text = "" if value is None else str(value).strip().lower()
     return True if text in _YES else False if text in _NO else None
 
 
 def marked(values: Iterable[Any], marks: Collection[Any]) -> list[bool | None]:
-    """Return of each value whether it is one of the marks; None where it can be compared with none of them."""
+    """Return of each value whether it is one of the marks; None if it can be compared with none of them."""
     plain = [_plain(mark) for mark in marks]
     known: dict[tuple[type, Any], bool | None] = {}
-    found = []
+    flags = []
     for value in values:
         try:
             answer = known[type(value), value]
@@ -203,8 +203,8 @@ def marked(values: Iterable[Any], marks: Collection[Any]) -> list[bool | None]:
             answer = known[type(value), value] = _is_any(_plain(value), plain)
         except TypeError:  # it has no hash
             answer = _is_any(value, plain)
-        found.append(answer)
-    return found
+        flags.append(answer)
+    return flags
 
 
 def _is_any(value: Any, marks: Iterable[Any]) -> bool | None:
@@ -217,7 +217,7 @@ def _plain(value: Any) -> Any:
 
 
 def _equals(value: Any, mark: Any) -> bool | None:
-    """Return whether the two are the same value; None where they cannot be compared."""
+    """Return whether the two are the same value; None if they cannot be compared."""
     if value is None or mark is None:
         return value is mark
     if isinstance(value, str) and isinstance(mark, str):
@@ -241,8 +241,8 @@ def _text_equals(text: str, other: Any) -> bool | None:
     if not text.strip():
         return False
     if isinstance(other, bool):
-        said = is_yes(text)
-        return None if said is None else said == other
+        flag = is_yes(text)
+        return None if flag is None else flag == other
     if _is_number(other):
         number = _parsed(_number, text)
         return None if number is None else bool(number == Decimal(str(other)))

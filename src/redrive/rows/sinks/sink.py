@@ -18,7 +18,7 @@ Probe = Callable[[int, int], E | None]
 
 
 class WriteResult(list[Refused]):
-    """What became of the rows of one write: those that were refused, and how many of the others are not in the sink."""
+    """The outcome of a write: the rejected rows, and how many of the others are not in the sink."""
 
     suppressed: int = 0
     """Rows that the database left out by its own rules, as a trigger does."""
@@ -29,59 +29,59 @@ class WriteResult(list[Refused]):
 
 
 class Sink(Protocol):
-    """Where rows go. Writing the same rows twice leaves the same as writing them once: rows are known by their key.
+    """Where rows are written. Writing the same rows twice is the same as writing them once: a key identifies a row.
 
     A sink without a key appends rows, see `Appends`: writing the same rows twice under one label is writing them once.
     """
 
     name: str
-    """As a person knows it, without a password."""
+    """The name in reports and messages, without a password."""
     key: tuple[str, ...]
     """The columns that identify a row. No two rows of one `write` have the same key, and none of its parts is None.
     Empty where rows are appended."""
 
     @property
     def repeats(self) -> int:
-        """How often something that heals had to be tried again, since it was made."""
+        """Number of retries after transient errors since the sink was created."""
 
     def exists(self) -> bool:
-        """Whether what was written could be there: a table, a directory with files. Nothing is created."""
+        """Return whether the table, or the directory with files, exists. Nothing is created."""
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raise `SinkMismatch` where rows of these columns cannot go in, before any is written."""
+        """Raise `SinkMismatch` if rows of these columns cannot be written, before any is written."""
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
-        """Write rows, durably. Those that the sink refuses for a fault of their own are given back, the others written.
-        An `WriteResult` also says how many of the others were left out.
+        """Write rows, durably. Those that the sink rejects for a fault of their own are returned, the others written.
+        A `WriteResult` also has the number of the others that were left out.
 
-        What heals is repeated in here; any other error is raised, and then it is unknown which rows were written, so
-        that all of them will be written again. `label` names this batch of this run: the same again after a crash.
+        Transient errors are retried here; any other error is raised, and then it is unknown which rows were written,
+        so that all of them will be written again. `label` names this batch of this run: the same again after a crash.
         """
 
     def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
-        """The rows that a `write` would refuse; nothing is changed."""
+        """Return the rows that a `write` would refuse; nothing is changed."""
 
     def close(self) -> None:
-        """Let go of connections; it may be used again."""
+        """Close connections; the sink may be used again."""
 
 
 @runtime_checkable
 class SharesTransactions(Protocol):
-    """A sink that can write in the store's own transaction where the two are one database."""
+    """A sink that can write in the store's own transaction if both are in one database."""
 
     patience: float
-    """Seconds for which a database that restarts or is busy is waited for."""
+    """Seconds to wait for a database that restarts or is busy."""
 
     def lives_in(self, database: Database) -> bool:
-        """Whether the rows go into this very database."""
+        """Return whether the rows are written to this database."""
 
     def write_within(self, connection: Connection, rows: Outgoing) -> Sequence[Refused]:
-        """Like `write`, in a transaction that the caller commits. May be repeated as a whole."""
+        """Like `write`, in a transaction that the caller commits. May be retried as a whole."""
 
 
 @runtime_checkable
 class ChecksInOrder(Protocol):
-    """A sink that can rehearse rows as if others had been written before."""
+    """A sink whose dry run can treat other rows as written before."""
 
     def rehearse_after(self, earlier: Sequence[Outgoing], rows: Outgoing) -> Sequence[Refused]:
         """Like `rehearse`, after the earlier rows; nothing is changed."""
@@ -89,11 +89,11 @@ class ChecksInOrder(Protocol):
 
 @runtime_checkable
 class ComparesKeys(Protocol):
-    """A sink that takes keys of different spelling for the same, as a column's type or collation has it."""
+    """A sink for which keys of different spelling are the same, by a column's type or collation."""
 
     def compared_keys(self, rows: Outgoing) -> Outgoing | None:
         """Return the key columns of rows, with values that are equal where the sink takes the keys for the same: in
-        every batch and run. None where the rows' own values are such. A value that the sink does not take stays."""
+        every batch and run. None if the rows' own values are such. A value that the sink does not take stays."""
 
 
 @runtime_checkable
@@ -101,61 +101,61 @@ class Appends(Protocol):
     """A sink that can append rows. It does where its `key` is empty."""
 
     def append(self, rows: Outgoing, *, label: str, digest: str = "") -> Sequence[Refused]:
-        """Like `write`. Where rows of this label were appended before, nothing is done, and the rows that were refused
+        """Like `write`. Where rows of this label were appended before, nothing is done, and the rows that were rejected
         then are returned.
 
-        Raises `SinkMismatch` where those had other places in their batch, or another `digest`: they were other rows.
+        Raises `SinkMismatch` if those had other places in their batch, or another `digest`: they were other rows.
         """
 
     def append_all(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
-        """Append rows that belong together: all of them, or none where some are refused, which are returned.
+        """Append rows that belong together: all of them, or none if some are rejected, which are returned.
 
-        None are appended either where the database leaves some out by a rule of its own; a `WriteResult` tells. Where
-        rows of this label were appended before, nothing is done, and none is refused.
+        None are appended either if the database leaves some out by a rule of its own, as the `WriteResult` shows. If
+        rows of this label were appended before, nothing is done, and none is rejected.
         """
 
     def has_appended(self, run_id: str) -> bool:
-        """Whether a batch of this run was appended."""
+        """Return whether a batch of this run was appended."""
 
     def is_empty(self) -> bool:
-        """Whether the table has no rows, or does not exist."""
+        """Return whether the table has no rows, or does not exist."""
 
 
 def isolate(count: int, probe: Probe[E]) -> list[tuple[int, E]]:
-    """Find the bad rows among `count` that were refused together: the place of each, and what was said about it.
+    """Find the rejected rows among `count` rows that failed together: the place of each, and its error.
 
     `probe(start, stop)` applies these rows and gives None, or applies none of them and gives the error. Each good row
-    is applied once, in order. For k bad rows that takes about k·log₂(count/k) + 2k probes. Where rows were refused
-    together that are taken one by one, none of them is bad.
+    is applied once, in order. For k rejected rows that takes about k·log₂(count/k) + 2k probes. If rows fail only
+    together, none of them is rejected.
     """
-    found: list[tuple[int, E]] = []
+    failures: list[tuple[int, E]] = []
     start, error = _first(0, count, None, probe) if count else (0, None)
-    apart = start  # how far the next bad row is expected, by the distances so far
+    apart = start  # how far the next rejected row is expected, by the distances so far
     while True:
         if error is not None:
-            before = found[-1][0] + 1 if found else 0
+            before = failures[-1][0] + 1 if failures else 0
             apart = (apart + start - before) // 2
-            found.append((start - 1, error))
+            failures.append((start - 1, error))
         reach = max(apart, 1)
         while start < count and (error := probe(start, min(start + reach, count))) is None:
             start = min(start + reach, count)
             reach *= 2
         if start == count:
-            return found
+            return failures
         start, error = _first(start, min(start + reach, count), error, probe)
 
 
 def _first(start: int, stop: int, error: E | None, probe: Probe[E]) -> tuple[int, E | None]:
-    """The place behind the first bad row of a refused range, and the error of that row; None where it is not bad.
+    """Return the place after the first rejected row of a range, and its error; None if it is not rejected.
 
     A half that was taken leaves the fault in the other one, which need not be asked.
     """
     alone = stop - start == 1 and error is not None
     while stop - start > 1:
         middle = (start + stop) // 2
-        said = probe(start, middle)
-        if said is None:
+        outcome = probe(start, middle)
+        if outcome is None:
             start, alone = middle, False
         else:
-            stop, error, alone = middle, said, middle - start == 1
+            stop, error, alone = middle, outcome, middle - start == 1
     return stop, error if alone else probe(start, stop)

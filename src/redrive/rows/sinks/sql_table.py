@@ -17,7 +17,7 @@ from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import BatchLog, Execute, digest_of
-from redrive.rows.sinks.keys import Ask, KeyKind, TextOrder, compared
+from redrive.rows.sinks.keys import KeyKind, KeyQuery, TextOrder, compared
 from redrive.rows.sinks.locks import limit_lock_waits
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import WriteResult
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 def is_row_fault(error: BaseException) -> bool:
-    """Whether an error says that a row is bad, and nothing about the next one."""
+    """Return whether an error is the fault of one row only."""
     return isinstance(error, Exception) and _classifier.classify(error, scope="row").kind is Kind.ROW
 
 
-def evenly(rows: Sequence[T]) -> Sequence[T]:
+def sample_evenly(rows: Sequence[T]) -> Sequence[T]:
     """Return a few among many, which are tried for an error that may be a row's fault or everybody's."""
     return rows[:: -(-len(rows) // _TRIED) or 1]
 
@@ -50,7 +50,7 @@ class RowFaults(dict[int, str]):
 
 
 def refusals(bad: Mapping[int, str]) -> WriteResult:
-    """Rows that are refused, in their order, each with its fault as it may be shown."""
+    """Return rows that are rejected, in their order, each with its fault as it may be shown."""
     applied = WriteResult(Refused(place, shown(bad[place]) or "refused", ErrorType.SINK) for place in sorted(bad))
     if isinstance(bad, RowFaults):
         applied.suppressed, applied.ignored = bad.suppressed, bad.ignored
@@ -86,7 +86,7 @@ def _placed(places: Sequence[int]) -> Iterator[None]:
 
 
 class _RollBack(Exception):
-    """Ends a rehearsal, and with it its transaction."""
+    """Ends a dry run, and with it its transaction."""
 
     def __init__(self, refused: Sequence[Refused]) -> None:
         super().__init__("rehearsed")
@@ -231,15 +231,15 @@ class SqlTable(ABC):
             log.remove_old(label)
             self._removed_old = True
         if not log.claim(label, digest):
-            found = log.find(label, digest)
-            assert found is not None
-            return found
+            outcome = log.find(label, digest)
+            assert outcome is not None
+            return outcome
         applied = self._write(connection, rows, rehearsing=False)
         log.complete(label, applied)
         return applied
 
     def _open_log(self, connection: Connection) -> BatchLog:
-        """The labels of the batches, in the schema of the table; created where there are none yet."""
+        """Return the labels of the batches, in the schema of the table; created where there are none yet."""
         log = self._batch_log(connection)
         if log is None:
             log = self._make_log(connection)
@@ -260,10 +260,10 @@ class SqlTable(ABC):
             raise
         if not refused or not self._is_old(connection, known):
             return refused
-        places = [one.place for one in refused]
+        places = [row.place for row in refused]
         with _placed(places):
             again = self._attempt(connection, rows.take(places), rehearsing=rehearsing)
-        applied = WriteResult(replace(one, place=places[one.place]) for one in again)
+        applied = WriteResult(replace(item, place=places[item.place]) for item in again)
         applied.suppressed = refused.suppressed + again.suppressed
         applied.ignored, applied.deleted = refused.ignored + again.ignored, refused.deleted + again.deleted
         return applied
@@ -286,21 +286,21 @@ class SqlTable(ABC):
         if len(split.kept):
             with _placed(split.kept_places):
                 written = self._upsert(connection, split.kept, rehearsing=rehearsing)
-        bad |= {split.kept_places[one.place]: str(one.error) for one in written}
+        bad |= {split.kept_places[row.place]: str(row.error) for row in written}
         applied = refusals(bad)
         applied.suppressed, applied.ignored, applied.deleted = written.suppressed, written.ignored, deleted
         self.mode.keep(applied, kept)
         return applied
 
     def _count_kept(self, connection: Connection, shape: TableSchema, rows: Outgoing, faults: RowFaults) -> int:
-        """How many of the deletions left the row of their key in the table."""
+        """Return how many of the deletions left the row of their key in the table."""
         places = [place for place in range(len(rows)) if place not in faults]
         if faults.deleted == len(places):
             return 0
         return len(self._stored_values(connection, shape, rows.take(places).onto(self.key), self.key[0]))
 
     def _unsortable(self, connection: Connection, rows: Outgoing) -> dict[int, str]:
-        """The rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
+        """Return the rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
         name = next((name for name in rows.columns if self.fold(name) == self.fold(self.mode.newer or "")), None)
         shape = self._shape or self._read_shape(connection)
         order = None if name is None else self._text_order(shape, rows, name)
@@ -318,25 +318,25 @@ class SqlTable(ABC):
         def replaced(places: Sequence[int]) -> Mapping[int, Any]:
             if shape is None or not places:
                 return {}
-            found = self._stored_values(connection, shape, rows.take(places).onto(self.key), self.mode.newer or "")
-            return {places[at]: value for at, value in found.items()}
+            values = self._stored_values(connection, shape, rows.take(places).onto(self.key), self.mode.newer or "")
+            return {places[at]: value for at, value in values.items()}
 
         return self._order.faults(rows.values(name), stored, replaced, takes_numbers=order == "numbers")
 
     def _stored_values(
         self, connection: Connection, shape: TableSchema, keys: Outgoing, column: str
     ) -> Mapping[int, Any]:
-        """The values of a column that the table has for these keys, by place."""
+        """Return the values of a column that the table has for these keys, by place."""
         raise NotImplementedError
 
     def _text_order(self, shape: TableSchema | None, rows: Outgoing, name: str) -> Literal["texts", "numbers"] | None:
-        """Whether a column has texts, or numbers and texts; None where it has neither. Without a shape, when made."""
+        """Return whether a column has texts, or numbers and texts; None if it has neither."""
         return None
 
     def _upsert(self, connection: Connection, rows: Outgoing, *, rehearsing: bool) -> WriteResult:
         shape = self._shape or self._read_shape(connection)
         if shape is None:
-            shape = self._made(connection, rows)
+            shape = self._create_table(connection, rows)
         else:
             self._shape = shape
         if rows.columns not in self._checked:
@@ -350,7 +350,7 @@ class SqlTable(ABC):
         return self._read_shape(connection)
 
     def _is_old(self, connection: Connection, known: TableSchema | None) -> bool:
-        """Whether the table is another than was known; then that is forgotten."""
+        """Return whether the table is another than was known; then that is forgotten."""
         if known is None or self._read_shape(connection) == known:
             return False
         self._forget()
@@ -360,8 +360,8 @@ class SqlTable(ABC):
         self._shape = None
         self._checked.clear()
 
-    def _made(self, connection: Connection, rows: Outgoing) -> TableSchema:
-        """The table, made for these rows. It is not remembered: the transaction may yet be undone."""
+    def _create_table(self, connection: Connection, rows: Outgoing) -> TableSchema:
+        """Return the table, made for these rows. It is not remembered: the transaction may yet be undone."""
         if not self._create:
             raise no_table(self._database.name, self._table)
         compare(self._table, None, rows.columns, self.key, self.fold)
@@ -372,26 +372,26 @@ class SqlTable(ABC):
 
     @abstractmethod
     def _read_shape(self, connection: Connection) -> TableSchema | None:
-        """The table as it is; None where there is none."""
+        """Return the table as it is; None if there is none."""
 
     @abstractmethod
     def _other_tables(self, connection: Connection) -> list[str]:
-        """What else is there, as a person would name it."""
+        """Return the other tables, by the names that users know."""
 
     @abstractmethod
     def _make(self, connection: Connection, rows: Outgoing) -> None:
         """Make the table for such rows."""
 
     @abstractmethod
-    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
-        """The kinds of the key's columns, and how to ask about their values; without a shape, as `_make` makes them."""
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
+        """Return the kinds of the key's columns, and the query for their values; without a shape, those of `_make`."""
 
     def _delete(self, connection: Connection, shape: TableSchema, rows: Outgoing) -> RowFaults:
         """Delete the rows of the table that have the keys of these; those that cannot be deleted by place, and why."""
         raise NotImplementedError
 
     def _batch_log(self, connection: Connection) -> BatchLog | None:
-        """The labels of the batches that were appended; None where there is no table of them."""
+        """Return the labels of the batches that were appended; None if there is no table of them."""
         raise NotImplementedError
 
     def _make_log(self, connection: Connection) -> BatchLog:

@@ -35,17 +35,17 @@ def table(
 
     url          the database
     name         the table, "vendor_deliveries" or "silver.vendor_deliveries"
-    key          the column or columns that identify a row; the table has a unique index on them. A row whose key is
-                 there already replaces what the rows bring of it, so that writing twice is writing once.
-    append       insert every row, and update none; instead of `key`. A batch is appended once, also where its run is
+    key          the column or columns that identify a row; the table must have a unique index on them. A row whose key
+                 exists replaces the columns that it has, so that writing twice is the same as writing once.
+    append       insert every row, and update none; instead of `key`. A batch is appended once, even if its run is
                  killed and run again: a table `redrive_batches` beside it holds the batches that were appended.
-    create       make a missing table from the first rows, with the key as its primary key
-    patience     seconds for which a database that restarts or is busy is waited for
-    on_conflict  "update": a row whose key is there replaces it; "ignore": it is left out and counted as a duplicate
-    newer        a column: a row replaces the one that is there only where its value of this column is greater, or that
-                 one has none; one that does not is counted as a duplicate. Texts must be dates or times of one form.
-    delete_when  a column that says yes, "deleted", or columns with the values that mark a deletion, {"op": "D"}: the
-                 row of that key is deleted, and counted as discarded. These columns are not written to the table.
+    create       create a missing table from the first rows, with the key as its primary key
+    patience     seconds to wait for a database that restarts or is busy
+    on_conflict  "update": a row whose key exists replaces it; "ignore": it is left out and counted as a duplicate
+    newer        a column: a row replaces the existing one only if its value of this column is greater, or the existing
+                 one has none; otherwise it is counted as a duplicate. Texts must be dates or times of one format.
+    delete_when  a column that is true for deletions, "deleted", or columns with the values that mark a deletion,
+                 {"op": "D"}: the row of that key is deleted, and counted as discarded. These columns are not written.
 
     `append` and the last three are for PostgreSQL, SQLite and DuckDB.
     """

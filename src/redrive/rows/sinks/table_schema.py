@@ -17,17 +17,17 @@ _LOWER = str.maketrans({chr(code): chr(code).lower() for code in range(ord("A"),
 
 
 def fold_name(name: str) -> str:
-    """A name as SQLite and DuckDB compare it: letters from A to Z are as good as small ones, and no others."""
+    """Return a name as SQLite and DuckDB compare it: letters from A to Z are as good as small ones, and no others."""
     return name.translate(_LOWER)
 
 
 def quoted(identifier: str) -> str:
-    """An identifier as SQL has it, whatever it is made of."""
+    """Return an identifier as SQL has it, whatever it is made of."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
 def listed(columns: Iterable[str]) -> str:
-    """Columns as SQL lists them."""
+    """Return columns as SQL lists them."""
     return ", ".join(map(quoted, columns))
 
 
@@ -43,10 +43,10 @@ class TableName:
         """Read `table` or `schema.table`; a part that has a dot in it stands in double quotes."""
         if not isinstance(name, str):
             raise TypeError(f"the table's name is a text, not {type(name).__name__}")
-        found = _NAME.fullmatch(name)
-        if found is None:
+        match = _NAME.fullmatch(name)
+        if match is None:
             raise ValueError(f'{name!r} is no name of a table; write "table" or "schema.table"')
-        schema, table = found["schema"], found["table"]
+        schema, table = match["schema"], match["table"]
         return cls(_bare(table), None if schema is None else _bare(schema))
 
     @property
@@ -63,7 +63,7 @@ def _bare(part: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table."""
 
     name: str
@@ -79,26 +79,26 @@ class Column:
 class TableSchema:
     """What rows must know about a table before they go in."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     unique: tuple[frozenset[str], ...]
     """The sets of columns that no two rows have in common, by an index that an upsert can use."""
     kind: str = field(default="table", kw_only=True)
     """What the database calls it: `table`, `view`, `materialized view` …"""
 
     def types(self, columns: Sequence[str], fold: Callable[[str], str] = str) -> list[str]:
-        """The types of these columns."""
+        """Return the types of these columns."""
         known = {fold(column.name): column.type for column in self.columns}
         return [known[fold(name)] for name in columns]
 
     def type_of(self, column: str, fold: Callable[[str], str] = str) -> str | None:
-        """The type of a column; None where there is no such column."""
+        """Return the type of a column; None if there is no such column."""
         return next((known.type for known in self.columns if fold(known.name) == fold(column)), None)
 
 
 def no_table(where: str, table: TableName, others: Iterable[str] = ()) -> SinkMismatch:
-    """What to say where the table is missing."""
+    """Return the error for a missing table."""
     near = _near(str(table), others)
-    hint = f"did you mean {near}?" if near else "make it, or say create=True and it is made from the first rows"
+    hint = f"did you mean {near}?" if near else "create it, or pass create=True to create it from the first rows"
     return SinkMismatch(f"{where} has no table {table}; {hint}")
 
 
@@ -160,8 +160,8 @@ def _have(columns: Sequence[str]) -> str:
 
 def _near(name: str, others: Iterable[str]) -> str | None:
     by_lower = {other.lower(): other for other in others}
-    found = get_close_matches(name.lower(), by_lower, n=1)
-    return by_lower[found[0]] if found else None
+    matches = get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[matches[0]] if matches else None
 
 
 class UniqueIndex(NamedTuple):
@@ -182,13 +182,13 @@ class IndexClaim(NamedTuple):
 def losers(
     taken: Iterable[tuple[IndexClaim, bool]], contested: Iterable[IndexClaim], *, in_order: bool
 ) -> dict[int, tuple[UniqueIndex, tuple[Any, ...]]]:
-    """Return the rows that are refused for certain when a batch is applied row by row, each with the value it lost.
+    """Return the rows that are certainly rejected when a batch is applied row by row, each with the value it lost.
 
     Args:
         taken: claims on values that another row of the table has, and whether the batch may change that row.
         contested: claims on values that several rows of the batch bring.
         in_order: whether the first row of the batch that claims a value gets it, so that the others lose. Not so where
-            rows may be refused for reasons that are not known here.
+            rows may be rejected for reasons that are not known here.
     """
     refused: dict[int, tuple[UniqueIndex, tuple[Any, ...]]] = {}
     unsure: set[int] = set()

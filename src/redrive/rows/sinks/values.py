@@ -20,7 +20,7 @@ Rules = Mapping[type, Convert | None]
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON, its numbers exact."""
+    """Return a value as JSON, its numbers exact."""
     try:
         text = orjson.dumps(value, _beyond_json, _OPTIONS).decode()
     except TypeError:  # an integer of more than 64 bits, or something JSON has no word for
@@ -43,7 +43,7 @@ def json_of_str(text: str) -> str:
 
 
 def _beyond_json(value: Any) -> Any:
-    """What a value is in JSON that is none of JSON's own."""
+    """Return what a value is in JSON that is none of JSON's own."""
     if isinstance(value, Decimal) and value.is_finite():
         return orjson.Fragment(str(value))
     if isinstance(value, set | frozenset | tuple):
@@ -59,11 +59,11 @@ def _beyond_json(value: Any) -> Any:
 
 
 def _exact(value: Any) -> Any:
-    """A value with nothing in it that JSON would bend or only Python can write; it raises where there is."""
+    """Return a value with nothing in it that JSON would bend or only Python can write; it raises where there is."""
     if isinstance(value, dict):
-        return {str(name) if type(name) is int else name: _exact(one) for name, one in value.items()}
+        return {str(name) if type(name) is int else name: _exact(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_exact(one) for one in value]
+        return [_exact(item) for item in value]
     if isinstance(value, Enum):
         return _exact(value.value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -77,12 +77,12 @@ def _exact(value: Any) -> Any:
 
 
 def is_foreign(kind: type) -> bool:
-    """Whether values of a type are numpy's, which drivers take for something else or not at all."""
+    """Return whether values of a type are numpy's, which drivers take for something else or not at all."""
     return kind.__module__ == "numpy" and hasattr(kind, "tolist")
 
 
 def native(value: Any) -> Any:
-    """A value of numpy as Python has it; a moment with nanoseconds, which Python does not have, is a text."""
+    """Return a value of numpy as Python has it; a moment with nanoseconds, which Python does not have, is a text."""
     if value.dtype.kind in "mM":
         micro = value.astype(f"{value.dtype.kind}8[us]")
         nothing = value.astype("i8") == _NAT
@@ -104,12 +104,12 @@ def _fine(value: Any) -> Any:
 
 
 def is_fine(kind: type) -> bool:
-    """Whether moments of a type have nanoseconds, as those of pandas."""
+    """Return whether moments of a type have nanoseconds, as those of pandas."""
     return issubclass(kind, datetime) and hasattr(kind, "nanosecond")
 
 
 def plain_moment(value: datetime) -> datetime | str:
-    """A moment of a class that knows nanoseconds, as pandas': a text where it has some."""
+    """Return a moment of a class that knows nanoseconds, as pandas': a text where it has some."""
     if str(value) == "NaT":
         raise ValueError("NaT is not a moment")
     if value.nanosecond:  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a source is. The docstrings are the contract; one suite runs over every source."""
+"""The protocols of a source. The docstrings are the contract; one test suite runs over every source."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from redrive.rows.batch import Batch, Record
 
 
 class Reading(Protocol):
-    """A source that was opened at a position, on its way to its end."""
+    """A source that is being read from a position to its end."""
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that every row has, where that is known before the first row is read."""
+        """The columns that every row has, if they are known before the first row is read."""
 
     @property
     def total(self) -> int | None:
-        """The size of the whole source in the units of `Batch.done`, where it is known."""
+        """The size of the whole source in the units of `Batch.done`, if it is known."""
 
     def read(self, most: int) -> Batch | None:
-        """The next rows, `most` of them at most; None at the end.
+        """Return the next rows, `most` of them at most; None at the end.
 
-        What cannot be read is no reason to raise: it is handed out as `Unreadable`, and the reading goes on behind it.
-        A batch may hold no row at all, only that. What makes all further reading impossible is raised: a `SourceError`
-        where a person must act, an error that `redrive.classify` knows to be transient where it may heal.
+        Data that cannot be read is returned as `Unreadable`, and reading continues after it. A batch may have no row at
+        all, only that. An error that makes all further reading impossible is raised: a `SourceError` if an operator
+        must act, or an error that `redrive.classify` knows to be transient.
         """
 
     def close(self) -> None:
-        """Let go of files and connections; may be called twice."""
+        """Close files and connections; may be called twice."""
 
 
 class Source(Protocol):
     """Where rows come from. Reading it again from a position gives the same rows from there on.
 
     After a transient error of reading, a run opens the source again at its position and retries. A source that retries
-    by itself, or that cannot be opened twice, says so by an attribute `retries_reading = False`.
+    by itself, or that cannot be opened twice, has an attribute `retries_reading = False`.
     """
 
     name: str
-    """As a person knows it; letters and reports show it."""
+    """The name in letters and reports."""
 
     def identity(self) -> dict[str, Any]:
-        """What tells this source from another, as JSON. Kept with the checkpoint when a run begins."""
+        """Return what distinguishes this source from another, as JSON. Stored with the checkpoint when a run starts."""
 
     def difference(self, identity: Mapping[str, Any]) -> str | None:
-        """Why a checkpoint taken over `identity` cannot be used here, as a clause; None where it can."""
+        """Return why a checkpoint taken over `identity` cannot be used here, as a clause; None if it can."""
 
     def open(self, position: Any | None, identity: Mapping[str, Any]) -> Reading:
         """Begin at `position`, the `next` of a batch, or at the start. `identity` is the one the run began with."""
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record | list[Record]:
-        """The row, or rows, of something that was unreadable; raises what is wrong with it where it still is.
+        """Return the row, or rows, of data that was unreadable; raise an error if it still is.
 
-        A record is given back as it is.
+        A record is returned as it is.
 
         Args:
-            raw: what an `Unreadable` held, or what an operator made of it.
+            raw: the data of an `Unreadable`, or what an operator changed it to.
             context: the `Unreadable.context` that was stored with it; None for a letter of an older version.
         """
 
 
 Misfit = Callable[[Sequence[str]], str | None]
-"""Says why rows of these columns cannot be checked or written, as a sentence; None where they can, or nobody knows."""
+"""Returns why rows of these columns cannot be validated or written; None if they can, or if that is not known."""
 
 
 @runtime_checkable
@@ -95,24 +95,24 @@ class ComparesOptions(Protocol):
 
 @runtime_checkable
 class Incremental(Protocol):
-    """A source of which a new run reads only what came since the last one, as by a watermark; a file begins anew."""
+    """A source of which a new run reads only new rows, by a watermark; a run over a file reads all rows."""
 
     def start_of_next_run(self, position: Any) -> Any:
-        """Where a new run begins behind one that ended at `position`."""
+        """Return where a new run begins after one that ended at `position`."""
 
 
 @runtime_checkable
 class Replaceable(Protocol):
     """A source whose input may be another one under the same name, as a list or an API.
 
-    A run that is not finished resumes only over the same input; over another one a new run starts, and says so.
+    An unfinished run resumes only over the same input; over other input a new run starts, and reports why.
     """
 
     def look(self) -> None:
         """Read the first items, and keep them for the next `open`. Called where a run is not finished."""
 
     def changed(self, identity: Mapping[str, Any], position: Any) -> str | None:
-        """Return why the input is not the one of a checkpoint, as a clause; None where it is.
+        """Return why the input is not the one of a checkpoint, as a clause; None if it is.
 
         Raises what kept the first items from being read, where nothing is known about the input.
         """

@@ -1,7 +1,7 @@
 """Making of a column what a schema wants, without bending a value: what does not fit becomes null.
 
 Text is read as pydantic reads it: blanks around a number or a date do not count, dates and times are ISO 8601. A guess
-at the day and the month, half a number cut off or a time zone made up would be worse than a row in the quarantine.
+at the day and the month, half a number or an invented time zone would be worse than a row in quarantine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.to_polars import REFUSALS, values_of
@@ -44,7 +44,7 @@ _Reading = Callable[[pl.Series], pl.Series]
 
 
 def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
-    """The column in another type, null where a value has no place in it; None where no value of the one has."""
+    """Return the column in another type, null if a value has no place in it; None if no value of the one has."""
     have = column.dtype
     if have == pl.Null:
         return pl.Series(column.name, [None] * len(column), dtype=dtype)
@@ -62,7 +62,7 @@ def fitted(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 
 def of_values(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    """A column of lists, structs or whatever Python has, null where a value is none of the type."""
+    """Return a column of lists, structs or whatever Python has, null if a value is none of the type."""
     if dtype == pl.Object:
         # polars takes the values of enums where the first value is a member of one.
         return pl.Series(name, [object(), *values], dtype=pl.Object).slice(1)
@@ -76,7 +76,7 @@ def of_values(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series
 
 
 def type_name(dtype: pl.DataType) -> str:
-    """A type as it stands in a sentence."""
+    """Return a type as it stands in a sentence."""
     match dtype:
         case pl.Decimal():
             return f"Decimal({dtype.precision},{dtype.scale})"
@@ -101,8 +101,8 @@ def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         case pl.Date():
             return _of_this_calendar(texts.str.to_date("%Y-%m-%d", strict=False, cache=False))
         case pl.Time():
-            found = _read(texts, [partial(_time, form=form) for form in _TIMES])
-            return _without(found, texts.str.contains(_LEAP_SECOND, literal=True))
+            converted = _read(texts, [partial(_time, form=form) for form in _TIMES])
+            return _without(converted, texts.str.contains(_LEAP_SECOND, literal=True))
         case pl.Datetime():
             return _moments(texts, dtype)
         case pl.Duration():
@@ -114,47 +114,49 @@ def _of_text(texts: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 def _floats(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
     """Numbers that the float holds as written; one with an exponent beyond Python's is never infinite or zero."""
-    found = _unchanged(texts, dtype)
-    found = _without(found, found.is_infinite() & texts.str.contains(r"\d"))
-    return _without(found, (found == 0) & texts.str.contains(r"^[^eE]*[1-9]"))
+    converted = _unchanged(texts, dtype)
+    converted = _without(converted, converted.is_infinite() & texts.str.contains(r"\d"))
+    return _without(converted, (converted == 0) & texts.str.contains(r"^[^eE]*[1-9]"))
 
 
 def _unchanged(column: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """The column in another type of numbers, by the rule of the sinks: null where a number would be another one."""
+    """Return the column in another type of numbers, by the rule of the sinks: null if a number would be another one."""
     changed = [place for place, _ in find_changes(column, _capacity(dtype))]
-    found = column.cast(dtype, strict=False)
-    return _blanked(found, changed)
+    converted = column.cast(dtype, strict=False)
+    return _blanked(converted, changed)
 
 
 def _blanked(column: pl.Series, places: Sequence[int]) -> pl.Series:
-    """The column with nulls at these places; `Series.scatter` cannot do that for decimals and lists."""
+    """Return the column with nulls at these places; `Series.scatter` cannot do that for decimals and lists."""
     if not places:
         return column
     kept = pl.repeat(True, len(column), eager=True).scatter(places, False)
     return column.zip_with(kept, pl.Series([None], dtype=column.dtype))
 
 
-def _capacity(dtype: pl.DataType) -> Capacity | None:
-    """What a type of polars can hold exactly; None where it changes no value silently."""
+def _capacity(dtype: pl.DataType) -> ColumnCapacity | None:
+    """Return what a type of polars can hold exactly; None if it changes no value silently."""
     name = str(dtype)
     match dtype:
         case pl.Decimal():
-            return Capacity(name, Family.DECIMAL, dtype.scale)
+            return ColumnCapacity(name, Family.DECIMAL, dtype.scale)
         case pl.Datetime():
-            return Capacity(name, Family.INSTANT if dtype.time_zone else Family.TIMESTAMP, _PLACES[dtype.time_unit])
+            return ColumnCapacity(
+                name, Family.INSTANT if dtype.time_zone else Family.TIMESTAMP, _PLACES[dtype.time_unit]
+            )
         case pl.Duration():
-            return Capacity(name, Family.INTERVAL, _PLACES[dtype.time_unit])
+            return ColumnCapacity(name, Family.INTERVAL, _PLACES[dtype.time_unit])
         case pl.Date():
-            return Capacity(name, Family.DATE)
+            return ColumnCapacity(name, Family.DATE)
         case pl.Time():
-            return Capacity(name, Family.TIME, _PLACES["ns"])
+            return ColumnCapacity(name, Family.TIME, _PLACES["ns"])
     if dtype.is_float():
-        return Capacity(name, Family.FLOAT, bits=32 if dtype == pl.Float32 else 64)
-    return Capacity(name, Family.INTEGER) if dtype.is_integer() else None
+        return ColumnCapacity(name, Family.FLOAT, bits=32 if dtype == pl.Float32 else 64)
+    return ColumnCapacity(name, Family.INTEGER) if dtype.is_integer() else None
 
 
 def _is_changed_within(value: Any, dtype: Any) -> bool:
-    """Whether a list or struct holds a value that its type would change, or a field that it would drop."""
+    """Return whether a list or struct holds a value that its type would change, or a field that it would drop."""
     if isinstance(dtype, type):  # as in pl.List(pl.Date)
         dtype = dtype()
     if isinstance(dtype, pl.Struct):
@@ -184,20 +186,20 @@ def _moments(texts: pl.Series, dtype: pl.Datetime) -> pl.Series:
     readings = [on_the_wall(form) for form in _MOMENTS]
     if zone is not None:
         readings += [with_offset(form, zone) for form in _ZONED_MOMENTS]
-    found = _without(_read(texts, readings), texts.str.contains(_LEAP_SECOND, literal=True))
+    converted = _without(_read(texts, readings), texts.str.contains(_LEAP_SECOND, literal=True))
     places = _PLACES[unit]
     if texts.str.contains(".", literal=True).any():
-        found = _without(found, texts.str.contains(rf"\.\d{{{places}}}\d*[1-9]"))
-    return _of_this_calendar(found)
+        converted = _without(converted, texts.str.contains(rf"\.\d{{{places}}}\d*[1-9]"))
+    return _of_this_calendar(converted)
 
 
 def _moment(texts: pl.Series, form: str, unit: Literal["ns", "us", "ms"], zone: str | None) -> pl.Series:
-    found = texts.str.to_datetime(form, time_unit=unit, time_zone=zone, strict=False, cache=False)
+    converted = texts.str.to_datetime(form, time_unit=unit, time_zone=zone, strict=False, cache=False)
     if unit == "ns":
-        # Nanoseconds reach from 1677 to 2262, and beyond that polars begins anew.
+        # Nanoseconds range from 1677 to 2262, and overflow beyond that in polars.
         coarse = texts.str.to_datetime(form, time_unit="us", time_zone=zone, strict=False, cache=False)
-        return _without(found, coarse.cast(pl.Datetime("ns", zone), strict=False).is_null())
-    return found
+        return _without(converted, coarse.cast(pl.Datetime("ns", zone), strict=False).is_null())
+    return converted
 
 
 def _time(texts: pl.Series, form: str) -> pl.Series:
@@ -222,16 +224,16 @@ def _durations(texts: pl.Series, dtype: pl.Duration) -> pl.Series:
 
 
 def _read(texts: pl.Series, readings: Sequence[_Reading]) -> pl.Series:
-    """Each text by a reading that can; the one that can read the first text is asked first."""
+    """Return each text by a reading that can; the one that can read the first text is asked first."""
     sample = texts.drop_nulls().head(1)
     likely = next((reading for reading in readings if not reading(sample).null_count()), readings[0])
-    found = likely(texts)
+    converted = likely(texts)
     for reading in readings:
-        left = found.is_null() & texts.is_not_null()
+        left = converted.is_null() & texts.is_not_null()
         if not left.any():
             break
-        found = found.zip_with(~left, reading(texts.set(~left, None)))
-    return found
+        converted = converted.zip_with(~left, reading(texts.set(~left, None)))
+    return converted
 
 
 def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
@@ -242,7 +244,7 @@ def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         case pl.Datetime() if isinstance(have, pl.Datetime):
             if have.time_zone is None:
                 return _in_zone(_coarser(column, pl.Datetime(dtype.time_unit)), dtype.time_zone)
-            # Which wall clock was meant, nobody can tell.
+            # The time zone that was meant cannot be known.
             return None if dtype.time_zone is None else _coarser(column, dtype)
         case pl.Date() if isinstance(have, pl.Datetime):
             return _without(column.dt.date(), column.dt.time() != time())
@@ -253,8 +255,8 @@ def _of_temporal(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
 
 def _coarser(column: pl.Series, dtype: pl.Datetime | pl.Duration) -> pl.Series:
     """In another unit of time; milliseconds have no place for microseconds, nor these for nanoseconds."""
-    found = column.cast(dtype, strict=False)
-    return _without(found, found.cast(column.dtype, strict=False) != column)
+    converted = column.cast(dtype, strict=False)
+    return _without(converted, converted.cast(column.dtype, strict=False) != column)
 
 
 def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
@@ -265,24 +267,24 @@ def _of_number(column: pl.Series, dtype: pl.DataType) -> pl.Series | None:
         return None  # pydantic takes no boolean for a Decimal, and polars raises
     if dtype.is_decimal() and have.is_float():
         # The number that the float is written as: of its own digits polars would make others.
-        found = column.cast(pl.String).cast(dtype, strict=False)
-        return _without(found, found.cast(pl.String).cast(have) != column)
-    found = _unchanged(column, dtype) if have.is_float() else column.cast(dtype, strict=False)
+        converted = column.cast(pl.String).cast(dtype, strict=False)
+        return _without(converted, converted.cast(pl.String).cast(have) != column)
+    converted = _unchanged(column, dtype) if have.is_float() else column.cast(dtype, strict=False)
     if dtype.is_integer() or dtype.is_decimal():
-        return _without(found, found.cast(have, strict=False) != column)
+        return _without(converted, converted.cast(have, strict=False) != column)
     if have.is_integer():
-        return _without(found, found.cast(have, strict=False).ne_missing(column))
-    return found if have == pl.Boolean else _unchanged(column, dtype)
+        return _without(converted, converted.cast(have, strict=False).ne_missing(column))
+    return converted if have == pl.Boolean else _unchanged(column, dtype)
 
 
 def _nested(column: pl.Series, dtype: pl.DataType) -> pl.Series:
-    found = _in_pieces(column, lambda some: some.cast(dtype, strict=True), pl.Series(column.name, [None], dtype))
+    converted = _in_pieces(column, lambda some: some.cast(dtype, strict=True), pl.Series(column.name, [None], dtype))
     changed = [place for place, value in enumerate(values_of(column)) if _is_changed_within(value, dtype)]
-    return _blanked(found, changed)
+    return _blanked(converted, changed)
 
 
 def _in_pieces(values: Any, made: Callable[[Any], pl.Series], nothing: pl.Series) -> pl.Series:
-    """What is made of all values at once; where that fails, of smaller and smaller pieces. A bad value is nothing."""
+    """Convert all values at once; if that fails, smaller and smaller pieces. A value that fails is `nothing`."""
     try:
         return made(values)
     except REFUSALS:

@@ -2,7 +2,7 @@
 
 One pass, row by row, in which each model dies as soon as its values are taken. Measured on batches of 20,000 this is
 ahead of validating a whole list at once, clean or not: there, records and models are all alive together, and neither
-the caches nor the garbage collector like it. It also tells exactly which row raised what.
+the caches nor the garbage collector like it. It also shows which row raised which error.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ModelValidator:
             if model.model_config.get("extra") != "allow":
                 self._columns = (*written_fields(model), *model.model_computed_fields)
                 self._digits = {
-                    name: found for name, info in written_fields(model).items() if (found := digits_of(info))
+                    name: result for name, info in written_fields(model).items() if (result := digits_of(info))
                 }
                 self._row = value_getter(model)
         self._dump = dump_with(adapter) if has_serializers(adapter.core_schema) else None
@@ -105,7 +105,7 @@ class ModelValidator:
         return tuple(name for name in columns if name not in self._known)
 
     def keeps(self, columns: Sequence[str]) -> bool:
-        """Whether no validator of the model can change these fields, and no alias reads them from elsewhere."""
+        """Return whether no validator of the model can change these fields, and no alias reads them from elsewhere."""
         if self._model is None or self._dump is not None:
             return False
         decorators = self._model.__pydantic_decorators__
@@ -117,7 +117,7 @@ class ModelValidator:
         ) and not any(hasattr(part, "func") for name in columns for part in fields[name].metadata)
 
     def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
-        """The record's own, each part as its field alone validates it; a part that does not pass as it is."""
+        """Return the record's own, each part as its field alone validates it; a part that does not pass as it is."""
         model = self._model
         if model is None or _rewrites_its_input(model):
             return own_key(record, key)
@@ -151,7 +151,7 @@ class ModelValidator:
 
 
 def _adapter_of(model: Any) -> TypeAdapter[Any]:
-    """What validates with a class. Before Python 3.12, pydantic takes the TypedDict of typing_extensions alone."""
+    """Return the adapter of a class. Before Python 3.12, pydantic accepts the TypedDict of typing_extensions only."""
     if sys.version_info < (3, 12) and hasattr(model, "__required_keys__") and type(model).__module__ == "typing":
         model = _as_typeddict_of_extensions(model)
     try:
@@ -176,7 +176,7 @@ def _as_typeddict_of_extensions(model: Any) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """A type without Required and NotRequired around it."""
+    """Return a type without Required and NotRequired around it."""
     while get_origin(hint) in (Required, NotRequired):
         (hint,) = get_args(hint)
     return hint
@@ -189,31 +189,31 @@ def describe_error(error: Any, *, with_input: bool = True) -> str:
 
 
 def _problem(problem: Mapping[str, Any]) -> str:
-    said = problem["msg"]
+    message = problem["msg"]
     for prefix in _PREFIXES:
-        said = said.removeprefix(prefix)
+        message = message.removeprefix(prefix)
     place = ".".join(map(str, problem["loc"]))
     value = shown(problem["input"]) if "input" in problem else None
     if value is not None and any(map(is_secret_name, problem["loc"])):
-        said, value = _without(problem["input"], said), MASK
-    return (f"{place}: {said}" if place else said) + (f" ({value})" if value is not None else "")
+        message, value = _without(problem["input"], message), MASK
+    return (f"{place}: {message}" if place else message) + (f" ({value})" if value is not None else "")
 
 
 def _without(secret: Any, text: str) -> str:
-    """The message of a validator, which may repeat the value; a very short one is part of other words."""
+    """Return the message of a validator without the value; a very short value may be part of other words."""
     for form in (str(secret), repr(secret)):
         text = text.replace(form, MASK) if len(form) >= _SHORTEST_SECRET else text
     return text
 
 
 def _rewrites_its_input(model: type[BaseModel]) -> bool:
-    """Whether a validator of the model sees the record first, and may rename or add what is missing."""
+    """Return whether a validator of the model sees the record first, and may rename or add what is missing."""
     validators = model.__pydantic_decorators__.model_validators.values()
     return any(validator.info.mode != "after" for validator in validators)
 
 
 def _accepted(model: type[BaseModel], name: str, field: FieldInfo) -> list[str]:
-    """The columns that a field may come from."""
+    """Return the columns that a field may come from."""
     config, alias = model.model_config, field.validation_alias
     by_alias = alias is not None and config.get("validate_by_alias", True)
     by_name = not by_alias or config.get("validate_by_name") or config.get("populate_by_name")
@@ -221,7 +221,7 @@ def _accepted(model: type[BaseModel], name: str, field: FieldInfo) -> list[str]:
 
 
 def _field_value(model: type[BaseModel], name: str, record: Record, *, dumps: bool) -> Any:
-    """What a field makes of a record, without the other fields; the record's own value where it does not pass."""
+    """Return the value of a field alone; the record's own value if it is invalid."""
     info = model.model_fields.get(name)
     if info is None:
         return record.get(name)
@@ -243,9 +243,9 @@ def _field_input(model: type[BaseModel], name: str, info: FieldInfo, record: Rec
     alias = info.validation_alias
     for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
         if isinstance(choice, AliasPath):
-            found = choice.search_dict_for_path(record)
-            if found is not PydanticUndefined:
-                return found
+            result = choice.search_dict_for_path(record)
+            if result is not PydanticUndefined:
+                return result
         elif choice is not None and choice in record:
             return record[choice]
     return record.get(name) if name in _accepted(model, name, info) else None

@@ -29,32 +29,32 @@ _LONGEST = 38  # digits of a DECIMAL column
 
 
 def value_getter(model: type[BaseModel]) -> Callable[[Any], tuple[Any, ...]]:
-    """What takes a model's values: as fast as its fields allow."""
+    """Return what takes a model's values: as fast as its fields allow."""
     names = tuple(written_fields(model))
     if not model.model_computed_fields and all(
         _is_writable(info.annotation) for info in written_fields(model).values()
     ):
         fields, values = attrgetter("__dict__"), itemgetter(*names) if names else lambda _: ()
         if len(names) == 1:
-            return lambda one: (values(fields(one)),)
-        return lambda one: values(fields(one))
+            return lambda entry: (values(fields(entry)),)
+        return lambda item: values(fields(item))
     every = (*names, *model.model_computed_fields)
-    return lambda one: tuple(writable(getattr(one, name)) for name in every)
+    return lambda row: tuple(writable(getattr(row, name)) for name in every)
 
 
 def written_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields that a sink is to have."""
+    """Return the fields that a sink is to have."""
     hidden = _excluded(model.model_fields)
     return {name: info for name, info in model.model_fields.items() if name not in hidden}
 
 
 def digits_of(info: FieldInfo) -> tuple[int, int] | None:
-    """How many digits a Decimal may have, and how many behind the point, where the field says both."""
+    """Return the maximum digits and decimal places of a Decimal, if the field has both."""
     rules = [*info.metadata]
     for part in get_args(info.annotation):  # Optional[Annotated[Decimal, Field(…)]]
         rules += [rule for field in getattr(part, "__metadata__", ()) for rule in getattr(field, "metadata", (field,))]
-    found = {name: value for rule in rules for name, value in getattr(rule, "__dict__", {}).items()}
-    digits, places = found.get("max_digits"), found.get("decimal_places")
+    result = {name: value for rule in rules for name, value in getattr(rule, "__dict__", {}).items()}
+    digits, places = result.get("max_digits"), result.get("decimal_places")
     if not isinstance(digits, int) or not isinstance(places, int) or not 0 <= places <= digits <= _LONGEST:
         return None
     return digits, places
@@ -65,7 +65,7 @@ def _excluded(fields: Mapping[str, FieldInfo]) -> set[str]:
 
 
 def _is_writable(annotation: Any) -> bool:
-    """Whether values of a type go to a sink as they are."""
+    """Return whether values of a type go to a sink as they are."""
     origin = get_origin(annotation)
     if origin in (Union, UnionType):
         return all(map(_is_writable, get_args(annotation)))
@@ -77,7 +77,7 @@ def _is_writable(annotation: Any) -> bool:
 
 
 def writable(value: Any) -> Any:
-    """The value as a sink can have it: a model or dataclass as a dict, an enumeration, URL or secret as its value."""
+    """Return the value for a sink: a model or dataclass as a dict, an enumeration, URL or secret as its value."""
     if type(value) in _WRITABLE:
         return value
     if isinstance(value, BaseModel):
@@ -93,45 +93,45 @@ def writable(value: Any) -> Any:
         names = [field.name for field in dataclasses.fields(value) if field.name not in hidden]
         return {name: writable(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
-        return {name: writable(one) for name, one in value.items()}
+        return {name: writable(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [writable(one) for one in value]
+        return [writable(item) for item in value]
     return value
 
 
 def record_of_model(valid: Any) -> Record:
-    """What came out of the validation, where its columns are not known beforehand."""
+    """Return what came out of the validation, where its columns are not known beforehand."""
     if isinstance(valid, RootModel):
         return record_of_model(valid.root)
     if isinstance(valid, BaseModel):
         names = (*written_fields(type(valid)), *type(valid).model_computed_fields, *(valid.model_extra or ()))
         return {name: writable(getattr(valid, name)) for name in names}
-    found = writable(valid)
-    if not isinstance(found, dict):
+    record = writable(valid)
+    if not isinstance(record, dict):
         raise PipelineError(f"validate makes a {type(valid).__name__} of a row, and a sink needs names and values")
-    return found
+    return record
 
 
 def dump_getter(dump: Callable[[Any], Any], columns: tuple[str, ...] | None) -> Callable[[Any], Any]:
-    """What takes the values of a model with serializers, or its record where the columns are not known beforehand."""
+    """Return the function for the values of a model with serializers, or for its record if columns are unknown."""
 
     def record_of(valid: Any) -> Record:
-        found = writable(dump(valid))
-        if not isinstance(found, dict):
-            raise PipelineError(f"validate makes a {type(found).__name__} of a row, and a sink needs names and values")
-        return found
+        record = writable(dump(valid))
+        if not isinstance(record, dict):
+            raise PipelineError(f"validate makes a {type(record).__name__} of a row, and a sink needs names and values")
+        return record
 
     if columns is None:
         return record_of
     known = frozenset(columns)
 
     def values_of(valid: Any) -> tuple[Any, ...]:
-        found = record_of(valid)
-        if not found.keys() <= known:
+        result = record_of(valid)
+        if not result.keys() <= known:
             raise PipelineError(
-                f"the serializer of the model adds {joined(sorted(found.keys() - known))}: no such field"
+                f"the serializer of the model adds {joined(sorted(result.keys() - known))}: no such field"
             )
-        return tuple(found.get(name) for name in columns)
+        return tuple(result.get(name) for name in columns)
 
     return values_of
 

@@ -34,20 +34,20 @@ _Kind = type | tuple[type, bool]
 
 
 @dataclass(slots=True)
-class _Faults:
+class _RowFaults:
     """What is wrong with the rows of a batch."""
 
-    said: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    reasons: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """By the place of the row."""
     unread: set[tuple[int, str]] = field(default_factory=set)
-    """Places and columns whose value could not be cast. It is null by now, and what rules say of that is no news."""
+    """Places and columns whose value could not be cast. It is null now, and rules that fail for it are not reported."""
 
 
 class SchemaValidator:
     """Casts each column to the type the schema wants, then asks the schema's own rules.
 
     A key that comes twice is no fault here, though the schema would reject every copy: the pipeline keeps one of them.
-    Any other rule that looks at several rows is refused, because it would see one batch at a time.
+    Any other rule that looks at several rows is rejected, because it would see one batch at a time.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -64,7 +64,7 @@ class SchemaValidator:
             for rule in column.validation_rules(pl.col(name))
         }
         self._refuse_rules_over_rows()
-        # dataframely does not tell which row failed: a column that numbers the rows does.
+        # dataframely does not report which row failed: a column that numbers the rows does.
         self._number = "row_number"
         while self._number in self._columns:
             self._number += "_"
@@ -76,10 +76,10 @@ class SchemaValidator:
         rules = {name: rule.expr for name, rule in self._schema._schema_validation_rules().items()}
         for name, column in self._columns.items():
             rules |= {f"{name}|{rule}": expr for rule, expr in column.validation_rules(pl.col(name)).items()}
-        if found := [name for name, expr in rules.items() if looks_at_other_rows(expr, lists)]:
-            kind = "a rule that looks" if len(found) == 1 else "rules that look"
+        if result := [name for name, expr in rules.items() if looks_at_other_rows(expr, lists)]:
+            kind = "a rule that looks" if len(result) == 1 else "rules that look"
             raise ValueError(
-                f"the schema {self._schema.__name__} has {kind} at other rows, {joined(found)}: rows are checked by "
+                f"the schema {self._schema.__name__} has {kind} at other rows, {joined(result)}: rows are checked by "
                 "batches, and such a rule would see one batch at a time. Remove it from the schema, and use a unique "
                 "index of the table, or check the table after loading. A Python function of one row can be `validate` "
                 "or `transform`, or map_elements with cloudpickle installed"
@@ -99,16 +99,16 @@ class SchemaValidator:
         return tuple(name for name in columns if name not in self._columns)
 
     def keeps(self, columns: Sequence[str]) -> bool:
-        """Columns are cast, and not changed otherwise."""
+        """Return columns are cast, and not changed otherwise."""
         return True
 
     def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
-        """The record's own, cast as that of a row that passes: a sink that takes its types from the rows knows none."""
+        """Return the record's own key, cast as that of an accepted row: some sinks take their types from the rows."""
         own = own_key(record, key)
         return None if own is None else tuple(map(self._as_passed, key, own))
 
     def _as_passed(self, name: str, value: Any) -> Any:
-        """A value in the type of the schema; as it is where it has no place in that."""
+        """Return a value in the type of the schema; as it is where it has no place in that."""
         if name not in self._columns:
             return value
         received, misfits = framed([{name: value}], [name])
@@ -120,7 +120,7 @@ class SchemaValidator:
     def __call__(self, rows: Received) -> ValidatedRows:
         if not len(rows):
             return ValidatedRows(Outgoing(tuple(self._columns), (), tuples=()), [])
-        faults = _Faults()
+        faults = _RowFaults()
         columns = self._cast(rows, faults)
         number = pl.int_range(len(rows), dtype=pl.UInt32, eager=True).alias(self._number)
         # Lazily, so that only the rows that fail are collected: the good ones are at hand.
@@ -131,8 +131,8 @@ class SchemaValidator:
         checked.good.digits = self._digits
         return checked
 
-    def _cast(self, rows: Received, faults: _Faults) -> dict[str, pl.Series]:
-        """The schema's columns in the schema's types; a value that has no place in one is a fault of its row."""
+    def _cast(self, rows: Received, faults: _RowFaults) -> dict[str, pl.Series]:
+        """Return the schema's columns in the schema's types; a value that has no place in one is a fault of its row."""
         of_frame = rows.is_frame
         misfits: list[UnframeableValue] = []
         if of_frame:
@@ -147,36 +147,41 @@ class SchemaValidator:
             others, of_other_kinds = framed(rows.records, of_any_type, one_kind=True)
             frame, misfits = pl.DataFrame([*frame, *others]), misfits + of_other_kinds
         for misfit in misfits:
-            faults.said[misfit.place].append(misfit.why)
+            faults.reasons[misfit.place].append(misfit.why)
             faults.unread.add((misfit.place, misfit.column))
-        found: dict[str, pl.Series] = {}
+        result: dict[str, pl.Series] = {}
         for name, column in self._columns.items():
             if not of_frame and (column.dtype.is_nested() or column.dtype == pl.Object):
                 unfit = {misfit.place for misfit in misfits if misfit.column == name}
-                values = [None if place in unfit else one.get(name) for place, one in enumerate(rows.records)]
-                found[name] = of_values(name, values, column.dtype)
+                values = [None if place in unfit else item.get(name) for place, item in enumerate(rows.records)]
+                result[name] = of_values(name, values, column.dtype)
                 missing = pl.Series([value is None for value in values])
-                _misfits(found[name], missing, values, faults)
+                _misfits(result[name], missing, values, faults)
                 continue
             received = frame.get_column(name)
             if not of_frame and column.dtype != pl.Null and (kinds := _kinds(rows.records, name, received)):
-                found[name] = self._mixed(received, rows.records, kinds, column.dtype, faults)
+                result[name] = self._mixed(received, rows.records, kinds, column.dtype, faults)
                 continue
             if column.validate_dtype(received.dtype):
-                found[name] = received
+                result[name] = received
                 continue
-            found[name] = self._fitted(received, column.dtype, of_frame=of_frame)
-            if found[name].null_count() > received.null_count():
+            result[name] = self._fitted(received, column.dtype, of_frame=of_frame)
+            if result[name].null_count() > received.null_count():
                 own = received if of_frame else [record.get(name) for record in rows.records]
-                _misfits(found[name], received.is_null(), own, faults)
-        return found
+                _misfits(result[name], received.is_null(), own, faults)
+        return result
 
     def _mixed(
-        self, column: pl.Series, records: Sequence[Record], kinds: Sequence[_Kind], dtype: pl.DataType, faults: _Faults
+        self,
+        column: pl.Series,
+        records: Sequence[Record],
+        kinds: Sequence[_Kind],
+        dtype: pl.DataType,
+        faults: _RowFaults,
     ) -> pl.Series:
-        """A column of values of several kinds, each kind cast by itself: no value is changed by its neighbours.
+        """Return a column of values of several kinds, each kind cast by itself: no value is changed by its neighbours.
 
-        `column` has them in one type; it is null where a value has no place in any frame.
+        `column` has them in one type; it is null if a value has no place in any frame.
         """
         name, pieces, places = column.name, list[pl.Series](), list[int]()
         missing = column.is_null().to_list()
@@ -212,8 +217,8 @@ class SchemaValidator:
         # Of records the next batch may have others: no reason to stop.
         return pl.Series(received.name, [None] * len(received), dtype=dtype)
 
-    def _explain(self, failure: dy.FailureInfo, faults: _Faults) -> None:
-        """Add what the rules say of each row that failed one."""
+    def _explain(self, failure: dy.FailureInfo, faults: _RowFaults) -> None:
+        """Add the messages of the rules that each row failed."""
         details = failure.details()
         for rule in failure.counts():
             if rule == "primary_key":
@@ -224,21 +229,21 @@ class SchemaValidator:
                 name, kind = self._rules[rule]
                 for place, value in zip(places, failed.get_column(name), strict=True):
                     if (place, name) not in faults.unread:
-                        faults.said[place].append(_broken(name, kind, value))
+                        faults.reasons[place].append(_broken(name, kind, value))
             else:
                 names = self._columns_of(rule)
-                said = f"rule {rule} failed" + (f" on {', '.join(names)}" if names else "")
+                reason = f"rule {rule} failed" + (f" on {', '.join(names)}" if names else "")
                 for place, values in zip(places, failed.select(names).iter_rows(), strict=True):
-                    faults.said[place].append(said + _in_brackets(*values))
+                    faults.reasons[place].append(reason + _in_brackets(*values))
 
     def _columns_of(self, rule: str) -> list[str]:
-        """The columns that a rule of the user's looks at."""
+        """Return the columns that a rule of the user's looks at."""
         used = getattr(self._schema, rule).make(self._schema).expr.meta.root_names()
         return [name for name in self._columns if name in used]
 
 
 def _kinds(records: Sequence[Record], name: str, received: pl.Series) -> Sequence[_Kind]:
-    """The kind of each value of a column; none where there is one kind, beside None, that the frame has kept."""
+    """Return the kind of each value of a column; none if there is one kind, beside None, that the frame has kept."""
     values = [record.get(name) for record in records]
     types = {*map(type, values)}
     if has_two_clocks(values, types):
@@ -256,13 +261,13 @@ def _is_container(kind: _Kind) -> bool:
     return isinstance(kind, type) and issubclass(kind, dict | list | tuple)
 
 
-def _misfits(cast: pl.Series, missing: pl.Series, received: Sequence[Any] | pl.Series, faults: _Faults) -> None:
+def _misfits(cast: pl.Series, missing: pl.Series, received: Sequence[Any] | pl.Series, faults: _RowFaults) -> None:
     """Name the values that became null."""
     name, why = cast.name, f"{cast.name}: not {_a(cast.dtype)}"
     places = (cast.is_null() & ~missing).arg_true()
     values = received.gather(places) if isinstance(received, pl.Series) else [received[place] for place in places]
     for place, value in zip(places.to_list(), values, strict=True):
-        faults.said[place].append(why + _value_of(name, value))
+        faults.reasons[place].append(why + _value_of(name, value))
         faults.unread.add((place, name))
 
 
@@ -286,12 +291,12 @@ def _a(dtype: pl.DataType) -> str:
     return f"an {name}" if name[0] in "AEIO" else f"a {name}"
 
 
-def _sorted(frame: pl.DataFrame, faults: _Faults) -> ValidatedRows:
-    """The rows, good and bad."""
-    if not faults.said:
+def _sorted(frame: pl.DataFrame, faults: _RowFaults) -> ValidatedRows:
+    """Return the rows, good and bad."""
+    if not faults.reasons:
         return ValidatedRows(Outgoing.of_frame(frame, range(frame.height)), [])
-    bad = sorted(faults.said)
-    rejected = [Refused(place, "; ".join(faults.said[place]), ErrorType.VALIDATION) for place in bad]
+    bad = sorted(faults.reasons)
+    rejected = [Refused(place, "; ".join(faults.reasons[place]), ErrorType.VALIDATION) for place in bad]
     good = pl.repeat(True, frame.height, eager=True).scatter(bad, False)
     return ValidatedRows(Outgoing.of_frame(frame.filter(good), good.arg_true().to_list()), rejected)
 
@@ -328,7 +333,7 @@ _EVALUATIONS = frozenset({"List", "ListAgg", "Array", "ArrayAgg"})  # of the ele
 
 
 def looks_at_other_rows(rule: pl.Expr, lists: Collection[str]) -> bool:
-    """Return whether what a rule says of a row may depend on other rows; also where that cannot be found out.
+    """Return whether the result of a rule may depend on other rows; also if that cannot be found out.
 
     Args:
         rule: The expression of the rule.
@@ -351,7 +356,7 @@ def looks_at_other_rows(rule: pl.Expr, lists: Collection[str]) -> bool:
 
 
 def _inputs(node: Any, lists: Collection[str]) -> list[Any] | None:
-    """Return the expressions that a node is made of; None where it looks at other rows."""
+    """Return the expressions that a node is made of; None if it looks at other rows."""
     name, content = _named(node)
     if name in _LEAVES:
         return []

@@ -25,7 +25,7 @@ from redrive.model.letters import ErrorType
 from redrive.rows.batch import Outgoing, Received, Record, Refused
 
 _SCALARS = (str, bytes, int, float, Decimal, date, time, timedelta, UUID, type(None))
-_COPIED = (dict, list)  # named once: a union of types is made anew whenever it is written
+_COPIED = (dict, list)  # a constant, since a union of types is built each time it is evaluated
 _LONGEST_VALUE = 60
 _MOST_COLUMNS = 12  # in a sentence
 _DEEPEST = 200  # containers within each other: far from the end of Python's stack, in our functions and in the user's
@@ -34,7 +34,7 @@ _classifier = Classifier()
 
 @dataclass(slots=True)
 class ValidatedRows:
-    """Rows that were judged: what goes on, what does not, and why."""
+    """The outcome of validation: accepted rows, and rejected rows with their reasons."""
 
     good: Outgoing
     """Its origin is the place of each row in the `Received`."""
@@ -45,31 +45,31 @@ class ValidatedRows:
 
 
 class Validator(Protocol):
-    """Tells good rows from bad ones, and makes of the good ones what is to be written."""
+    """Validates rows, and returns the rows to write."""
 
     def fits(self, columns: Sequence[str]) -> None:
-        """Raise `PipelineError` where a source of these columns can never pass: no row will be read."""
+        """Raise `PipelineError` if a source of these columns can never pass: no row will be read."""
 
     def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return those of the source's columns that are not read, and so are not written."""
 
     def keeps(self, columns: Sequence[str]) -> bool:
-        """Return whether these columns of a good row hold what the record held, but for their type."""
+        """Return whether these columns of an accepted row have the values of the record, except for their type."""
 
     def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
-        """Return the key that the row of a rejected record would have; None where that is not known."""
+        """Return the key that the row of a rejected record would have; None if that is not known."""
 
     def __call__(self, rows: Received) -> ValidatedRows:
-        """Judge rows. Each is good, rejected or discarded; an error that is no row's own is raised."""
+        """Validate rows. Each is accepted, rejected or discarded; an error that is not of a row is raised."""
 
 
 def check_of(validate: object) -> Validator:
-    """The check that a pipeline's `validate` asks for."""
+    """Return the validator for the option `validate` of a pipeline."""
     if validate is None:
         return NoValidator()
     names = type_names(validate if isinstance(validate, type) else type(validate))
     if isinstance(validate, type):
-        # Known by their names: a library that the user's program does not use is not imported.
+        # Compared by name, so that a library that the program does not use is not imported.
         if "dataframely.Schema" in names:
             from redrive.rows.validation.schema import SchemaValidator
 
@@ -92,7 +92,7 @@ _WANTED = "validate takes a pydantic model, a dataclass, a dataframely schema or
 
 
 class NoValidator:
-    """Lets everything pass as it is: a frame stays one."""
+    """Accepts every row as it is; a frame stays a frame."""
 
     def fits(self, columns: Sequence[str]) -> None:
         """Any columns do."""
@@ -102,11 +102,11 @@ class NoValidator:
         return ()
 
     def keeps(self, columns: Sequence[str]) -> bool:
-        """All are."""
+        """Return all are."""
         return True
 
     def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
-        """The record's own."""
+        """Return the record's own."""
         return own_key(record, key)
 
     def __call__(self, rows: Received) -> ValidatedRows:
@@ -117,14 +117,14 @@ class NoValidator:
 
 
 def own_key(record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
-    """Return the key as the fields of a record have it; None where a part of it is missing."""
+    """Return the key as the fields of a record have it; None if a part of it is missing."""
     values = tuple(record.get(name) for name in key)
     return None if None in values else values
 
 
 @dataclass(slots=True)
 class RowSorter:
-    """Rows that are judged one by one, sorted as they come."""
+    """Rows that are validated one by one, sorted into accepted and rejected ones."""
 
     error_type: ErrorType
     kept: list[Any] = field(default_factory=list)
@@ -137,7 +137,7 @@ class RowSorter:
         self.rejected.append(Refused(place, why, self.error_type))
 
     def failed(self, place: int, error: Exception) -> None:
-        """Reject or discard the row whose handling raised; raise what is no row's fault."""
+        """Reject or discard the row that raised an error; raise an error that is not the fault of a row."""
         why = fault(error)
         if why is None:
             self.discarded += 1
@@ -145,10 +145,10 @@ class RowSorter:
             self.refuse(place, why)
 
     def outgoing(self) -> Outgoing:
-        """The records that were kept, as rows; one with a column that no text names is refused."""
-        found = Outgoing.of_records(self.kept, self.origin)
-        if all(isinstance(name, str) for name in found.columns):
-            return found
+        """Return the records that were kept, as rows; one with a column that no text names is rejected."""
+        rows = Outgoing.of_records(self.kept, self.origin)
+        if all(isinstance(name, str) for name in rows.columns):
+            return rows
         records, places = self.kept, self.origin
         self.kept, self.origin = [], []
         for place, record in zip(places, records, strict=True):
@@ -163,7 +163,7 @@ class RowSorter:
 
 
 def fault(error: Exception) -> str | None:
-    """What is wrong with a row, in words; None where it is to be dropped. What is no fault of a row is raised."""
+    """Return what is wrong with a row; None if it is discarded. Raise an error that is not the fault of a row."""
     if is_interrupt(error):
         raise error
     if "pydantic_core.ValidationError" in type_names(type(error)):
@@ -181,12 +181,12 @@ def fault(error: Exception) -> str | None:
 
 
 def _faults(group: ExceptionGroup[Exception]) -> str | None:
-    """Those of a group, if all of it is about the row."""
+    """Return those of a group, if all of it is about the row."""
     try:
-        said = [fault(error) for error in group.exceptions]
+        reasons = [fault(error) for error in group.exceptions]
     except Exception as foreign:
         raise group from foreign
-    return "; ".join(why for why in said if why is not None) or None
+    return "; ".join(why for why in reasons if why is not None) or None
 
 
 def owned(rows: Received, sieve: RowSorter) -> Iterator[tuple[int, Record]]:
@@ -204,7 +204,7 @@ def owned(rows: Received, sieve: RowSorter) -> Iterator[tuple[int, Record]]:
 
 
 def copies(records: Iterable[tuple[int, Record]], sieve: RowSorter) -> Iterator[tuple[int, Record]]:
-    """A copy of each record; one that is nested too deep to be copied is refused."""
+    """A copy of each record; one that is nested too deep to be copied is rejected."""
     for place, record in records:
         try:
             copy = copied(record)
@@ -215,25 +215,25 @@ def copies(records: Iterable[tuple[int, Record]], sieve: RowSorter) -> Iterator[
 
 
 def copied(value: dict[Any, Any] | list[Any], levels: int = _DEEPEST) -> Any:
-    """A container, and those in it, copied; a RecursionError where they go deeper than so many levels."""
+    """Return a deep copy of a container; raise RecursionError if it is nested deeper than this many levels."""
     if levels < 0:
         raise RecursionError
     if isinstance(value, dict):
-        return {name: copied(one, levels - 1) if isinstance(one, _COPIED) else one for name, one in value.items()}
-    return [copied(one, levels - 1) if isinstance(one, _COPIED) else one for one in value]
+        return {name: copied(item, levels - 1) if isinstance(item, _COPIED) else item for name, item in value.items()}
+    return [copied(part, levels - 1) if isinstance(part, _COPIED) else part for part in value]
 
 
 def blocking(option: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, unless it is an async one."""
+    """Return the function, unless it is an async one."""
     if iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         raise TypeError(_async(option, function))
     return function
 
 
 def unusable(option: str, function: object, answer: object, wanted: str) -> PipelineError:
-    """The error of a function that gave back what nobody can use."""
+    """Return the error for a function that returned an unusable value."""
     if iscoroutine(answer):
-        answer.close()  # else it warns that nobody awaited it
+        answer.close()  # else Python warns that it was never awaited
         return PipelineError(_async(option, function))
     return PipelineError(f"{option} gave back a {type(answer).__name__}; it must give back {wanted}")
 
@@ -244,7 +244,7 @@ def _async(option: str, function: object) -> str:
 
 
 def shown(value: object) -> str | None:
-    """A value within a sentence, if it is a short one by its nature; a long text is cut."""
+    """Return a value within a sentence, if it is a short one by its nature; a long text is cut."""
     if not isinstance(value, _SCALARS):
         return None
     if isinstance(value, bytes):
@@ -259,7 +259,7 @@ def shown(value: object) -> str | None:
 
 
 def unmet(what: str, needed: Sequence[str], columns: Sequence[str]) -> PipelineError:
-    """The error of a check that needs columns which are not there."""
+    """Return the error of a check that needs columns which are not there."""
     verb = "is" if len(needed) == 1 else "are"
     text = f"{what} needs {joined(needed)}, which {verb} not among the columns {listed(columns)}"
     folded = {name.lower(): name for name in columns}
@@ -276,13 +276,13 @@ def joined(names: Sequence[str]) -> str:
 
 
 def listed(columns: Sequence[str]) -> str:
-    """Columns in a sentence, the first few where they are many."""
+    """Return columns in a sentence, the first few where they are many."""
     rest = len(columns) - _MOST_COLUMNS
     return ", ".join(columns[:_MOST_COLUMNS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 class FunctionValidator:
-    """Calls the function with a copy of each record. None and True let the copy pass as the function left it."""
+    """Calls the function with a copy of each record. None and True accept the copy as the function left it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = blocking("validate", function)
@@ -295,11 +295,11 @@ class FunctionValidator:
         return ()
 
     def keeps(self, columns: Sequence[str]) -> bool:
-        """The function may change every column."""
+        """Return the function may change every column."""
         return False
 
     def key_of(self, record: Record, key: Sequence[str]) -> tuple[Any, ...] | None:
-        """The record's own: most functions leave it as it is."""
+        """Return the record's own: most functions leave it as it is."""
         return own_key(record, key)
 
     def __call__(self, rows: Received) -> ValidatedRows:
@@ -311,7 +311,7 @@ class FunctionValidator:
                 sieve.failed(place, error)
                 continue
             if answer is False:
-                sieve.refuse(place, "validate said no")
+                sieve.refuse(place, "validate returned False")
             elif answer is None or answer is True or isinstance(answer, Mapping):
                 sieve.kept.append(answer if isinstance(answer, Mapping) else record)
                 sieve.origin.append(place)

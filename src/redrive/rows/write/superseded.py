@@ -148,8 +148,8 @@ class OpenLetters:
         while claimed_elsewhere := self._database.write(lambda connection: self._claim(connection, keys, claims)):
             if cancellation.requested or time.monotonic() >= ends:
                 raise RunStopped(
-                    f"a replay has {claimed_elsewhere:,} letters of pipeline {self._pipeline!r} in hand whose rows "
-                    "this run is to write; run it again when the replay is done",
+                    f"a replay has claimed {claimed_elsewhere:,} letters of pipeline {self._pipeline!r} whose rows "
+                    "this run writes; run it again when the replay is done",
                     kind=Kind.TRANSIENT,
                 )
             cancellation.wait(_LOOK_AGAIN)

@@ -112,7 +112,7 @@ class WriteThread:
 
     def _build_message(self, what: str) -> str:
         reason = self._stopping.reason() or "it was interrupted"
-        return f"stopped: {reason}; {what}; everything before that batch is saved, and running again goes on from there"
+        return f"stopped: {reason}; {what}; everything before that batch is saved, and the next run resumes there"
 
     @staticmethod
     def _is_done(future: Future[Any], seconds: float) -> bool:

@@ -23,11 +23,11 @@ from redrive.model.calls import Kind
 from redrive.model.letters import ErrorType, NewLetter
 from redrive.model.runs import Counts, Tier
 from redrive.rows.batch import Outgoing, Refused
-from redrive.rows.checkpoint import RunHandle
+from redrive.rows.checkpoint import PipelineRunHandle
 from redrive.rows.errors import kind_of
 from redrive.rows.options import RunOptions
 from redrive.rows.prepare import Prepared, reason_of
-from redrive.rows.run_state import StartedRun
+from redrive.rows.run_state import StartedPipelineRun
 from redrive.rows.sinks.sink import Appends, ComparesKeys, SharesTransactions, WriteResult
 from redrive.rows.sources.records.first_items import digest_of
 from redrive.rows.sources.source import Replaceable
@@ -43,7 +43,9 @@ from redrive.store.store import Store
 class BatchWriter:
     """Writes the batches of a run in their order; used by one thread at a time."""
 
-    def __init__(self, options: RunOptions, store: Store, handle: RunHandle, started: StartedRun) -> None:
+    def __init__(
+        self, options: RunOptions, store: Store, handle: PipelineRunHandle, started: StartedPipelineRun
+    ) -> None:
         sink = options.sink
         self._options = options
         self._store = store

@@ -72,7 +72,7 @@ def test_false_rejects_and_discard_drops():
 
     outcome = checked(odd)
     assert outcome.discarded == 1
-    assert [(one.place, one.error) for one in outcome.rejected] == [(2, "validate said no")]
+    assert [(one.place, one.error) for one in outcome.rejected] == [(2, "validate returned False")]
     assert list(outcome.good.origin) == [0]
 
 

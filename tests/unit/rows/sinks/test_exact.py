@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from redrive.rows.sinks.exact.capacity import Capacity
+from redrive.rows.sinks.exact.capacity import ColumnCapacity
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.postgres.types import StoredType, find_changes_by_type
 
@@ -34,7 +34,7 @@ TYPES += ["timestamp", "timestamptz", "timestamp(3)", "date", "time", "timetz", 
 
 @pytest.mark.parametrize("type_", TYPES)
 def test_verdict_is_the_same_alone_and_beside_any_other(type_):
-    capacity = Capacity.of(type_)
+    capacity = ColumnCapacity.of(type_)
     alone = [bool(list(find_changes([value], capacity))) for value in VALUES]
     for first, second in permutations(range(len(VALUES)), 2):
         changed = {place for place, _ in find_changes([VALUES[first], VALUES[second]], capacity)}
@@ -52,7 +52,7 @@ def test_values_of_any_type_are_compared_with_types_of_postgresql(type_):
 @pytest.mark.parametrize("type_", ["timestamp", "timestamptz", "date", "time", "timetz"])
 @pytest.mark.parametrize("number", ["286.212", "1000.000", "4005941018", "-5", ".5", " 7 ", "260701 "])
 def test_text_of_a_number_is_not_a_time(type_, number):
-    changes = list(find_changes([number], Capacity.of(type_)))
+    changes = list(find_changes([number], ColumnCapacity.of(type_)))
     is_time_of_day = type_.startswith("time") and "stamp" not in type_ and number.strip() == "260701"
     assert bool(changes) is not is_time_of_day
 
@@ -68,4 +68,4 @@ def test_text_of_a_number_is_not_a_time(type_, number):
     ],
 )
 def test_basic_form_of_iso_8601_is_kept(type_, text):
-    assert list(find_changes([text], Capacity.of(type_))) == []
+    assert list(find_changes([text], ColumnCapacity.of(type_))) == []

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from redrive.rows.sinks.exact.capacity import Capacity
+from redrive.rows.sinks.exact.capacity import ColumnCapacity
 from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.sinks.sqlalchemy.sink import _capacity
 
@@ -20,19 +20,19 @@ class TestTextsWithOffsets:
         ],
     )
     def test_offset_zone_or_relative_word_is_a_change(self, type_, text):
-        assert change_of(text, Capacity.of(type_)) is not None
+        assert change_of(text, ColumnCapacity.of(type_)) is not None
 
     @pytest.mark.parametrize("text", ["x", "", "infinity", "no date"])
     def test_text_without_digits_is_left_to_the_database(self, text):
         for type_ in ("timestamp", "date", "time"):
-            capacity = Capacity.of(type_)
+            capacity = ColumnCapacity.of(type_)
             assert change_of(text, capacity) is None
             assert change_of(text, replace(capacity, iso_only=True)) is None
 
     def test_long_text_is_a_change(self):
         for text in ("1 " * 20_000 + "x", "1" * 40_000 + "x", "July " * 10_000 + "1x", " " * 40_000 + "1x"):
-            assert change_of(text, Capacity.of("timestamp")) is not None
-            assert change_of(text, Capacity.of("date")) is not None
+            assert change_of(text, ColumnCapacity.of("timestamp")) is not None
+            assert change_of(text, ColumnCapacity.of("date")) is not None
 
 
 class TestMySQL:

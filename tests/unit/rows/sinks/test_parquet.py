@@ -448,7 +448,7 @@ def test_files_that_cannot_be_one_dataset_are_a_mismatch(path, sink):
     with pytest.raises(SinkMismatch, match=r"not of one kind: b.parquet holds 'id' as string, other files as int64"):
         sink.check(["id"])
     (path / "b.parquet").write_bytes(b"no")
-    with pytest.raises(SinkMismatch, match=r"b.parquet is no Parquet file"):
+    with pytest.raises(SinkMismatch, match=r"b.parquet is not a Parquet file"):
         sink.check(["id"])
     pq.write_table(pa.table({"other": ["1"]}), path / "b.parquet")
     with pytest.raises(SinkMismatch, match=r"b.parquet has no id"):

@@ -113,7 +113,7 @@ def test_a_checkpoint_is_of_no_use_where_its_file_has_changed(two_files):
     assert source.difference(identity) == f"{path} is another file now: its beginning or end differs"
     path.write_bytes(b"id,fee\n1,10\n")
     assert source.difference(identity) == f"{path} has become shorter"
-    with pytest.raises(SourceError, match="has become shorter: byte 24, where the reading is to go on, is not in it"):
+    with pytest.raises(SourceError, match="has become shorter: byte 24, where the run resumes, is not in it"):
         source.open(batch.next, identity)
 
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_of_another_source_is_told_apart(two_files):
     assert source.difference(other) == f"{two_files / 'b.csv'} is not among its files"
     utf_16 = rows.csv(two_files / "a.csv", encoding="utf-16")
     assert utf_16.difference(source.identity()) == "it was taken over csv, not over csv in utf-16"
-    with pytest.raises(SourceError, match="in which the reading is to go on, is not among the files"):
+    with pytest.raises(SourceError, match="in which the run resumes, is not among the files"):
         source.open({"file": "elsewhere.csv", "byte": 0, "line": 1}, source.identity())
 
 
@@ -403,8 +403,8 @@ def test_a_disk_that_fails_is_no_end_of_the_source(two_files):
         ({"header": False, "columns": ["a", "a"]}, "columns must not name one twice"),
         ({"max_record_bytes": 0}, "max_record_bytes must be a number of bytes from 1 up, not 0"),
         ({"skip": -1}, "skip must be a number of lines from 0 up, not -1"),
-        ({"encoding": "utf-9"}, "'utf-9' is no encoding that Python knows"),
-        ({"encoding": "hex"}, "'hex' is no encoding that Python knows"),
+        ({"encoding": "utf-9"}, "'utf-9' is not an encoding that Python knows"),
+        ({"encoding": "hex"}, "'hex' is not an encoding that Python knows"),
         ({"encoding": "utf-7"}, "CSV in utf-7 cannot be taken apart by its bytes"),
         ({"encoding": "cp037"}, "CSV in cp037 cannot be taken apart by its bytes"),
         ({"encoding": "utf-32"}, "CSV in utf-32 cannot be taken apart by its bytes"),

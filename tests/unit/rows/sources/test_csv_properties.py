@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redrive import rows
 from redrive.rows.sources.csv import header as csv_header
 from redrive.rows.sources.csv.encoding import undecodable
-from redrive.rows.sources.csv.records import Dialect, count_lines, record_at
+from redrive.rows.sources.csv.records import CsvDialect, count_lines, record_at
 from tests.oracles.csv_files import (
     Refused,
     agreed_records,
@@ -49,7 +49,7 @@ def blocks_of(size):
     return mock.patch.object(csv_header, "BLOCK", size)
 
 
-def carefully(content, width, dialect=Dialect(has_header=False), encoding="utf-8", line=1):  # noqa: B008 - frozen
+def carefully(content, width, dialect=CsvDialect(has_header=False), encoding="utf-8", line=1):  # noqa: B008 - frozen
     """The rows with their lines, the bad records with theirs, and the bytes of every record, one record at a time."""
     data = content if content.endswith((b"\n", b"\r")) or not content else content + b"\n"
     good, bad, at = [], [], 0
@@ -205,7 +205,7 @@ def test_every_byte_is_in_a_row_in_what_is_unreadable_or_in_an_empty_line(conten
             piece = piece.removeprefix(raw_of[bad_before])
         else:
             assert len(piece) > 0
-            piece = piece[record_at(piece + b"\n", 0, Dialect(), width, final=True).end :]
+            piece = piece[record_at(piece + b"\n", 0, CsvDialect(), width, final=True).end :]
         assert re.fullmatch(rb"\r\n?|\n|" if width == 1 else rb"[\r\n]*", piece)
         at, bad_so_far = position["byte"], bad_before
     assert re.fullmatch(b"" if width == 1 else rb"[\r\n]*", content[at:])

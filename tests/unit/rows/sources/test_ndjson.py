@@ -341,7 +341,11 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
 
 @pytest.mark.parametrize(
     ("encoding", "says"),
-    [("utf-16", "cannot be told by their bytes"), ("klingon", "no encoding that Python knows"), ("hex", "no encoding")],
+    [
+        ("utf-16", "cannot be separated by their bytes"),
+        ("klingon", "not an encoding that Python knows"),
+        ("hex", "not an encoding"),
+    ],
 )
 def test_an_encoding_that_cannot_be_read_is_refused_at_once(encoding, says):
     with pytest.raises(ValueError, match=says):

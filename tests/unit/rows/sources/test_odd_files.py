@@ -37,7 +37,7 @@ FORMATS = {
     "an ndjson that is an archive": (rows.ndjson, write_ndjson, ZIP, "is a zip archive"),
     "an ndjson that is an HTML page": (rows.ndjson, write_ndjson, b"<html>\n{}\n", "is an HTML page, not NDJSON"),
     "an ndjson that is a csv": (rows.ndjson, write_ndjson, b"id,v\n1,2\n", "no line is a JSON object"),
-    "a parquet that is none": (rows.parquet, write_parquet, b"id,v\n1,2\n", "is no Parquet file"),
+    "a parquet that is none": (rows.parquet, write_parquet, b"id,v\n1,2\n", "is not a Parquet file"),
 }
 
 

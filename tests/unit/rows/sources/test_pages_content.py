@@ -99,7 +99,7 @@ def test_a_name_may_have_dots_of_its_own(service):
 
 def test_several_lists_are_a_question_to_the_user(service):
     source = rows.pages(service, lambda page: {"users": [], "groups": []})
-    with pytest.raises(SourceError, match=r"several lists, 'users', 'groups': say which with items="):
+    with pytest.raises(SourceError, match=r"several lists, 'users', 'groups': name one with items="):
         batches(source)
 
 
@@ -294,7 +294,7 @@ def test_an_api_that_gives_the_same_page_for_ever_is_found_out(service):
 
 
 def test_a_cursor_that_is_under_no_usual_name_has_to_be_named(service):
-    with pytest.raises(SourceError, match="say with following= where it is"):
+    with pytest.raises(SourceError, match="pass following= its name"):
         batches(rows.pages(service, lambda cursor: {"items": [item(1)], "paging": {"after": "x"}}, by="cursor"))
 
 

@@ -228,7 +228,7 @@ class TestReplayOfAPage:
             source(size=1).again(raw, context)
 
     def test_page_without_anything_to_compare_is_refused(self, server, source, lose):
-        with pytest.raises(SourceError, match="the letter does not say what the first page was"):
+        with pytest.raises(SourceError, match="the letter does not have the first page"):
             source().again(lose(source())[0])
         server.on("/pages/1", Answer(body="oops"))
         server.on("/pages/3", page(3))

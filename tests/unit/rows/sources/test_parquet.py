@@ -208,7 +208,7 @@ def test_a_row_group_is_not_taken_from_another_file(tmp_path, options):
     with pytest.raises(ValueError, match="because an older version wrote it: run the pipeline over"):
         source.again(raw)
     path.write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match="is no Parquet file"):
+    with pytest.raises(ValueError, match="is not a Parquet file"):
         source.again(raw, context)
 
 
@@ -279,7 +279,7 @@ def test_a_record_is_given_back_and_anything_else_is_told(tmp_path):
 def test_what_is_no_parquet_file_is_told_by_its_name(tmp_path, keep):
     path = write(tmp_path / "a.parquet", 1_000)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(SourceError, match=r"a\.parquet is no Parquet file, or not a whole one: ") as told:
+    with pytest.raises(SourceError, match=r"a\.parquet is not a Parquet file, or not a whole one: ") as told:
         read_all(parquet(path))
     assert "\n" not in str(told.value)
 

@@ -26,7 +26,7 @@ from redrive.errors import SourceError
 from redrive.rows import query
 from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.keyset import Keyset
-from redrive.rows.sources.query.order import given_back, kept, stepped_back
+from redrive.rows.sources.query.order import from_json, stepped_back, to_json
 from redrive.rows.write import thread
 
 _serial = itertools.count()
@@ -485,7 +485,7 @@ class TestKeysThatACollationMakesEqual:
         words = query(lite.url, "SELECT * FROM words", watermark="mark", key="word")
         found = [row["word"] for batch in read_all(words, most=5) for row in batch.rows.records]
         assert sorted(found) == sorted(["a", again, "B", "d", "c"])
-        with pytest.raises(SourceError, match=r"several rows of words have .*: name a key that tells them apart"):
+        with pytest.raises(SourceError, match=r"several rows of words have .*: name a key that distinguishes them"):
             read_all(words, most=1)
 
     def test_collation_in_the_order_of_duckdb(self, tmp_path):
@@ -597,15 +597,15 @@ values = st.one_of(
 
 @given(st.lists(values, min_size=1, max_size=3))
 def test_every_value_of_a_position_comes_back_from_json(position):
-    stored = json.dumps(kept(position, [""] * len(position)))
-    found = given_back(json.loads(stored))
+    stored = json.dumps(to_json(position, [""] * len(position)))
+    found = from_json(json.loads(stored))
     assert found == position
     assert list(map(type, found)) == list(map(type, position))
 
 
 @given(st.timezones(), st.datetimes(min_value=datetime(1990, 1, 1), max_value=datetime(2090, 1, 1)))
 def test_a_moment_of_any_zone_comes_back_as_the_same_moment(zone, moment):
-    [found] = given_back(kept([moment.replace(tzinfo=zone)], ["w"]))
+    [found] = from_json(to_json([moment.replace(tzinfo=zone)], ["w"]))
     assert found == moment.replace(tzinfo=zone).astimezone(UTC)
 
 

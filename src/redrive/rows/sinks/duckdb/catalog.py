@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redrive._internal.optional import require_extra
 from redrive.rows.sinks.mode import WriteMode
-from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, UniqueIndex, fold_name, listed, quoted
+from redrive.rows.sinks.table_schema import TableColumn, TableName, TableSchema, UniqueIndex, fold_name, listed, quoted
 
 with require_extra("rows"):
     import duckdb
@@ -26,7 +26,7 @@ class QueryableConstraint(NamedTuple):
 
     kind: str
     """CHECK or FOREIGN KEY."""
-    said: str
+    text: str
     columns: tuple[str, ...]
     expression: str = ""
     refers_to: str = ""
@@ -40,7 +40,7 @@ class DuckdbSchema(TableSchema):
     not_null: frozenset[str]
     rules: tuple[QueryableConstraint, ...]
     moved: frozenset[str]
-    """Columns whose change is made by removing the row and adding it anew: those of indexes, and nested ones."""
+    """Columns whose change is made by removing the row and adding it again: those of indexes, and nested ones."""
     referred_to: bool
     """Other rows refer to those of this table, which cannot be removed then."""
     collations: dict[str, str]
@@ -53,7 +53,7 @@ class DuckdbSchema(TableSchema):
 
 
 def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> DuckdbSchema | None:
-    """What the catalog says; None where there is no such table."""
+    """Return the schema of a table; None if there is no such table."""
     schema = _schema(connection, table)
     own = f"{_HERE} AND lower(table_name) = lower(?)"
     columns = _records(connection, f"SELECT * FROM duckdb_columns() WHERE {own} ORDER BY column_index", schema, table)
@@ -63,28 +63,37 @@ def read_shape(connection: duckdb.DuckDBPyConnection, table: TableName) -> Duckd
     indexes = _records(connection, f"SELECT * FROM duckdb_indexes() WHERE {own}", schema, table)
     referring = f"SELECT 1 FROM duckdb_constraints() WHERE {_HERE} AND lower(referenced_table) = lower(?)"
     unique = [
-        *(one["constraint_column_names"] for one in constraints if one["constraint_type"] in _UNIQUE),
+        *(
+            constraint["constraint_column_names"]
+            for constraint in constraints
+            if constraint["constraint_type"] in _UNIQUE
+        ),
         *(_names(index["expressions"]) for index in indexes if index["is_unique"]),
     ]
-    keyed = {name for one in constraints if one["constraint_type"] in _KEYS for name in one["constraint_column_names"]}
+    keyed = {
+        name
+        for constraint in constraints
+        if constraint["constraint_type"] in _KEYS
+        for name in constraint["constraint_column_names"]
+    }
     spoken = " ".join(str(index["expressions"]) for index in indexes)
     return DuckdbSchema(
         columns=tuple(
-            Column(
-                one["column_name"],
-                one["data_type"],
-                required=not one["is_nullable"] and one["column_default"] is None,
-                computed=bool(one.get("is_generated")),
+            TableColumn(
+                column["column_name"],
+                column["data_type"],
+                required=not column["is_nullable"] and column["column_default"] is None,
+                computed=bool(column.get("is_generated")),
             )
-            for one in columns
+            for column in columns
         ),
         unique=tuple(map(frozenset, unique)),
-        not_null=frozenset(one["column_name"].lower() for one in columns if not one["is_nullable"]),
+        not_null=frozenset(column["column_name"].lower() for column in columns if not column["is_nullable"]),
         rules=tuple(_rules(constraints, schema)),
         moved=frozenset(
-            one["column_name"].lower()
-            for one in columns
-            if one["column_name"] in keyed or one["column_name"] in spoken or is_nested(one["data_type"])
+            column["column_name"].lower()
+            for column in columns
+            if column["column_name"] in keyed or column["column_name"] in spoken or is_nested(column["data_type"])
         ),
         referred_to=bool(connection.execute(referring, [schema, table.table]).fetchall()),
         collations=_collations(connection, own, schema, table),
@@ -101,35 +110,35 @@ def _is_view(connection: duckdb.DuckDBPyConnection, schema: str, table: TableNam
 
 
 def _collations(connection: duckdb.DuckDBPyConnection, own: str, schema: str, table: TableName) -> dict[str, str]:
-    """What the definition of the table says: no other part of the catalog has it."""
-    found = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
-    said = " ".join(str(one["sql"]) for one in found)
+    """Return the collations of columns, from the definition of the table: no other part of the catalog has them."""
+    rows = _records(connection, f"SELECT sql FROM duckdb_tables() WHERE {own}", schema, table)
+    text = " ".join(str(row["sql"]) for row in rows)
     return {
         (name[1:-1].replace('""', '"') if name.startswith('"') else name).lower(): collation
-        for name, collation in _COLLATED.findall(said)
+        for name, collation in _COLLATED.findall(text)
     }
 
 
 def is_nested(kind: str) -> bool:
-    """Whether a type of DuckDB is made of others."""
+    """Return whether a type of DuckDB is made of others."""
     return kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION"))
 
 
 def type_of(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
-    """A type by its name: it has an `id`, and `children` where it is made of others."""
+    """Return a type by its name: it has an `id`, and `children` where it is made of others."""
     description = connection.execute(f"SELECT CAST(NULL AS {name})").description
     assert description is not None
     return description[0][1]
 
 
 def other_tables(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """The tables a person may have meant."""
-    found = connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall()
-    return [str(TableName(table, None if schema == "main" else schema)) for schema, table in found]
+    """Return the tables the user may have meant."""
+    rows = connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall()
+    return [str(TableName(table, None if schema == "main" else schema)) for schema, table in rows]
 
 
 def has_schema(connection: duckdb.DuckDBPyConnection, schema: str) -> bool:
-    """Whether a schema of this name exists."""
+    """Return whether a schema of this name exists."""
     query = "SELECT 1 FROM duckdb_schemas() WHERE database_name = current_database() AND lower(schema_name) = lower(?)"
     return bool(connection.execute(query, [schema]).fetchall())
 
@@ -137,37 +146,41 @@ def has_schema(connection: duckdb.DuckDBPyConnection, schema: str) -> bool:
 def _schema(connection: duckdb.DuckDBPyConnection, table: TableName) -> str:
     query = "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database() AND "
     if table.schema is None:
-        found = connection.execute(f"{query} schema_name = current_schema()").fetchone()
+        row = connection.execute(f"{query} schema_name = current_schema()").fetchone()
     else:
-        found = connection.execute(f"{query} lower(schema_name) = lower(?)", [table.schema]).fetchone()
-    return str(found[0]) if found else ""
+        row = connection.execute(f"{query} lower(schema_name) = lower(?)", [table.schema]).fetchone()
+    return str(row[0]) if row else ""
 
 
 def _records(
     connection: duckdb.DuckDBPyConnection, query: str, schema: str, table: TableName
 ) -> list[Mapping[str, Any]]:
-    found = connection.execute(query, [schema, table.table])
-    names = [column[0] for column in found.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    rows = connection.execute(query, [schema, table.table])
+    names = [column[0] for column in rows.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
 
 
 def _names(expressions: object) -> list[str]:
-    """The columns of an index; its expressions come as one text: [a, '"B c"']."""
+    """Return the columns of an index; its expressions come as one text: [a, '"B c"']."""
     parts = [plain or text.replace("''", "'") for text, plain in _INDEXED.findall(str(expressions))]
     return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts]
 
 
 def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[QueryableConstraint]:
     rules = []
-    for one in constraints:
-        kind, said, columns = one["constraint_type"], one["constraint_text"], tuple(one["constraint_column_names"])
+    for constraint in constraints:
+        kind, text, columns = (
+            constraint["constraint_type"],
+            constraint["constraint_text"],
+            tuple(constraint["constraint_column_names"]),
+        )
         if kind == "CHECK":
-            rules.append(QueryableConstraint(kind, said, columns, expression=one["expression"]))
+            rules.append(QueryableConstraint(kind, text, columns, expression=constraint["expression"]))
         elif kind == "FOREIGN KEY":
-            other = TableName(one["referenced_table"], schema)
+            other = TableName(constraint["referenced_table"], schema)
             rules.append(
                 QueryableConstraint(
-                    kind, said, columns, refers_to=other.sql, found_as=tuple(one["referenced_column_names"])
+                    kind, text, columns, refers_to=other.sql, found_as=tuple(constraint["referenced_column_names"])
                 )
             )
     return rules
@@ -176,10 +189,10 @@ def _rules(constraints: Sequence[Mapping[str, Any]], schema: str) -> list[Querya
 def upserts(
     table: TableName, shape: DuckdbSchema, columns: Mapping[str, str], key: Sequence[str], mode: WriteMode
 ) -> list[str]:
-    """The statements that make rows the table's own; `columns` holds the expression that reads each.
+    """Return the statements that make rows the table's own; `columns` holds the expression that reads each.
 
     A row that would not change is left alone. Where other rows refer to it, what can be changed in place is changed on
-    its own: DuckDB refuses to move such a row, even for a value that is the same.
+    its own: DuckDB does not move such a row, even for a value that is the same.
     """
     if not key:
         return [_insert(table, columns)]
@@ -225,7 +238,7 @@ def _insert(table: TableName, columns: Mapping[str, str]) -> str:
 
 
 def faults(shape: DuckdbSchema, columns: Mapping[str, str], number: str) -> tuple[str, list[str]]:
-    """The query for rows that will be refused: the number of each, of its fault, and a value; and the faults in words.
+    """Return the query for rows that will be rejected (row, fault and value), and the texts of the faults.
 
     It is about `redrive_rows`, whose column `number` holds the numbers.
     """
@@ -245,7 +258,7 @@ def faults(shape: DuckdbSchema, columns: Mapping[str, str], number: str) -> tupl
         if not {name.lower() for name in rule.columns} <= at_hand:
             continue
         if rule.kind == "CHECK":
-            conditions.append((f"NOT ({rule.expression})", f"CHECK constraint failed: {rule.said}", "NULL"))
+            conditions.append((f"NOT ({rule.expression})", f"CHECK constraint failed: {rule.text}", "NULL"))
         else:
             conditions.append(_orphaned(rule))
     cases = " ".join(f"WHEN {wrong} THEN {at}" for at, (wrong, _, _) in enumerate(conditions))
@@ -266,18 +279,18 @@ def faults(shape: DuckdbSchema, columns: Mapping[str, str], number: str) -> tupl
 
 
 def secondary(shape: DuckdbSchema, columns: Mapping[str, str], key: Sequence[str]) -> list[UniqueIndex]:
-    """The unique indexes beside the key, of columns that the rows have."""
+    """Return the unique indexes beside the key, of columns that the rows have."""
     at_hand, own = {name.lower(): name for name in columns}, {name.lower() for name in key}
-    found = [sorted(name.lower() for name in names) for names in shape.unique]
+    result = [sorted(name.lower() for name in names) for names in shape.unique]
     return [
         UniqueIndex(", ".join(at_hand[name] for name in names), tuple(at_hand[name] for name in names))
-        for names in found
+        for names in result
         if {*names} != own and {*names} <= {*at_hand}
     ]
 
 
 def taken(table: TableName, typed: str, key: Sequence[str], index: UniqueIndex) -> str:
-    """The query for rows whose value another row of the table has, and whether that one is in the batch, too."""
+    """Return the query for rows whose value another row of the table has, and whether that one is in the batch, too."""
     values = ", ".join(f"CAST(s.{quoted(name)} AS VARCHAR)" for name in index.columns)
     same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
     same_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key) or "false"
@@ -289,7 +302,7 @@ def taken(table: TableName, typed: str, key: Sequence[str], index: UniqueIndex) 
 
 
 def contested(typed: str, index: UniqueIndex) -> str:
-    """The query for rows of which several bring the same value."""
+    """Return the query for rows of which several bring the same value."""
     names = listed(index.columns)
     texts = ", ".join(f"CAST({quoted(name)} AS VARCHAR)" for name in index.columns)
     given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in index.columns)
@@ -307,4 +320,4 @@ def _orphaned(rule: QueryableConstraint) -> tuple[str, str, str]:
     given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in rule.columns)
     value = f"concat_ws(', ', {listed(rule.columns)})"
     wrong = f"{given} AND NOT EXISTS (SELECT 1 FROM {rule.refers_to} AS redrive_other WHERE {same})"
-    return wrong, f"{rule.said} failed: {{}} is not present", value
+    return wrong, f"{rule.text} failed: {{}} is not present", value

@@ -61,7 +61,7 @@ class DuckdbLoad:
         types = shape.types(rows.columns, fold_name)
         self._frame, self._bad, self._columns = framed(rows, types, partial(type_of, connection))
         self._upserts = upserts(table, shape, self._columns, key, mode)
-        self._rehearsed: list[list[int]] = [[]]  # what a rehearsal has found to be good, pass by pass
+        self._rehearsed: list[list[int]] = [[]]  # rows that a dry run has accepted, pass by pass
 
     def run(self) -> dict[int, str]:
         """Write the rows that the table takes; the others by place, and why."""
@@ -78,7 +78,7 @@ class DuckdbLoad:
     def append(self, note: Callable[[Mapping[int, str]], None], *, all_or_none: bool) -> dict[int, str]:
         """Write the rows that the table takes, and `note` those that it does not, in one transaction.
 
-        all_or_none  where some are refused, write nothing
+        all_or_none  where some are rejected, write nothing
         """
         places = [place for place in range(self._frame.height) if place not in self._bad]
         if places and not (self._bad and all_or_none) and self._commit([places], note, self._bad) is None:
@@ -119,13 +119,13 @@ class DuckdbLoad:
             rest = [place for place in rest if place not in lost]
             if not rest or self._attempt(rest) is None:
                 return refused
-        found = isolate(len(rest), lambda start, stop: self._attempt(rest[start:stop]))
-        return {**refused, **{rest[at]: first_line(error) for at, error in found}}
+        failures = isolate(len(rest), lambda start, stop: self._attempt(rest[start:stop]))
+        return {**refused, **{rest[at]: first_line(error) for at, error in failures}}
 
     def _attempt(self, places: Sequence[int]) -> Exception | None:
         """Write rows as a whole, and keep them; or none of them, and give the fault of the row that is why."""
         groups: list[Sequence[int]] = [places]
-        if not self._keep:  # rows that a write would have kept by now are there for those that come behind them
+        if not self._keep:  # rows that a write would have kept by now are there for those that come after them
             groups = [*self._rehearsed[:-1], sorted([*self._rehearsed[-1], *places])]
         try:
             changed = self._begin(groups)
@@ -136,12 +136,12 @@ class DuckdbLoad:
             self._connection.execute("ROLLBACK")
             return error
         self._rehearsed[-1] += places
-        # A rehearsal writes anew what it has found to be good so far.
+        # A dry run writes the rows again that it has accepted so far.
         self._changed = self._changed + changed if self._keep else changed
         return None
 
     def ignored(self, good: int) -> int:
-        """How many of the rows that are not bad did not change the table, where that is counted."""
+        """Return how many of the rows that are not bad did not change the table, where that is counted."""
         return max(0, good - self._changed) if self._mode.compares else 0
 
     def _begin(self, groups: Sequence[Sequence[int]]) -> int:
@@ -158,15 +158,15 @@ class DuckdbLoad:
         return changed
 
     def _faults(self, places: Sequence[int]) -> dict[int, str]:
-        """The rows that break a rule which a query can look at; none where it cannot be asked."""
+        """Return the rows that break a rule which a query can look at; none if it cannot be asked."""
         query, words = faults(self._shape, self._columns, self._number())
-        found = self._asked(places, [query])
-        self._asked_rules = found is not None
-        (faulty,) = found or [[]]
+        rows = self._run_queries(places, [query])
+        self._asked_rules = rows is not None
+        (faulty,) = rows or [[]]
         return {place: words[at].replace("{}", repr(value), 1) for place, at, value in faulty}
 
     def _losers(self, places: Sequence[int]) -> dict[int, str]:
-        """The rows that are refused for certain because of a unique index beside the key."""
+        """Return the rows that are rejected for certain because of a unique index beside the key."""
         if not self._mode.is_plain:  # then a row whose key is there may be left as it is
             return {}
         indexes = secondary(self._shape, self._columns, self._key)
@@ -177,10 +177,10 @@ class DuckdbLoad:
         )
         typed += " FROM redrive_rows"
         queries = [taken(self._table, typed, self._key, index) for index in indexes]
-        found = self._asked(places, [*queries, *(contested(typed, index) for index in indexes)])
-        if not indexes or found is None:
+        result = self._run_queries(places, [*queries, *(contested(typed, index) for index in indexes)])
+        if not indexes or result is None:
             return {}
-        others, in_ids = found[: len(indexes)], found[len(indexes) :]
+        others, in_ids = result[: len(indexes)], result[len(indexes) :]
         lost = losers(
             [
                 (IndexClaim(row, index, tuple(values)), bool(may_change))
@@ -199,31 +199,31 @@ class DuckdbLoad:
             for row, (index, values) in lost.items()
         }
 
-    def _asked(self, places: Sequence[int], queries: Sequence[str]) -> list[list[Any]] | None:
-        """The answers of queries about rows; None where they cannot be asked."""
+    def _run_queries(self, places: Sequence[int], queries: Sequence[str]) -> list[list[Any]] | None:
+        """Return the answers of queries about rows; None if they cannot be asked."""
         try:
             self._begin(() if self._keep else self._rehearsed)
             self._connection.register("redrive_rows", self._frame.with_row_index(self._number())[list(places)])
-            found = [self._connection.execute(query).fetchall() for query in queries]
+            rows = [self._connection.execute(query).fetchall() for query in queries]
         except duckdb.Error:
-            found = None
+            rows = None
         self._connection.execute("ROLLBACK")
-        return found
+        return rows
 
     def _number(self) -> str:
-        """A name for the column that holds the numbers of the rows."""
+        """Return a name for the column that holds the numbers of the rows."""
         number = "redrive_row"
         while number in self._frame.columns:
             number += "_"
         return number
 
     def _own_key(self) -> list[str]:
-        """The key by the names that the rows have."""
+        """Return the key by the names that the rows have."""
         names = {name.lower(): name for name in self._columns}
         return [names[name.lower()] for name in self._key]
 
     def _knows_rules(self) -> bool:
-        """Whether every rule of the table is about columns that the rows have, so that it was asked about."""
+        """Return whether every rule of the table is about columns that the rows have, so that it was asked about."""
         at_hand = {name.lower() for name in self._columns}
         return all({name.lower() for name in rule.columns} <= at_hand for rule in self._shape.rules)
 
@@ -282,8 +282,8 @@ def delete_rows(
 
     try:
         if places and attempt(0, len(places)) is not None:
-            found = isolate(len(places), attempt)
-            bad |= {places[at]: str(error).partition("\n")[0] for at, error in found}
+            failures = isolate(len(places), attempt)
+            bad |= {places[at]: str(error).partition("\n")[0] for at, error in failures}
     finally:
         connection.unregister("redrive_rows")
     return bad, kept

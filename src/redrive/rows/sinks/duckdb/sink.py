@@ -26,7 +26,7 @@ from redrive.rows.sinks.duckdb.catalog import (
     read_shape,
 )
 from redrive.rows.sinks.duckdb.load import DuckdbLoad, delete_rows, first_line
-from redrive.rows.sinks.duckdb.values import ask, kind_of, stored_values
+from redrive.rows.sinks.duckdb.values import kind_of, query_keys, stored_values
 from redrive.rows.sinks.exact.capacity import column_digits
 from redrive.rows.sinks.infer_types import ColumnType, types_of
 from redrive.rows.sinks.keys import TextOrder
@@ -103,21 +103,21 @@ class DuckdbTable:
         """See `Sink`."""
         if not self._path.exists():
             return False
-        return self._steadily(lambda connection: read_shape(connection, self._table)) is not None
+        return self._with_retries(lambda connection: read_shape(connection, self._table)) is not None
 
     def check(self, columns: Sequence[str]) -> None:
         """See `Sink`."""
         self.mode.check(self._table, columns, fold_name)
-        compare(self._table, self._steadily(self._look), self.mode.written(columns), self.key, fold_name)
+        compare(self._table, self._with_retries(self._read_schema), self.mode.written(columns), self.key, fold_name)
 
     def compared_keys(self, rows: Outgoing) -> Outgoing | None:
         """See `ComparesKeys`."""
         if not self.key or not len(rows):
             return None
-        return self._steadily(lambda connection: self._keys(connection, rows))
+        return self._with_retries(lambda connection: self._keys(connection, rows))
 
     def _keys(self, connection: duckdb.DuckDBPyConnection, rows: Outgoing) -> Outgoing | None:
-        shape = self._look(connection)
+        shape = self._read_schema(connection)
         if shape is None:
             made = types_of(rows)
             types, collations = {name: _type(name, made[name], rows) for name in self.key}, dict[str, str]()
@@ -125,14 +125,14 @@ class DuckdbTable:
             types = dict(zip(self.key, shape.types(self.key, fold_name), strict=True))
             collations = shape.collations
         kinds = {name: kind_of(kind, collations.get(name.lower(), "")) for name, kind in types.items()}
-        return compare_keys(rows, kinds, lambda some: ask(connection, some, types, collations))
+        return compare_keys(rows, kinds, lambda some: query_keys(connection, some, types, collations))
 
     def write(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Sink`."""
         if not len(rows):
             return ()
         if self.key:
-            return self._steadily(lambda connection: self._load(connection, rows, keep=True))
+            return self._with_retries(lambda connection: self._load(connection, rows, keep=True))
         return self.append(rows, label=label)
 
     def append(self, rows: Outgoing, *, label: str, digest: str = "") -> Sequence[Refused]:
@@ -140,14 +140,14 @@ class DuckdbTable:
         if not len(rows):
             return ()
         whole = digest_of(rows, digest)
-        return self._steadily(lambda connection: self._append(connection, rows, label, whole))
+        return self._with_retries(lambda connection: self._append(connection, rows, label, whole))
 
     def append_all(self, rows: Outgoing, *, label: str) -> Sequence[Refused]:
         """See `Appends`."""
         if not len(rows):
             return ()
         digest = digest_of(rows)
-        return self._steadily(lambda connection: self._append(connection, rows, label, digest, all_or_none=True))
+        return self._with_retries(lambda connection: self._append(connection, rows, label, digest, all_or_none=True))
 
     def has_appended(self, run_id: str) -> bool:
         """See `Appends`."""
@@ -157,7 +157,7 @@ class DuckdbTable:
                 return False
             return _log(connection, self._table).has_run(run_id)
 
-        return self._steadily(read)
+        return self._with_retries(read)
 
     def is_empty(self) -> bool:
         """See `Appends`."""
@@ -168,11 +168,11 @@ class DuckdbTable:
             query = f"SELECT 1 FROM {self._table.sql} LIMIT 1"
             return read_shape(connection, self._table) is None or not connection.execute(query).fetchall()
 
-        return self._steadily(read)
+        return self._with_retries(read)
 
     def rehearse(self, rows: Outgoing) -> Sequence[Refused]:
         """See `Sink`."""
-        return self._steadily(lambda connection: self._load(connection, rows, keep=False)) if len(rows) else ()
+        return self._with_retries(lambda connection: self._load(connection, rows, keep=False)) if len(rows) else ()
 
     def close(self) -> None:
         """See `Sink`."""
@@ -180,7 +180,7 @@ class DuckdbTable:
         if connection is not None:
             connection.close()
 
-    def _look(self, connection: duckdb.DuckDBPyConnection) -> DuckdbSchema | None:
+    def _read_schema(self, connection: duckdb.DuckDBPyConnection) -> DuckdbSchema | None:
         schema, shape = self._table.schema, read_shape(connection, self._table)
         if shape is None and schema is not None and not has_schema(connection, schema):
             raise SinkMismatch(f"{self._path} has no schema {schema}; make it: CREATE SCHEMA {quoted(schema)}")
@@ -189,7 +189,7 @@ class DuckdbTable:
         return shape
 
     def _load(self, connection: duckdb.DuckDBPyConnection, rows: Outgoing, *, keep: bool) -> Sequence[Refused]:
-        shape = self._look(connection)  # anew for every batch: it takes a moment, and the table may have been altered
+        shape = self._read_schema(connection)  # for every batch: it is fast, and the table may have been altered
         unsortable = self._unsortable(connection, shape, rows) if self.mode.newer else {}
         if self.mode.delete_when is None and not unsortable:
             return self._upsert(connection, shape, rows, keep=keep)
@@ -201,7 +201,7 @@ class DuckdbTable:
             bad |= {split.deleted_places[place]: fault for place, fault in faults.items()}
         deleted = len(split.deleted) - (len(bad) - len(split.bad))
         written = self._upsert(connection, shape, split.kept, keep=keep) if len(split.kept) else WriteResult()
-        bad |= {split.kept_places[one.place]: str(one.error) for one in written}
+        bad |= {split.kept_places[row.place]: str(row.error) for row in written}
         applied = refusals(bad)
         applied.ignored, applied.deleted = written.ignored, deleted
         self.mode.keep(applied, kept)
@@ -210,7 +210,7 @@ class DuckdbTable:
     def _unsortable(
         self, connection: duckdb.DuckDBPyConnection, shape: DuckdbSchema | None, rows: Outgoing
     ) -> dict[int, str]:
-        """The rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
+        """Return the rows that cannot be compared by `newer`, because the column is a text, by place, and why."""
         newer = self.mode.newer or ""
         name = next((name for name in rows.columns if fold_name(name) == fold_name(newer)), None)
         if name is None:
@@ -230,8 +230,8 @@ class DuckdbTable:
             if shape is None or not places:
                 return {}
             keys = rows.take(places).onto(self.key)
-            found = stored_values(connection, self._table, keys, shape.types(self.key, fold_name), newer)
-            return {places[at]: value for at, value in found.items()}
+            values = stored_values(connection, self._table, keys, shape.types(self.key, fold_name), newer)
+            return {places[at]: value for at, value in values.items()}
 
         return self._order.faults(rows.values(name), stored, replaced, takes_numbers=False)
 
@@ -245,15 +245,15 @@ class DuckdbTable:
         all_or_none: bool = False,
     ) -> WriteResult:
         """Append rows, unless rows of this label are in the table."""
-        shape, log = self._look(connection), _log(connection, self._table)
+        shape, log = self._read_schema(connection), _log(connection, self._table)
         connection.execute(log.create)
         if not self._removed_old:
             log.remove_old(label)
             self._removed_old = True
         if all_or_none and log.has_run(label):
             return WriteResult()
-        if (found := log.find(label, digest)) is not None:
-            return found
+        if (result := log.find(label, digest)) is not None:
+            return result
 
         def note(bad: Mapping[int, str]) -> None:
             log.claim(label, digest)
@@ -275,7 +275,7 @@ class DuckdbTable:
         compare(self._table, shape, rows.columns, self.key, fold_name)
         make = None
         if shape is None:
-            make = self._made_of(rows)
+            make = self._create_statement(rows)
             shape = _rolled_back(connection, make, lambda: read_shape(connection, self._table))
             assert shape is not None
         load = DuckdbLoad(connection, self._table, self.key, shape, rows, make=make, keep=keep, mode=self.mode)
@@ -287,7 +287,7 @@ class DuckdbTable:
             with suppress(duckdb.Error):
                 connection.unregister("redrive_rows")
 
-    def _made_of(self, rows: Outgoing) -> str:
+    def _create_statement(self, rows: Outgoing) -> str:
         columns = [f"{quoted(name)} {_type(name, kind, rows)}" for name, kind in types_of(rows).items()]
         primary = [f"PRIMARY KEY ({listed(self.key)})"] if self.key else []
         return f"CREATE TABLE IF NOT EXISTS {self._table.sql} ({', '.join([*columns, *primary])})"
@@ -301,13 +301,13 @@ class DuckdbTable:
             if not self._path.parent.is_dir():
                 raise SinkMismatch(f"the directory {self._path.parent} does not exist; make it, or name another path")
             if not self._create and not self._path.exists():
-                raise SinkMismatch(f"there is no database {self._path}; name another file, or say create=True")
+                raise SinkMismatch(f"there is no database {self._path}; name another file, or pass create=True")
             self._connection = duckdb.connect(str(self._path))
             with suppress(duckdb.Error):  # a build without time zones has no use for it
                 self._connection.execute("SET TimeZone = 'UTC'")  # a naive time is the same on every machine
         return self._connection
 
-    def _steadily(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+    def _with_retries(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Run it again as a whole while another process has the file, or changes the same rows."""
         ends, repeat = time.monotonic() + self._patience, 0
         cancellation = Cancellation.current()
@@ -327,7 +327,7 @@ class DuckdbTable:
 
 
 def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
-    """The type of a new column."""
+    """Return the type of a new column."""
     if kind is not ColumnType.DECIMAL:
         return _TYPES[kind]
     digits = column_digits(name, rows)
@@ -335,7 +335,7 @@ def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
 
 
 def _kind(error: duckdb.Error) -> Kind:
-    if isinstance(error, duckdb.IOException):  # only the words tell them apart
+    if isinstance(error, duckdb.IOException):  # only their text distinguishes them
         if "set lock" in str(error):
             return Kind.TRANSIENT
         if "not a valid DuckDB database" in str(error):
@@ -344,12 +344,12 @@ def _kind(error: duckdb.Error) -> Kind:
 
 
 def _rolled_back(connection: duckdb.DuckDBPyConnection, statement: str, look: Callable[[], T]) -> T:
-    """What things look like when a statement has been run; it is undone."""
+    """Return what things look like when a statement has been run; it is undone."""
     connection.execute("BEGIN")
     connection.execute(statement)
-    found = look()
+    result = look()
     connection.execute("ROLLBACK")
-    return found
+    return result
 
 
 def _log(connection: duckdb.DuckDBPyConnection, table: TableName) -> BatchLog:

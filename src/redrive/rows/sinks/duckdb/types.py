@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.sinks.table_schema import quoted
 from redrive.rows.sinks.values import Convert, Rules, is_foreign, json_text, native
@@ -44,9 +44,9 @@ _SAME: dict[str, pl.DataType] = {
 }
 
 
-def capacity_of(kind: str) -> Capacity | None:
-    """See `Capacity.of`. DuckDB reads `07/04/26` as a day of the year 7, and leaves out the PM of `05:30 PM`."""
-    capacity = Capacity.of(kind)
+def capacity_of(kind: str) -> ColumnCapacity | None:
+    """See `ColumnCapacity.of`. DuckDB reads `07/04/26` as a day of the year 7, and leaves out the PM of `05:30 PM`."""
+    capacity = ColumnCapacity.of(kind)
     if capacity is None or capacity.family not in _TIMES:
         return capacity
     return replace(capacity, iso_only=True)
@@ -63,7 +63,7 @@ def own_rules(kind: str) -> Rules | None:
 
 
 def text_rules(kind: str) -> Rules:
-    """Return what becomes of bytes in a column of text: they are rejected, since nobody knows their encoding."""
+    """Return why bytes are rejected in a column of text: their encoding is not known."""
     return dict.fromkeys(_BYTES, _refusal(kind, "text; decode bytes in a transform")) if kind == "VARCHAR" else {}
 
 
@@ -79,7 +79,7 @@ def is_own(dtype: pl.DataType, kind: str) -> bool:
 
 
 def change_within(value: Any, kind: str) -> str | None:
-    """Return why a value within a list, struct or map would not be the same; None where it is."""
+    """Return why a value within a list, struct or map would not be the same; None if it is."""
     rules = own_rules(kind) or {}
     convert = next((rules[base] for base in type(value).__mro__ if base in rules), None)
     if convert is not None:
@@ -100,19 +100,19 @@ def variant_rules() -> Rules:
 
 
 def _variant(value: Any) -> str:
-    _see_that_it_is_json(value)
+    _require_json(value)
     return json_text(value)
 
 
-def _see_that_it_is_json(value: Any) -> None:
+def _require_json(value: Any) -> None:
     if isinstance(value, dict):
-        for name, one in value.items():
-            _see_that_it_is_json(one)
+        for name, part in value.items():
+            _require_json(part)
             if not isinstance(name, str):
                 raise TypeError(f"VARIANT takes {_OF_JSON}, not the key {name!r}")
     elif isinstance(value, list | tuple):
-        for one in value:
-            _see_that_it_is_json(one)
+        for item in value:
+            _require_json(item)
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError(f"{value} would be a float")
     elif not (value is None or isinstance(value, str | int | float)) or isinstance(value, Enum):
@@ -127,7 +127,7 @@ def _refusal(kind: str, own: str) -> Callable[[Any], Any]:
 
 
 def _ascii(text: str) -> str:
-    """A text whose characters are the bytes; DuckDB reads escapes, and rejects other characters."""
+    """Return a text whose characters are the bytes; DuckDB reads escapes, and rejects other characters."""
     if "\\" in text or not text.isascii():
         raise ValueError("BLOB takes bytes, or ASCII text without a backslash")
     return text
@@ -154,7 +154,7 @@ def is_same(dtype: Any, kind: Any) -> bool:
 def fitted(value: Any, kind: Any) -> Any:
     """Return a value with every field that its type has, as JSON is to have them.
 
-    Raises `ValueError` where something would be lost or changed.
+    Raises `ValueError` if something would be lost or changed.
     """
     if isinstance(value, Enum):
         value = value.value
@@ -167,9 +167,9 @@ def fitted(value: Any, kind: Any) -> Any:
         return {name: fitted(value.get(name), field) for name, field in fields.items()}
     if isinstance(value, Mapping) and kind.id == "map":
         key, item = (own for _, own in kind.children)
-        return {_key(name, key): fitted(one, item) for name, one in value.items()}
+        return {_key(name, key): fitted(part, item) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and kind.id in ("list", "array"):
-        return [fitted(one, kind.children[0][1]) for one in value]
+        return [fitted(entry, kind.children[0][1]) for entry in value]
     if kind.id == "union" and value is not None:
         return _member(value, kind)
     if change := _change(value, kind):
@@ -178,14 +178,14 @@ def fitted(value: Any, kind: Any) -> Any:
 
 
 def _key(name: Any, kind: Any) -> Any:
-    """The key of a map, which JSON has as a text."""
+    """Return the key of a map, which JSON has as a text."""
     if change := _change(name, kind):
         raise ValueError(change)
     return name
 
 
 def _member(value: Any, kind: Any) -> dict[str, Any]:
-    """A value of a union: DuckDB would choose a member by what stands beside it, so that the row must name it."""
+    """Return a value of a union: DuckDB would choose its member by other values, so the row must name it."""
     members = dict(kind.children[1:])  # the first one is the tag
     texts = [name for name, own in members.items() if own.id == "varchar"]
     if isinstance(value, str) and len(texts) == 1:
@@ -202,7 +202,7 @@ def _change(value: Any, kind: Any) -> str | None:
 
 
 def _written(value: Any, kind: str) -> Any:
-    """A value as JSON is to have it: a number that DuckDB would read as a float is a text."""
+    """Return a value as JSON is to have it: a number that DuckDB would read as a float is a text."""
     if isinstance(value, dt.timedelta):
         return str(value).replace(",", "")
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
@@ -220,19 +220,19 @@ def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
         why = f"would be read by DuckDB as it likes: pass an object or a list for {kind}"
         yield from ((place, f"{text!r} {why}") for place, text in enumerate(texts) if text is not None)
         return
-    for place, value in enumerate(_taken_apart(texts, kind)):
+    for place, value in enumerate(_parse_texts(texts, kind)):
         if change := next(_changes_within(value, kind), None):
             yield place, change
 
 
 def has_members(kind: Any, sorts: Collection[str] = ("union", "variant")) -> bool:
     """Return whether a type has a union or a variant in it."""
-    inner = (one for _, one in kind.children if not isinstance(one, int)) if kind.id in _CONTAINERS else ()
-    return kind.id in sorts or any(has_members(one, sorts) for one in inner)
+    inner = (item for _, item in kind.children if not isinstance(item, int)) if kind.id in _CONTAINERS else ()
+    return kind.id in sorts or any(has_members(entry, sorts) for entry in inner)
 
 
 def _is_exact(kind: Any) -> bool:
-    """Whether nothing in a nested type could change: nothing but texts, say."""
+    """Return whether nothing in a nested type could change, for example if it holds only texts."""
     if kind.id in ("union", "variant"):
         return False
     if kind.id in _CONTAINERS:
@@ -240,16 +240,16 @@ def _is_exact(kind: Any) -> bool:
     return capacity_of(str(kind)) is None and own_rules(str(kind)) is None
 
 
-def _taken_apart(texts: pl.Series, kind: Any) -> list[Any]:
-    """Texts of a nested type, taken apart by DuckDB into lists, structs and maps of texts; None where it cannot."""
+def _parse_texts(texts: pl.Series, kind: Any) -> list[Any]:
+    """Texts of a nested type, taken apart by DuckDB into lists, structs and maps of texts; None if it cannot."""
     with duckdb.connect() as connection:
         connection.register("redrive_texts", pl.DataFrame({"texts": texts}))
-        found = connection.execute(f"SELECT TRY_CAST(texts AS {_of_texts(kind)}) FROM redrive_texts").fetchall()
-    return [value for (value,) in found]
+        rows = connection.execute(f"SELECT TRY_CAST(texts AS {_of_texts(kind)}) FROM redrive_texts").fetchall()
+    return [value for (value,) in rows]
 
 
 def _of_texts(kind: Any) -> str:
-    """A type of the same structure that holds nothing but texts."""
+    """Return a type of the same structure that holds only texts."""
     if kind.id == "struct":
         return f"STRUCT({', '.join(f'{quoted(name)} {_of_texts(inner)}' for name, inner in kind.children)})"
     if kind.id == "map":

@@ -29,7 +29,7 @@ from redrive.rows.sinks.duckdb.types import (
     text_rules,
     variant_rules,
 )
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.keys import KeyKind
 from redrive.rows.sinks.table_schema import TableName, quoted
@@ -75,7 +75,7 @@ class RowFrame(NamedTuple):
 
 
 def framed(rows: Outgoing, types: Sequence[str], type_of: TypeOf) -> RowFrame:
-    """Rows for columns of these types."""
+    """Return rows for columns of these types."""
     framing = _Framing(rows.of_text, type_of)
     if rows.as_frame is not None:
         made = [framing.of_series(*column) for column in zip(rows.as_frame.get_columns(), types, strict=True)]
@@ -96,10 +96,10 @@ class _Framing:
         self.json: set[str] = set()
         """Columns of a nested type whose values are JSON."""
         self.mixed: set[str] = set()
-        """Columns of a nested type whose values are JSON behind the letter "j", or a text of DuckDB behind a "t"."""
+        """Columns of a nested type whose values are JSON after the letter "j", or a text of DuckDB after a "t"."""
 
     def of_series(self, series: pl.Series, kind: str) -> pl.Series:
-        """A column of a frame."""
+        """Return a column of a frame."""
         dtype, capacity = series.dtype, capacity_of(kind)
         if self._is_for_python(series, kind):
             return self.of_values(series.name, values_of(series), kind)
@@ -119,7 +119,7 @@ class _Framing:
         return series
 
     def _is_for_python(self, series: pl.Series, kind: str) -> bool:
-        """Whether values must be looked at one by one, as those of tuples are."""
+        """Return whether values must be looked at one by one, as those of tuples are."""
         dtype = series.dtype
         if kind == "VARIANT" or _is_union(kind):
             return True
@@ -136,7 +136,7 @@ class _Framing:
         return kind == "VARCHAR" and has_nanoseconds(dtype) and bool((series.to_physical() % 1_000 != 0).any())
 
     def of_values(self, name: str, values: Sequence[Any], kind: str) -> pl.Series:
-        """A column of values of whatever type."""
+        """Return a column of values of whatever type."""
         if is_nested(kind):
             values = self._encodable(name, values)
             made_of = self._type_of(kind)
@@ -161,7 +161,7 @@ class _Framing:
         return series
 
     def _encodable(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        """The values without texts that hold half a character, which polars does not take."""
+        """Return the values without texts that hold half a character, which polars does not take."""
         made = list(values)
         for place, value in enumerate(values):
             if isinstance(value, str):
@@ -226,8 +226,10 @@ def _unknown(value: Any) -> Any:
     raise TypeError("DuckDB has no such type")
 
 
-def _series(name: str, values: Sequence[Any], kind: str, capacity: Capacity | None, bad: dict[int, str]) -> pl.Series:
-    """A column of one type as it is, any other in words."""
+def _series(
+    name: str, values: Sequence[Any], kind: str, capacity: ColumnCapacity | None, bad: dict[int, str]
+) -> pl.Series:
+    """Return a column of one type as it is, any other in words."""
     types = set(map(type, values)) - {type(None)}
     only = types.pop() if len(types) == 1 else None
     family = None if capacity is None else capacity.family
@@ -237,12 +239,12 @@ def _series(name: str, values: Sequence[Any], kind: str, capacity: Capacity | No
             return pl.Series(name, values, dtype=_AS_THEY_ARE[only], strict=True)
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
             pass  # an integer of more than 64 bits, half a character
-    words = [_in_words(value, kind, family, place, bad) for place, value in enumerate(values)]
+    words = [_as_text(value, kind, family, place, bad) for place, value in enumerate(values)]
     return pl.Series(name, words, dtype=pl.String)
 
 
-def _in_words(value: Any, kind: str, family: Family | None, place: int, bad: dict[int, str]) -> str | None:
-    """A value as DuckDB reads it, whichever type the column has."""
+def _as_text(value: Any, kind: str, family: Family | None, place: int, bad: dict[int, str]) -> str | None:
+    """Return a value as DuckDB reads it, whichever type the column has."""
     if value is None:
         return None
     try:
@@ -280,7 +282,7 @@ def kind_of(kind: str, collation: str) -> KeyKind:
     return {"UUID": KeyKind.UUID, "DATE": KeyKind.DATE}.get(kind, KeyKind.OTHER)
 
 
-def ask(
+def query_keys(
     connection: duckdb.DuckDBPyConnection, rows: Outgoing, types: Mapping[str, str], collations: Mapping[str, str]
 ) -> list[list[Any]]:
     """See `keys.Ask`."""
@@ -299,10 +301,10 @@ def ask(
     finally:
         with suppress(duckdb.Error):
             connection.unregister(_TABLE)
-    found = {place: key for place, *key in answers if place not in bad}
+    keys = {place: key for place, *key in answers if place not in bad}
     return [
         [
-            own if place in found and (own := found[place][at]) is not None else value
+            own if place in keys and (own := keys[place][at]) is not None else value
             for place, value in enumerate(rows.values(name))
         ]
         for at, name in enumerate(rows.columns)
@@ -323,7 +325,7 @@ def stored_values(
     same = " AND ".join(f"redrive_own.{quoted(name)} = redrive_keys.{quoted(name)}" for name in keys.columns)
     connection.register(_TABLE, frame.with_row_index(number))
     try:
-        found = connection.execute(
+        rows = connection.execute(
             f"SELECT redrive_keys.{quoted(number)}, redrive_own.{quoted(column)} "
             f"FROM (SELECT {quoted(number)}, {read} FROM {_TABLE}) AS redrive_keys "
             f"JOIN {table.sql} AS redrive_own ON {same}"
@@ -331,11 +333,11 @@ def stored_values(
     finally:
         with suppress(duckdb.Error):
             connection.unregister(_TABLE)
-    return {place: value for place, value in found if place not in bad}
+    return {place: value for place, value in rows if place not in bad}
 
 
 def _compared(source: str, kind: str, collation: str) -> str:
-    """The expression for a value that equals another where DuckDB says so; NULL where the column does not take it."""
+    """Return the expression for a value as DuckDB compares it; NULL if the column rejects it."""
     value = f"TRY_CAST({source} AS {kind})"
     if _INTEGER.fullmatch(kind):
         return value

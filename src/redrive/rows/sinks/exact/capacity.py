@@ -30,9 +30,9 @@ _MICROSECONDS = 6
 
 
 def scale_of(kind: str) -> int | None:
-    """Return the decimal places that a column of this type keeps; None where it keeps all, or is not of this kind."""
-    found = _FIXED.fullmatch(kind)
-    return int(found[1] or 0) if found else None
+    """Return the decimal places that a column of this type keeps; None if it keeps all, or is not of this kind."""
+    match = _FIXED.fullmatch(kind)
+    return int(match[1] or 0) if match else None
 
 
 def decimal_places(number: Decimal) -> int:
@@ -54,7 +54,7 @@ def lowest_place(number: Decimal) -> int:
 def column_digits(name: str, rows: Outgoing) -> tuple[int, int] | None:
     """Return precision and scale of a new column: the model's, or such that the first rows fit with room for more.
 
-    None where a number has more digits than a DECIMAL holds; then a text keeps them all.
+    None if a number has more digits than a DECIMAL holds; then a text keeps them all.
     """
     if name in rows.digits:
         return rows.digits[name]
@@ -65,7 +65,7 @@ def column_digits(name: str, rows: Outgoing) -> tuple[int, int] | None:
 
 
 def _digits(values: Iterable[Any]) -> tuple[int, int]:
-    """Return how many digits the numbers have before and behind the decimal point, at most."""
+    """Return how many digits the numbers have before and after the decimal point, at most."""
     whole = places = 0
     for value in values:
         number = number_of(value)
@@ -75,7 +75,7 @@ def _digits(values: Iterable[Any]) -> tuple[int, int]:
 
 
 def number_of(value: Any) -> Decimal | None:
-    """Return a value as the finite number that it is written as; None where it is not one."""
+    """Return a value as the finite number that it is written as; None if it is not one."""
     if isinstance(value, float):
         value = repr(value)
     if isinstance(value, str):
@@ -105,7 +105,7 @@ class Family(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class ColumnCapacity:
     """What a column can hold: a value that has more to it would be changed on the way in."""
 
     type: str
@@ -123,8 +123,8 @@ class Capacity:
     """Whether texts of dates and times must have the form of ISO 8601: others are read otherwise, or only in part."""
 
     @classmethod
-    def of(cls, kind: str) -> Capacity | None:
-        """Return the capacity of a column of this type; None where nothing is changed silently."""
+    def of(cls, kind: str) -> ColumnCapacity | None:
+        """Return the capacity of a column of this type; None if nothing is changed silently."""
         name = kind.strip().lower()
         if (scale := scale_of(name)) is not None:
             return cls(kind, Family.DECIMAL, scale)
@@ -138,14 +138,14 @@ class Capacity:
             places = int(interval["places"]) if interval["places"] else _MICROSECONDS
             lowest = interval["lowest"] if interval["lowest"] != "second" else None
             return cls(kind, Family.INTERVAL, places, lowest=lowest or "")
-        found = _TIMED.fullmatch(name)
-        return None if found is None else _timed(kind, found)
+        match = _TIMED.fullmatch(name)
+        return None if match is None else _timed(kind, match)
 
 
-def _timed(kind: str, found: re.Match[str]) -> Capacity:
+def _timed(kind: str, found: re.Match[str]) -> ColumnCapacity:
     ending = found["ending"] or ""
     zoned = ending.startswith("tz") or found["zone"] == "with time zone"
     places = int(found["places"]) if found["places"] else _ENDINGS.get(ending, _MICROSECONDS)
     if found["base"] == "time":
-        return Capacity(kind, Family.TIME, places, zoned=zoned)
-    return Capacity(kind, Family.INSTANT if zoned else Family.TIMESTAMP, places)
+        return ColumnCapacity(kind, Family.TIME, places, zoned=zoned)
+    return ColumnCapacity(kind, Family.INSTANT if zoned else Family.TIMESTAMP, places)

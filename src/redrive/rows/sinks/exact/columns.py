@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 from redrive.rows.sinks.exact.values import NOT_TIMES, TIMES, change_of, unchecked
 from redrive.rows.to_polars import values_of
 
@@ -46,7 +46,7 @@ _SAFE: dict[Family, set[type]] = {
 }
 
 
-def find_changes(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> Iterator[tuple[int, str]]:
+def find_changes(values: pl.Series | Sequence[Any], capacity: ColumnCapacity | None) -> Iterator[tuple[int, str]]:
     """Yield the place of each value that the column would change, and why its row is rejected."""
     if capacity is None:
         return
@@ -64,7 +64,7 @@ def find_changes(values: pl.Series | Sequence[Any], capacity: Capacity | None) -
         yield from _changes(places.to_list(), values_of(values.gather(places)), capacity)
 
 
-def is_no_time(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> bool:
+def is_no_time(values: pl.Series | Sequence[Any], capacity: ColumnCapacity | None) -> bool:
     """Return whether a column of times is to get values whose text would be read as a time that they are not."""
     if capacity is None or capacity.family not in TIMES:
         return False
@@ -74,7 +74,7 @@ def is_no_time(values: pl.Series | Sequence[Any], capacity: Capacity | None) -> 
     return any(issubclass(kind, NOT_TIMES) for kind in set(map(type, values)))
 
 
-def _changes(places: Sequence[int], values: Sequence[Any], capacity: Capacity) -> Iterator[tuple[int, str]]:
+def _changes(places: Sequence[int], values: Sequence[Any], capacity: ColumnCapacity) -> Iterator[tuple[int, str]]:
     for place, value in zip(places, values, strict=True):
         try:
             change = change_of(value, capacity)
@@ -85,7 +85,7 @@ def _changes(places: Sequence[int], values: Sequence[Any], capacity: Capacity) -
             yield place, reason
 
 
-def _may_change(values: Sequence[Any], capacity: Capacity) -> bool:
+def _may_change(values: Sequence[Any], capacity: ColumnCapacity) -> bool:
     types = set(map(type, values)) - {type(None)}
     if capacity.places >= (_UNITS["us"] if capacity.family is Family.INTERVAL else 0):
         types -= _SAFE[capacity.family]
@@ -103,7 +103,7 @@ def _may_change(values: Sequence[Any], capacity: Capacity) -> bool:
 
 
 def _texts(values: Sequence[Any]) -> pl.Series | None:
-    """The values as a series where all of them are texts."""
+    """Return the values as a series where all of them are texts."""
     if set(map(type, values)) - {type(None)} != {str}:
         return None
     try:
@@ -112,8 +112,8 @@ def _texts(values: Sequence[Any]) -> pl.Series | None:
         return None
 
 
-def _suspects(series: pl.Series, capacity: Capacity) -> pl.Series | None:
-    """Which values may be changed; None where no value is."""
+def _suspects(series: pl.Series, capacity: ColumnCapacity) -> pl.Series | None:
+    """Return which values may be changed; None if no value is."""
     kind, family = series.dtype, capacity.family
     if kind in (pl.String, pl.Categorical, pl.Enum):
         return _suspect_texts(series.cast(pl.String), capacity)
@@ -130,7 +130,7 @@ def _suspects(series: pl.Series, capacity: Capacity) -> pl.Series | None:
     return None
 
 
-def _suspect_numbers(series: pl.Series, capacity: Capacity) -> pl.Series | None:
+def _suspect_numbers(series: pl.Series, capacity: ColumnCapacity) -> pl.Series | None:
     kind = series.dtype
     if capacity.family is Family.BOOLEAN:
         return (series != 0) & (series != 1)
@@ -150,12 +150,12 @@ def _suspect_numbers(series: pl.Series, capacity: Capacity) -> pl.Series | None:
     return _suspect_texts(series.cast(pl.Float64).cast(pl.String), capacity)
 
 
-def _suspect_texts(texts: pl.Series, capacity: Capacity) -> pl.Series | None:
+def _suspect_texts(texts: pl.Series, capacity: ColumnCapacity) -> pl.Series | None:
     match capacity.family:
         case Family.INTEGER:
             return texts.str.contains(r"[.eE]")
         case Family.DECIMAL:
-            # A digit that is not 0 behind those that are kept, or an exponent.
+            # A digit that is not 0 after those that are kept, or an exponent.
             if capacity.places < 0:
                 return texts.is_not_null()
             return texts.str.contains(rf"\.\d{{{capacity.places}}}\d*[1-9]|[0-9.][eE]|_")
@@ -184,7 +184,7 @@ def _suspect_texts(texts: pl.Series, capacity: Capacity) -> pl.Series | None:
     return None
 
 
-def _suspect_moments(series: pl.Series, kind: pl.Datetime, capacity: Capacity) -> pl.Series | None:
+def _suspect_moments(series: pl.Series, kind: pl.Datetime, capacity: ColumnCapacity) -> pl.Series | None:
     if capacity.family is Family.TIME:
         return series.is_not_null()
     shifted = None
@@ -196,15 +196,15 @@ def _suspect_moments(series: pl.Series, kind: pl.Datetime, capacity: Capacity) -
     if capacity.family is Family.DATE:
         finer: pl.Series = series.to_physical() % (86_400 * 10**unit) != 0
     else:
-        found = _finer(series, unit, capacity)
-        if found is None:
+        result = _finer(series, unit, capacity)
+        if result is None:
             return shifted
-        finer = found
+        finer = result
     return finer if shifted is None else finer | shifted
 
 
-def _finer(series: pl.Series, unit: int, capacity: Capacity) -> pl.Series | None:
-    """Which values have more decimal places of a second than the column."""
+def _finer(series: pl.Series, unit: int, capacity: ColumnCapacity) -> pl.Series | None:
+    """Return which values have more decimal places of a second than the column."""
     if unit <= capacity.places:
         return None
     finer: pl.Series = series.to_physical() % 10 ** (unit - capacity.places) != 0

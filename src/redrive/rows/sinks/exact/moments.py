@@ -1,6 +1,6 @@
 """Texts of dates and times that a database reads as they are written, by the form of the whole text.
 
-PostgreSQL drops an offset where the column has no zone, and DuckDB drops whatever stands behind a time. So a text is
+PostgreSQL drops an offset where the column has no zone, and DuckDB drops whatever stands after a time. So a text is
 accepted for the form that it has, not rejected for a form that it should not have.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from redrive.rows.sinks.exact.capacity import Capacity, Family
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family
 
 _FLAGS = re.IGNORECASE | re.ASCII
 _LONGEST = 128  # characters; PostgreSQL rejects longer ones
@@ -44,7 +44,7 @@ _FULL_DATES = (
 )
 _CLOCK = r"\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d*)?)?(?![\d:])"
 _UTC = r"(?:(?:z|utc|gmt)(?![a-z\d])|\+00(?::?00){0,2}(?![\d:]))"
-# Only behind a time of day: behind a date, PostgreSQL takes it for a time.
+# Only after a time of day: after a date, PostgreSQL takes it for a time.
 _MINUS = r"(?:\s*-00(?::?00){0,2}(?![\d:]))?"
 _NO_MONTH = rf"(?:(?:{_DAY}|ad|bc|at|on)(?![a-z])|{_UTC})"
 # Possessive, so that "2026-07-01-05" is not taken apart into another date and a rest that is a number; without groups
@@ -57,7 +57,7 @@ _MOMENT_PARTS = (
     rf"(?:{_MONTH}|[ap]m)(?![a-z])",
 )
 _MOMENT = rf"{_GAP}(?:(?:{'|'.join(_MOMENT_PARTS)}){_GAP})*+"
-# A number behind a full date would be a time of day, which a column of dates drops without an error.
+# A number after a full date would be a time of day, which a column of dates drops without an error.
 _MIDNIGHT = rf"(?:[T:]?0{{1,2}}:00(?::00(?:\.0*+)?)?(?![\d:])|T(?:00){{1,3}}(?!\d)){_MINUS}{_GAP}"
 _OTHERS = rf"(?:{_NO_MONTH}{_GAP})*+(?:{_MIDNIGHT})?(?:{_NO_MONTH}{_GAP})*+"
 _NAMED = rf"{_MONTH}(?![a-z])"
@@ -77,10 +77,10 @@ _WITHOUT_ZONE = {
 _TIMETZ = re.compile(rf"{_TIME}(?:{_UTC}|[+-]\d{{1,2}}(?::?\d\d){{0,2}}|[a-z]{{1,5}})?{_GAP}", _FLAGS)
 
 
-def misread(text: str, capacity: Capacity) -> str | None:
-    """Return why a column of times would not keep all that a text says; None where it does, or the database rejects it.
+def misread_fault(text: str, capacity: ColumnCapacity) -> str | None:
+    """Return why a column of times would not keep all of a text; None if it does, or the database rejects it.
 
-    A database rejects a text without digits by itself, but for words such as "infinity".
+    A database rejects a text without digits itself, except words such as "infinity".
     """
     is_short = len(text) <= _LONGEST
     if capacity.iso_only:
@@ -92,7 +92,7 @@ def misread(text: str, capacity: Capacity) -> str | None:
             "digits, a time as 17:30:00"
         )
     if _RELATIVE.search(text):
-        return f"has a word of the database, which is not a value of type {capacity.type}"
+        return f"has a keyword of the database, which is not a value of type {capacity.type}"
     if capacity.family is Family.INSTANT or not _DIGIT.search(text):
         return None
     form = _TIMETZ if capacity.zoned else _WITHOUT_ZONE[capacity.family]

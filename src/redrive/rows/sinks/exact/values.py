@@ -13,8 +13,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from redrive.rows.sinks.exact.capacity import Capacity, Family, decimal_places, lowest_place, number_of
-from redrive.rows.sinks.exact.moments import misread
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family, decimal_places, lowest_place, number_of
+from redrive.rows.sinks.exact.moments import misread_fault
 
 _CLOCK = re.compile(
     r"^(?P<before>.*?)(?P<hour>\d{1,2}):?(?P<minute>(?<=:)\d\d|(?<=T\d\d)\d\d)"
@@ -49,8 +49,8 @@ _OWN: dict[Family, type | tuple[type, ...]] = {
 }
 
 
-def change_of(value: Any, capacity: Capacity) -> str | None:
-    """Return why a value would not be the same in the column; None where it is, or the database rejects it itself."""
+def change_of(value: Any, capacity: ColumnCapacity) -> str | None:
+    """Return why a value would not be the same in the column; None if it is, or the database rejects it itself."""
     if value is None:
         return None
     if capacity.family in TIMES and isinstance(value, NOT_TIMES) and not isinstance(value, _OWN[capacity.family]):
@@ -61,7 +61,7 @@ def change_of(value: Any, capacity: Capacity) -> str | None:
         return f"has brackets or quotes, which {capacity.type} would leave out"
     change = _CHANGES[capacity.family](value, capacity)
     if change is None and capacity.family in _WITH_FORMS and isinstance(value, str):
-        return misread(value, capacity)
+        return misread_fault(value, capacity)
     return change
 
 
@@ -82,7 +82,7 @@ def is_held(number: Decimal, bits: int = 64) -> bool:
     return Decimal(format(near, f".{digits - 1}e")) == number
 
 
-def _in_integers(value: Any, capacity: Capacity) -> str | None:
+def _in_integers(value: Any, capacity: ColumnCapacity) -> str | None:
     number = number_of(value)
     if number is None:
         return None
@@ -93,14 +93,14 @@ def _in_integers(value: Any, capacity: Capacity) -> str | None:
     return None
 
 
-def _in_decimals(value: Any, capacity: Capacity) -> str | None:
+def _in_decimals(value: Any, capacity: ColumnCapacity) -> str | None:
     number = number_of(value)
     if not number or lowest_place(number) <= capacity.places:
         return None
     return f"would be rounded: {capacity.type} keeps {capacity.places} decimal places"
 
 
-def _in_floats(value: Any, capacity: Capacity) -> str | None:
+def _in_floats(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, float) and (capacity.bits == 64 or _is_single(value)):
         return None
     number = number_of(value)
@@ -110,20 +110,20 @@ def _in_floats(value: Any, capacity: Capacity) -> str | None:
 
 
 def _is_single(value: float) -> bool:
-    """Whether a float has 32 bits, or is not a number."""
+    """Return whether a float has 32 bits, or is not a number."""
     try:
         return not math.isfinite(value) or struct.unpack("f", struct.pack("f", value))[0] == value
     except OverflowError:
         return False
 
 
-def _in_booleans(value: Any, capacity: Capacity) -> str | None:
+def _in_booleans(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, float | Decimal) or (isinstance(value, int) and value not in (0, 1)):
         return f"is neither 0 nor 1, as {capacity.type} has it"
     return None
 
 
-def _in_timestamps(value: Any, capacity: Capacity) -> str | None:
+def _in_timestamps(value: Any, capacity: ColumnCapacity) -> str | None:
     zoned = capacity.family is Family.INSTANT
     if isinstance(value, dt.datetime):
         if not zoned and value.utcoffset():
@@ -133,39 +133,39 @@ def _in_timestamps(value: Any, capacity: Capacity) -> str | None:
         return None
     if _RELATIVE.fullmatch(value):
         return _relative(capacity)
-    found = _CLOCK.match(value)
-    if found is None:
+    match = _CLOCK.match(value)
+    if match is None:
         return None
-    if found["second"] == _LEAP_SECOND:
+    if match["second"] == _LEAP_SECOND:
         return f"would be changed: {capacity.type} has no leap seconds"
-    if not zoned and _has_offset(found["after"]):
+    if not zoned and _has_offset(match["after"]):
         return _offset(capacity)
-    return _finer(found["fraction"] or "", capacity)
+    return _finer(match["fraction"] or "", capacity)
 
 
 def _is_bare_number(value: str, family: Family) -> bool:
-    """Whether a text is a number that a database would read as part of a date: 286.212 as day 212 of the year 286."""
+    """Return whether a text is a number that a database reads as part of a date: 286.212 as day 212 of year 286."""
     if family is Family.INTERVAL or not _NUMBER.fullmatch(value):
         return False
     basic = _BASIC_TIME if family is Family.TIME else _BASIC_DATE
     return not basic.fullmatch(value.strip())
 
 
-def _in_dates(value: Any, capacity: Capacity) -> str | None:
+def _in_dates(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, dt.datetime):
         return _timed(capacity) if value.time() != dt.time() or value.utcoffset() else None
     if not isinstance(value, str):
         return None
     if _RELATIVE.fullmatch(value):
         return _relative(capacity)
-    found = _CLOCK.match(value)
-    if found is None:
+    match = _CLOCK.match(value)
+    if match is None:
         return None
-    clock = "".join(found[part] or "" for part in ("hour", "minute", "second", "fraction"))
-    return _timed(capacity) if clock.strip("0") or _has_offset(found["after"]) else None
+    clock = "".join(match[part] or "" for part in ("hour", "minute", "second", "fraction"))
+    return _timed(capacity) if clock.strip("0") or _has_offset(match["after"]) else None
 
 
-def _in_times(value: Any, capacity: Capacity) -> str | None:
+def _in_times(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, dt.date):
         return f"has a date, which {capacity.type} does not keep"
     if isinstance(value, dt.time):
@@ -175,20 +175,20 @@ def _in_times(value: Any, capacity: Capacity) -> str | None:
         return None
     if _RELATIVE.fullmatch(value):
         return _relative(capacity)
-    found = _CLOCK.match(value)
-    if found is None and not _DATE.search(value):
+    match = _CLOCK.match(value)
+    if match is None and not _DATE.search(value):
         return None
-    if found is None or found["before"].strip() not in ("", "T"):
+    if match is None or match["before"].strip() not in ("", "T"):
         return f"has a date, which {capacity.type} does not keep"
-    if found["second"] == _LEAP_SECOND:
+    if match["second"] == _LEAP_SECOND:
         return f"would be changed: {capacity.type} has no leap seconds"
-    after = found["after"].strip()
+    after = match["after"].strip()
     if not capacity.zoned and not _NO_ZONE.fullmatch(after) and not _NO_OFFSET.fullmatch(after):
         return _offset(capacity)
-    return _finer(found["fraction"] or "", capacity)
+    return _finer(match["fraction"] or "", capacity)
 
 
-def _in_intervals(value: Any, capacity: Capacity) -> str | None:
+def _in_intervals(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, dt.timedelta):
         value = str(value).replace(",", "")
     if not isinstance(value, str):
@@ -204,7 +204,7 @@ def _in_intervals(value: Any, capacity: Capacity) -> str | None:
 
 
 def _is_of_units(interval: str, lowest: str) -> bool:
-    """Whether an interval is surely made of whole units, down to the lowest that is kept."""
+    """Return whether an interval is surely made of whole units, down to the lowest that is kept."""
     if _YEARS_AND_MONTHS.fullmatch(interval):
         return lowest != "year"
     allowed = _UNITS[: _UNITS.index(lowest) + 1]
@@ -217,30 +217,30 @@ def _is_of_units(interval: str, lowest: str) -> bool:
 
 
 def _has_offset(after: str) -> bool:
-    """Whether what stands behind the time is a zone other than UTC."""
+    """Return whether what stands after the time is a zone other than UTC."""
     after = after.strip()
     return bool(_ZONE.fullmatch(after)) and not _NO_OFFSET.fullmatch(after) and not _NO_ZONE.fullmatch(after)
 
 
-def _finer(fraction: str, capacity: Capacity) -> str | None:
+def _finer(fraction: str, capacity: ColumnCapacity) -> str | None:
     if len(fraction.rstrip("0")) <= capacity.places:
         return None
     return f"would be rounded: {capacity.type} keeps {capacity.places} decimal places of a second"
 
 
-def _offset(capacity: Capacity) -> str:
+def _offset(capacity: ColumnCapacity) -> str:
     return f"has an offset from UTC, which {capacity.type} does not keep"
 
 
-def _timed(capacity: Capacity) -> str:
+def _timed(capacity: ColumnCapacity) -> str:
     return f"has a time of day, which {capacity.type} does not keep"
 
 
-def _relative(capacity: Capacity) -> str:
-    return f"is a word of the database, not a value of type {capacity.type}"
+def _relative(capacity: ColumnCapacity) -> str:
+    return f"is a keyword of the database, not a value of type {capacity.type}"
 
 
-_CHANGES: dict[Family, Callable[[Any, Capacity], str | None]] = {
+_CHANGES: dict[Family, Callable[[Any, ColumnCapacity], str | None]] = {
     Family.INTEGER: _in_integers,
     Family.DECIMAL: _in_decimals,
     Family.FLOAT: _in_floats,

@@ -33,9 +33,9 @@ _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def table_of(rows: Outgoing, known: pa.Schema | None, where: str) -> tuple[pa.Table, list[Refused]]:
-    """The rows as a table of the known columns, or of their own; those that do not fit are left out and given back.
+    """Return a table of the known columns, or of those of the rows, and the rejected rows, which it does not have.
 
-    Raises `SinkMismatch` where a column does not fit as a whole.
+    Raises `SinkMismatch` if a column does not fit as a whole.
     """
     columns = _columns_of(rows)
     schema = _settled(columns, known, where)
@@ -53,7 +53,7 @@ def table_of(rows: Outgoing, known: pa.Schema | None, where: str) -> tuple[pa.Ta
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with exactly the columns of a schema; one that it lacks is null."""
+    """Return the table with exactly the columns of a schema; one that it lacks is null."""
     columns = [
         table.column(field.name).cast(field.type)
         if field.name in table.column_names
@@ -64,9 +64,9 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _settled(columns: dict[str, _Column], known: pa.Schema | None, where: str) -> pa.Schema:
-    """The schema of the table: known types stay; what was only null so far takes the type that the rows bring."""
+    """Return the schema of the table: known types stay; a column that was only null takes the type of the rows."""
     before = {} if known is None else {field.name: field.type for field in known}
-    found = dict(before)
+    result = dict(before)
     for name, column in columns.items():
         has = before.get(name, pa.null())
         kind = column.settle(has)
@@ -77,8 +77,8 @@ def _settled(columns: dict[str, _Column], known: pa.Schema | None, where: str) -
             )
         if not is_writable(kind):
             raise SinkMismatch(f"column {name!r} is {kind}, which Parquet cannot hold: transform it, or leave it out")
-        found[name] = kind
-    return pa.schema(list(found.items()))
+        result[name] = kind
+    return pa.schema(list(result.items()))
 
 
 def _columns_of(rows: Outgoing) -> dict[str, _Column]:
@@ -96,16 +96,16 @@ def _is_not_in_arrow(dtype: pl.DataType) -> bool:
 class _Column(Protocol):
     @property
     def brings(self) -> str:
-        """What it holds, for people."""
+        """What it holds, as messages name it."""
 
     def settle(self, has: pa.DataType) -> pa.DataType | None:
-        """The type that it gets beside rows that have type `has`; None where they do not go together."""
+        """Return the type that it gets beside rows that have type `has`; None if they do not go together."""
 
     def misfits(self, kind: pa.DataType) -> dict[int, str]:
-        """The places whose value this type cannot hold, and why."""
+        """Return the places whose value this type cannot hold, and why."""
 
     def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
-        """The values at these places."""
+        """Return the values at these places."""
 
 
 class _Typed:
@@ -122,7 +122,7 @@ class _Typed:
         return merged(has, self._column.type)
 
     def misfits(self, kind: pa.DataType) -> dict[int, str]:
-        return _found_out(len(self._column), lambda start, stop: self._column.slice(start, stop - start).cast(kind))
+        return _find_failures(len(self._column), lambda start, stop: self._column.slice(start, stop - start).cast(kind))
 
     def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
         fit = self._column if len(places) == len(self._column) else self._column.take(pa.array(places, pa.int64()))
@@ -151,15 +151,15 @@ class _Values:
         if has_nulls(has):
             if {"float", "decimal"} <= self._kinds.keys():  # JSON numbers: a Decimal is one that no float holds
                 self._use_decimals()
-            found = merged(has, type_of_most(self._values, self._kinds))
-            if found is not None:
-                return found
+            result = merged(has, type_of_most(self._values, self._kinds))
+            if result is not None:
+                return result
         if pa.types.is_decimal(has) and "float" in self._kinds:
             self._use_decimals()
         return has  # the values that are something else are their rows' fault
 
     def _map_of_values(self) -> pa.DataType | None:
-        """A map of what the values hold by now, such as texts for times with nanoseconds."""
+        """Return a map of what the values hold by now, such as texts for times with nanoseconds."""
         if self._map_type is None or not pa.types.is_map(self._map_type) or self._kinds.keys() != {"object"}:
             return None
         item = type_of([item for value in self._values if value is not None for item in value.values()])
@@ -170,7 +170,7 @@ class _Values:
         rest = (
             [None if place in wrong else value for place, value in enumerate(self._values)] if wrong else self._values
         )
-        return wrong | _found_out(len(rest), lambda start, stop: _array(rest[start:stop], kind))
+        return wrong | _find_failures(len(rest), lambda start, stop: _array(rest[start:stop], kind))
 
     def array(self, kind: pa.DataType, places: Sequence[int]) -> Any:
         fit = self._values if len(places) == len(self._values) else [self._values[place] for place in places]
@@ -183,7 +183,7 @@ class _Values:
 
 
 def _map_type(dtype: pl.DataType | None) -> pa.DataType | None:
-    """The type of a column that has a map in it in the source, so that objects of a function stay a map."""
+    """Return the type of a column that has a map in it in the source, so that objects of a function stay a map."""
     if dtype is None:
         return None
     table = pl.DataFrame(schema={"map": dtype}).to_arrow(compat_level=pl.CompatLevel.oldest())
@@ -196,8 +196,8 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> Any:
     return pa.array(values, kind)
 
 
-def _found_out(count: int, convert: Callable[[int, int], Any]) -> dict[int, str]:
-    """The places at which a conversion fails, looked for by halves where it fails at all."""
+def _find_failures(count: int, convert: Callable[[int, int], Any]) -> dict[int, str]:
+    """Return the places at which a conversion fails, looked for by halves where it fails at all."""
 
     def probe(start: int, stop: int) -> str | None:
         try:

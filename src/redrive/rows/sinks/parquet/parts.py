@@ -1,4 +1,4 @@
-"""The files of a Parquet dataset: what each holds, as far as its footer tells, and which rows of it have given keys."""
+"""The files of a Parquet dataset: what each holds by its footer, and which rows of it have given keys."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class DatasetFile(NamedTuple):
 
     name: str
     stamp: tuple[int, int, int]
-    """What tells it from a file that took its place."""
+    """What distinguishes it from a file that replaced it."""
     schema: pa.Schema
     ranges: dict[str, Range]
-    """The smallest and the largest value of key columns, where the footer tells."""
+    """The smallest and the largest value of key columns, if the footer has them."""
 
 
 class BatchKeys:
@@ -50,11 +50,11 @@ class BatchKeys:
         return list(self._schema.names)
 
     def may_be_in(self, part: DatasetFile) -> bool:
-        """Whether the file could hold one of them, by what its footer tells."""
-        return all(_overlap(part.ranges.get(name), found) for name, found in self._ranges.items())
+        """Return whether the file could hold one of them, by its footer."""
+        return all(_overlap(part.ranges.get(name), result) for name, result in self._ranges.items())
 
     def others(self, table: pa.Table) -> Any:
-        """The numbers of the rows that have none of these keys."""
+        """Return the numbers of the rows that have none of these keys."""
         rows = _frame(conformed(table, self._schema)).with_row_index(_ROW)
         left = rows.join(self._frame, on=self.columns, how="anti", maintain_order="left")
         return left.get_column(_ROW).to_arrow()
@@ -71,14 +71,14 @@ class DatasetFiles:
 
     def look(self) -> None:
         """See which files there are; only the footers of new ones are read."""
-        known, found = self._parts, {}
+        known, result = self._parts, {}
         for name, stamp in self._files():
             part = known.get(name)
-            found[name] = part if part is not None and part.stamp == stamp else self._read(name, stamp)
-        self._parts, self.schema = found, self._schema_of(found)
+            result[name] = part if part is not None and part.stamp == stamp else self._read(name, stamp)
+        self._parts, self.schema = result, self._schema_of(result)
 
     def exist(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return bool(self._files())
 
     def forget(self) -> None:
@@ -86,15 +86,15 @@ class DatasetFiles:
         self._parts, self.schema = {}, None
 
     def named(self, name: str) -> DatasetFile | None:
-        """The file of this name."""
+        """Return the file of this name."""
         return self._parts.get(name)
 
     def others(self, name: str) -> list[DatasetFile]:
-        """All files but the one of this name."""
+        """Return all files but the one of this name."""
         return [part for part in self._parts.values() if part.name != name]
 
     def hold(self, part: DatasetFile, keys: BatchKeys) -> bool:
-        """Whether a file holds one of these keys."""
+        """Return whether a file holds one of these keys."""
         if not keys.may_be_in(part):
             return False
         return any(len(keys.others(piece)) < piece.num_rows for piece in self._read_pieces(part, keys.columns))
@@ -107,14 +107,14 @@ class DatasetFiles:
     def _files(self) -> list[tuple[str, tuple[int, int, int]]]:
         try:
             with os.scandir(self._path) as entries:
-                found = [
+                result = [
                     (entry.name, entry.stat())
                     for entry in entries
                     if entry.name.endswith(".parquet") and not entry.name.startswith((".", "_")) and entry.is_file()
                 ]
         except FileNotFoundError:
             return []
-        return sorted((name, (stat.st_ino, stat.st_size, stat.st_mtime_ns)) for name, stat in found)
+        return sorted((name, (stat.st_ino, stat.st_size, stat.st_mtime_ns)) for name, stat in result)
 
     def _read(self, name: str, stamp: tuple[int, int, int]) -> DatasetFile:
         try:
@@ -124,18 +124,20 @@ class DatasetFiles:
         except (pa.ArrowInvalid, OSError) as error:
             if getattr(error, "errno", None) is not None:
                 raise
-            raise SinkMismatch(f"{self._path / name} is no Parquet file, or not a whole one: {error}") from error
-        missing = [one for one in self._key if one not in schema.names]
+            raise SinkMismatch(f"{self._path / name} is not a Parquet file, or not a whole one: {error}") from error
+        missing = [column for column in self._key if column not in schema.names]
         if missing:
             raise SinkMismatch(f"{self._path / name} has no {', '.join(missing)}, which its rows should be known by")
-        ranges = {one: _range(metadata, one, schema.field(one).type) for one in self._key}
-        return DatasetFile(name, stamp, schema, {one: found for one, found in ranges.items() if found is not None})
+        ranges = {column: _range(metadata, column, schema.field(column).type) for column in self._key}
+        return DatasetFile(
+            name, stamp, schema, {column: result for column, result in ranges.items() if result is not None}
+        )
 
     def _schema_of(self, parts: dict[str, DatasetFile]) -> pa.Schema | None:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for part in parts.values():
             for field in part.schema:
-                has = found.setdefault(field.name, field.type)
+                has = result.setdefault(field.name, field.type)
                 exact = has == field.type or has_nulls(has) or has_nulls(field.type)
                 kind = (merged(has, field.type) or merged(field.type, has)) if exact else None
                 if kind is None:
@@ -143,8 +145,8 @@ class DatasetFiles:
                         f"{self._path} is not of one kind: {part.name} holds {field.name!r} as {field.type}, "
                         f"other files as {has}"
                     )
-                found[field.name] = kind
-        return pa.schema(list(found.items())) if parts else None
+                result[field.name] = kind
+        return pa.schema(list(result.items())) if parts else None
 
     def _read_pieces(self, part: DatasetFile, columns: list[str] | None) -> Iterator[pa.Table]:
         with closing(pa.OSFile(str(self._path / part.name))) as data:
@@ -154,7 +156,7 @@ class DatasetFiles:
                 yield piece if columns is None else piece.select(columns)
 
 
-def see_that_they_are_plain(keys: pa.Schema) -> None:
+def require_plain_keys(keys: pa.Schema) -> None:
     """Raise where a key column holds lists or objects."""
     for field in keys:
         if types.is_nested(field.type):
@@ -162,7 +164,7 @@ def see_that_they_are_plain(keys: pa.Schema) -> None:
 
 
 def is_vague(part: DatasetFile, schema: pa.Schema) -> bool:
-    """Whether the file was written when some type was not known yet, so that readers take it for another."""
+    """Return whether the file was written when some type was not known yet, so that readers take it for another."""
     return any(has_nulls(field.type) and field.type != schema.field(field.name).type for field in part.schema)
 
 
@@ -174,14 +176,14 @@ def _frame(table: pa.Table) -> pl.DataFrame:
 
 def _smallest_and_largest(column: pa.ChunkedArray) -> Range | None:
     try:
-        found = pc.min_max(column)
-        return found["min"].as_py(), found["max"].as_py()
+        result = pc.min_max(column)
+        return result["min"].as_py(), result["max"].as_py()
     except (pa.ArrowException, ValueError):  # a type without an order, or finer than Python's
         return None
 
 
 def _range(metadata: Any, column: str, kind: pa.DataType) -> Range | None:
-    """From the statistics of the row groups; None where some have none, or they leave something out, as NaN."""
+    """From the statistics of the row groups; None if some have none, or they leave something out, as NaN."""
     if types.is_floating(kind):
         return None
     names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
@@ -201,11 +203,11 @@ def _range(metadata: Any, column: str, kind: pa.DataType) -> Range | None:
     return (min(smallest), max(largest)) if smallest else None
 
 
-def _overlap(one: Range | None, other: Range | None) -> bool:
-    """Whether two ranges touch; what is not known may be anything."""
-    if one is None or other is None:
+def _overlap(first: Range | None, other: Range | None) -> bool:
+    """Return whether two ranges touch; what is not known may be anything."""
+    if first is None or other is None:
         return True
     try:
-        return bool(one[0] <= other[1] and other[0] <= one[1])
+        return bool(first[0] <= other[1] and other[0] <= first[1])
     except TypeError:
         return True

@@ -20,7 +20,7 @@ from redrive._internal.optional import require_extra
 from redrive.errors import SinkMismatch, Transient
 from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.parquet.columns import conformed, table_of
-from redrive.rows.sinks.parquet.parts import BatchKeys, DatasetFiles, is_vague, see_that_they_are_plain
+from redrive.rows.sinks.parquet.parts import BatchKeys, DatasetFiles, is_vague, require_plain_keys
 
 with require_extra("rows"):
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -36,18 +36,18 @@ _LONGEST_LABEL = 100
 def parquet_dataset(
     path: str | os.PathLike[str], *, key: str | Sequence[str], compression: str = "zstd"
 ) -> ParquetDataset:
-    """Write rows to a directory of Parquet files; a row whose key is there already takes its place.
+    """Write rows to a directory of Parquet files; a row replaces an existing row of its key.
 
-    Each batch is one new file, and then the older rows of its keys are removed from the others: for a moment a reader
-    may see such a key twice, never not at all. Files whose range of keys does not touch the batch's are not read, so
-    keys that only grow cost nothing. The columns and their types are those of the first batch.
+    Each batch is written to a new file, and then the older rows of its keys are removed from the others: for a moment a
+    reader may see such a key twice, but never miss it. Files whose range of keys does not overlap that of the batch are
+    not read, so keys that only grow cost nothing. The columns and their types are those of the first batch.
 
-    path         the directory; it is made where it is missing
+    path         the directory; it is created if it is missing
     key          the columns that identify a row
     compression  zstd, snappy, gzip, lz4, brotli or none
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
-    if not keys or not all(isinstance(one, str) and one for one in keys) or len(set(keys)) < len(keys):
+    if not keys or not all(isinstance(item, str) and item for item in keys) or len(set(keys)) < len(keys):
         raise ValueError("parquet_dataset needs the columns that identify a row: key='id', or key=['shop', 'id']")
     if compression != "none" and not (isinstance(compression, str) and _is_codec(compression)):
         raise ValueError(f"compression is zstd, snappy, gzip, lz4, brotli or none, not {compression!r}")
@@ -60,7 +60,7 @@ class ParquetDataset:
     def __init__(self, path: Path, key: tuple[str, ...], compression: str) -> None:
         self.name = str(path)
         self.key = key
-        self.repeats = 0  # there is nothing that would heal by itself
+        self.repeats = 0  # no error of it is transient
         self._path = path
         self._compression = compression
         self._parts = DatasetFiles(path, key)
@@ -77,7 +77,7 @@ class ParquetDataset:
             raise SinkMismatch(
                 f"the rows have no {', '.join(missing)}, which {self.name} is written by", lacking=missing
             )
-        self._see_that_it_is_a_directory()
+        self._require_directory()
         self._parts.look()
         known = self._parts.schema
         unknown = [] if known is None else [name for name in columns if name not in known.names]
@@ -107,7 +107,7 @@ class ParquetDataset:
     def _fitted(self, rows: Outgoing) -> tuple[pa.Table, list[Refused]]:
         self.check(rows.columns)
         table, refused = table_of(rows, self._parts.schema, self.name)
-        see_that_they_are_plain(table.select(self.key).schema)
+        require_plain_keys(table.select(self.key).schema)
         return table, refused
 
     def _upsert(self, table: pa.Table, name: str, directory: int) -> None:
@@ -123,8 +123,8 @@ class ParquetDataset:
         os.fsync(directory)
 
     def _replace(self, name: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
-        """Put a file in the place of another, at once; one that would hold no row is removed."""
-        # Nobody can guess the name and put a link there. The rows are the user's: the file follows the umask.
+        """Replace a file atomically; one without rows is removed."""
+        # The name cannot be guessed, so no link can be placed there. The file follows the umask of the user.
         temporary, target = self._path / f".{secrets.token_hex(6)}.{name}.tmp", self._path / name
         try:
             with open(open_new(temporary, 0o666), "wb") as file:
@@ -148,14 +148,14 @@ class ParquetDataset:
                     rows += piece.num_rows
         return rows
 
-    def _see_that_it_is_a_directory(self) -> None:
+    def _require_directory(self) -> None:
         if self._path.exists() and not self._path.is_dir():
             raise SinkMismatch(f"{self.name} is a file, and parquet_dataset writes a directory of files")
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
         """Keep other processes and threads from writing; the system ends this with the process, however that ends."""
-        self._see_that_it_is_a_directory()
+        self._require_directory()
         if not self._path.exists():
             self._path.mkdir(parents=True, exist_ok=True)
             _make_lasting(self._path.parent)
@@ -177,7 +177,7 @@ class ParquetDataset:
             time.sleep(random.uniform(0.01, 0.05))
 
     def _sweep(self) -> None:
-        """Remove what a process that was killed has left behind; whoever writes is alone."""
+        """Remove what a process that was killed has left behind; only one process writes at a time."""
         for name in os.listdir(self._path):
             if name.startswith(".") and name.endswith(".parquet.tmp"):
                 (self._path / name).unlink()
@@ -200,7 +200,7 @@ def _is_codec(name: str) -> bool:
 
 
 def _safe(label: str) -> str:
-    """The label as part of a file's name; what had to be changed is told apart by a digest."""
+    """Return the label as part of a file's name; if characters were replaced, with a digest."""
     safe = _UNSAFE.sub("-", label)[:_LONGEST_LABEL]
     if safe == label:
         return label

@@ -71,12 +71,12 @@ _NESTED = {"list", "object"}
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema by which batches and files are compared."""
+    """Return a schema by which batches and files are compared."""
     return pa.schema([(field.name, plain(field.type)) for field in schema])
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type without what does not count: how values are packed, and the zone that an instant is shown in."""
+    """Return the type without what does not count: how values are packed, and the zone that an instant is shown in."""
     if types.is_dictionary(kind):
         return plain(kind.value_type)
     if types.is_large_string(kind) or types.is_string_view(kind):
@@ -95,9 +95,9 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def merged(has: pa.DataType, brings: pa.DataType) -> pa.DataType | None:
-    """The type of a column that has one type when rows of another come; None where they do not go together.
+    """Return the type of a column that has one type when rows of another come; None if they do not go together.
 
-    It stays what it is, but for what was only null so far.
+    It stays what it is, except what was only null so far.
     """
     if has == brings or types.is_null(brings):
         return has
@@ -112,7 +112,7 @@ def merged(has: pa.DataType, brings: pa.DataType) -> pa.DataType | None:
 
 
 def has_nulls(kind: pa.DataType) -> bool:
-    """Whether some part of the type is not known yet."""
+    """Return whether some part of the type is not known yet."""
     if types.is_list(kind):
         return has_nulls(kind.value_type)
     if types.is_struct(kind):
@@ -121,7 +121,7 @@ def has_nulls(kind: pa.DataType) -> bool:
 
 
 def is_writable(kind: pa.DataType) -> bool:
-    """Whether Parquet has such a type; it has no object without a field."""
+    """Return whether Parquet has such a type; it has no object without a field."""
     if types.is_list(kind):
         return is_writable(kind.value_type)
     if types.is_struct(kind):
@@ -140,7 +140,7 @@ def _merged_fields(has: pa.DataType, brings: pa.DataType) -> pa.DataType | None:
 
 
 def _may_become(brings: pa.DataType, has: pa.DataType) -> bool:
-    """Whether values of one type can be of the other as they are; a single one may still be too large for it."""
+    """Return whether values of one type can be of the other as they are; a single one may still be too large for it."""
     if types.is_integer(brings):
         return bool(types.is_integer(has) or types.is_floating(has) or types.is_decimal(has))
     if types.is_timestamp(brings):
@@ -151,7 +151,7 @@ def _may_become(brings: pa.DataType, has: pa.DataType) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in a word; a type that has no place in Parquet is called by its name."""
+    """Return what a value is, in a word; a type that has no place in Parquet is called by its name."""
     if isinstance(value, dt.datetime):
         return "timestamp" if value.tzinfo is None else "instant"
     if isinstance(value, dt.time) and value.tzinfo is not None:
@@ -160,14 +160,14 @@ def kind_of(value: Any) -> str:
 
 
 def kinds_of(values: Sequence[Any]) -> Counter[str]:
-    """What the values are that are not None, and how many of each."""
-    found = Counter(map(type, values))
-    found.pop(type(None), None)
-    if any(issubclass(one, dt.datetime | dt.time) for one in found):
+    """Return what the values are that are not None, and how many of each."""
+    counts = Counter(map(type, values))
+    counts.pop(type(None), None)
+    if any(issubclass(entry, dt.datetime | dt.time) for entry in counts):
         return Counter(kind_of(value) for value in values if value is not None)
     kinds: Counter[str] = Counter()
-    for one, count in found.items():
-        kinds[kind_of(next(value for value in values if type(value) is one))] += count
+    for item, count in counts.items():
+        kinds[kind_of(next(value for value in values if type(value) is item))] += count
     return kinds
 
 
@@ -192,7 +192,7 @@ def _is_deeper(value: Any, depth: int) -> bool:
     if not isinstance(value, list | tuple | dict):
         return False
     return not depth or any(
-        _is_deeper(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value)
+        _is_deeper(item, depth - 1) for item in (value.values() if isinstance(value, dict) else value)
     )
 
 
@@ -200,9 +200,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     with suppress(TypeError, ValueError):
         if is_foreign(type(value)):
             return native(value)
@@ -212,7 +212,7 @@ def _plain(value: Any) -> Any:
 
 
 def type_of_most(values: Sequence[Any], kinds: Counter[str]) -> pa.DataType:
-    """The type of all the values together; where they do not go together, that of most of them."""
+    """Return the type of all the values together; where they do not go together, that of most of them."""
     kind = type_of(values)
     if kind is not None:
         return kind
@@ -224,12 +224,12 @@ def type_of_most(values: Sequence[Any], kinds: Counter[str]) -> pa.DataType:
     kind = type_of(alike)
     if kind is not None:
         return kind
-    found = Counter(one for one in (type_of([value]) for value in alike) if one is not None)
-    return found.most_common(1)[0][0] if found else pa.null()
+    counts = Counter(item for item in (type_of([value]) for value in alike) if item is not None)
+    return counts.most_common(1)[0][0] if counts else pa.null()
 
 
 def type_of(values: Sequence[Any]) -> pa.DataType | None:
-    """The type of all the values together; None where there is none."""
+    """Return the type of all the values together; None if there is none."""
     kinds = set(kinds_of(values))
     if not kinds:
         return pa.null()
@@ -241,7 +241,7 @@ def type_of(values: Sequence[Any]) -> pa.DataType | None:
     kind = kinds.pop()
     present = [value for value in values if value is not None]
     if kind == "list":
-        item = type_of([one for value in present for one in value])
+        item = type_of([part for value in present for part in value])
         return None if item is None else pa.list_(item)
     if kind == "object":
         return _type_of_objects(present)
@@ -255,39 +255,39 @@ def _type_of_objects(values: Sequence[dict[Any, Any]]) -> pa.DataType | None:
     fields = [(name, type_of([value.get(name) for value in values])) for name in names]
     if any(kind is None for _, kind in fields):
         return None
-    found = pa.struct(fields)
-    return found if is_writable(found) else None
+    result = pa.struct(fields)
+    return result if is_writable(result) else None
 
 
 def _decimal(values: Iterable[Any]) -> pa.DataType:
     exponents = [value.as_tuple().exponent for value in values if isinstance(value, Decimal)]
-    places = max((-one for one in exponents if isinstance(one, int)), default=0)
+    places = max((-exponent for exponent in exponents if isinstance(exponent, int)), default=0)
     return pa.decimal128(_DIGITS, min(_DIGITS, max(_PLACES, places)))
 
 
 def misfits(values: Sequence[Any], kinds: Counter[str], kind: pa.DataType) -> dict[int, str]:
-    """The places of values that are of another type, and what is wrong with each."""
-    if all(one not in _NESTED and _fits(one, kind) for one in kinds) and not _is_coarse(kind):
+    """Return the places of values that are of another type, and what is wrong with each."""
+    if all(item not in _NESTED and _fits(item, kind) for item in kinds) and not _is_coarse(kind):
         return {}
     faults = ((place, _fault(value, kind)) for place, value in enumerate(values))
     return {place: fault for place, fault in faults if fault is not None}
 
 
-def _fits(one: str, kind: pa.DataType) -> bool:
-    return one in _FITS and bool(_FITS[one](kind))
+def _fits(value_kind: str, kind: pa.DataType) -> bool:
+    return value_kind in _FITS and bool(_FITS[value_kind](kind))
 
 
 def _fault(value: Any, kind: pa.DataType) -> str | None:
     if value is None:
         return None
-    one = kind_of(value)
-    if one not in _FITS:
-        return f"{one} is nothing that Parquet holds"
-    if not _fits(one, kind):
-        return f"{one} where the column holds {kind}"
-    if one == "list":
+    value_kind = kind_of(value)
+    if value_kind not in _FITS:
+        return f"{value_kind} is nothing that Parquet holds"
+    if not _fits(value_kind, kind):
+        return f"{value_kind} where the column holds {kind}"
+    if value_kind == "list":
         return next((fault for item in value if (fault := _fault(item, kind.value_type))), None)
-    if one == "object":
+    if value_kind == "object":
         return _fault_of_object(value, kind)
     if _is_coarse(kind) and _microseconds(value) % _STEPS[kind.unit]:
         return f"{value} is finer than {kind}"
@@ -295,7 +295,7 @@ def _fault(value: Any, kind: pa.DataType) -> str | None:
 
 
 def _is_coarse(kind: pa.DataType) -> bool:
-    """Whether Arrow would cut off microseconds for a type of times."""
+    """Return whether Arrow would truncate microseconds for a type of times."""
     return getattr(kind, "unit", None) in _STEPS
 
 
@@ -304,7 +304,7 @@ def _microseconds(value: dt.datetime | dt.time | dt.timedelta) -> int:
 
 
 def with_pairs(value: Any, kind: pa.DataType) -> Any:
-    """The value with pairs for its maps, as Arrow takes them."""
+    """Return the value with pairs for its maps, as Arrow takes them."""
     if value is None:
         return None
     if types.is_map(kind):

@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalog says about a table that rows are to be loaded into."""
+"""The schema of a PostgreSQL table that rows are loaded into, read from the catalog."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.postgres.types import StoredType
-from redrive.rows.sinks.table_schema import Column, TableName, TableSchema, listed, quoted
+from redrive.rows.sinks.table_schema import TableColumn, TableName, TableSchema, listed, quoted
 
 _TABLE = """
     SELECT c.oid, c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules,
@@ -102,7 +102,7 @@ class CheckConstraint(NamedTuple):
     columns: frozenset[str]
 
 
-class ForeignKey(NamedTuple):
+class PostgresForeignKey(NamedTuple):
     """Columns that must be found in another table, or in the same."""
 
     refers_to: str
@@ -111,7 +111,7 @@ class ForeignKey(NamedTuple):
     found_as: tuple[str, ...]
 
     def orphan(self, values: Sequence[str]) -> str:
-        """What is wrong with a row that refers to nothing."""
+        """Return what is wrong with a row that refers to nothing."""
         return f"Key ({', '.join(self.columns)})=({', '.join(values)}) is not present in {self.refers_to}"
 
 
@@ -123,7 +123,7 @@ class PostgresSchema(TableSchema):
     plain: bool
     """COPY into the table itself does exactly what INSERT does."""
     rewrites: bool
-    """A trigger may mend a row before the constraints look at it."""
+    """A trigger may change a row before the constraints are checked."""
     acts_later: bool
     """Something may be noticed only when the transaction ends."""
     refers_to_itself: bool
@@ -138,18 +138,18 @@ class PostgresSchema(TableSchema):
 
 
 def read_shape(connection: Connection, table: TableName) -> PostgresSchema | None:
-    """What the catalog says; None where there is no such table."""
-    found = connection.exec_driver_sql(_TABLE, (table.sql,)).one_or_none()
-    if found is None:
+    """Return the schema of a table; None if there is no such table."""
+    row = connection.exec_driver_sql(_TABLE, (table.sql,)).one_or_none()
+    if row is None:
         return None
-    oid, is_table, kind = found
+    oid, is_table, kind = row
     columns = connection.exec_driver_sql(_COLUMNS, {"oid": oid}).all()
     has_triggers, rewrites = connection.exec_driver_sql(_TRIGGERS, {"oid": oid}).one()
     deferred, refers_to_itself = connection.exec_driver_sql(_CONSTRAINTS, {"oid": oid}).one()
     checks = connection.exec_driver_sql(_CHECKS, (oid,)).all()
     return PostgresSchema(
         columns=tuple(
-            Column(name, type_, required=not_null and not default and not computed, computed=computed)
+            TableColumn(name, type_, required=not_null and not default and not computed, computed=computed)
             for name, type_, not_null, default, computed, *_ in columns
         ),
         unique=tuple(frozenset(names) for (names,) in connection.exec_driver_sql(_UNIQUE, (oid,))),
@@ -178,27 +178,27 @@ def _stored(connection: Connection, column: Any) -> StoredType:
 
 
 def other_tables(connection: Connection) -> list[str]:
-    """The tables a person may have meant."""
-    found = connection.exec_driver_sql(
+    """Return the tables the user may have meant."""
+    rows = connection.exec_driver_sql(
         """SELECT schemaname, tablename, schemaname = ANY (current_schemas(false)) FROM pg_tables
            WHERE schemaname NOT IN ('pg_catalog', 'information_schema') LIMIT 10000"""
     )
-    return [name for schema, table, near in found for name in ([table] if near else []) + [f"{schema}.{table}"]]
+    return [name for schema, table, near in rows for name in ([table] if near else []) + [f"{schema}.{table}"]]
 
 
 def has_schema(connection: Connection, schema: str) -> bool:
-    """Whether a schema of this name exists."""
-    found = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,))
-    return found.one_or_none() is not None
+    """Return whether a schema of this name exists."""
+    rows = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,))
+    return rows.one_or_none() is not None
 
 
-def foreign_key(cursor: Any, shape: PostgresSchema, name: str) -> ForeignKey | None:
-    """A foreign key of the table, by its name, where a query can tell what it refers to and a NULL in it is let in."""
-    found = cursor.execute(_FOREIGN_KEY, (shape.oid, name)).fetchone()
-    if found is None:
+def foreign_key(cursor: Any, shape: PostgresSchema, name: str) -> PostgresForeignKey | None:
+    """Return a foreign key by its name, if a query can find what it refers to and it accepts NULL."""
+    row = cursor.execute(_FOREIGN_KEY, (shape.oid, name)).fetchone()
+    if row is None:
         return None
-    refers_to, itself, columns, found_as = found
-    return ForeignKey(refers_to, itself, tuple(columns), tuple(found_as))
+    refers_to, itself, columns, found_as = row
+    return PostgresForeignKey(refers_to, itself, tuple(columns), tuple(found_as))
 
 
 class Staging(NamedTuple):
@@ -216,14 +216,14 @@ class Staging(NamedTuple):
 
 
 def staging(shape: PostgresSchema, columns: Sequence[str]) -> Staging:
-    """The staging table for rows of these columns; its name tells what it is made of."""
+    """Return the staging table for rows of these columns; its name is derived from its columns."""
     row = "redrive_row"
     while row in columns:
         row += "_"
     known = {column.name: column for column in shape.columns}
     made = [f"{quoted(row)} integer"]
     for name in columns:
-        # A trigger may fill in what is missing, and then only the table itself can say what is.
+        # A trigger may fill in missing values, and then only the table itself can report which are missing.
         strict = " NOT NULL" if name in shape.not_null and not shape.rewrites else ""
         made.append(f"{quoted(name)} {known[name].type}{shape.collations[name]}{strict}")
     if not shape.rewrites:
@@ -238,7 +238,7 @@ def staging(shape: PostgresSchema, columns: Sequence[str]) -> Staging:
 
 
 def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source: str, mode: WriteMode) -> str:
-    """The statement that makes staged rows the table's own."""
+    """Return the statement that makes staged rows the table's own."""
     insert = f"INSERT INTO {table.sql} AS redrive_own ({listed(columns)}) SELECT {listed(columns)} FROM {source}"
     if not key:
         return insert
@@ -247,7 +247,7 @@ def upsert(table: TableName, columns: Sequence[str], key: Sequence[str], source:
 
 
 def absent(table: TableName, staged: Staging, key: Sequence[str], bad: Iterable[int]) -> str:
-    """The query for how many of the staged rows, but for the bad ones, are not in the table."""
+    """Return the query for how many of the staged rows, except rejected ones, are not in the table."""
     same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
     return (
         f"SELECT count(*) FROM {staged.table} s WHERE NOT EXISTS (SELECT FROM {table.sql} t WHERE {same}) "
@@ -255,8 +255,8 @@ def absent(table: TableName, staged: Staging, key: Sequence[str], bad: Iterable[
     )
 
 
-def orphans(staged: Staging, key: ForeignKey) -> str:
-    """The query for staged rows whose foreign key leads nowhere, each with the values of it."""
+def orphans(staged: Staging, key: PostgresForeignKey) -> str:
+    """Return the query for staged rows whose foreign key leads nowhere, each with the values of it."""
     own = [f"s.{quoted(name)}" for name in key.columns]
     same = " AND ".join(f"r.{quoted(name)} = {value}" for name, value in zip(key.found_as, own, strict=True))
     places = [key.refers_to, *([staged.table] if key.itself else [])]

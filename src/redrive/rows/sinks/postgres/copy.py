@@ -13,7 +13,7 @@ from uuid import UUID
 
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.exact.capacity import Capacity, number_of
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, number_of
 from redrive.rows.sinks.exact.columns import find_changes, is_no_time
 from redrive.rows.sinks.postgres.types import StoredType, find_changes_by_type
 from redrive.rows.sinks.table_schema import listed
@@ -79,7 +79,9 @@ class CopyText:
         self._frame: pl.DataFrame | None = None
         self._tuples: Sequence[tuple[Any, ...]] = ()
         self._stored = dict(zip(rows.columns, types, strict=True))
-        self._capacities = {name: Capacity.of(one.type) if one.is_plain else None for name, one in self._stored.items()}
+        self._capacities = {
+            name: ColumnCapacity.of(item.type) if item.is_plain else None for name, item in self._stored.items()
+        }
         if rows.as_frame is not None:
             self._frame = self._textual(rows.as_frame, base_types, of_text=rows.of_text)
         if self._frame is None:
@@ -87,7 +89,7 @@ class CopyText:
             given = list(columns)
             rules = [_rules(*kinds, of_text=rows.of_text) for kinds in zip(base_types, types, strict=True)]
             self.bad = adapt_columns(columns, rules)
-            words = [_in_words(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
+            words = [_format_values(*column) for column in zip(rows.columns, columns, base_types, strict=True)]
             for at, (name, base, series) in enumerate(zip(rows.columns, base_types, words, strict=True)):
                 self._find_changed(name, base, columns[at] if series is None else series, given[at], columns[at])
             made = [series for series in words if series is not None]
@@ -97,9 +99,9 @@ class CopyText:
                 self._tuples = list(zip(*columns, strict=True))
 
     def _textual(self, frame: pl.DataFrame, base_types: Sequence[str], *, of_text: bool) -> pl.DataFrame | None:
-        """The frame with columns that can be written as they are; None where it has values that only the driver knows.
+        """Return the frame with columns that are written as they are; None if it has values for the driver only.
 
-        What is not of the column's own type is put into words one by one, so that a value has one text, whether it
+        A value that is not of the column's own type is formatted by itself, so that a value has one text, whether it
         came in a frame or in a tuple.
         """
         made = []
@@ -115,7 +117,7 @@ class CopyText:
                 values: list[Sequence[Any]] = [_listed(series, self.bad)]
                 self.bad.update(adapt_columns(values, [_rules(base, stored, of_text=of_text)]))
                 sent = values[0]
-                words = _in_words(series.name, sent, base)
+                words = _format_values(series.name, sent, base)
             if words is None:
                 return None
             # In words a moment is cut to what the server keeps.
@@ -146,22 +148,22 @@ class CopyText:
                 self.bad.setdefault(place, f"{name}: {change}")
 
     def places(self, start: int, stop: int) -> Sequence[int]:
-        """The rows of a range that are sent, one on each line."""
+        """Return the rows of a range that are sent, one on each line."""
         return [place for place in range(start, stop) if place not in self.bad] if self.bad else range(start, stop)
 
     def with_nul(self) -> dict[int, str]:
-        """The rows with the one character that no text of PostgreSQL can hold, by place."""
-        said, bad = "a text of PostgreSQL cannot hold the character NUL", dict[int, str]()
+        """Return the rows with the one character that no text of PostgreSQL can hold, by place."""
+        message, bad = "a text of PostgreSQL cannot hold the character NUL", dict[int, str]()
         if self._frame is not None:
             for series in self._frame.get_columns():
                 if series.dtype == pl.String:
                     for place in series.str.contains("\x00", literal=True).fill_null(False).arg_true():
-                        bad.setdefault(place, f"{series.name}: {said}")
+                        bad.setdefault(place, f"{series.name}: {message}")
             return bad
         for place, row in enumerate(self._tuples):
             for name, value in zip(self.columns, row, strict=True):
                 if isinstance(value, str) and "\x00" in value:
-                    bad.setdefault(place, f"{name}: {said}")
+                    bad.setdefault(place, f"{name}: {message}")
         return bad
 
     def send(self, cursor: psycopg.Cursor[Any], into: str, start: int, stop: int, number: str | None = None) -> None:
@@ -207,7 +209,7 @@ def _lines(frame: pl.DataFrame) -> bytes:
 
 
 def _is_own(kind: pl.DataType, base: str) -> bool:
-    """Whether values of a frame's column are written exactly for a column of the table, or in Python's words."""
+    """Return whether values of a frame's column are written exactly for a column of the table, or in Python's words."""
     if base in _BYTEA:
         return kind in (pl.Binary, pl.String, pl.Categorical, pl.Enum)
     if isinstance(kind, pl.Datetime):
@@ -216,12 +218,12 @@ def _is_own(kind: pl.DataType, base: str) -> bool:
         return base == "date" or base in _MOMENTS
     if kind.is_float():
         return base in (*_INTEGERS, *_NUMBERS)
-    for one, own in (
+    for item, own in (
         (pl.Time, base == "time"),
         (pl.Binary, False),
         (pl.Decimal, base == "numeric"),
     ):
-        if kind == one:
+        if kind == item:
             return own
     return kind != pl.Duration and not kind.is_nested()
 
@@ -264,7 +266,7 @@ def _dated(series: pl.Series) -> pl.Expr:
 
 
 def _listed(series: pl.Series, bad: dict[int, str]) -> list[Any]:
-    """The values as Python has them; None for those it cannot have."""
+    """Return the values as Python has them; None for those it cannot have."""
     try:
         return values_of(series)
     except (ValueError, OverflowError):
@@ -279,8 +281,8 @@ def _value(series: pl.Series, place: int, bad: dict[int, str]) -> Any:
         return None
 
 
-def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
-    """Plain values in words, three times as fast as the driver writes them; None where there are others."""
+def _format_values(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
+    """Plain values in words, three times as fast as the driver writes them; None if there are others."""
     kinds = set(map(type, values)) - {type(None)}
     if len(kinds) > 1:
         return None
@@ -291,7 +293,7 @@ def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
         if kind is datetime and base == "timestamptz" and (moments := _moments(name, values)) is not None:
             return moments
         if kind in _IN_WORDS or (kind is float and base not in _NUMBERS):
-            return pl.Series(name, [None if one is None else str(one) for one in values], dtype=pl.String)
+            return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)
         if kind in _AS_THEY_ARE:
             return pl.Series(name, values, dtype=_AS_THEY_ARE[kind])
     except (TypeError, OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError):
@@ -300,10 +302,10 @@ def _in_words(name: str, values: Sequence[Any], base: str) -> pl.Series | None:
 
 
 def _moments(name: str, values: Sequence[datetime | None]) -> pl.Series | None:
-    """Moments with a zone as polars writes them, five times as fast as Python; None where some are not to be had so."""
-    if any(one is not None and one.tzinfo is None for one in values):
+    """Moments with a zone as polars writes them, five times as fast as Python; None if some are not to be had so."""
+    if any(value is not None and value.tzinfo is None for value in values):
         return None
-    seconds = pl.Series(name, [None if one is None else one.timestamp() for one in values], dtype=pl.Float64)
+    seconds = pl.Series(name, [None if item is None else item.timestamp() for item in values], dtype=pl.Float64)
     if (seconds.abs() > _EXACT_SECONDS).any():
         return None
     return (seconds * 1_000_000).round().cast(pl.Int64).cast(pl.Datetime("us", "UTC"))
@@ -330,7 +332,7 @@ _NO_PARTS = dict.fromkeys(NESTED, _refusal("the column takes no lists and no obj
 
 
 def _rules(base: str, stored: StoredType, *, of_text: bool) -> Rules:
-    """What the driver would write in another way than the column reads it, or not at all."""
+    """Return what the driver would write in another way than the column reads it, or not at all."""
     if base in _JSON:
         return {object: json_text, str: str if of_text else json_of_str, type(None): lambda nothing: nothing}
     if base == "array" and stored.type in _JSON:
@@ -343,7 +345,7 @@ def _rules(base: str, stored: StoredType, *, of_text: bool) -> Rules:
 
 
 def _json_elements(values: Iterable[Any]) -> list[str | None]:
-    """The elements of an array of JSON, each a text: a list among them is JSON, not a dimension of the array."""
+    """Return the elements of an array of JSON, each a text: a list among them is JSON, not a dimension of the array."""
     return [
         None if value is None else json_of_str(value) if isinstance(value, str) else json_text(value)
         for value in values
@@ -362,7 +364,7 @@ def _scalar_rules(base: str) -> Rules:
 
 
 def _adapted(values: Iterable[Any], rules: Rules) -> list[Any]:
-    """The elements of an array as the driver is to write them."""
+    """Return the elements of an array as the driver is to write them."""
     return [_adapted_element(value, rules) for value in values]
 
 
@@ -382,10 +384,10 @@ def _same(value: Any) -> Any:
 
 
 def faulty_line(context: str | None, table: str, columns: Sequence[str]) -> tuple[int, str | None] | None:
-    """The line that COPY stumbled over, from 1, and the column where it is told; in whatever language that is said."""
-    for told in (context or "").splitlines():
-        _, found, behind = told.partition(table)
-        if found and (number := re.search(r"\d+", behind)):
+    """Return the line at which COPY failed, from 1, and the column if it is named, in any language of the server."""
+    for line in (context or "").splitlines():
+        _, separator, behind = line.partition(table)
+        if separator and (number := re.search(r"\d+", behind)):
             place = behind[number.end() :].partition(": ")[0]
             named = sorted((name for name in columns if place.endswith(f" {name}")), key=len)
             return int(number[0]), named[-1] if named else None

@@ -42,19 +42,19 @@ _OTHER_RULES = """
 
 
 def is_raised(error: psycopg.Error) -> bool:
-    """Whether a trigger or function refuses a row, by P0001 or by a code of its own such as 45000."""
+    """Return whether a trigger or function rejects a row, by P0001 or by a code of its own such as 45000."""
     if error.sqlstate is None:
         return False
     return error.sqlstate[:2] == _RAISED or error.sqlstate[:2] not in _OWN | _NEVER_A_ROWS
 
 
 def is_rows(error: psycopg.Error) -> bool:
-    """Whether an error says by itself that a row is bad."""
+    """Return whether an error is always the fault of a row."""
     return is_row_fault(error) or is_raised(error)
 
 
 def may_be_rows(error: psycopg.Error) -> bool:
-    """Whether an error may say that a row is bad."""
+    """Return whether an error may be the fault of a row."""
     if (
         error.sqlstate is None
         or error.sqlstate in _NEVER_A_ROWS_CODES
@@ -65,7 +65,7 @@ def may_be_rows(error: psycopg.Error) -> bool:
 
 
 def can_sift(cursor: psycopg.Cursor[Any]) -> bool:
-    """Whether the server can be asked if a text is a value of a type."""
+    """Return whether the server can be asked if a text is a value of a type."""
     return cursor.connection.info.server_version >= _FIRST_SERVER
 
 
@@ -115,7 +115,7 @@ def sift(
 
 
 def _rules(shape: PostgresSchema, columns: Sequence[str], relation: str) -> list[tuple[str, str]]:
-    """What makes a row a bad one, in SQL and in the server's words."""
+    """Return conditions in SQL for a rejected row, each with the server's message."""
     missing = [
         (
             f"{quoted(name)} IS NULL",
@@ -141,7 +141,7 @@ def _literal(text: str) -> str:
 
 
 class UniqueFaults:
-    """The staged rows that a table refuses because of a unique index."""
+    """The staged rows that a table rejects because of a unique index."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class UniqueFaults:
         self._cursor, self._table, self._key, self._shape, self._staged = cursor, table, key, shape, staged
 
     def find(self, columns: Sequence[str]) -> dict[int, str]:
-        """Return rows that are refused for certain, and why; not all where other rules may refuse some of them.
+        """Return rows that are certainly rejected, and why; not all of them if other rules may reject some.
 
         Raises psycopg's InsufficientPrivilege where a table may not be read.
         """
@@ -165,8 +165,8 @@ class UniqueFaults:
             return orphaned  # whoever would lose against one of them is asked for when they are out of the way
         self._cursor.execute(_INDEXES, (self._shape.oid,))
         indexes = [UniqueIndex(name, tuple(names)) for name, names in self._cursor.fetchall()]
-        indexes = [one for one in indexes if {*one.columns} != {*self._key} and {*one.columns} <= {*columns}]
-        taken = [claim for index in indexes for claim in self._taken(index)]
+        indexes = [index for index in indexes if {*index.columns} != {*self._key} and {*index.columns} <= {*columns}]
+        taken = [claim for index in indexes for claim in self._read_claims(index)]
         contested = [claim for index in indexes for claim in self._contested(index)]
         return {
             row: f'duplicate key value violates unique constraint "{index.name}"; '
@@ -174,7 +174,7 @@ class UniqueFaults:
             for row, (index, values) in losers(taken, contested, in_order=others_asked).items()
         }
 
-    def _taken(self, index: UniqueIndex) -> Iterator[tuple[IndexClaim, bool]]:
+    def _read_claims(self, index: UniqueIndex) -> Iterator[tuple[IndexClaim, bool]]:
         """Values that another row of the table has; that row may be in the batch itself, and change."""
         staged, values = self._staged, ", ".join(f"s.{quoted(name)}::text" for name in index.columns)
         same_value = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in index.columns)
@@ -185,15 +185,15 @@ class UniqueFaults:
             f"SELECT s.{quoted(staged.row)}, EXISTS (SELECT FROM {staged.table} b WHERE {in_batch}), {values} "
             f"FROM {staged.table} s JOIN {self._table.sql} t ON {same_value} WHERE NOT ({same_key})"
         )
-        for row, may_change, *found in self._cursor.fetchall():
-            yield IndexClaim(row, index, tuple(found)), may_change
+        for row, may_change, *result in self._cursor.fetchall():
+            yield IndexClaim(row, index, tuple(result)), may_change
 
     def _contested(self, index: UniqueIndex) -> Iterator[IndexClaim]:
         """Values that several rows of the batch bring."""
         names = ", ".join(map(quoted, index.columns))
         given = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in index.columns)
         texts = ", ".join(f"{quoted(name)}::text" for name in index.columns)
-        # Values that are equal need not have the same text; they are told apart by their group.
+        # Equal values need not have the same text; they are distinguished by their group.
         self._cursor.execute(
             f"SELECT redrive_at, redrive_group, {texts} FROM ("
             f"SELECT {quoted(self._staged.row)} AS redrive_at, {names}, "
@@ -202,8 +202,8 @@ class UniqueFaults:
             f"FROM {self._staged.table} WHERE {given}) AS counted WHERE redrive_count > 1"
         )
         shown: dict[int, tuple[Any, ...]] = {}
-        for row, group, *found in self._cursor.fetchall():
-            yield IndexClaim(row, index, shown.setdefault(group, tuple(found)))
+        for row, group, *result in self._cursor.fetchall():
+            yield IndexClaim(row, index, shown.setdefault(group, tuple(result)))
 
     def _other_rules(self, columns: set[str]) -> tuple[bool, dict[int, str]]:
         """Return whether all other rules of the table were asked about, and the rows that refer to nothing."""
@@ -216,7 +216,7 @@ class UniqueFaults:
             if key is None or not {*key.columns, *(key.found_as if key.itself else ())} <= columns:
                 asked = False
                 continue
-            said = f'insert or update on table "{self._table.table}" violates foreign key constraint "{name}"'
+            message = f'insert or update on table "{self._table.table}" violates foreign key constraint "{name}"'
             for row, *values in self._cursor.execute(orphans(self._staged, key)):
-                orphaned.setdefault(row, f"{said}; {key.orphan(values)}")
+                orphaned.setdefault(row, f"{message}; {key.orphan(values)}")
         return asked, orphaned

@@ -56,7 +56,7 @@ class KeyType(NamedTuple):
 
     @classmethod
     def made(cls, name: str) -> KeyType:
-        """The type of a column that this program creates."""
+        """Return the type of a column that this program creates."""
         return cls(name, _BASES.get(name, name), name)
 
     @property
@@ -67,7 +67,7 @@ class KeyType(NamedTuple):
         return _MOMENTS.get(self.name) or _KINDS.get(self.base, KeyKind.OTHER)
 
 
-def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> list[list[Any]]:
+def query_keys(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> list[list[Any]]:
     """See `keys.Ask`. The values are staged as text, as COPY would send them to the table."""
     number = _stage(cursor, rows, types)
     cursor.execute(_SETTINGS)
@@ -78,10 +78,10 @@ def ask(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType
         query += "".join(
             f" AND pg_input_is_valid({quoted(name)}, {_literal(types[name].name)})" for name in rows.columns
         )
-    found = _answers(cursor, query, len(rows), may_be_rows)  # no table is read: what fails is a value
+    result = _answers(cursor, query, len(rows), may_be_rows)  # no table is read: what fails is a value
     plain = [_without_zeros if _has_numbers(types[name]) else _as_is for name in rows.columns]
     return [
-        [plain[at](found[place][at]) if place in found else value for place, value in enumerate(rows.values(name))]
+        [plain[at](result[place][at]) if place in result else value for place, value in enumerate(rows.values(name))]
         for at, name in enumerate(rows.columns)
     ]
 
@@ -100,16 +100,18 @@ def stored_values(
         f"JOIN {table.sql} AS redrive_own ON {same} "
         f"WHERE redrive_staged.{number} >= {{}} AND redrive_staged.{number} < {{}}"
     )
-    found = _answers(cursor, query, len(keys))
-    cursor.execute(f"DROP TABLE pg_temp.{_TABLE}")  # the transaction goes on
-    return {place: value for place, (value,) in found.items()}
+    result = _answers(cursor, query, len(keys))
+    cursor.execute(f"DROP TABLE pg_temp.{_TABLE}")  # the transaction continues
+    return {place: value for place, (value,) in result.items()}
 
 
 def _stage(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> str:
     """Copy keys into a temporary table, as texts; return the name of its column of places."""
     own = [types[name] for name in rows.columns]
     text = CopyText(
-        rows, [one.base for one in own], [StoredType(one.name.rstrip("[]"), one.base == "array").as_key for one in own]
+        rows,
+        [part.base for part in own],
+        [StoredType(item.name.rstrip("[]"), item.base == "array").as_key for item in own],
     )
     text.bad.update(text.with_nul())
     number = "redrive_row"
@@ -125,14 +127,14 @@ def _answers(
     cursor: psycopg.Cursor[Any], query: str, count: int, is_fault: Callable[[psycopg.Error], bool] = is_rows
 ) -> dict[int, Sequence[Any]]:
     """Return what a query over a range of places answers, by place; without the rows for which it fails."""
-    found: dict[int, Sequence[Any]] = {}
+    result: dict[int, Sequence[Any]] = {}
 
     def attempt(start: int, stop: int) -> Exception | None:
         cursor.execute("SAVEPOINT redrive_keys")
         try:
             # Not `format`: a name may have braces in it.
             cursor.execute(query.replace("{}", str(start), 1).replace("{}", str(stop), 1))
-            found.update({place: key for place, *key in cursor})
+            result.update({place: key for place, *key in cursor})
         except psycopg.Error as error:
             if not is_fault(error):
                 raise
@@ -143,7 +145,7 @@ def _answers(
 
     if attempt(0, count) is not None:
         isolate(count, attempt)
-    return found
+    return result
 
 
 def _send(cursor: psycopg.Cursor[Any], text: CopyText, count: int, number: str) -> None:
@@ -161,12 +163,12 @@ def _send(cursor: psycopg.Cursor[Any], text: CopyText, count: int, number: str) 
 
 
 def _compared(name: str, type_: KeyType) -> str:
-    """The expression for a value that equals another where the server says so."""
+    """Return the expression for a value as the server compares it."""
     column, base = quoted(name), type_.base
     value = f"CAST({column} AS {type_.name})"
     if length := type_.base == "varchar" and _VARCHAR.fullmatch(
         type_.stored
-    ):  # spaces that are too many are cut off, anything else is refused
+    ):  # extra spaces are removed, anything else is rejected
         size = int(length[1])
         cut, rest = f"substr({column}, 1, {size})", f"substr({column}, {size + 1})"
         return f"CASE WHEN rtrim({rest}, ' ') = '' THEN {cut} ELSE {column} END"
@@ -193,7 +195,7 @@ def _compared(name: str, type_: KeyType) -> str:
 
 
 def _has_numbers(type_: KeyType) -> bool:
-    """Whether values have numbers within them that are equal and written differently."""
+    """Return whether values have numbers within them that are equal and written differently."""
     if type_.base == "array":
         return type_.name.startswith(_NUMBERED_ARRAYS)
     return type_.base in _NUMBERED

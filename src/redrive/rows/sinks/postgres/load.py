@@ -23,7 +23,7 @@ from redrive.rows.sinks.postgres.catalog import (
 from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow, faulty_line
 from redrive.rows.sinks.postgres.faults import UniqueFaults, can_sift, is_rows, may_be_rows, sift
 from redrive.rows.sinks.sink import isolate
-from redrive.rows.sinks.sql_table import RowFaults, evenly
+from redrive.rows.sinks.sql_table import RowFaults, sample_evenly
 from redrive.rows.sinks.table_schema import TableName, TableSchema, listed, quoted
 
 with require_extra("postgres"):
@@ -39,7 +39,7 @@ _SAME_ROW_TWICE = psycopg.errors.CardinalityViolation
 
 
 def _is_row_error(error: Exception) -> bool:
-    """Whether an error is a row's fault, whatever becomes of the other rows."""
+    """Return whether an error is a row's fault, whatever becomes of the other rows."""
     return not isinstance(error, psycopg.Error) or isinstance(error, _SAME_ROW_TWICE) or is_rows(error)
 
 
@@ -69,7 +69,7 @@ class PostgresLoad:
         self._order = f" ORDER BY {listed(key)}" if in_order and key else ""
 
     def straight(self) -> bool:
-        """Copy everything into the table itself. False where a row is bad, or not new: then nothing was done."""
+        """Copy everything into the table itself. False if a row is bad, or not new: then nothing was done."""
         if self._bad:
             return False
         self._cursor.execute("SAVEPOINT redrive_load")
@@ -93,7 +93,7 @@ class PostgresLoad:
         return bad
 
     def _suppressed(self, left_out: int) -> int:
-        """How many of the good rows are not in the table, because a trigger left them out."""
+        """Return how many of the good rows are not in the table, because a trigger left them out."""
         if not self._key:
             return left_out
         if left_out <= 0 or not {*self._columns} - {*self._key}:  # of a key alone, one that is there is left alone
@@ -103,8 +103,8 @@ class PostgresLoad:
         except psycopg.errors.InsufficientPrivilege:  # to write to a table is not to read it
             self._cursor.execute("ROLLBACK TO redrive_load")
             return left_out
-        found = self._cursor.fetchone()
-        return min(left_out, found[0]) if found else 0
+        row = self._cursor.fetchone()
+        return min(left_out, row[0]) if row else 0
 
     def _attempt(self, work: Callable[[], object]) -> Exception | None:
         """Do something as a whole, and keep it; or not at all, and give the error, which may be a row's fault."""
@@ -127,14 +127,14 @@ class PostgresLoad:
         return self._attempt(lambda: self._send(self._staging.table, start, stop, self._staging.row))
 
     def _copy_all(self) -> None:
-        """Go from fault to fault: COPY tells the line, what is before it is good, and what is behind it comes next."""
-        start, stop, window, found = 0, self._count, self._count, len(self._bad)
+        """Copy from fault to fault: COPY names the line, rows before it are good, and rows after it come next."""
+        start, stop, window, result = 0, self._count, self._count, len(self._bad)
         asked_nul = False
         while start < self._count:
-            if len(self._bad) - found >= _MANY_FAULTS:
+            if len(self._bad) - result >= _MANY_FAULTS:
                 if self._sift(start):
                     return
-                found = self._count  # never again
+                result = self._count  # never again
             error = self._stage(start, stop)
             place = None if error is None else self._place(error, start, stop)
             if error is None:
@@ -146,11 +146,11 @@ class PostgresLoad:
             elif not _is_row_error(error) and not self._names_value(error):
                 raise error
             elif place is None:
-                self._bad.update(self._found(range(start, stop), lambda some: self._stage(some[0], some[-1] + 1)))
+                self._bad.update(self._bisect(range(start, stop), lambda some: self._stage(some[0], some[-1] + 1)))
                 start = stop
             else:
-                self._bad[place] = self._told(error)
-                window = max(window // 2, _SMALLEST_WINDOW)  # what is sent behind a fault is sent again
+                self._bad[place] = self._describe_error(error)
+                window = max(window // 2, _SMALLEST_WINDOW)  # what is sent after a fault is sent again
                 if place > start:
                     stop = place
                     continue
@@ -158,7 +158,7 @@ class PostgresLoad:
             stop = min(start + window, self._count)
 
     def _sift(self, start: int) -> bool:
-        """Stage the rest by asking for all bad rows at once; False where that cannot be done, and then nothing was."""
+        """Stage the rest, with one query for all rejected rows; return False if that is impossible."""
         if not can_sift(self._cursor):
             return False
         try:
@@ -178,18 +178,21 @@ class PostgresLoad:
         return True
 
     def _names_value(self, error: Exception) -> bool:
-        """Whether COPY told the column: then the type does not take the value, whatever its error is called."""
+        """Return whether COPY named the column: then the type rejects the value, whatever the error is."""
         assert isinstance(error, psycopg.Error)
-        told = faulty_line(error.diag.context, self._staging.name, self._columns)
-        return told is not None and told[1] is not None
+        located = faulty_line(error.diag.context, self._staging.name, self._columns)
+        return located is not None and located[1] is not None
 
     def _place(self, error: Exception, start: int, stop: int) -> int | None:
-        """The row that COPY stumbled over, where it told."""
+        """Return the row at which COPY failed, if it is named."""
         if isinstance(error, UnsendableRow):
             return error.place
         assert isinstance(error, psycopg.Error)
-        told, sent = faulty_line(error.diag.context, self._staging.name, self._columns), self._text.places(start, stop)
-        return sent[told[0] - 1] if told and 0 < told[0] <= len(sent) else None
+        located, sent = (
+            faulty_line(error.diag.context, self._staging.name, self._columns),
+            self._text.places(start, stop),
+        )
+        return sent[located[0] - 1] if located and 0 < located[0] <= len(sent) else None
 
     # ── inserting ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,7 +210,7 @@ class PostgresLoad:
         return error
 
     def _among(self, places: Sequence[int]) -> str:
-        """The condition for rows at these places; without parameters, for which a name might be taken."""
+        """Return the condition for rows at these places; without parameters, for which a name might be taken."""
         row = quoted(self._staging.row)
         if isinstance(places, range):
             return f"{row} BETWEEN {places[0]} AND {places[-1]}"
@@ -218,18 +221,18 @@ class PostgresLoad:
         while (error := self._insert()) is not None:
             if not _is_row_error(error) and not self._takes_another():
                 raise error
-            found = self._orphans(error) or self._losers(error)
-            if not found:
+            result = self._orphans(error) or self._losers(error)
+            if not result:
                 self._isolate()
                 return
-            self._bad.update(found)
-            self._cursor.execute(f"DELETE FROM {self._staging.table} WHERE {self._among(list(found))}")
+            self._bad.update(result)
+            self._cursor.execute(f"DELETE FROM {self._staging.table} WHERE {self._among(list(result))}")
             self._cursor.execute("RELEASE redrive_load; SAVEPOINT redrive_load")
 
     def _takes_another(self) -> bool:
-        """Whether the table takes one of the staged rows by itself; a few are tried, and nothing is kept."""
+        """Return whether the table takes one of the staged rows by itself; a few are tried, and nothing is kept."""
         staged = [place for place in range(self._count) if place not in self._bad]
-        for place in evenly(staged):
+        for place in sample_evenly(staged):
             source = f"{self._staging.table} WHERE {self._among([place])}"
             try:
                 self._cursor.execute(upsert(self._table, self._columns, self._key, source, self._mode))
@@ -247,24 +250,24 @@ class PostgresLoad:
     def _isolate(self) -> None:
         places: Sequence[int] = range(self._count)
         while True:
-            refused = self._found(places, self._insert, staged=self._count - len(self._bad))
-            # A row may refer to one behind it: once that is in, it may be, too.
+            refused = self._bisect(places, self._insert, staged=self._count - len(self._bad))
+            # A row may refer to one after it: once that is in, it may be, too.
             if not self._shape.refers_to_itself or len(refused) in (0, len(places)):
                 break
             places = sorted(refused)
         self._bad.update(refused)
 
-    def _found(
+    def _bisect(
         self, places: Sequence[int], attempt: Callable[[Sequence[int]], Exception | None], *, staged: int | None = None
     ) -> dict[int, str]:
-        """Find the bad rows; where all that were staged are, an error that need not be a row's is raised."""
-        found = isolate(len(places), lambda start, stop: attempt(places[start:stop]))
-        if len(found) == staged and (others := [error for _, error in found if not _is_row_error(error)]):
+        """Find the rejected rows; where all that were staged are, an error that need not be a row's is raised."""
+        failures = isolate(len(places), lambda start, stop: attempt(places[start:stop]))
+        if len(failures) == staged and (others := [error for _, error in failures if not _is_row_error(error)]):
             raise others[0]
-        return {places[at]: self._told(error) for at, error in found}
+        return {places[at]: self._describe_error(error) for at, error in failures}
 
     def _orphans(self, error: Exception) -> dict[int, str]:
-        """The rows that refer to something which is not there, where that is what was said."""
+        """Return the rows whose foreign key refers to nothing, if that is the error."""
         if not isinstance(error, psycopg.errors.ForeignKeyViolation) or not error.diag.constraint_name:
             return {}
         key = foreign_key(self._cursor, self._shape, error.diag.constraint_name)
@@ -275,11 +278,11 @@ class PostgresLoad:
         except psycopg.errors.InsufficientPrivilege:  # to write to a table is not to read those it refers to
             self._cursor.execute("ROLLBACK TO redrive_load")
             return {}
-        said = error.diag.message_primary
-        return {place: f"{said}; {key.orphan(values)}" for place, *values in self._cursor}
+        message = error.diag.message_primary
+        return {place: f"{message}; {key.orphan(values)}" for place, *values in self._cursor}
 
     def _losers(self, error: Exception) -> dict[int, str]:
-        """The rows that break a unique index beside the key, where that is what was said."""
+        """Return the rows that break a unique index beside the key, if that is the error."""
         if not isinstance(error, psycopg.errors.UniqueViolation) or not self._mode.is_plain:
             return {}
         try:
@@ -288,18 +291,18 @@ class PostgresLoad:
             self._cursor.execute("ROLLBACK TO redrive_load")
             return {}
 
-    def _told(self, error: Exception) -> str:
-        """The fault in one line, by the names that a person knows."""
+    def _describe_error(self, error: Exception) -> str:
+        """Return the fault in one line, by the names that users know."""
         if isinstance(error, UnsendableRow):
             return str(error)
         assert isinstance(error, psycopg.Error)
-        said = (error.diag.message_primary or str(error)).replace(self._staging.name, self._table.table)
+        message = (error.diag.message_primary or str(error)).replace(self._staging.name, self._table.table)
         located = faulty_line(error.diag.context, self._staging.name, self._columns)
         if located and located[1]:
-            said = f"{located[1]}: {said}"
+            message = f"{located[1]}: {message}"
         if error.diag.message_detail and not isinstance(error, _DETAIL_REPEATS_THE_ROW):
-            said = f"{said}; {error.diag.message_detail}"
-        return said
+            message = f"{message}; {error.diag.message_detail}"
+        return message
 
 
 _UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, TypeError, ValueError, OverflowError)
@@ -341,24 +344,24 @@ def delete_rows(
     if error is None:
         return faults
     if _is_delete_error(error) or any(
-        _is_taken(cursor, statement, values[place]) for place in evenly(range(len(values)))
+        _is_taken(cursor, statement, values[place]) for place in sample_evenly(range(len(values)))
     ):
-        found = isolate(len(values), attempt)
-        others = [error for _, error in found if not _is_delete_error(error)]
-        if not others or len(found) < len(values):
-            faults.update({place: _describe(error) for place, error in found})
+        failures = isolate(len(values), attempt)
+        others = [error for _, error in failures if not _is_delete_error(error)]
+        if not others or len(failures) < len(values):
+            faults.update({place: _describe(error) for place, error in failures})
             return faults
         error = others[0]
     raise error
 
 
 def _is_delete_error(error: Exception) -> bool:
-    """Whether an error is a row's fault, whatever becomes of the other rows."""
+    """Return whether an error is a row's fault, whatever becomes of the other rows."""
     return not isinstance(error, psycopg.Error) or error.sqlstate is None or is_rows(error)
 
 
 def _is_taken(cursor: psycopg.Cursor[Any], statement: str, values: Sequence[Any]) -> bool:
-    """Whether a row can be deleted by itself; it is not."""
+    """Return whether a row can be deleted by itself; it is not."""
     cursor.execute("SAVEPOINT redrive_delete")
     try:
         cursor.execute(statement, values)
@@ -374,6 +377,6 @@ def _is_taken(cursor: psycopg.Cursor[Any], statement: str, values: Sequence[Any]
 
 def _describe(error: Exception) -> str:
     diagnosis = getattr(error, "diag", None)
-    said = (getattr(diagnosis, "message_primary", None) or str(error)).strip()
+    message = (getattr(diagnosis, "message_primary", None) or str(error)).strip()
     detail = getattr(diagnosis, "message_detail", None)
-    return f"{said}; {detail}" if detail else said
+    return f"{message}; {detail}" if detail else message

@@ -15,7 +15,7 @@ from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.infer_types import ColumnType, types_of
-from redrive.rows.sinks.keys import Ask, KeyKind
+from redrive.rows.sinks.keys import KeyKind, KeyQuery
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.postgres.catalog import (
     LOG_SCHEMA,
@@ -24,7 +24,7 @@ from redrive.rows.sinks.postgres.catalog import (
     other_tables,
     read_shape,
 )
-from redrive.rows.sinks.postgres.keys import KeyType, ask, stored_values
+from redrive.rows.sinks.postgres.keys import KeyType, query_keys, stored_values
 from redrive.rows.sinks.postgres.load import PostgresLoad, delete_rows
 from redrive.rows.sinks.sql_table import RowFaults, SqlTable, execute_with
 from redrive.rows.sinks.table_schema import TableName, TableSchema, listed, quoted
@@ -57,7 +57,7 @@ _UNSORTED = ("json", "jsonb", "xml")  # or not by what they mean
 
 
 class _Server(PostgresDialect):
-    """PostgreSQL as somebody else's database: no schema of ours is in it."""
+    """PostgreSQL as the user's database: it has no schema of redrive."""
 
     def advice(self, error: BaseException, kind: Kind) -> str | None:
         if kind is Kind.AUTH:
@@ -69,7 +69,7 @@ class PostgresTable(SqlTable):
     """See `Sink` and `SharesTransactions`.
 
     Rows are copied straight into the table as long as all of them are new, which is twice as fast; after the first one
-    that is not, and for good, by way of a staging table.
+    that is not, and for good, through a staging table.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PostgresTable(SqlTable):
         if shape is not None and (folded := [name for name in self.key if name in shape.nondeterministic]):
             raise SinkMismatch(
                 f"the key column {folded[0]!r} of {self._table} has a nondeterministic collation, by which different "
-                "texts are one key, and only the server can tell which; give it a deterministic one, or the type citext"
+                "texts are one key, and only the server knows which; give it a deterministic one, or the type citext"
             )
         return shape
 
@@ -144,7 +144,7 @@ class PostgresTable(SqlTable):
                 ) from error
         return log
 
-    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
         if shape is None:
             made = types_of(rows)
             types = {name: KeyType.made(_TYPES[made[name]]) for name in self.key}
@@ -155,11 +155,11 @@ class PostgresTable(SqlTable):
             def work(connection: Connection) -> Sequence[Sequence[Any]]:
                 cursor: psycopg.Cursor[Any] = connection.connection.cursor()  # type: ignore[assignment]
                 with closing(cursor):
-                    return ask(cursor, some, types)
+                    return query_keys(cursor, some, types)
 
             return self._database.write(work)
 
-        return {name: one.kind for name, one in types.items()}, ask_server
+        return {name: type_.kind for name, type_ in types.items()}, ask_server
 
     def _key_types(self, shape: TableSchema) -> dict[str, KeyType]:
         assert isinstance(shape, PostgresSchema)
@@ -206,7 +206,7 @@ class PostgresTable(SqlTable):
 
 
 def _place(database: Database) -> tuple[object, ...]:
-    """What makes two URLs one database and one user; the password is not among it."""
+    """Return what makes two URLs one database and one user; the password is not among it."""
     url = make_url(database.name)
     return url.host, url.port or 5432, url.database or url.username, url.username, url.query
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sinks.exact.capacity import Capacity
+from redrive.rows.sinks.exact.capacity import ColumnCapacity
 from redrive.rows.sinks.exact.values import change_of, unchecked
 from redrive.rows.sinks.values import is_foreign, native
 from redrive.rows.to_polars import values_of
@@ -27,7 +27,7 @@ _ESCAPED = re.compile(r'\\(.)|"(")')
 _COORDINATE = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _GEOMETRIC = ("point", "line", "lseg", "box", "path", "polygon", "circle")
 _CURRENCY = r"[^\d\s.,()+-]+"
-_FLOAT = Capacity.of("double precision")
+_FLOAT = ColumnCapacity.of("double precision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class StoredType:
 
     @property
     def as_key(self) -> StoredType:
-        """The type in a key, where blanks at the end of a `char(n)`, or behind a `varchar(n)`, do not count."""
+        """The type in a key, where blanks at the end of a `char(n)`, or after a `varchar(n)`, do not count."""
         return StoredType("text") if self.is_plain and self.type.startswith("character") else self
 
     @property
@@ -113,7 +113,7 @@ def _change(value: Any, kind: str) -> str | None:
     if kind in _GEOMETRIC and _FLOAT is not None:
         changes = (change_of(number, _FLOAT) for number in _COORDINATE.findall(str(value)))
         return next((change for change in changes if change), None)
-    if (capacity := Capacity.of(kind)) is not None:
+    if (capacity := ColumnCapacity.of(kind)) is not None:
         return change_of(value, capacity)
     if (limit := _limit(kind)) is None:
         return None
@@ -123,8 +123,8 @@ def _change(value: Any, kind: str) -> str | None:
 
 def _elements(value: Any) -> Iterator[Any]:
     if isinstance(value, str):
-        for found in _ELEMENT.finditer(value):
-            quoted, plain = found.groups()
+        for result in _ELEMENT.finditer(value):
+            quoted, plain = result.groups()
             if quoted is not None:
                 yield _unescaped(quoted)
             elif plain.strip() and plain.strip().upper() != "NULL" and not plain.endswith("="):  # not "[1:2]="
@@ -141,19 +141,19 @@ def _bounds(value: Any) -> Iterator[Any]:
     elif hasattr(value, "lower"):
         yield from (value.lower, value.upper)
     elif hasattr(value, "__iter__"):  # a multirange of the driver
-        for one in value:
-            yield from _bounds(one)
+        for part in value:
+            yield from _bounds(part)
 
 
 def _fields(value: str) -> list[str | None] | None:
-    """The texts of a row's fields; None where it is written in another way than the server writes it."""
+    """Return the texts of a row's fields; None if it is written in another way than the server writes it."""
     text = value.strip().removeprefix("(").removesuffix(")")
     fields: list[str | None] = []
     at = 0
-    while (found := _FIELD.match(text, at)) is not None:
-        field, at = found[1], found.end()
+    while (match := _FIELD.match(text, at)) is not None:
+        field, at = match[1], match.end()
         fields.append(_unescaped(field[1:-1]) if field.startswith('"') else field or None)
-        if not found[2]:
+        if not match[2]:
             return fields
     return None
 
@@ -163,7 +163,7 @@ def _unescaped(text: str) -> str:
 
 
 def _texts(values: pl.Series | Sequence[Any]) -> pl.Series | None:
-    """The values as the texts that are sent; None for bytes, and for half a character, which is rejected anyway."""
+    """Return the values as the texts that are sent; None for bytes, and for lone surrogates, which are rejected."""
     if isinstance(values, pl.Series):
         if values.dtype == pl.Binary:
             return None
@@ -182,9 +182,9 @@ def _text(value: Any) -> str | None:
 
 @cache
 def _limit(kind: str) -> _Limit | None:
-    found = _SIZED.fullmatch(kind)
-    if found is not None:
-        return _sized(kind, found[1], int(found[2]))
+    match = _SIZED.fullmatch(kind)
+    if match is not None:
+        return _sized(kind, match[1], int(match[2]))
     if kind == "name":
         return _Limit(lambda texts: texts.str.len_bytes() > _NAME, f"would be cut: name keeps {_NAME} bytes")
     if kind == '"char"':

@@ -1,4 +1,4 @@
-"""Any database that SQLAlchemy knows: its own upsert where it has one, and bisection for the bad rows."""
+"""Any database that SQLAlchemy knows: its own upsert where it has one, and bisection for the rejected rows."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from redrive.classify.classifier import Classifier
 from redrive.classify.detail import error_detail
 from redrive.model.calls import Kind
 from redrive.rows.batch import Outgoing
-from redrive.rows.sinks.exact.capacity import Capacity, Family, column_digits
+from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family, column_digits
 from redrive.rows.sinks.exact.columns import find_changes
 from redrive.rows.sinks.infer_types import ColumnType, types_of
-from redrive.rows.sinks.keys import Ask, KeyKind
+from redrive.rows.sinks.keys import KeyKind, KeyQuery
 from redrive.rows.sinks.sink import isolate
-from redrive.rows.sinks.sql_table import SqlTable, evenly, is_row_fault
+from redrive.rows.sinks.sql_table import SqlTable, is_row_fault, sample_evenly
 from redrive.rows.sinks.sqlite.values import column_type, fit_numbers
 from redrive.rows.sinks.sqlite.values import rules_of as sqlite_rules
-from redrive.rows.sinks.table_schema import Column, TableName, TableSchema
+from redrive.rows.sinks.table_schema import TableColumn, TableName, TableSchema
 from redrive.rows.sinks.values import NESTED, Rules, adapt_columns, json_of_str, json_text
 from redrive.store.database import Database
 from redrive.store.dialects.dialect import Dialect
@@ -114,15 +114,15 @@ class GenericTable(SqlTable):
             return None
         unique = [primary["constrained_columns"]]
         with suppress(NotImplementedError):  # not every dialect looks for all of this
-            unique += [found["column_names"] for found in look.get_unique_constraints(*name)]
+            unique += [indexes["column_names"] for indexes in look.get_unique_constraints(*name)]
         unique += [
             [column for column in index["column_names"] if column is not None]
             for index in look.get_indexes(*name)
             if index["unique"] and _is_whole(index)
         ]
-        found = tuple({frozenset(index) for index in unique if index})
-        made = tuple(_column(one, connection.dialect.name) for one in columns)
-        return TableSchema(made, found, kind="table" if found or not _is_view(look, *name) else "view")
+        indexes = tuple({frozenset(index) for index in unique if index})
+        made = tuple(_column(item, connection.dialect.name) for item in columns)
+        return TableSchema(made, indexes, kind="table" if indexes or not _is_view(look, *name) else "view")
 
     def _other_tables(self, connection: Connection) -> list[str]:
         schema = self._table.schema
@@ -165,7 +165,7 @@ class GenericTable(SqlTable):
         if error is None:
             return bad
         if not is_row_fault(error) and not _takes_any(
-            connection, statements, [given(place) for place in evenly(places)]
+            connection, statements, [given(place) for place in sample_evenly(places)]
         ):
             raise error
         total = len(places)
@@ -173,13 +173,13 @@ class GenericTable(SqlTable):
             errors = isolate(len(places), attempt)
             if len(errors) == total and (others := [error for _, error in errors if not is_row_fault(error)]):
                 raise others[0]
-            found = {places[at]: _told(error) for at, error in errors}
-            # A row may refer to one behind it: once that is in, it may be, too.
-            if len(found) in (0, len(places)) or not self._refers_to_itself(connection):
-                return {**bad, **found}
-            places = sorted(found)
+            result = {places[at]: _describe_error(error) for at, error in errors}
+            # A row may refer to one after it: once that is in, it may be, too.
+            if len(result) in (0, len(places)) or not self._refers_to_itself(connection):
+                return {**bad, **result}
+            places = sorted(result)
 
-    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
         """Only integers are known: how another database writes and compares anything else is not."""
         if shape is None:
             made = types_of(rows)
@@ -202,7 +202,7 @@ class GenericTable(SqlTable):
 
 
 def _adapted(dialect: str, rows: Outgoing, kinds: Sequence[str]) -> tuple[Sequence[tuple[Any, ...]], dict[int, str]]:
-    """The rows as the driver takes them, and those with a value that the table would change, by place."""
+    """Return the rows as the driver takes them, and those with a value that the table would change, by place."""
     columns: list[Sequence[Any]] = list(zip(*rows.tuples, strict=True))
     bad = adapt_columns(columns, [_rules(dialect, kind, rows) for kind in kinds])
     for at, (name, kind, values) in enumerate(zip(rows.columns, kinds, columns, strict=True)):
@@ -214,9 +214,9 @@ def _adapted(dialect: str, rows: Outgoing, kinds: Sequence[str]) -> tuple[Sequen
     return list(zip(*columns, strict=True)), bad
 
 
-def _capacity(dialect: str, kind: str) -> Capacity | None:
-    """See `Capacity.of`. MySQL reads `07/04/26` as a day of the year 2007."""
-    capacity = Capacity.of(kind)
+def _capacity(dialect: str, kind: str) -> ColumnCapacity | None:
+    """See `ColumnCapacity.of`. MySQL reads `07/04/26` as a day of the year 2007."""
+    capacity = ColumnCapacity.of(kind)
     if capacity is None or dialect not in ("mysql", "mariadb"):
         return capacity
     return replace(capacity, iso_only=capacity.family in (Family.DATE, Family.TIMESTAMP))
@@ -227,7 +227,7 @@ def _rules(dialect: str, kind: str, rows: Outgoing) -> Rules:
         return {object: json_text, str: None if rows.of_text else json_of_str, type(None): None}
     if dialect == "sqlite":
         return sqlite_rules(kind)
-    capacity = Capacity.of(kind)
+    capacity = ColumnCapacity.of(kind)
     if _is_integer(kind):
         return {**_VALUES, float: _whole, Decimal: _whole}
     # Some drivers send a float with 15 digits, which is too few for an exact column.
@@ -240,34 +240,34 @@ def _exact(number: float) -> Decimal | float:
 
 
 def _whole(number: float | Decimal) -> int:
-    """A number for a column of integers, for which the database would round it."""
+    """Return a number for a column of integers, for which the database would round it."""
     if number != number // 1:
         raise ValueError(f"{number} is no whole number")
     return int(number)
 
 
 def _is_integer(kind: str) -> bool:
-    capacity = Capacity.of(kind)
+    capacity = ColumnCapacity.of(kind)
     return capacity is not None and capacity.family is Family.INTEGER
 
 
 def _as_whole(value: Any) -> Any:
-    """A key of a column of integers as one; a value that is not an integer as it is."""
+    """Return a key of a column of integers as one; a value that is not an integer as it is."""
     try:
         return _whole(value) if isinstance(value, float | Decimal) else int(value)
     except (TypeError, ValueError, OverflowError):
         return value
 
 
-def _column(found: Mapping[str, Any], dialect: str) -> Column:
+def _column(found: Mapping[str, Any], dialect: str) -> TableColumn:
     computed = found.get("computed") is not None or bool((found.get("identity") or {}).get("always"))
     numbered = found.get("autoincrement") is True or found.get("identity") is not None
     required = not found["nullable"] and found.get("default") is None and not computed and not numbered
-    return Column(found["name"], _kind(found["type"], dialect), required=required, computed=computed)
+    return TableColumn(found["name"], _kind(found["type"], dialect), required=required, computed=computed)
 
 
 def _kind(type_: Any, dialect: str) -> str:
-    """The type of a column, by a name that `Capacity` and SQLite know."""
+    """Return the type of a column, by a name that `ColumnCapacity` and SQLite know."""
     if isinstance(type_, sa.JSON):
         return _JSON
     if dialect == "sqlite":
@@ -277,7 +277,7 @@ def _kind(type_: Any, dialect: str) -> str:
     if isinstance(type_, sa.Numeric):
         return "numeric" if type_.scale is None else f"numeric({type_.precision}, {type_.scale})"
     zone = " with time zone" if getattr(type_, "timezone", False) else ""
-    # MySQL keeps whole seconds unless its type says otherwise.
+    # MySQL keeps whole seconds unless the type has decimal places.
     places = f"({getattr(type_, 'fsp', None) or 0})" if dialect in ("mysql", "mariadb") else ""
     for kind, name in (
         (sa.Integer, "integer"),
@@ -299,15 +299,15 @@ def _is_view(look: sa.Inspector, name: str, schema: str | None) -> bool:
 
 
 def _is_whole(index: Mapping[str, Any]) -> bool:
-    """Whether an index is over columns as they are, and over all rows."""
+    """Return whether an index is over columns as they are, and over all rows."""
     partial = any(option.endswith("_where") for option in index.get("dialect_options", {}))
     return None not in index["column_names"] and not partial
 
 
 def upsert(dialect: str, table: TableClause, key: Sequence[str], *, key_alone: bool) -> list[Executable]:
-    """The statements that make rows the table's own, each to be run for every row: `p0`, `p1` … are its values.
+    """Return the statements that make rows the table's own, each to be run for every row: `p0`, `p1` … are its values.
 
-    `key_alone` says that the key is all that is unique in the table.
+    `key_alone`: the key is all that is unique in the table.
     """
     given: dict[str, Any] = {column.name: sa.bindparam(f"p{at}") for at, column in enumerate(table.columns)}
     others = [name for name in given if name not in key]
@@ -343,7 +343,7 @@ def _attempt(connection: Connection, statements: Sequence[Executable], rows: lis
 
 
 def _takes_any(connection: Connection, statements: Sequence[Executable], rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether the table takes one of these rows by itself; nothing is kept."""
+    """Return whether the table takes one of these rows by itself; nothing is kept."""
     for row in rows:
         undone = connection.begin_nested()
         is_taken = _attempt(connection, statements, [row]) is None
@@ -354,12 +354,12 @@ def _takes_any(connection: Connection, statements: Sequence[Executable], rows: S
 
 
 def _may_be_rows(error: StatementError) -> bool:
-    """Whether an error may be a row's fault: of its value's type, or raised by a trigger with a code of its own."""
+    """Return whether an error may be the fault of a row: of a value's type, or raised by a trigger."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return False
     return _classifier.classify(error, scope="row").kind in _OF_A_ROW
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return error_detail(cause) or type(cause).__name__

@@ -12,12 +12,7 @@ from typing import Any
 
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.mode import WriteMode
-from redrive.rows.sinks.sql_table import (
-    RowFaults,
-    TransactionGone,
-    evenly,
-    is_row_fault,
-)
+from redrive.rows.sinks.sql_table import RowFaults, TransactionGone, is_row_fault, sample_evenly
 from redrive.rows.sinks.sqlite.catalog import SqliteSchema
 from redrive.rows.sinks.sqlite.values import (
     UNSENDABLE,
@@ -112,7 +107,7 @@ class SqliteLoad:
         return bad
 
     def _absent(self, places: Sequence[int]) -> int:
-        """How many of the rows just written are not in the table, because a trigger left them out."""
+        """Return how many of the rows just written are not in the table, because a trigger left them out."""
         own = {name.lower(): at for at, name in enumerate(self._columns)}
         parts = [own[name.lower()] for name in self._key]
         lookup = f"SELECT 1 FROM {self._table.sql} WHERE " + " AND ".join(f"{quoted(name)} = ?" for name in self._key)
@@ -120,7 +115,7 @@ class SqliteLoad:
         return sum(self._cursor.execute(lookup, key).fetchone() is None for key in keys)
 
     def _write(self, places: Sequence[int]) -> dict[int, str]:
-        """Write from fault to fault: what came before a bad row is kept, and the next attempt begins behind it."""
+        """Write from fault to fault: what came before a rejected row is kept, and the next attempt begins after it."""
         rows = [self._tuples[place] for place in places]
         left, start, done = iter(rows), 0, False
         refused: dict[int, str] = {}
@@ -138,10 +133,10 @@ class SqliteLoad:
                 if not isinstance(error, UNSENDABLE) and not is_row_fault(error) and not self._is_rows(error, rows):
                     raise
                 at = len(rows) - length_hint(left) - 1  # the last one that was taken
-                refused[places[at]] = self._told(error, places[at])
+                refused[places[at]] = self._describe_error(error, places[at])
                 if not self._cursor.connection.in_transaction:
                     raise TransactionGone(places[at], refused[places[at]]) from error
-                if exactly:  # undo everything, and write what came before the bad row again
+                if exactly:  # undo everything, and write what came before the rejected row again
                     self._cursor.execute("ROLLBACK TO redrive_part")
                     self._cursor.executemany(self._upsert, rows[start:at])
                     self._changed += max(self._cursor.rowcount, 0)
@@ -151,13 +146,13 @@ class SqliteLoad:
         return refused
 
     def _is_rows(self, error: sqlite3.Error, rows: Sequence[tuple[Any, ...]]) -> bool:
-        """Whether an error is a row's, such as of a function that a trigger calls: the table takes other rows."""
+        """Return whether an error is of a row, for example of a trigger's function: the table accepts other rows."""
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or not self._cursor.connection.in_transaction:
             return False
-        return any(map(self._takes, evenly(rows)))
+        return any(map(self._takes, sample_evenly(rows)))
 
     def _takes(self, row: tuple[Any, ...]) -> bool:
-        """Whether the table takes a row by itself; it is not kept."""
+        """Return whether the table takes a row by itself; it is not kept."""
         self._cursor.execute("SAVEPOINT redrive_try")
         try:
             self._cursor.execute(self._upsert, row)
@@ -170,19 +165,19 @@ class SqliteLoad:
             self._cursor.execute("RELEASE redrive_try")
         return is_taken
 
-    def _told(self, error: Exception, place: int) -> str:
-        said = str(error)
+    def _describe_error(self, error: Exception, place: int) -> str:
+        message = str(error)
         if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
-            return said
-        return self._orphaned(place) or said  # SQLite does not say which one
+            return message
+        return self._orphaned(place) or message  # SQLite does not name it
 
     def _orphaned(self, place: int) -> str | None:
-        """What a row refers to that is not there."""
+        """Return what a row refers to that is not there."""
         row = dict(zip(map(fold_name, self._columns), self._tuples[place], strict=True))
         for key in self._shape.foreign_keys:
             values = [row.get(name.lower()) for name in key.columns]
             if None not in values and not self._cursor.execute(key.lookup, values).fetchone():
-                return key.told(values)
+                return key.message(values)
         return None
 
     # ── foreign keys that are looked at when all rows are in ──────────────────────────────────────────────────────────
@@ -191,9 +186,9 @@ class SqliteLoad:
         return bool(self._cursor.execute("PRAGMA foreign_keys").fetchone()[0])
 
     def _orphans(self, places: Sequence[int]) -> dict[int, str]:
-        """The rows, of those just written, that refer to something which is not there."""
+        """Return the rows, of those just written, that refer to something which is not there."""
         if not self._key:
-            return {place: said for place in places if (said := self._orphaned(place))}
+            return {place: message for place in places if (message := self._orphaned(place))}
         own = {name.lower(): at for at, name in enumerate(self._columns)}
         keys = [tuple(self._tuples[place][own[name.lower()]] for name in self._key) for place in places]
         parts = [f"k{number}" for number in range(len(self._key))]
@@ -205,8 +200,8 @@ class SqliteLoad:
             f"INSERT INTO {written} VALUES ({marks})", [(place, *key) for place, key in zip(places, keys, strict=True)]
         )
         same = " AND ".join(f"t.{quoted(name)} = w.{part}" for name, part in zip(self._key, parts, strict=True))
-        found: dict[int, str] = {}
+        result: dict[int, str] = {}
         for key in self._shape.foreign_keys:
             self._cursor.execute(key.orphans(f"{written} w JOIN {self._table.sql} t ON {same}", "w.place", "t"))
-            found.update({place: key.told(values) for place, *values in self._cursor})
-        return found
+            result.update({place: key.message(values) for place, *values in self._cursor})
+        return result

@@ -16,7 +16,7 @@ from redrive.rows.batch import Outgoing, Refused
 from redrive.rows.sinks.batch_log import NAME as LOG_NAME
 from redrive.rows.sinks.batch_log import BatchLog
 from redrive.rows.sinks.infer_types import ColumnType, types_of
-from redrive.rows.sinks.keys import Ask, KeyKind
+from redrive.rows.sinks.keys import KeyKind, KeyQuery
 from redrive.rows.sinks.mode import WriteMode
 from redrive.rows.sinks.sink import WriteResult
 from redrive.rows.sinks.sql_table import (
@@ -31,10 +31,10 @@ from redrive.rows.sinks.sqlite.load import SqliteLoad, delete_rows
 from redrive.rows.sinks.sqlite.values import (
     UNSENDABLE,
     affinity,
-    ask,
     column_type,
     holds_numbers,
     kind_of,
+    query_keys,
     rules_of,
 )
 from redrive.rows.sinks.table_schema import TableName, TableSchema, fold_name, listed, quoted
@@ -51,7 +51,7 @@ _TYPES = {
 
 
 class _File(SqliteDialect):
-    """A file that is somebody else's: its journal and its pages stay as they are, and it is not made unasked."""
+    """A file of the user: its journal and pages stay as they are, and it is not created unless requested."""
 
     def __init__(self, path: Path, *, create: bool, patience: float) -> None:
         super().__init__(path, patience=patience)
@@ -66,12 +66,12 @@ class _File(SqliteDialect):
         if not self._path.parent.is_dir():
             raise SinkMismatch(f"the directory {Path(self.where).parent} does not exist; make it, or name another path")
         if not self._create and not self._path.exists():
-            raise SinkMismatch(f"there is no database {self.where}; name another file, or say create=True")
+            raise SinkMismatch(f"there is no database {self.where}; name another file, or pass create=True")
         connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
             uri=True,
             timeout=self.busy_timeout,
-            isolation_level=None,  # transactions are begun by `_begin` and by nobody else
+            isolation_level=None,  # only `_begin` begins transactions
             check_same_thread=False,
         )
         connection.execute("PRAGMA foreign_keys = ON")
@@ -79,7 +79,7 @@ class _File(SqliteDialect):
 
 
 def _begin(connection: Connection) -> None:
-    # A writer takes its turn before it reads: one that has read first is refused without waiting when others wrote.
+    # A writer takes its turn before it reads: one that has read first fails without waiting if others wrote.
     writing = connection.get_execution_options().get("redrive_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -138,8 +138,8 @@ class SqliteTable(SqlTable):
     def _read_shape(self, connection: Connection) -> SqliteSchema | None:
         if loses_rows(connection, self._table):
             raise SinkMismatch(
-                f"{self._table} is defined with ON CONFLICT IGNORE or REPLACE, by which SQLite leaves out rows and "
-                "says nothing; make the table without it"
+                f"{self._table} is defined with ON CONFLICT IGNORE or REPLACE, by which SQLite leaves out rows "
+                "without an error; create the table without it"
             )
         if not self.key and ends_transactions(connection, self._table):
             raise SinkMismatch(
@@ -175,7 +175,7 @@ class SqliteTable(SqlTable):
         with closing(driver.cursor()) as cursor:
             return SqliteLoad(cursor, self._table, self.key, shape, rows, mode=self.mode).run()
 
-    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], Ask]:
+    def _key_columns(self, shape: TableSchema | None, rows: Outgoing) -> tuple[dict[str, KeyKind], KeyQuery]:
         if shape is None:
             made = types_of(rows)
             types, collations = {name: _type(name, made[name], rows) for name in self.key}, dict[str, str]()
@@ -186,7 +186,7 @@ class SqliteTable(SqlTable):
 
         def ask_sqlite(some: Outgoing) -> Sequence[Sequence[Any]]:
             kinds = [types[name] for name in some.columns]
-            return ask(some, kinds, [rules_of(kind) for kind in kinds], collations)
+            return query_keys(some, kinds, [rules_of(kind) for kind in kinds], collations)
 
         return {name: kind_of(kind, collations.get(name.lower(), "BINARY")) for name, kind in types.items()}, ask_sqlite
 
@@ -206,13 +206,13 @@ class SqliteTable(SqlTable):
         same = " AND ".join(f"{quoted(name)} = ?" for name in keys.columns)
         query = f"SELECT {quoted(column)} FROM {self._table.sql} WHERE {same}"
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
-        found: dict[int, Any] = {}
+        result: dict[int, Any] = {}
         with closing(driver.cursor()) as cursor:
             for place, values in enumerate(zip(*columns, strict=True)):
                 with suppress(*UNSENDABLE):  # the table will not take it either
                     if place not in bad and (row := cursor.execute(query, values).fetchone()) is not None:
-                        found[place] = row[0]
-        return found
+                        result[place] = row[0]
+        return result
 
     def _delete(self, connection: Connection, shape: TableSchema, rows: Outgoing) -> RowFaults:
         driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
@@ -221,14 +221,14 @@ class SqliteTable(SqlTable):
 
 
 def _type(name: str, kind: ColumnType, rows: Outgoing) -> str:
-    """The type of a new column."""
+    """Return the type of a new column."""
     if kind is ColumnType.DECIMAL:
         return column_type(rows.values(name))
     return _TYPES.get(kind, "TEXT")
 
 
 def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Refused]]) -> Sequence[Refused]:
-    """Begin again without a row that ended the transaction, as often as one does."""
+    """Retry without each row that ended the transaction."""
     broke: dict[int, str] = {}
     while True:
         places = [place for place in range(len(rows)) if place not in broke]
@@ -237,7 +237,7 @@ def _without_breakers(rows: Outgoing, attempt: Callable[[Outgoing], Sequence[Ref
         except TransactionGone as gone:
             broke[places[gone.place]] = gone.reason
         else:
-            bad = RowFaults({**broke, **{places[one.place]: str(one.error) for one in refused}})
+            bad = RowFaults({**broke, **{places[row.place]: str(row.error) for row in refused}})
             applied = refusals(bad)
             if isinstance(refused, WriteResult):
                 applied.suppressed, applied.ignored = refused.suppressed, refused.ignored

@@ -43,13 +43,15 @@ def affinity(kind: str) -> str:
 
 def kind_of(kind: str, collation: str) -> KeyKind:
     """Return the kind of a key column of this declared type."""
-    found = affinity(kind)
-    if found == "INTEGER":
+    result = affinity(kind)
+    if result == "INTEGER":
         return KeyKind.INTEGER
-    return KeyKind.TEXT if found == "TEXT" and collation == "BINARY" else KeyKind.OTHER
+    return KeyKind.TEXT if result == "TEXT" and collation == "BINARY" else KeyKind.OTHER
 
 
-def ask(rows: Outgoing, kinds: Sequence[str], rules: Sequence[Rules], collations: Mapping[str, str]) -> list[list[Any]]:
+def query_keys(
+    rows: Outgoing, kinds: Sequence[str], rules: Sequence[Rules], collations: Mapping[str, str]
+) -> list[list[Any]]:
     """See `keys.Ask`. SQLite itself converts the values, in a table of its own: that needs no lock on the file."""
     raw = [rows.values(name) for name in rows.columns]
     columns: list[Sequence[Any]] = list(raw)
@@ -65,16 +67,16 @@ def ask(rows: Outgoing, kinds: Sequence[str], rules: Sequence[Rules], collations
             connection.executemany(insert, sent)
         except _UNSENDABLE:
             connection.execute("DELETE FROM keys")
-            for one in sent:
+            for item in sent:
                 try:
-                    connection.execute(insert, one)
+                    connection.execute(insert, item)
                 except _UNSENDABLE:
                     continue  # the table will not take it either
-        found = {place: key for place, *key in connection.execute("SELECT * FROM keys")}
+        result = {place: key for place, *key in connection.execute("SELECT * FROM keys")}
     folded = [collations.get(name.lower(), "BINARY") for name in rows.columns]
     return [
         [
-            _compared(found[place][at], affinities[at], folded[at]) if place in found else value
+            _compared(result[place][at], affinities[at], folded[at]) if place in result else value
             for place, value in enumerate(values)
         ]
         for at, values in enumerate(raw)
@@ -82,7 +84,7 @@ def ask(rows: Outgoing, kinds: Sequence[str], rules: Sequence[Rules], collations
 
 
 def _compared(value: Any, affinity: str, collation: str) -> Any:
-    """A value that equals another where SQLite says so."""
+    """Return a value as SQLite compares it."""
     if isinstance(value, float):  # an integer and a float are equal where their values are
         return int(value) if value.is_integer() else str(value)
     if isinstance(value, bytes):
@@ -93,7 +95,7 @@ def _compared(value: Any, affinity: str, collation: str) -> Any:
         value = value.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
     elif collation == "RTRIM":
         value = value.rstrip(" ")
-    # Where a text and a number may stand side by side, they are told apart.
+    # If a text and a number may occur together, they are distinguished.
     return f"'{value}'" if affinity == "BLOB" else value
 
 
@@ -193,7 +195,7 @@ def _float_fault(value: Any) -> str | None:
 
 
 def _is_huge(value: Any) -> bool:
-    """Whether the driver has no such integer."""
+    """Return whether the driver has no such integer."""
     return type(value) is int and not -(2**63) <= value < 2**63
 
 

@@ -44,7 +44,7 @@ class FileBytes(Protocol):
 
 
 def known_encoding(encoding: str, signs: Sequence[bytes]) -> str:
-    """The encoding by the name that Python gives it; one in which records cannot be told apart is refused.
+    """Return the name of an encoding in Python; one in which records cannot be separated is rejected.
 
     signs  the delimiter and the quote
     """
@@ -54,7 +54,7 @@ def known_encoding(encoding: str, signs: Sequence[bytes]) -> str:
             return name.removesuffix("-sig")
         ascii_kept = all(_keeps(bytes([byte]), name) for byte in range(128)) and _keeps(b"+AGE- \\u0061 ~~", name)
     except (LookupError, TypeError):
-        raise ValueError(f"{encoding!r} is no encoding that Python knows") from None
+        raise ValueError(f"{encoding!r} is not an encoding that Python knows") from None
     signs = (*signs, b"\r", b"\n")
     # The second byte of a Chinese or Japanese character may look like a sign of ASCII, such as "|".
     if not ascii_kept or any(_swallows(bytes([first]), sign, name) for first in range(128, 256) for sign in signs):
@@ -63,12 +63,12 @@ def known_encoding(encoding: str, signs: Sequence[bytes]) -> str:
 
 
 def is_utf_16(encoding: str) -> bool:
-    """Whether the text must be converted before it is taken apart."""
+    """Return whether the text must be converted before it is taken apart."""
     return encoding in _UTF_16
 
 
 def open_text(name: str, encoding: str) -> FileBytes:
-    """The bytes of a file; UTF-16, asked for or told by its first bytes, is made UTF-8."""
+    """Return the bytes of a file; UTF-16, by option or by its first bytes, is converted to UTF-8."""
     stream = Stream(name)
     head = stream.read(4)
     if head:
@@ -136,7 +136,7 @@ class Utf16Stream:
 
 
 def undecodable(raw: bytes, encoding: str) -> str | None:
-    """What is wrong with the bytes of a record, where something is."""
+    """Return what is wrong with the bytes of a record, where something is."""
     try:
         raw.decode(encoding)
     except UnicodeDecodeError as error:
@@ -147,7 +147,7 @@ def undecodable(raw: bytes, encoding: str) -> str | None:
 
 
 def mark_undecodable(block: RecordBlock, encoding: str) -> None:
-    """Tell which records the encoding does not allow."""
+    """Mark the records that the encoding does not allow."""
     if block.data.isascii():
         return
     try:
@@ -160,7 +160,7 @@ def mark_undecodable(block: RecordBlock, encoding: str) -> None:
 
 
 def _keeps(text: bytes, encoding: str) -> bool:
-    """Whether this ASCII is the same in the encoding."""
+    """Return whether this ASCII is the same in the encoding."""
     try:
         return text.decode(encoding) == text.decode("ascii")
     except UnicodeDecodeError:
@@ -168,7 +168,7 @@ def _keeps(text: bytes, encoding: str) -> bool:
 
 
 def _swallows(first: bytes, sign: bytes, encoding: str) -> bool:
-    """Whether a byte makes one character of itself and the sign behind it."""
+    """Return whether a byte makes one character of itself and the sign after it."""
     try:
         return not (first + sign).decode(encoding).endswith(sign.decode("ascii"))
     except UnicodeDecodeError:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Unreadable
 from redrive.rows.sources.csv.encoding import UTF_8
-from redrive.rows.sources.csv.records import Dialect, record_at, without_line_end
+from redrive.rows.sources.csv.records import CsvDialect, record_at, without_line_end
 from redrive.rows.sources.csv.scanner import BadRecord, Places, RecordBlock
 
 with require_extra("rows"):
@@ -27,7 +27,7 @@ class RecordRange:
     last: int
 
     def lines(self) -> Places:
-        """The line numbers of the rows."""
+        """Return the line numbers of the rows."""
         bad = [record - self.first for record in self._of(self.block.bad)]
         lines = self.block.lines[self.first : self.last]
         return np.delete(lines, bad) if bad else lines
@@ -51,7 +51,7 @@ class RecordRange:
                 yield self.block.raw(record)
 
     def unreadable(self) -> list[Unreadable]:
-        """The records that are not rows."""
+        """Return the records that are not rows."""
         return [self._unreadable(record, self.block.bad[record]) for record in self._of(self.block.bad)]
 
     def _unreadable(self, record: int, bad: BadRecord) -> Unreadable:
@@ -67,7 +67,7 @@ class RecordRange:
 class FrameBuilder:
     """Makes frames of records that were found to be good."""
 
-    def __init__(self, columns: Sequence[str], dialect: Dialect, encoding: str) -> None:
+    def __init__(self, columns: Sequence[str], dialect: CsvDialect, encoding: str) -> None:
         self._columns = list(columns)
         self._dialect = dialect
         self._encoding = encoding
@@ -78,18 +78,18 @@ class FrameBuilder:
         self._quoted_null = _quoted_null(dialect)
 
     def frame(self, parts: Sequence[RecordRange]) -> pl.DataFrame:
-        """The rows of these parts."""
+        """Return the rows of these parts."""
         rows = sum(len(part.lines()) for part in parts)
         data = b"".join([self._first_line, *(piece for part in parts for piece in part.pieces())])
         frame = self._fast(data) if rows else None
         if frame is None or frame.height != rows:
-            return self.carefully(self._rows(parts))  # should the two ways ever differ, ours tells what a record is
+            return self.carefully(self._rows(parts))  # if the two parsers ever differ, ours decides what a record is
         if self._quoted_null is not None and self._quoted_null.search(data):
             self._keep_quoted(frame, parts)
         return frame
 
     def carefully(self, rows: Iterable[bytes]) -> pl.DataFrame:
-        """The same, record by record."""
+        """Return the same, record by record."""
         values = list(zip(*map(self._values, rows), strict=True)) or [()] * len(self._columns)
         return pl.DataFrame(
             [pl.Series(name, column, pl.String) for name, column in zip(self._columns, values, strict=True)]
@@ -125,16 +125,16 @@ class FrameBuilder:
             frame.replace_column(frame.get_column_index(name), column)
 
     def _values(self, row: bytes) -> list[str | None]:
-        found = record_at(row, 0, self._dialect, len(self._columns), final=True)
-        assert found is not None
-        return [field.value(self._dialect, self._encoding) for field in found.fields or ()]
+        record = record_at(row, 0, self._dialect, len(self._columns), final=True)
+        assert record is not None
+        return [field.value(self._dialect, self._encoding) for field in record.fields or ()]
 
     def _rows(self, parts: Sequence[RecordRange]) -> Iterator[bytes]:
         for part in parts:
             yield from part.rows()
 
 
-def _quoted_null(dialect: Dialect) -> re.Pattern[bytes] | None:
+def _quoted_null(dialect: CsvDialect) -> re.Pattern[bytes] | None:
     texts = [re.escape(text) for text in dialect.null if text]
     if dialect.quote is None or not texts:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from redrive.errors import SourceError
 from redrive.rows.sources.csv.encoding import BOM, UTF_8, FileBytes, undecodable
 from redrive.rows.sources.csv.records import (
-    Dialect,
+    CsvDialect,
     RecordScan,
     ScannedRecord,
     ScanProgress,
@@ -67,7 +67,7 @@ class BlockReader:
             self._added_line_end = True
 
     def drop(self, size: int, lines: int) -> None:
-        """Go on behind bytes that were taken apart."""
+        """Continue after bytes that were parsed."""
         self.data = self.data[size:]
         self.byte += size
         self.line += lines
@@ -75,11 +75,11 @@ class BlockReader:
             self.data = b""  # the line that it would end was dropped
 
     def has_block(self, start: int) -> bool:
-        """Whether there is as much data from `start` on as is read at a time."""
+        """Return whether there is as much data from `start` on as is read at a time."""
         return len(self.data) - start >= BLOCK
 
     def skip_record(self, scan: RecordScan, progress: ScanProgress) -> tuple[int, int]:
-        """Go behind the first record without holding it, from where the scan stands.
+        """Go after the first record without holding it, from where the scan stands.
 
         Returns its size without the line end, and its number of lines.
         """
@@ -111,26 +111,26 @@ def go_to_table(feed: BlockReader, name: str, *, encoding: str, skip: int) -> No
 
 
 def read_separator(feed: BlockReader, name: str, declared: bytes | None) -> bytes | None:
-    """Go behind a first line "sep=;", which Excel understands, and return the delimiter that it names."""
+    """Go after a first line "sep=;", which Excel understands, and return the delimiter that it names."""
     end = _first_line(feed, name, 0)
-    found = _SEPARATOR.fullmatch(feed.data[:end])
-    if found is None:
+    match = _SEPARATOR.fullmatch(feed.data[:end])
+    if match is None:
         return None
-    if declared not in (None, found[1]):
+    if declared not in (None, match[1]):
         raise SourceError(
-            f"the first line of {name} says that the delimiter is {found[1].decode()!r}: "
+            f"the first line of {name} names the delimiter {match[1].decode()!r}: "
             f"pass that instead of delimiter={declared.decode()!r}"
         )
     feed.drop(end, 1)
-    return found[1]
+    return match[1]
 
 
 def read_columns(
-    feed: BlockReader, name: str, dialect: Dialect, encoding: str, *, guess: bool = False
+    feed: BlockReader, name: str, dialect: CsvDialect, encoding: str, *, guess: bool = False
 ) -> tuple[str, ...] | None:
-    """Tell the columns, and go behind the record that names them; None where there is no record, and needs not be.
+    """Return the columns, and move after the record that names them; None if there is no record, and none is needed.
 
-    Without a header the columns are numbered, and the first record tells how many there are.
+    Without a header the columns are numbered, as many as the first record has.
 
     guess  the delimiter was not declared, so that it may be another one
     """
@@ -140,26 +140,26 @@ def read_columns(
             why = feed.fault or "the file is empty"
             raise SourceError(f"{name} has no header that can be read: {why}")
         return None
-    start, found = first
-    raw = feed.data[start : found.end]
+    start, result = first
+    raw = feed.data[start : result.end]
     if dialect.has_header:
         _refuse_header(raw, name)
-    if found.fields is None:
-        advice = "" if dialect.has_header else "; name the columns, so that it need not tell how many there are"
+    if result.fields is None:
+        advice = "" if dialect.has_header else "; name the columns, so that their number is known"
         line = feed.line + count_lines(feed.data[:start])
-        raise SourceError(f"the first record of {name}, line {line}, cannot be read: {found.error}{advice}")
+        raise SourceError(f"the first record of {name}, line {line}, cannot be read: {result.error}{advice}")
     if not dialect.has_header:
-        return tuple(f"column_{number}" for number in range(1, len(found.fields) + 1))
+        return tuple(f"column_{number}" for number in range(1, len(result.fields) + 1))
     if wrong := undecodable(raw, encoding):
         raise SourceError(f"the header of {name} is {wrong}: name its encoding, such as encoding='cp1252'")
-    feed.drop(found.end, count_lines(feed.data[: found.end]))
-    if guess and len(found.fields) == 1 and not found.fields[0].quoted:
+    feed.drop(result.end, count_lines(feed.data[: result.end]))
+    if guess and len(result.fields) == 1 and not result.fields[0].quoted:
         _refuse_other_delimiter(feed, name, raw, dialect)
-    return unique_names([field.text.decode(encoding) for field in found.fields])
+    return unique_names([field.text.decode(encoding) for field in result.fields])
 
 
 def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
-    """A name for each column: one that comes again is numbered, an empty one is called by its place."""
+    """Return a name for each column: one that comes again is numbered, an empty one is called by its place."""
     given = set(cells)
     names: dict[str, None] = {}
     for place, cell in enumerate(cells, 1):
@@ -173,13 +173,13 @@ def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def other_columns(columns: Sequence[str], expected: Sequence[str]) -> str | None:
-    """How columns differ from those expected, as a clause."""
+    """Return how columns differ from those expected, as a clause."""
     if tuple(columns) == tuple(expected):
         return None
     lacks = [name for name in expected if name not in columns]
     adds = [name for name in columns if name not in expected]
-    told = [f"it lacks {', '.join(lacks)}" if lacks else "", f"it adds {', '.join(adds)}" if adds else ""]
-    return " and ".join(filter(None, told)) or "they come in another order"
+    differences = [f"it lacks {', '.join(lacks)}" if lacks else "", f"it adds {', '.join(adds)}" if adds else ""]
+    return " and ".join(filter(None, differences)) or "they come in another order"
 
 
 def _refuse_header(raw: bytes, name: str) -> None:
@@ -191,7 +191,7 @@ def _refuse_header(raw: bytes, name: str) -> None:
         raise SourceError(f"the header of {name} has NUL characters: if the file is UTF-16, pass encoding={encoding!r}")
 
 
-def _refuse_other_delimiter(feed: BlockReader, name: str, header: bytes, dialect: Dialect) -> None:
+def _refuse_other_delimiter(feed: BlockReader, name: str, header: bytes, dialect: CsvDialect) -> None:
     """Raise where a header of one column, and the first line after it, are several columns with another delimiter."""
     end = _first_line(feed, name, 0)
     line = feed.data[:end]
@@ -205,7 +205,7 @@ def _refuse_other_delimiter(feed: BlockReader, name: str, header: bytes, dialect
             )
 
 
-def _first_record(feed: BlockReader, name: str, dialect: Dialect) -> tuple[int, ScannedRecord] | None:
+def _first_record(feed: BlockReader, name: str, dialect: CsvDialect) -> tuple[int, ScannedRecord] | None:
     """Return where the first line is that is not empty, and the record that begins there."""
     at = 0
     while True:
@@ -213,15 +213,15 @@ def _first_record(feed: BlockReader, name: str, dialect: Dialect) -> tuple[int, 
         at = at if empty is None else empty.end()
         if not _first_line(feed, name, at):
             return None
-        found = record_at(feed.data, at, dialect, None, final=feed.final)
-        if found is None:
+        record = record_at(feed.data, at, dialect, None, final=feed.final)
+        if record is None:
             _read_more(feed, name)
-        elif found.fields is not None or found.error is not None:
-            return at, found
+        elif record.fields is not None or record.error is not None:
+            return at, record
 
 
 def _first_line(feed: BlockReader, name: str, at: int) -> int:
-    """Where the line that begins at `at` ends, with its line end; 0 where there is no line."""
+    """Return where the line that begins at `at` ends, with its line end; 0 where there is no line."""
     while (end := line_end(feed.data, at, final=feed.final)) is None:
         if feed.final:
             return 0

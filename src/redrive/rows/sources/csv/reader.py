@@ -12,7 +12,7 @@ from redrive.rows.batch import Batch, Received, Unreadable
 from redrive.rows.sources.csv.encoding import UTF_8, Utf16Stream, is_utf_16, mark_undecodable, open_text
 from redrive.rows.sources.csv.frames import FrameBuilder, RecordRange
 from redrive.rows.sources.csv.header import BlockReader, go_to_table, other_columns, read_columns, read_separator
-from redrive.rows.sources.csv.records import Dialect, RecordScan, ScanProgress, without_line_end
+from redrive.rows.sources.csv.records import CsvDialect, RecordScan, ScanProgress, without_line_end
 from redrive.rows.sources.csv.scanner import RecordBlock, long_record, skipped_record, structure, too_large
 from redrive.rows.sources.files.files import check_before_its_turn, damaged, names_of, size_of
 from redrive.rows.sources.files.unfit_files import FileFitCheck, check_that_one_is_good, is_odd, set_aside
@@ -47,14 +47,14 @@ class CsvOptions:
         """The encoding of the bytes that records are made of: UTF-16 was converted before."""
         return UTF_8 if is_utf_16(self.encoding) else self.encoding
 
-    def dialect(self, name: str, encoding: str) -> Dialect:
-        """How this file is written."""
+    def dialect(self, name: str, encoding: str) -> CsvDialect:
+        """Return how this file is written."""
         stem = name.lower().removesuffix(".gz").removesuffix(".zst")
         by_name = b"\t" if stem.endswith((".tsv", ".tab")) else b","
-        return Dialect(self.delimiter or by_name, self.quote, self.null_bytes(encoding), self.has_header)
+        return CsvDialect(self.delimiter or by_name, self.quote, self.null_bytes(encoding), self.has_header)
 
     def null_bytes(self, encoding: str) -> frozenset[bytes]:
-        """The texts that stand for None, as they are in a file."""
+        """Return the texts that stand for None, as they are in a file."""
         return frozenset(text.encode(encoding) for text in self.null)
 
 
@@ -62,7 +62,7 @@ CUT_OFF = "cut_off"
 """The field of a letter that holds what was left of a line when its stream ended early."""
 
 
-def letter_context(columns: Sequence[str], dialect: Dialect, encoding: str | None) -> dict[str, Any]:
+def letter_context(columns: Sequence[str], dialect: CsvDialect, encoding: str | None) -> dict[str, Any]:
     """Return what a letter of this file needs to be read again when the file is gone, as JSON.
 
     encoding  that of the letter's bytes where it is certain, as of text that was converted
@@ -108,7 +108,7 @@ class CsvReading:
         first = 0
         if position is not None:
             if position["file"] not in self._sizes:
-                raise SourceError(f"{position['file']}, in which the reading is to go on, is not among the files")
+                raise SourceError(f"{position['file']}, in which the run resumes, is not among the files")
             first = list(names).index(position["file"])
             if position.get("ended"):
                 first, position = first + 1, None
@@ -136,7 +136,7 @@ class CsvReading:
                 if self._aside:
                     return self._aside.pop(0)
         except Exception as error:
-            # Something may have been taken and not handed out. To read on would lose it; to open anew does not.
+            # Some data may be read and not returned. Reading on would lose it; opening the source again does not.
             self._error = error
             self.close()
             raise
@@ -201,7 +201,7 @@ class CsvReading:
 
 
 def columns_of(name: str, options: CsvOptions) -> tuple[str, ...] | None:
-    """The columns of a file; None where it is empty."""
+    """Return the columns of a file; None if it is empty."""
     file = CsvFile(name, options, options.columns, None)
     file.close()
     return file.columns
@@ -248,7 +248,7 @@ class CsvFile:
         return read_columns(self._feed, self.name, self._dialect, self._encoding, guess=guess)
 
     def take(self, most: int) -> Batch | None:
-        """The next rows, and what stands between them and is none; None at the end."""
+        """Return the next rows, and what stands between them and is none; None at the end."""
         parts: list[RecordRange] = []
         records = size = 0
         while records < most and size < _BATCH_BYTES and self._find_records():
@@ -262,7 +262,7 @@ class CsvFile:
         if not parts and fault is not None and damage is not None:
             raise damaged(self.name, damage, self._feed.line - 1)
         if records < most and size < _BATCH_BYTES and fault is not None and damage is None and not self._ended:
-            # Marked: a line that was cut off may still look like a whole one.
+            # Marked: a truncated line may still look like a whole one.
             raw = {CUT_OFF: self._feed.cut}
             unreadable.append(Unreadable(raw, fault, f"line {self._feed.line}"))
             self._ended = True
@@ -285,7 +285,7 @@ class CsvFile:
         self._stream.close()
 
     def _find_records(self) -> bool:
-        """See that there is a record to take; tell whether there is."""
+        """Read until there is a record to take; return whether there is one."""
         while self._at == len(self._block):
             feed = self._feed
             feed.drop(self._block.rest, self._block.line - feed.line)
@@ -307,11 +307,11 @@ class CsvFile:
         return len(self.columns or ())
 
     def _is_final(self) -> bool:
-        """Whether an open quote stays open. Before damage it may be closed in what is missing."""
+        """Return whether an open quote stays open. Before damage it may be closed in what is missing."""
         return self._feed.final and self._stream.damage is None
 
     def _long_record(self) -> RecordBlock:
-        """Return the record that is not whole in the data; too large to be held, it is skipped."""
+        """Return the record that is not whole in the data; one that is too large for memory is skipped."""
         feed, block = self._feed, self._block
         feed.drop(block.rest, block.line - feed.line)
         scan, progress = RecordScan(self._dialect.delimiter, self._dialect.quote), ScanProgress(False, 0)
@@ -338,7 +338,7 @@ class CsvFile:
         return skipped_record(feed.byte - byte, line, lines, bad)
 
     def _part(self, most: int, size: int) -> RecordRange:
-        """The next records: so many, or as many as are in so many bytes, but one at least."""
+        """Return the next records: at least one, at most this number, and at most this number of bytes."""
         block, first = self._block, self._at
         fitting = int(np.searchsorted(block.ends, block.starts[first] + size, "right"))
         return RecordRange(block, first, min(first + most, max(first + 1, fitting)))
@@ -355,5 +355,5 @@ class CsvFile:
         return {"file": self.name, "byte": byte, "line": line, **ended}
 
     def _taken(self, byte: int) -> int:
-        """How much of the file, as it lies on the disk, was read up to here."""
+        """Return how much of the file, as it lies on the disk, was read up to here."""
         return self._stream.progress() * byte // max(1, self._stream.position)

@@ -21,7 +21,7 @@ AMBIGUOUS = "a quote is not closed, or text follows a closing quote on a later l
 QUOTE_ERRORS = frozenset({NOT_CLOSED, TEXT_AFTER_QUOTE, AMBIGUOUS})
 _LF, _CR = 10, 13
 _LINE_END = re.compile(rb"\r\n?|\n")
-# The states of a reading, as bits of a set: at the start of a field, in an unquoted field, in a quoted field, behind a
+# The states of a reading, as bits of a set: at the start of a field, in an unquoted field, in a quoted field, after a
 # quote that may close the field.
 _START, _UNQUOTED, _QUOTED, _BEHIND_QUOTE = 1, 2, 4, 8
 # What each state becomes at a quote, a delimiter, a line end and any other text.
@@ -145,7 +145,7 @@ class RecordScan:
 
 
 def line_end(data: bytes, at: int, *, final: bool) -> tuple[int, int] | None:
-    """Where the line ends and the next one begins; None where that is not in the data and more may come."""
+    """Return where the line ends and the next one begins; None if that is not in the data and more may come."""
     match = _LINE_END.search(data, at)
     if match is None or (match.end() == len(data) and match[0] == b"\r" and not final):
         return None
@@ -153,14 +153,14 @@ def line_end(data: bytes, at: int, *, final: bool) -> tuple[int, int] | None:
 
 
 def count_lines(data: bytes) -> int:
-    """The number of line ends."""
+    """Return the number of line ends."""
     returns = data.count(b"\r")
     return data.count(b"\n") + (returns - data.count(b"\r\n") if returns else 0)
 
 
 @lru_cache(maxsize=64)
 def _step(states: int, kind: int) -> int:
-    """The states that all readings are in behind a token."""
+    """Return the states that all readings are in after a token."""
     after = 0
     for state, following in _NEXT.items():
         if states & state:
@@ -169,7 +169,7 @@ def _step(states: int, kind: int) -> int:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class CsvDialect:
     """How the fields of a file are written.
 
     null       texts that stand for no value where they are not quoted
@@ -189,12 +189,12 @@ class Dialect:
         return b"\x01" if self.delimiter != b"\x01" else b"\x02"
 
     def ragged(self, fields: int, width: int) -> str:
-        """What is wrong with a record that has too few fields or too many."""
+        """Return what is wrong with a record that has too few fields or too many."""
         wanted = f"the header has {width}" if self.has_header else f"there should be {width}"
         return f"{fields} field{'s' if fields != 1 else ''} where {wanted}"
 
     def opens_quote(self, line: bytes) -> bool:
-        """Whether a field of this line may be quoted; a quote within a field is a part of it."""
+        """Return whether a field of this line may be quoted; a quote within a field is a part of it."""
         quote = self.quote
         return quote is not None and quote in line and (line.startswith(quote) or self.delimiter + quote in line)
 
@@ -216,8 +216,8 @@ class Field(NamedTuple):
     text: bytes
     quoted: bool
 
-    def value(self, dialect: Dialect, encoding: str) -> str | None:
-        """What it stands for."""
+    def value(self, dialect: CsvDialect, encoding: str) -> str | None:
+        """Return what it stands for."""
         return None if not self.quoted and self.text in dialect.null else self.text.decode(encoding)
 
 
@@ -229,11 +229,11 @@ class ScannedRecord(NamedTuple):
     error: str | None = None
 
 
-def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> ScannedRecord | None:
-    """Return the record that begins at `start`; None where its end is not in `data` and more may come.
+def record_at(data: bytes, start: int, dialect: CsvDialect, width: int | None, *, final: bool) -> ScannedRecord | None:
+    """Return the record that begins at `start`; None if its end is not in `data` and more may come.
 
     The lines of a quoted field belong to their record, whatever the number of its fields. A record whose quotes are not
-    well-formed goes as far as `RecordScan` says.
+    well-formed extends as far as `RecordScan` finds.
 
     width  how many fields a record has; None takes any number
     final  nothing comes after `data`, which ends with a line end then
@@ -259,21 +259,21 @@ def record_at(data: bytes, start: int, dialect: Dialect, width: int | None, *, f
         return ScannedRecord(end, error=scan.error) if ended else None
 
 
-def shielded(raw: bytes, dialect: Dialect) -> bytes:
-    """The same record in a form that no parser can misread: a field with anything odd in it is quoted."""
+def shielded(raw: bytes, dialect: CsvDialect) -> bytes:
+    """Return the same record in a form that no parser can misread: a field with anything odd in it is quoted."""
     line = without_line_end(raw)
     if not dialect.opens_quote(line):
         return dialect.odd_field.sub(lambda field: _in_quotes(field[0], dialect.shield), line) + b"\n"
-    found = record_at(raw, 0, dialect, None, final=True)
-    assert found is not None
-    assert found.fields is not None
+    record = record_at(raw, 0, dialect, None, final=True)
+    assert record is not None
+    assert record.fields is not None
     odd = dialect.odd_field.search
-    texts = [_in_quotes(text, dialect.shield) if quoted or odd(text) else text for text, quoted in found.fields]
+    texts = [_in_quotes(text, dialect.shield) if quoted or odd(text) else text for text, quoted in record.fields]
     return dialect.delimiter.join(texts) + b"\n"
 
 
 def without_line_end(raw: bytes) -> bytes:
-    """A record as a person sees it."""
+    """Return a record as a text editor shows it."""
     return raw.removesuffix(b"\n").removesuffix(b"\r")
 
 
@@ -289,13 +289,13 @@ class _TextAfterQuote(Exception):
     """A closing quote is followed by neither a delimiter nor a line end."""
 
 
-def _of_width(end: int, fields: list[Field], dialect: Dialect, width: int | None) -> ScannedRecord:
+def _of_width(end: int, fields: list[Field], dialect: CsvDialect, width: int | None) -> ScannedRecord:
     if width is None or len(fields) == width:
         return ScannedRecord(end, fields)
     return ScannedRecord(end, error=dialect.ragged(len(fields), width))
 
 
-def _walk(data: bytes, start: int, dialect: Dialect, width: int | None, *, final: bool) -> ScannedRecord:
+def _walk(data: bytes, start: int, dialect: CsvDialect, width: int | None, *, final: bool) -> ScannedRecord:
     """Go from field to field to the end of the record."""
     assert dialect.quote is not None
     fields: list[Field] = []
@@ -317,13 +317,13 @@ def _walk(data: bytes, start: int, dialect: Dialect, width: int | None, *, final
         return _of_width(end[1], fields, dialect, width)
 
 
-def _quoted(data: bytes, at: int, dialect: Dialect) -> tuple[Field, int]:
+def _quoted(data: bytes, at: int, dialect: CsvDialect) -> tuple[Field, int]:
     assert dialect.quote is not None
     close = _closing(data, at + 1, dialect.quote)
     return Field(data[at + 1 : close].replace(dialect.quote * 2, dialect.quote), quoted=True), close + 1
 
 
-def _unquoted(data: bytes, at: int, dialect: Dialect) -> tuple[Field, int]:
+def _unquoted(data: bytes, at: int, dialect: CsvDialect) -> tuple[Field, int]:
     match = dialect.field_end.search(data, at)
     if match is None:
         raise _EndsBeforeIt
@@ -331,7 +331,7 @@ def _unquoted(data: bytes, at: int, dialect: Dialect) -> tuple[Field, int]:
 
 
 def _closing(data: bytes, at: int, quote: bytes) -> int:
-    """Where the quoted field is closed; two quotes together are one that belongs to the text."""
+    """Return where the quoted field is closed; two quotes together are one that belongs to the text."""
     while True:
         close = data.find(quote, at)
         if close < 0 or close + 1 == len(data):

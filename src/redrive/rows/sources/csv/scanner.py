@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from redrive._internal.optional import require_extra
-from redrive.rows.sources.csv.records import QUOTE_ERRORS, Dialect, count_lines, record_at, shielded, without_line_end
+from redrive.rows.sources.csv.records import (
+    QUOTE_ERRORS,
+    CsvDialect,
+    count_lines,
+    record_at,
+    shielded,
+    without_line_end,
+)
 
 with require_extra("rows"):
     import numpy as np
@@ -20,7 +27,7 @@ with require_extra("rows"):
 
 Places = NDArray[np.intp]
 
-_CAREFUL_IN_A_ROW = 16  # trouble seldom comes alone, and another look at the block costs as much as so many records
+_CAREFUL_IN_A_ROW = 16  # faults come in groups, and another scan of the block costs as much as this many records
 _LF, _CR = 10, 13
 
 
@@ -86,20 +93,20 @@ class RecordBlock:
         return self.data[self.starts[record] : self.ends[record]]
 
     def good_at(self, places: Places) -> list[int]:
-        """The records in which these places are, each once, those left out that are bad."""
+        """Return the records in which these places are, each once, those left out that are bad."""
         records = np.unique(np.searchsorted(self.ends, places, "right")).tolist()
         return [record for record in records if record < len(self) and record not in self.bad]
 
 
-def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int, final: bool) -> RecordBlock:
-    """The records that are whole in `data`, which begins with one; `line` is its number.
+def structure(data: bytes, line: int, dialect: CsvDialect, width: int, *, most: int, final: bool) -> RecordBlock:
+    """Return the records that are whole in `data`, which begins with one; `line` is its number.
 
     width  how many fields a record has
     most   how many bytes a record may have
     final  nothing comes after `data`, which ends with a line end then
     """
     marks = _Marks(data, dialect, final=final)
-    gathered = _Gathered(data, dialect, width)
+    gathered = _RecordBatch(data, dialect, width)
     at, whole = 0, True
     while whole and at < len(data):
         at = gathered.add_run(marks.run(at), at)
@@ -127,26 +134,26 @@ def structure(data: bytes, line: int, dialect: Dialect, width: int, *, most: int
     return block
 
 
-def long_record(raw: bytes, line: int, dialect: Dialect, width: int) -> RecordBlock:
+def long_record(raw: bytes, line: int, dialect: CsvDialect, width: int) -> RecordBlock:
     """Return a block of one record, taken apart without the marks of `structure`, which need many times its size."""
-    found = record_at(raw, 0, dialect, width, final=True)
-    assert found is not None
+    record = record_at(raw, 0, dialect, width, final=True)
+    assert record is not None
     lines = count_lines(raw)
     starts, ends, first_line = (np.array([place], np.intp) for place in (0, len(raw), line))
     block = RecordBlock(raw, starts, ends, first_line, len(raw), line + lines)
-    if found.error is not None:
-        block.bad[0] = BadRecord(found.error, _rows_in(raw, found.error, lines, dialect, width))
-    elif found.fields is None:
+    if record.error is not None:
+        block.bad[0] = BadRecord(record.error, _rows_in(raw, record.error, lines, dialect, width))
+    elif record.fields is None:
         return replace(RecordBlock.empty(line + lines), rest=len(raw))  # an empty line
-    elif any(not quoted and dialect.shield in text for text, quoted in found.fields):
+    elif any(not quoted and dialect.shield in text for text, quoted in record.fields):
         block.rewritten[0] = shielded(raw, dialect)
     elif raw.endswith(b"\r"):
         block.parsed = raw[:-1] + b"\n"
     return block
 
 
-def _rows_in(raw: bytes, error: str, lines: int, dialect: Dialect, width: int) -> int:
-    """How many rows a record of several lines counts as.
+def _rows_in(raw: bytes, error: str, lines: int, dialect: CsvDialect, width: int) -> int:
+    """Return how many rows a record of several lines counts as.
 
     Where its quotes are wrong, all of its lines. Where they are closed it is one, and one more for each line between
     the first and the last that could be a row of its own: two stray quotes may have made it a part of the record.
@@ -157,7 +164,7 @@ def _rows_in(raw: bytes, error: str, lines: int, dialect: Dialect, width: int) -
 
 
 def skipped_record(taken: int, line: int, lines: int, bad: BadRecord) -> RecordBlock:
-    """Return a block of one record that was not held; its `taken` bytes end where the data that is left begins."""
+    """Return a block of one record that was not kept in memory; the rest begins after its `taken` bytes."""
     starts, ends, first_line = (np.array([place], np.intp) for place in (-taken, 0, line))
     return RecordBlock(b"", starts, ends, first_line, 0, line + lines, {0: bad})
 
@@ -185,7 +192,7 @@ class _Side(NamedTuple):
 class _Marks:
     """The line ends, delimiters and quotes of a block."""
 
-    def __init__(self, data: bytes, dialect: Dialect, *, final: bool) -> None:
+    def __init__(self, data: bytes, dialect: CsvDialect, *, final: bool) -> None:
         self._bytes = np.frombuffer(data, np.uint8)
         self._dialect = dialect
         self.newlines = np.flatnonzero(self._bytes == _LF)
@@ -201,7 +208,7 @@ class _Marks:
         self._sides: dict[int, _Side] = {}
 
     def run(self, at: int) -> _Run:
-        """The records from `at` up to the first that must be looked at carefully."""
+        """Return the records from `at` up to the first that must be looked at carefully."""
         side = self._side(int(np.searchsorted(self._quotes, at)) & 1)
         misfit = _first_from(at, side.misfits, len(self._bytes))
         first, last = np.searchsorted(side.run.ends, (at, misfit), "right").tolist()
@@ -209,7 +216,9 @@ class _Marks:
         head = self._measured(np.array([at])[: last - first], side.run.ends[first:last][:1], side.delimiters)
         if not len(head.starts):
             return head
-        return _Run(*(np.concatenate((one, rest[first + 1 : last])) for one, rest in zip(head, side.run, strict=True)))
+        return _Run(
+            *(np.concatenate((item, rest[first + 1 : last])) for item, rest in zip(head, side.run, strict=True))
+        )
 
     def _side(self, parity: int) -> _Side:
         if parity not in self._sides:
@@ -246,7 +255,7 @@ class _Marks:
         return first
 
     def _starts_field(self, quotes: Places) -> NDArray[np.bool_]:
-        """Which may open a field, or be the other half of a doubled one."""
+        """Return which may open a field, or be the other half of a doubled one."""
         fits: NDArray[np.bool_] = self._opens_field(quotes) | (self._bytes[quotes - 1] == self._dialect.shield[0])
         return fits
 
@@ -259,10 +268,10 @@ class _Marks:
         return fits
 
 
-class _Gathered:
+class _RecordBatch:
     """The records found so far."""
 
-    def __init__(self, data: bytes, dialect: Dialect, width: int) -> None:
+    def __init__(self, data: bytes, dialect: CsvDialect, width: int) -> None:
         self.errors: dict[int, str] = {}
         self.rewritten: dict[int, bytes] = {}
         self._data = data
@@ -273,7 +282,7 @@ class _Gathered:
         self._count = 0
 
     def add_run(self, run: _Run, at: int) -> int:
-        """Add records that were found at once, and tell where they end."""
+        """Add records that were found at once, and return where they end."""
         if not len(run.starts):
             return at
         at = int(run.ends[-1])
@@ -284,28 +293,28 @@ class _Gathered:
         return at
 
     def add_carefully(self, at: int, *, final: bool) -> tuple[bool, int]:
-        """Add a few records one by one, and tell whether they are whole and where they end."""
+        """Add a few records one by one, and return whether they are whole and where they end."""
         starts: list[int] = []
         ends: list[int] = []
         whole = True
         while whole and at < len(self._data) and len(starts) < _CAREFUL_IN_A_ROW:
-            found = record_at(self._data, at, self._dialect, self._width, final=final)
-            if found is None:
+            record = record_at(self._data, at, self._dialect, self._width, final=final)
+            if record is None:
                 whole = False
                 break
-            if found.error is not None:
-                self.errors[self._count + len(starts)] = found.error
-            elif self._dialect.shield in self._data[at : found.end]:
-                self.rewritten[self._count + len(starts)] = shielded(self._data[at : found.end], self._dialect)
-            if found.error is not None or found.fields is not None:
+            if record.error is not None:
+                self.errors[self._count + len(starts)] = record.error
+            elif self._dialect.shield in self._data[at : record.end]:
+                self.rewritten[self._count + len(starts)] = shielded(self._data[at : record.end], self._dialect)
+            if record.error is not None or record.fields is not None:
                 starts.append(at)
-                ends.append(found.end)
-            at = found.end
+                ends.append(record.end)
+            at = record.end
         self._add(np.array(starts, np.intp), np.array(ends, np.intp))
         return whole, at
 
     def bounds(self) -> tuple[Places, Places]:
-        """Where the records begin and end."""
+        """Return where the records begin and end."""
         none = np.empty(0, np.intp)
         return np.concatenate([none, *self._starts]), np.concatenate([none, *self._ends])
 
@@ -325,14 +334,14 @@ class _Gathered:
         return _Run(*(part[full] for part in run))
 
 
-def _rewrite_literal_quotes(block: RecordBlock, literal: Places, dialect: Dialect) -> None:
+def _rewrite_literal_quotes(block: RecordBlock, literal: Places, dialect: CsvDialect) -> None:
     """Shield quotes that are text, which the fast parser would misread."""
     for record in block.good_at(literal):
         block.rewritten[record] = shielded(block.raw(record), dialect)
 
 
 def _with_line_feeds(data: bytes, ends: Places) -> bytes:
-    """The data with a line feed for each carriage return that ends a record; within quotes they stay."""
+    """Return the data with a line feed for each carriage return that ends a record; within quotes they stay."""
     changed = np.frombuffer(data, np.uint8).copy()
     last = ends - 1
     changed[last[changed[last] == _CR]] = _LF
@@ -340,11 +349,11 @@ def _with_line_feeds(data: bytes, ends: Places) -> bytes:
 
 
 def _count(marks: Places, starts: Places, stops: Places) -> Places:
-    """How many marks there are between each start and its stop."""
+    """Return how many marks there are between each start and its stop."""
     return np.searchsorted(marks, stops) - np.searchsorted(marks, starts)
 
 
 def _first_from(start: int, places: Places, otherwise: int) -> int:
-    """The first place from `start` on; `otherwise` where there is none, or it lies beyond."""
+    """Return the first place from `start` on; `otherwise` where there is none, or it lies beyond."""
     place = int(np.searchsorted(places, start))
     return min(int(places[place]), otherwise) if place < len(places) else otherwise

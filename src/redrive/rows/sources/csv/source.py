@@ -8,10 +8,17 @@ from typing import Any
 from redrive.rows.batch import Record
 from redrive.rows.sources.csv.encoding import UTF_8, is_utf_16, known_encoding, undecodable
 from redrive.rows.sources.csv.reader import CUT_OFF, CsvOptions, CsvReading, columns_of, read_context
-from redrive.rows.sources.csv.records import Dialect, record_at
+from redrive.rows.sources.csv.records import CsvDialect, record_at
 from redrive.rows.sources.csv.scanner import TOO_LARGE
-from redrive.rows.sources.files.files import Files, Paths, at_same_file, names_of
-from redrive.rows.sources.files.partitions import add_partition, partitions_of, with_partitions
+from redrive.rows.sources.files.files import (
+    Files,
+    Paths,
+    add_partition,
+    at_same_file,
+    names_of,
+    partitions_of,
+    with_partitions,
+)
 from redrive.rows.sources.files.unfit_files import FileFitCheck, refuse_file
 from redrive.rows.sources.source import Misfit, Reading
 
@@ -31,17 +38,17 @@ def csv(
     """Read rows from CSV files, compressed with gzip or zstd or not; every value is a text, or None.
 
     path       a file, a glob ("in/**/*.csv"), or a list of them; all have the same columns
-    delimiter  one ASCII character; left out, it is a tab in a .tsv file and a comma in any other
-    quote      one ASCII character, doubled within a field; None where quotes mean nothing
-    header     the first record names the columns
-    columns    their names in a file without a header; left out, they are column_1, column_2 …
-    encoding   UTF-8, any encoding in which ASCII stays ASCII, or UTF-16
-    null       texts that stand for None, unless they are quoted: `,,` is None, `,"",` is ""
-    skip       lines before the header that are no part of the table
-    max_record_bytes  size of the largest record that is read; of a larger one the letter holds the beginning
+    delimiter  one ASCII character; default: a tab in a .tsv file and a comma in any other
+    quote      one ASCII character, doubled within a field; None if quotes have no meaning
+    header     whether the first record names the columns
+    columns    the names of the columns in a file without a header; default: column_1, column_2 …
+    encoding   UTF-8, any encoding that contains ASCII, or UTF-16
+    null       texts that are read as None, unless they are quoted: `,,` is None, `,"",` is ""
+    skip       lines before the header that are not part of the table
+    max_record_bytes  maximum size of a record; the letter of a larger one has its beginning
 
     A line ends with a line feed, a carriage return, or both. A record ends where Python's `csv` module ends it. What is
-    not a row becomes a letter with its bytes, and reading continues behind it.
+    not a row becomes a letter with its bytes, and reading continues after it.
     """
     if header and columns is not None:
         raise ValueError("columns names those of a file without a header: add header=False, or leave it out")
@@ -87,7 +94,7 @@ class CsvSource:
     def difference(self, identity: Mapping[str, Any]) -> str | None:
         units = {key: value for key, value in identity.items() if key != "files"}
         if units != self._units():
-            was, now = (" in ".join(map(str, one.values())) for one in (units, self._units()))
+            was, now = (" in ".join(map(str, item.values())) for item in (units, self._units()))
             return f"it was taken over {was}, not over {now}"
         return self._files.difference(identity["files"])
 
@@ -124,7 +131,9 @@ class CsvSource:
     def _again(self, raw: Any, context: Mapping[str, Any] | None) -> Record | list[Record]:
         if isinstance(raw, Mapping):
             if set(raw) == {CUT_OFF}:
-                raise ValueError("the line was cut off where its stream ended; load the whole file, or edit the record")
+                raise ValueError(
+                    "the line was truncated at the end of its stream; load the whole file, or edit the record"
+                )
             if set(raw) == {TOO_LARGE}:
                 raise ValueError(
                     "the letter holds only the beginning of the record; "
@@ -138,7 +147,7 @@ class CsvSource:
         records = _records(lines, columns, dialect, encoding)
         return records[0] if len(records) == 1 else records
 
-    def _format_of(self, raw: str | bytes, context: Mapping[str, Any] | None) -> tuple[Sequence[str], Dialect, str]:
+    def _format_of(self, raw: str | bytes, context: Mapping[str, Any] | None) -> tuple[Sequence[str], CsvDialect, str]:
         """Return the columns, the dialect and the encoding of a letter.
 
         A line is taken apart as its file was written when the letter was made, whatever the files are now. The encoding
@@ -150,7 +159,7 @@ class CsvSource:
             columns, delimiter, quote, of_bytes = read_context(context)
             encoding = encoding if isinstance(raw, str) or of_bytes is None else of_bytes
             null = self._options.null_bytes(encoding)
-            return columns, Dialect(delimiter, quote, null, self._options.has_header), encoding
+            return columns, CsvDialect(delimiter, quote, null, self._options.has_header), encoding
         if self._options.columns is not None:
             return self._options.columns, self._options.dialect(self._files.patterns[0], encoding), encoding
         raise ValueError(
@@ -160,25 +169,25 @@ class CsvSource:
         )
 
     def _units(self) -> dict[str, Any]:
-        """What the positions are counted in: those of UTF-16 are not the file's own."""
+        """Return what the positions are counted in: those of UTF-16 are not the file's own."""
         kind: dict[str, Any] = {"kind": "csv"}
         return {**kind, "encoding": self._options.encoding} if is_utf_16(self._options.encoding) else kind
 
 
-def _records(lines: bytes, columns: Sequence[str], dialect: Dialect, encoding: str) -> list[Record]:
-    """The rows of some lines; a ValueError tells what is wrong with the first that is none."""
+def _records(lines: bytes, columns: Sequence[str], dialect: CsvDialect, encoding: str) -> list[Record]:
+    """Return the rows of some lines; raise ValueError for the first line that is not a row."""
     data = lines if lines.endswith((b"\n", b"\r")) else lines + b"\n"
     records: list[Record] = []
     at = 0
     while at < len(data):
-        found = record_at(data, at, dialect, len(columns), final=True)
-        assert found is not None
-        wrong = found.error or undecodable(data[at : found.end], encoding)
+        record = record_at(data, at, dialect, len(columns), final=True)
+        assert record is not None
+        wrong = record.error or undecodable(data[at : record.end], encoding)
         if wrong:
             raise ValueError(wrong)
-        at = found.end
-        if found.fields is not None:
-            values = [field.value(dialect, encoding) for field in found.fields]
+        at = record.end
+        if record.fields is not None:
+            values = [field.value(dialect, encoding) for field in record.fields]
             records.append(dict(zip(columns, values, strict=True)))
     if not records:
         raise ValueError("there is no row in it")

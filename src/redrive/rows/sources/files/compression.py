@@ -86,19 +86,19 @@ def open_decoder(name: str) -> Decoder:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a file is read as it is."""
+    """Return whether a file is read as it is."""
     with open(name, "rb") as file:
         head = file.read(10)
     return not head.startswith(_GZIP_MAGIC) and not _ZSTD.match(head)
 
 
 def damage_of(name: str) -> CompressionFault | None:
-    """Return what is wrong with a compressed file; None where it is whole, or not compressed.
+    """Return what is wrong with a compressed file; None if it is whole, or not compressed.
 
     This decompresses the whole file. The answer is remembered for as long as the file is not changed.
     """
-    found = os.stat(name)
-    return _damage_of(name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    status = os.stat(name)
+    return _damage_of(name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @lru_cache(maxsize=1024)
@@ -140,7 +140,7 @@ def _most_ratio() -> int:
 
 
 def _without_its_magic(name: str) -> CompressionFault | None:
-    """A file called .gz or .zst that does not begin like one; text was decompressed, and has kept its name."""
+    """Return a file called .gz or .zst that does not begin like one; text was decompressed, and has kept its name."""
     kind, magic = _BY_NAME.get(os.path.splitext(name)[1].lower(), ("", b""))
     if not kind:
         return None
@@ -256,7 +256,7 @@ class _Zstd:
 def _intact_zstd(name: str) -> int:
     """Return how many decompressed bytes stand before the first damaged frame.
 
-    Arrow does not say where a frame ends, so the frames are found by their headers and decompressed one by one.
+    Arrow does not report where a frame ends, so the frames are found by their headers and decompressed one by one.
     """
     import pyarrow as pa
 
@@ -283,7 +283,7 @@ def _zstd_frames(data: mmap.mmap) -> Iterator[tuple[int, int]]:
 
 
 def _zstd_frame_end(data: mmap.mmap, at: int) -> int | None:
-    """Return where a frame ends by its own headers (RFC 8878, section 3.1); None where they are not those of one."""
+    """Return where a frame ends by its own headers (RFC 8878, section 3.1); None if they are not those of one."""
 
     def number(place: int, size: int) -> int:
         return int.from_bytes(data[place : place + size], "little")

@@ -1,31 +1,35 @@
-"""The files of a source: found, told from others of the same name, opened and decompressed."""
+"""The files of a source: finds, identifies, opens and decompresses them, and adds columns of Hive partitions."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from glob import glob, has_magic
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from redrive._internal.files import local_path
 from redrive.errors import SourceError
+from redrive.rows.batch import Batch, Received, Record
 from redrive.rows.sources.files import identity as file_identity
 from redrive.rows.sources.files.compression import CompressionError, Decoder, damage_of, is_plain, open_decoder
 from redrive.rows.sources.files.identity import ChangedFile, FileVersion
-from redrive.rows.sources.files.partitions import partitions_of
 from redrive.rows.sources.source import Reading
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
-
 R = TypeVar("R", bound=Reading)
-
 _SKIP = 1 << 20
+Partition = dict[str, str | None]
+_DIRECTORY = re.compile(r"([^=]+)=(.*)", re.DOTALL)
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_CONTEXT = "partition"
 
 
 class Files:
-    """Files named by a path, a glob, or a list of them; looked for anew whenever a run begins."""
+    """Files named by a path, a glob, or a list of them; found again at the start of each run."""
 
     def __init__(self, paths: Paths, *, example: str) -> None:
         """`example` is what such files are usually called, "*.csv"."""
@@ -34,8 +38,8 @@ class Files:
         self.name = self.patterns[0] if len(self.patterns) == 1 else f"{self.patterns[0]} and others"
 
     def find(self) -> list[str]:
-        """The files there are now: those of a glob sorted, each once. None, or one that is no file, is an error."""
-        found: dict[str, None] = {}
+        """Return the files: those of a glob sorted, each once. Raise SourceError if one of them is missing."""
+        files: dict[str, None] = {}
         for pattern in self.patterns:
             # A name such as "fees[1].csv" may be that of a file, and is no pattern then.
             if has_magic(pattern) and not os.path.lexists(pattern):
@@ -44,13 +48,13 @@ class Files:
                     raise SourceError(f"there is no file that matches {pattern}")
             else:
                 names = [pattern]
-            found.update(dict.fromkeys(names))
-        for name in found:
+            files.update(dict.fromkeys(names))
+        for name in files:
             _size(name, self._example)
-        return list(found)
+        return list(files)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Which files there are and what tells each from another, as JSON: what a checkpoint is good for."""
+        """Return the files with what identifies each, as JSON: a checkpoint is valid only for these."""
         return file_identity.identities(self.find())
 
     def compared_options(self) -> dict[str, Any]:
@@ -59,15 +63,15 @@ class Files:
         return {"partitions": sorted(columns)}
 
     def difference(self, recorded: Sequence[Mapping[str, Any]]) -> str | None:
-        """Why positions in the recorded files mean nothing here, as a clause; None where they hold.
+        """Return why positions in the recorded files mean nothing here, as a clause; None if they hold.
 
         Others may have come, and are read last. But a file must not have changed: one that has grown may as
         well be a new delivery of the same data, and a position in it mean another row.
         """
         try:
-            found = set(self.find())
+            result = set(self.find())
             for file in recorded:
-                if file["name"] not in found:
+                if file["name"] not in result:
                     return f"{file['name']} is not among its files"
                 if different := file_identity.difference(file):
                     return different
@@ -79,7 +83,7 @@ class Files:
 def at_same_file(reading: R, position: Mapping[str, Any] | None, recorded: Sequence[Mapping[str, Any]]) -> R:
     """Return a reading that was opened at a position in one of the recorded files, if that file is still the same.
 
-    A source is also opened again after an error, when the run has been going on for hours.
+    A source is also opened again after an error, when the run has taken hours.
     """
     if position is None or position.get("ended"):
         return reading
@@ -108,7 +112,7 @@ def check_before_its_turn(file: Mapping[str, Any]) -> None:
 
 
 def with_new_files(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a run that is resumed, with the files that have come since it began, behind the others."""
+    """Return the identity of a run that is resumed, with the files that have come since it began, after the others."""
     files = recorded.get("files")
     if not files:
         return dict(recorded)
@@ -117,20 +121,20 @@ def with_new_files(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> dic
 
 
 def names_of(recorded: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The files of an identity, in the order in which they are read."""
+    """Return the files of an identity, in the order in which they are read."""
     return [file["name"] for file in recorded]
 
 
 def size_of(names: Sequence[str]) -> int:
-    """The bytes of all these files, as they lie on the disk."""
+    """Return the bytes of all these files, as they lie on the disk."""
     return sum(map(_size, names))
 
 
 class Stream:
-    """The bytes of a file, decompressed where it is compressed, which its first bytes tell and not its name.
+    """The bytes of a file, decompressed if its first bytes are those of a compressed file; its name does not matter.
 
     Of a compressed file that is damaged only what stands before the damaged member or frame is given: bytes inside it
-    cannot be told from wrong ones. `fault` says then that the file has no proper end.
+    cannot be distinguished from wrong ones. `fault` then reports that the file has no proper end.
 
     name      the file
     position  how many bytes, decompressed, were read or skipped
@@ -159,7 +163,7 @@ class Stream:
         return None if self._damage is None or self.position < self._damage.intact else self._damage.reason
 
     def read(self, most: int) -> bytes:
-        """The next bytes: exactly so many, fewer only at the end of the file."""
+        """Return exactly this many bytes, fewer only at the end of the file."""
         if self._damage is not None:
             most = min(most, self._damage.intact - self.position)
         pieces: list[bytes] = []
@@ -193,7 +197,7 @@ class Stream:
             raise too_short(self.name, position)
 
     def progress(self) -> int:
-        """How many bytes of the file, as it lies on the disk, were taken."""
+        """Return how many bytes of the file, as it lies on the disk, were taken."""
         return self._bytes.taken()
 
     def close(self) -> None:
@@ -216,7 +220,7 @@ class DamagedFile(SourceError):
 
 
 def damaged(name: str, fault: str, line: int) -> DamagedFile:
-    """The error that ends a run at the damaged part of a file; `line` is the last line before it."""
+    """Return the error that ends a run at the damaged part of a file; `line` is the last line before it."""
     rows = f"an unknown number of rows after line {line:,}" if line else "all of its rows"
     return DamagedFile(
         f"{name} is damaged: {fault}, so that {rows} are missing. Nothing of the damaged part was loaded. Replace the "
@@ -225,8 +229,8 @@ def damaged(name: str, fault: str, line: int) -> DamagedFile:
 
 
 def too_short(name: str, position: int) -> SourceError:
-    """What is wrong with a file in which a position is not to be found."""
-    return SourceError(f"{name} has become shorter: byte {position:,}, where the reading is to go on, is not in it")
+    """Return what is wrong with a file in which a position is not to be found."""
+    return SourceError(f"{name} has become shorter: byte {position:,}, where the run resumes, is not in it")
 
 
 def _patterns(paths: Paths) -> list[str]:
@@ -243,17 +247,109 @@ def _patterns(paths: Paths) -> list[str]:
 
 
 def _size(name: str, example: str = "*") -> int:
-    """The bytes of a file; what is no file that can be read is an error."""
+    """Return the bytes of a file; what is no file that can be read is an error."""
     try:
-        found = os.stat(name)
-        if not stat.S_ISDIR(found.st_mode) and not os.access(name, os.R_OK):
+        status = os.stat(name)
+        if not stat.S_ISDIR(status.st_mode) and not os.access(name, os.R_OK):
             raise PermissionError
     except PermissionError:
         raise SourceError(f"{name} may not be read by this user: check its permissions") from None
     except (FileNotFoundError, NotADirectoryError, ValueError):
         raise SourceError(f"there is no file {name}") from None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise SourceError(f"{name} is a directory; name the files in it: {os.path.join(name, example)}")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{name} is a pipe or a device, which cannot be read twice: save it as a file first")
-    return found.st_size
+    return status.st_size
+
+
+def partitions_of(names: Sequence[str], patterns: Sequence[str]) -> dict[str, Partition]:
+    """Return the columns of each file that stand in directories which a glob has found; none if there are none.
+
+    A directory that the path names itself, as in "in/dt=2026-07-01/*.csv", is no column: it was chosen.
+    """
+    roots = sorted(map(_root, filter(has_magic, patterns)), key=len, reverse=True)
+    result = {name: _partition(name, roots) for name in names}
+    columns = dict.fromkeys(column for partition in result.values() for column in partition)
+    if not columns:
+        return {}
+    return {name: {column: partition.get(column) for column in columns} for name, partition in result.items()}
+
+
+def with_partitions(reading: Reading, partitions: Mapping[str, Partition]) -> Reading:
+    """Return the reading with the columns of its partitions, where there are some."""
+    return _Partitioned(reading, partitions) if partitions else reading
+
+
+def add_partition(found: Record | list[Record], context: Mapping[str, Any] | None) -> Record | list[Record]:
+    """Return what was read again of a letter with the columns of its partition."""
+    partition = partition_in(context)
+    if not partition:
+        return found
+    return [{**partition, **item} for item in found] if isinstance(found, list) else {**partition, **found}
+
+
+def partition_in(context: Mapping[str, Any] | None) -> Mapping[str, str | None]:
+    """Return the columns of its partition that the context of a letter holds."""
+    result = (context or {}).get(_CONTEXT)
+    return result if isinstance(result, Mapping) else {}
+
+
+class _Partitioned:
+    """See `Reading`."""
+
+    def __init__(self, reading: Reading, partitions: Mapping[str, Partition]) -> None:
+        self._reading = reading
+        self._partitions = partitions
+        self._names = tuple(next(iter(partitions.values())))
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        columns = self._reading.columns
+        return None if columns is None else tuple(dict.fromkeys((*columns, *self._names)))
+
+    @property
+    def total(self) -> int | None:
+        return self._reading.total
+
+    def read(self, most: int) -> Batch | None:
+        batch = self._reading.read(most)
+        if batch is not None:
+            partition = self._partitions[batch.source]
+            batch.rows = _with_columns(batch.rows, partition)
+            for row in batch.unreadable:
+                row.context = {**(row.context or {}), _CONTEXT: partition}
+        return batch
+
+    def close(self) -> None:
+        self._reading.close()
+
+
+def _with_columns(rows: Received, partition: Partition) -> Received:
+    """Return the rows with the columns of their partition; a column that is in the file itself stays as it is there."""
+    if not rows.is_frame:
+        return Received([{**record, **_missing(partition, record)} for record in rows.records])
+    import polars as pl
+
+    new = [pl.lit(value, pl.String).alias(name) for name, value in partition.items() if name not in rows.columns]
+    return Received(rows.frame.with_columns(new))
+
+
+def _missing(partition: Partition, record: Record) -> Partition:
+    return {column: value for column, value in partition.items() if column not in record}
+
+
+def _root(pattern: str) -> str:
+    """Return the directories of a pattern before the first with a wildcard."""
+    parts = pattern.split(os.sep)
+    fixed = next(place for place, part in enumerate(parts) if has_magic(part))
+    return "".join(f"{part}{os.sep}" for part in parts[:fixed])
+
+
+def _partition(name: str, roots: Sequence[str]) -> Partition:
+    root = next((root for root in roots if name.startswith(root)), None)
+    if root is None:
+        return {}
+    directories = name.removeprefix(root).split(os.sep)[:-1]
+    pairs = [match.groups() for directory in directories if (match := _DIRECTORY.fullmatch(directory))]
+    return {unquote(column): None if value == _NULL else unquote(value) for column, value in pairs}

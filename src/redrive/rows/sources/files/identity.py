@@ -22,7 +22,7 @@ _WHOLE = 4 << 20  # a file up to this size is digested whole
 _WHOLE_IN_ALL = 256 << 20  # as long as the files together are not larger than this
 _SAMPLES_IN_ALL = 16_384  # blocks that are read of all files together
 _MOST, _LEAST = 256, 4  # blocks of one file
-_SAMPLES = 16  # blocks that tell a file that was only appended to from another one
+_SAMPLES = 16  # blocks that distinguish a file that has only grown from another one
 
 
 def identities(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -36,26 +36,26 @@ def identities(names: Sequence[str]) -> list[dict[str, Any]]:
 def identity(name: str, *, samples: int) -> dict[str, Any]:
     """Return the identity of a file; `samples` is how many blocks of it are digested, 0 for all of it."""
     with open(name, "rb") as file:
-        found = os.fstat(file.fileno())
+        status = os.fstat(file.fileno())
     return {
         "name": name,
-        "size": found.st_size,
-        "digest": edges(name, found.st_size),
-        "mtime_ns": found.st_mtime_ns,
+        "size": status.st_size,
+        "digest": edges(name, status.st_size),
+        "mtime_ns": status.st_mtime_ns,
         "samples": samples,
-        "content": content(name, found.st_size, samples=samples),
+        "content": content(name, status.st_size, samples=samples),
     }
 
 
 def difference(recorded: Mapping[str, Any]) -> str | None:
-    """Return how a file differs from what was recorded of it, as a clause; None where it is the same.
+    """Return how a file differs from what was recorded of it, as a clause; None if it is the same.
 
     What an older version did not record is not compared.
     """
     name, size = recorded["name"], recorded["size"]
-    found = os.stat(name)
-    if found.st_size != size:
-        return f"{name} {'has grown since' if found.st_size > size else 'has become shorter'}"
+    status = os.stat(name)
+    if status.st_size != size:
+        return f"{name} {'has grown since' if status.st_size > size else 'has become shorter'}"
     if edges(name, size) != recorded["digest"]:
         return f"{name} is another file now: its beginning or end differs"
     if "content" not in recorded:
@@ -63,7 +63,7 @@ def difference(recorded: Mapping[str, Any]) -> str | None:
     samples = recorded["samples"]
     if content(name, size, samples=samples) != recorded["content"]:
         return f"{name} is another file now: its content differs"
-    if samples and found.st_mtime_ns != recorded["mtime_ns"]:
+    if samples and status.st_mtime_ns != recorded["mtime_ns"]:
         return f"{name} was written since, and is too large to be compared as a whole"
     return None
 
@@ -163,7 +163,7 @@ class FileVersion:
             raise self.changed("another file has taken its place")
 
     def changed(self, how: str) -> ChangedFile:
-        """The error that ends a run; nothing that was read behind the change is loaded."""
+        """Return the error that ends a run; nothing that was read after the change is loaded."""
         return ChangedFile(
             f"{self._name} was changed while it was being read: {how}; nothing was loaded from it since; once it is "
             "whole, run with restart=True or `redrive run --restart`"

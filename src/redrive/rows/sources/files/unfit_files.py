@@ -30,7 +30,7 @@ _SAMPLES = 256
 
 
 def refuse_markup(name: str, start: bytes, expected: str) -> None:
-    """Raise SourceError where a file begins as HTML or XML does.
+    """Raise SourceError if a file begins as HTML or XML does.
 
     Args:
         expected: the format the file is read as: "CSV".
@@ -44,16 +44,16 @@ def refuse_markup(name: str, start: bytes, expected: str) -> None:
 
 
 def refuse_utf_16(name: str, start: bytes) -> None:
-    """Raise SourceError where a file begins as UTF-16 or UTF-32 does."""
+    """Raise SourceError if a file begins as UTF-16 or UTF-32 does."""
     if not _UTF_16.match(start):
         return
     is_wide = start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))
-    found = "UTF-32" if is_wide else "UTF-16"
-    raise SourceError(f"{name} is {found}: convert it to UTF-8 first, as with iconv -f {found} -t UTF-8")
+    encoding = "UTF-32" if is_wide else "UTF-16"
+    raise SourceError(f"{name} is {encoding}: convert it to UTF-8 first, as with iconv -f {encoding} -t UTF-8")
 
 
 def refuse_json_document(name: str, start: bytes) -> None:
-    """Raise SourceError where a file begins as JSON over several lines does.
+    """Raise SourceError if a file begins as JSON over several lines does.
 
     Its last object may stand on a line by itself, so that not every line would be rejected.
     """
@@ -66,7 +66,7 @@ def refuse_json_document(name: str, start: bytes) -> None:
 
 
 def is_odd(name: str, error: SourceError, names: Sequence[str]) -> bool:
-    """Whether an error is a reason to set a file aside.
+    """Return whether an error is a reason to set a file aside.
 
     A damaged file is not odd: some of its rows may have been loaded, and the run ends at the damage. Nor is a file that
     is being written, is gone, or the only one.
@@ -75,14 +75,14 @@ def is_odd(name: str, error: SourceError, names: Sequence[str]) -> bool:
 
 
 def check_that_one_is_good(names: Sequence[str], look: Callable[[str], object]) -> None:
-    """Raise the error of the last file where every file is odd; `look` raises what is wrong with one."""
+    """Raise the error of the last file if every file is odd; `look` raises what is wrong with one."""
     odd: SourceError | None = None
     for name in names if len(names) > 1 else ():
         try:
             look(name)
         except SourceError as error:
             if not is_odd(name, error, names):
-                return  # reading it says so, where it is its turn
+                return  # reading the file reports it
             odd = error
         else:
             return
@@ -91,7 +91,7 @@ def check_that_one_is_good(names: Sequence[str], look: Callable[[str], object]) 
 
 
 class FileFitCheck:
-    """Tells which of several files do not fit the check or the sink."""
+    """Finds which of several files do not fit the validator or the sink."""
 
     def __init__(
         self,
@@ -100,14 +100,14 @@ class FileFitCheck:
         partitions: Mapping[str, Mapping[str, Any]],
         columns_of: Callable[[str], Sequence[str] | None],
     ) -> None:
-        """`columns_of` reads the columns of a file: None where it has none, a SourceError where it is odd anyway."""
+        """`columns_of` reads the columns of a file: None if it has none, a SourceError where it is odd anyway."""
         self._misfit = misfit
         self._partitions = partitions
         if misfit is not None and not (len(names) > 1 and any(self._fits(name, columns_of) for name in names)):
             self._misfit = None  # there is nothing to choose from, so that the run ends with what is wrong
 
     def objection(self, name: str, columns: Sequence[str]) -> SourceError | None:
-        """Return why a file with these columns is set aside; None where it is not."""
+        """Return why a file with these columns is set aside; None if it is not."""
         every = tuple(dict.fromkeys((*columns, *self._partitions.get(name, ()))))
         reason = None if self._misfit is None else self._misfit(every)
         return None if reason is None else SourceError(f"{name} does not fit: {reason}")
@@ -122,12 +122,12 @@ class FileFitCheck:
 
 def set_aside(name: str, error: SourceError, position: Mapping[str, Any], *, done: int) -> Batch:
     """Return a batch with no row, and the letter of a file."""
-    found = os.stat(name)
+    status = os.stat(name)
     record = {
         "path": name,
-        "size": found.st_size,
-        "mtime": datetime.fromtimestamp(found.st_mtime, UTC).isoformat(),
-        "digest": identity.content(name, found.st_size, samples=_SAMPLES),
+        "size": status.st_size,
+        "mtime": datetime.fromtimestamp(status.st_mtime, UTC).isoformat(),
+        "digest": identity.content(name, status.st_size, samples=_SAMPLES),
         "reason": str(error),
     }
     why = f"the file was set aside, and an unknown number of rows with it: {error}"

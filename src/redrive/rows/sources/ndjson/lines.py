@@ -35,16 +35,16 @@ class LineStart(bytes):
 def parsed(
     lines: Sequence[bytes], first: int, encoding: str, most: int
 ) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
-    """The records with the numbers of their lines, and the lines that hold none."""
+    """Return the records with the numbers of their lines, and the lines that hold none."""
     if encoding == "utf-8" and LineStart not in set(map(type, lines)):
         try:
-            found = list(map(orjson.loads, lines))
+            decoded = list(map(orjson.loads, lines))
         except orjson.JSONDecodeError:
             pass
         else:
-            are_objects = all(type(one) is dict for one in found)
-            if are_objects and (not has_long_number(b"".join(lines)) or all(map(is_exact, lines, found))):
-                return found, range(first, first + len(found)), []
+            are_objects = all(type(item) is dict for item in decoded)
+            if are_objects and (not has_long_number(b"".join(lines)) or all(map(is_exact, lines, decoded))):
+                return decoded, range(first, first + len(decoded)), []
     return _parsed_one_by_one(lines, first, encoding, most)
 
 
@@ -84,7 +84,7 @@ def is_object(line: bytes, encoding: str) -> bool:
 
 
 def _rows_in(line: bytes) -> int:
-    """How many rows a line that is no record counts as: an array by its items, objects side by side one by one."""
+    """Return how many rows an invalid line counts as: an array by its items, several objects one by one."""
     if line.lstrip().startswith(b"["):
         with suppress(ValueError):
             return max(1, len(orjson.loads(line)))
@@ -94,12 +94,12 @@ def _rows_in(line: bytes) -> int:
 def record_of(line: bytes, encoding: str) -> Record:
     if encoding == "utf-8":
         try:
-            found = orjson.loads(line)
+            result = orjson.loads(line)
         except orjson.JSONDecodeError:  # also for what Python's json takes, and to have its words
             pass
         else:
-            if not has_long_number(line) or is_exact(line, found):
-                return _object(found)
+            if not has_long_number(line) or is_exact(line, result):
+                return _object(result)
     return record(decoded(line, encoding))
 
 
@@ -129,12 +129,12 @@ def decoded(line: bytes, encoding: str) -> str:
 
 
 def known_encoding(encoding: str) -> str:
-    """The encoding by the name that Python gives it; lines must be told by their bytes."""
+    """Return the name of an encoding in Python; lines must be separable by their bytes."""
     try:
         name = codecs.lookup(encoding).name.removesuffix("-sig")
         told_by_bytes = _JSON_SIGNS.encode(name) == _JSON_SIGNS.encode()
     except (LookupError, TypeError):
-        raise ValueError(f"{encoding!r} is no encoding that Python knows") from None
+        raise ValueError(f"{encoding!r} is not an encoding that Python knows") from None
     if not told_by_bytes:
-        raise ValueError(f"lines in {encoding} cannot be told by their bytes: convert the file to UTF-8 first")
+        raise ValueError(f"lines in {encoding} cannot be separated by their bytes: convert the file to UTF-8 first")
     return name

@@ -15,8 +15,8 @@ import orjson
 from redrive._internal.numbers import exact
 
 # A float holds every number of 15 digits, and orjson every integer of 64 bits. So only a number of 16 digits or more
-# can be changed, or one whose exponent has three. Most texts have none, which these two bytestrings tell fast: they are
-# looked for in the text with every digit as 0, without points, signs and spaces.
+# can be changed, or one whose exponent has three. Most texts have none, which a search for two
+# bytestrings finds fast, in the text with every digit as 0, without points, signs and spaces.
 _AS_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 _SPACES = b" \t\r\n"
 _LEFT_OUT = b".+-" + _SPACES
@@ -30,13 +30,13 @@ def loads(text: str | bytes | bytearray) -> Any:
 
 
 def has_long_number(data: bytes) -> bool:
-    """Whether JSON objects may hold a number that orjson does not decode exactly; fast, and never wrongly False."""
+    """Return whether JSON may have a number that orjson does not decode exactly; fast, and never wrongly False."""
     digits = data.translate(_AS_ZEROS, _LEFT_OUT)
     return any(_has_number(digits, mark) for mark in _MARKS)
 
 
 def is_exact(line: bytes, decoded: Any) -> bool:
-    """Whether orjson has decoded every number of a JSON object exactly; False also where that is not sure."""
+    """Return whether orjson has decoded every number of a JSON object exactly; False also where that is not sure."""
     # Most programs write a float by its shortest digits, as orjson does.
     if orjson.dumps(decoded).translate(None, _SPACES) == line.translate(None, _SPACES):
         return True
@@ -53,7 +53,7 @@ def _is_exact(number: str) -> bool:
 
 
 def _has_number(digits: bytes, mark: bytes) -> bool:
-    """Whether a mark stands in a number; digits in a string have a quote or a letter before them."""
+    """Return whether a mark stands in a number; digits in a string have a quote or a letter before them."""
     place = digits.find(mark)
     while place >= 0:
         start = place

@@ -14,13 +14,15 @@ from redrive.rows.sources.files.files import (
     Files,
     Paths,
     Stream,
+    add_partition,
     at_same_file,
     check_before_its_turn,
     damaged,
     names_of,
+    partitions_of,
     size_of,
+    with_partitions,
 )
-from redrive.rows.sources.files.partitions import add_partition, partitions_of, with_partitions
 from redrive.rows.sources.files.unfit_files import (
     ONE_OBJECT_PER_LINE,
     START,
@@ -45,13 +47,13 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 def ndjson(path: Paths, *, encoding: str = "utf-8", max_record_bytes: int = 128 << 20) -> Ndjson:
     """Read files in which every line is a JSON object; a path, a glob, or several; plain, gzip or zstd.
 
-    A line that is none becomes a letter; a file in which no line is one is a `SourceError`. Numbers are kept exactly:
-    integers as ints of any size, others as floats, or as Decimals where a float would change them. A key that comes
-    twice in an object has its last value; NaN and Infinity are taken, as Python's json does.
+    A line that is not an object becomes a letter; a file without any object is a `SourceError`. Numbers are exact:
+    integers as ints of any size, others as floats, or as Decimals if a float would change them. A repeated key of an
+    object has its last value; NaN and Infinity are accepted, as in Python's json.
 
     path              a file, a glob ("in/**/*.ndjson"), or a list of them
-    encoding          UTF-8, or any other in which the signs of JSON are those of ASCII
-    max_record_bytes  size of the longest line that is read; of a longer one the letter holds the beginning
+    encoding          UTF-8, or any other that contains ASCII
+    max_record_bytes  maximum size of a line; the letter of a longer one has its beginning
     """
     if not isinstance(max_record_bytes, int) or max_record_bytes < 1:
         raise ValueError(f"max_record_bytes must be a number of bytes from 1 up, not {max_record_bytes!r}")
@@ -171,7 +173,7 @@ class NdjsonReading:
     def _skip_to(self, position: Mapping[str, Any]) -> None:
         name = position["file"]
         if name not in self._left:
-            raise SourceError(f"{name}, where to go on, is not among the files")
+            raise SourceError(f"{name}, in which the run resumes, is not among the files")
         while self._left[0] != name:
             self._done += self._sizes[self._left.pop(0)]
         if position["ended"]:
@@ -192,11 +194,11 @@ class NdjsonReading:
         return set_aside(name, error, {"file": name, "byte": 0, "line": 1, "ended": True}, done=self._done)
 
     def _take(self, lines: _Lines, most: int) -> Batch | None:
-        """A batch; None where there were only empty lines, or none at all."""
+        """Return a batch; None if there were only empty lines, or none at all."""
         first = lines.place[1]
         rows, numbers, unreadable = parsed(lines.take(most), first, self._encoding, lines.most)
         byte, line = lines.place
-        ended = lines.ended and lines.fault is None  # a run that goes on behind damage must meet it again
+        ended = lines.ended and lines.fault is None  # a run that resumes after damage must find it again
         if not rows and not unreadable:
             return None
         return Batch(
@@ -239,13 +241,13 @@ class _Lines:
         self._has_long = False
 
     def start(self) -> bytes:
-        """The first bytes, which show what the file is."""
+        """Return the first bytes, which show what the file is."""
         start = self._stream.read(START)
         self._stream.seek(0)
         return start
 
     def take(self, most: int) -> list[bytes]:
-        """The next lines, with their ends."""
+        """Return the next lines, with their ends."""
         if not self._ready and not self._tail and not self._final:
             self._stream.seek(self._place[0])
         while len(self._ready) < most and self._size < _BATCH_BYTES and not self._final:
@@ -258,7 +260,7 @@ class _Lines:
         return lines
 
     def progress(self) -> int:
-        """How many bytes of the file, as it lies on the disk, were read."""
+        """Return how many bytes of the file, as it lies on the disk, were read."""
         return self._stream.progress()
 
     def close(self) -> None:
@@ -284,11 +286,11 @@ class _Lines:
             self.fault = self._stream.fault
             is_part = self.fault is not None and not last.endswith((b"\r", b"\n"))
         else:
-            is_part = not last.endswith(b"\n")  # also behind a CR, whose LF may follow
+            is_part = not last.endswith(b"\n")  # also after a CR, whose LF may follow
         self._tail = lines.pop() if lines and is_part else b""
         self._size += sum(map(len, lines))
         if lines and max(map(len, lines)) > self.most:
-            lines = [self._beginning(one, len(one)) if len(one) > self.most else one for one in lines]
+            lines = [self._beginning(line, len(line)) if len(line) > self.most else line for line in lines]
         self._ready += lines
 
     def _pass_over(self) -> None:
@@ -298,8 +300,8 @@ class _Lines:
         while not is_over and not self._final:
             data = self._stream.read(_BLOCK)
             self._final = len(data) < _BLOCK
-            found = _LINE_END.search(data)
-            is_over, ends = found is not None, len(data) if found is None else found.end()
+            match = _LINE_END.search(data)
+            is_over, ends = match is not None, len(data) if match is None else match.end()
             size += ends
         if is_over and ends == len(data) and (data or beginning).endswith(b"\r"):
             data += self._stream.read(1)
@@ -318,7 +320,7 @@ class _Lines:
         return LineStart.of(line, size, self.most)
 
     def _bytes_of(self, lines: Sequence[bytes]) -> int:
-        left_out = (one.size - len(one) for one in lines if isinstance(one, LineStart)) if self._has_long else ()
+        left_out = (line.size - len(line) for line in lines if isinstance(line, LineStart)) if self._has_long else ()
         return sum(map(len, lines)) + sum(left_out)
 
 

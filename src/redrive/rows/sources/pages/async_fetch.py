@@ -53,14 +53,14 @@ class FetchLoop:
 _loops: dict[int, FetchLoop] = {}
 
 
-def the_loop() -> FetchLoop:
-    """The loop of this process. What a forked one inherits stays as it is: to close it would disturb its parent."""
+def fetch_loop() -> FetchLoop:
+    """Return the loop of this process. A forked process does not close the one of its parent."""
     return _loops.setdefault(os.getpid(), FetchLoop())
 
 
 def _end(loop: asyncio.AbstractEventLoop, process: int) -> None:
     """Do what was left for the next turn, such as the end of connections that were closed from outside, and close."""
-    if process == os.getpid() and not loop.is_running():  # the daemon of a reading that nobody closed may be at work
+    if process == os.getpid() and not loop.is_running():  # the thread of a reading that was not closed may be running
         loop.call_soon(loop.stop)
         loop.run_forever()
         loop.close()
@@ -71,7 +71,7 @@ class AsyncFetcher:
 
     def __init__(self, fetch: PageFetcher) -> None:
         self._fetch = fetch
-        self._home = the_loop()
+        self._home = fetch_loop()
         self._loop: asyncio.AbstractEventLoop | None = self._home.enter()
         self._tasks: set[asyncio.Task[Any]] = set()
 

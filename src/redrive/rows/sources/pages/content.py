@@ -1,4 +1,4 @@
-"""What a page holds: its items, and what it says about the page after it."""
+"""The content of a page: its items, and the token of the next page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Page:
 
     items: Sequence[Any]
     following: Any = None
-    """What it says about the next page, where it is asked; UNSAID where no usual name for that is in it."""
+    """The token of the next page, if it is needed; UNSAID if the page has no usual name for it."""
 
 
 class MalformedPage(StatedVerdict):
@@ -71,8 +71,8 @@ class PageReader:
     """Reads pages.
 
     items      where the list is; None: the page itself, a usual name, or the only list in it
-    following  where the page tells what comes after it; None: under a usual name
-    asks_next  whether anybody wants to know what comes after it
+    following  where the page has the next token; None: under a usual name
+    asks_next  whether the token of the next page is needed
     """
 
     def __init__(self, items: Finder | None, following: Finder | None, *, asks_next: bool) -> None:
@@ -82,11 +82,11 @@ class PageReader:
 
     def compared_options(self) -> dict[str, Any]:
         """See `ComparesOptions`. A function is not compared with another one."""
-        found = {"items": self._items, "following": self._following}
-        return {name: "a function" if callable(finder) else finder for name, finder in found.items()}
+        result = {"items": self._items, "following": self._following}
+        return {name: "a function" if callable(finder) else finder for name, finder in result.items()}
 
     def page(self, fetched: Any) -> Page:
-        """The page in what was fetched; `MalformedPage` where there is none."""
+        """Return the page in what was fetched; `MalformedPage` where there is none."""
         if response_status(fetched) == 204:
             return Page(())
         with _malformed_unless_json(fetched):
@@ -94,7 +94,7 @@ class PageReader:
         return self._find(value, fetched)
 
     async def apage(self, fetched: Any) -> Page:
-        """The same, for libraries whose bodies have to be awaited."""
+        """Return the same, for libraries whose bodies have to be awaited."""
         if response_status(fetched) == 204:
             return Page(())
         with _malformed_unless_json(fetched):
@@ -113,34 +113,34 @@ class PageReader:
     def _find_items(self, value: Any) -> Sequence[Any]:
         where = self._items
         if callable(where):
-            found, name = _asked("items", where, value), "what items gave"
+            result, name = _call_finder("items", where, value), "what items gave"
         elif where is not None:
-            found, name = _at(value, where), repr(where)
-            if found is UNSAID:
+            result, name = _at(value, where), repr(where)
+            if result is UNSAID:
                 raise _NotThere(f"there is no {where!r} in the page")
         else:
-            found, name = _usual_list(value), "the page"
-        if not isinstance(found, list | tuple):
-            raise _NotThere(f"{name} is {_word(found)}, not a list")
-        return found
+            result, name = _usual_list(value), "the page"
+        if not isinstance(result, list | tuple):
+            raise _NotThere(f"{name} is {_type_name(result)}, not a list")
+        return result
 
     def _find_following(self, value: Any) -> Any:
         where = self._following
         if callable(where):
-            return _asked("following", where, value)
+            return _call_finder("following", where, value)
         if not isinstance(value, Mapping):
             raise SourceError(
-                "the page is a list, which has no names in it: pass following= a function that tells from the page "
-                "what comes after it"
+                "the page is a list, which has no names in it: pass following= a function that returns "
+                "the next cursor of a page"
             )
         if where is not None:
-            found = _at(value, where)
-            return None if found is UNSAID else found
+            result = _at(value, where)
+            return None if result is UNSAID else result
         return next((value[name] for name in _NEXT if name in value), UNSAID)
 
 
 def decoded(fetched: Any) -> Any:
-    """What was fetched as lists and objects; something to await where its library has it so."""
+    """Return what was fetched as lists and objects; something to await where its library has it so."""
     if isinstance(fetched, list | tuple | Mapping):
         return fetched
     if isinstance(fetched, str | bytes | bytearray):
@@ -153,12 +153,13 @@ def decoded(fetched: Any) -> Any:
     if status is not None and callable(read := attribute(fetched, "read")):
         return loads(read())
     raise SourceError(
-        f"fetch gave {_word(fetched)}: it must give a list of records, an object that holds one, a response, or JSON"
+        f"fetch gave {_type_name(fetched)}: it must give a list of records, an object that holds one, a response, "
+        "or JSON"
     )
 
 
 def _exactly(as_json: Callable[..., Any], fetched: Any) -> Any:
-    """The body by a response's own json(), numbers exactly where its library lets us say so."""
+    """Return the body by a response's own json(), numbers exact if its library has an option for it."""
     try:
         options = signature(as_json).parameters.values()
     except (TypeError, ValueError):
@@ -172,7 +173,7 @@ def _exactly(as_json: Callable[..., Any], fetched: Any) -> Any:
 
 
 def body_of(fetched: Any) -> str | bytes | None:
-    """What was fetched as text, or as bytes where it is none; its beginning, if it is very long."""
+    """Return what was fetched as text, or as bytes where it is none; its beginning, if it is very long."""
     if isinstance(fetched, list | tuple | Mapping):
         try:
             return json.dumps(fetched, default=str, ensure_ascii=False)[:_LONGEST_BODY]
@@ -200,13 +201,13 @@ def _malformed_unless_json(fetched: Any) -> Iterator[None]:
     except Exception as error:
         if is_interrupt(error):
             raise
-        # Every library says it in its own way; nesting without end is a fault of the data, too, not of the program.
+        # Every library has its own error; endless nesting is a fault of the data as well, not of the program.
         if not isinstance(error, RecursionError) and classify(error, "row").kind is not Kind.ROW:
             raise
         raise MalformedPage(f"the body is no JSON: {error}", body_of(fetched)) from error
 
 
-def _asked(option: str, function: Callable[[Any], Any], value: Any) -> Any:
+def _call_finder(option: str, function: Callable[[Any], Any], value: Any) -> Any:
     try:
         return function(value)
     except Exception as error:
@@ -216,7 +217,7 @@ def _asked(option: str, function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at a path of names; a name may have dots of its own."""
+    """Return what stands at a path of names; a name may have dots of its own."""
     if isinstance(value, Mapping) and path in value:
         return value[path]
     for name in path.split("."):
@@ -227,19 +228,19 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _usual_list(value: Any) -> Any:
-    """The page itself, the list under a usual name, or the only one there is."""
+    """Return the page itself, the list under a usual name, or the only one there is."""
     if not isinstance(value, Mapping):
         return value
     for name in _LISTS:
         if name in value:
             if isinstance(value[name], list | tuple):
                 return value[name]
-            raise _NotThere(f"{name!r} is {_word(value[name])}, not a list; items= says where the list is")
+            raise _NotThere(f"{name!r} is {_type_name(value[name])}, not a list; name the list with items=")
     lists = [name for name in value if isinstance(value[name], list | tuple) and name not in _NO_ITEMS]
     if len(lists) > 1:
-        raise SourceError(f"the page has several lists, {', '.join(map(repr, lists))}: say which with items=")
+        raise SourceError(f"the page has several lists, {', '.join(map(repr, lists))}: name one with items=")
     if not lists:
-        raise _NotThere(f"there is no list in the page ({_names(value)}); items= says where it is")
+        raise _NotThere(f"there is no list in the page ({_names(value)}); name it with items=")
     return value[lists[0]]
 
 
@@ -248,7 +249,7 @@ def _names(value: Mapping[Any, Any]) -> str:
     return f"it has {shown}{' …' if len(value) > 5 else ''}" if value else "it is empty"
 
 
-def _word(value: Any) -> str:
+def _type_name(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "a number"
     return _WORDS.get(type(value)) or f"a {type(value).__name__}"

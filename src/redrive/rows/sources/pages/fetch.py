@@ -47,11 +47,11 @@ class FaultKind(Enum):
     CUT_SHORT = auto()
     """The service's, too: its circuit opened, or its retry budget was spent, while attempts were left."""
     FINAL = auto()
-    """Ours, the key's or nobody's: other pages would fare no better, or nothing was sent at all."""
+    """A fault of the program or the key: other pages would fail as well, or nothing was sent at all."""
 
 
 RETRY_LATER = (FaultKind.DOWN, FaultKind.CUT_SHORT, FaultKind.FINAL)
-"""Faults that say nothing about the page."""
+"""Faults that are not of the page."""
 
 
 STOPPING = (FaultKind.CUT_SHORT, FaultKind.FINAL)
@@ -93,7 +93,7 @@ class ReadingClosed(BaseException):
 
 
 class PageFetcher:
-    """The user's function behind its service, for one reading."""
+    """The user's function, called through its service, for one reading."""
 
     def __init__(self, service: Service, function: Callable[..., Any], contents: PageReader) -> None:
         self.is_async = is_async(function)
@@ -133,7 +133,7 @@ class PageFetcher:
                 await asyncio.sleep(_TICK)
 
     def _met_probe(self, error: Exception) -> bool:
-        """Whether a page was not sent because another one is the probe of a circuit that is half-open."""
+        """Return whether a page was not sent because another one is the probe of a circuit that is half-open."""
         story = error.redrive if isinstance(error, CircuitOpen) else None
         return story is not None and story.service == self._service.name and self._is_probing()
 
@@ -158,7 +158,7 @@ class PageFetcher:
         self._stopped = True
 
     def _named_attempt(self) -> Callable[..., Any]:
-        """An attempt that takes the function's keywords, `credential` among them, and has its name in logs."""
+        """Return an attempt that takes the function's keywords, `credential` among them, and has its name in logs."""
 
         async def aattempt(*args: Any, **kwargs: Any) -> Any:
             return await self._aattempt(*args, **kwargs)
@@ -192,7 +192,7 @@ class PageFetcher:
             raise ReadingClosed
 
     def _is_bad_answer(self, fetched: Any) -> bool:
-        """Whether the service, by its own rules, too, would object to this response; then the judging is its."""
+        """Return whether the service itself would reject this response; then the service classifies it."""
         core = self._service.core
         return core.classifier.judge(fetched, now=core.clock.now()) is not None
 
@@ -209,7 +209,7 @@ class PageFetcher:
 
 
 def fault_of(error: Exception) -> FaultKind:
-    """What an error that outlived its retries says of the page."""
+    """Return the fault of an error that remained after all retries."""
     if isinstance(error, MalformedPage | UnicodeDecodeError):
         return FaultKind.MALFORMED
     if isinstance(error, SourceError | CircuitOpen):
@@ -221,7 +221,7 @@ def fault_of(error: Exception) -> FaultKind:
     unread = kind is Kind.AMBIGUOUS or (kind is Kind.PERMANENT and isinstance(error, ValueError))
     if unread and verdict.status is None and classify(error, "row").kind is Kind.ROW:
         return FaultKind.MALFORMED
-    # Who is told to come back later is not told that this page is bad: rate limits are nobody's fault.
+    # An answer to retry later does not mean that the page is at fault: a rate limit is not of the page.
     if kind not in (Kind.TRANSIENT, Kind.RETRY_NOW, Kind.AMBIGUOUS):
         return FaultKind.FINAL
     story = attribute(error, "redrive")
@@ -234,7 +234,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 def _kind(error: Exception) -> Kind:
-    """The kind as it was judged: an ambiguous error whose repeats are spent is called permanent in the end."""
+    """Return the kind as classified first: an ambiguous error whose retries are exhausted becomes permanent."""
     story = attribute(error, "redrive")
     if isinstance(story, Failure) and story.attempts:
         return Kind(story.attempts[-1].outcome)
@@ -248,11 +248,11 @@ class Fetcher(Protocol):
         """Begin to fetch a page."""
 
     def close(self) -> None:
-        """Give up what is under way; may be called twice."""
+        """Cancel fetches in flight; may be called twice."""
 
 
 class InlineFetcher:
-    """Fetches in the caller's thread, when it is told to."""
+    """Fetches in the caller's thread, when a page is started."""
 
     def __init__(self, fetch: PageFetcher) -> None:
         self._fetch = fetch
@@ -296,7 +296,7 @@ class ThreadedFetcher:
                 continue
             try:
                 future.set_result(context.run(self._fetch, token))
-            except BaseException as error:  # whoever waits for the page is told, whatever it is
+            except BaseException as error:  # any error is raised for the caller that waits for the page
                 future.set_exception(error)
 
     def close(self) -> None:

@@ -22,13 +22,13 @@ from redrive.rows.sources.pages.content import UNSAID, Page
 from redrive.rows.sources.pages.fetch import RETRY_LATER, STOPPING, FaultKind, Fetcher, Outcome, PageFailed
 from redrive.rows.sources.pages.plan import PagePlan, is_json
 
-_MOST_BAD = 3  # pages in a row that cannot be had: no page is to blame, the service is down or the API is at its end
+_MOST_BAD = 3  # failed pages in a row: no single page is at fault, the service is down or the API is at its end
 _AT_ITS_END = (
-    "the two pages after it cannot be had either, so that no page is to blame; if these are behind the last page, say "
-    "where that is with limit or following, or have fetch give an empty list there"
+    "the two pages after it cannot be read either, so no single page is at fault; if these are after the last page, "
+    "pass limit or following, or have fetch give an empty list there"
 )
-_MOST_ALIKE = 3  # so many pages in a row with the same rows are one and the same
-_MOST_EMPTY = 1_000  # so many pages in a row without any, each of which says that more will come, are a broken promise
+_MOST_ALIKE = 3  # this many pages in a row with the same rows count as one page that is served again
+_MOST_EMPTY = 1_000  # this many empty pages in a row, each of which announces another, count as an endless loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class PagePart:
     label: str
     items: Sequence[Any]
     next: dict[str, Any]
-    """Where the reading stands behind it."""
+    """Where the reading stands after it."""
     lost: Unreadable | None = None
 
 
@@ -46,7 +46,7 @@ class NumberedPages:
     """Pages that are called by a number, several of them on their way at once.
 
     first     the first page, where it has been fetched already
-    identity  what tells the pages of this run from others: kept with the letter of a lost page
+    identity  what distinguishes the pages of this run from others: kept with the letter of a lost page
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class NumberedPages:
         self._rows = plan.size or 1
 
     def next(self) -> PagePart | None:
-        """The next page; None at the end."""
+        """Return the next page; None at the end."""
         if self._over or self._plan.is_enough(self._pages):
             return None
         outcome = self._outcome(0)
         try:
-            piece = self._sound(outcome) if isinstance(outcome, Page) else self._lost(outcome)
+            piece = self._sound(outcome) if isinstance(outcome, Page) else self._quarantine_page(outcome)
         except Exception:
             self._forget_failures()
             raise
@@ -93,14 +93,14 @@ class NumberedPages:
         return piece
 
     def _outcome(self, place: int) -> Outcome:
-        """What became of the next page, or of the one so many places after it."""
+        """Return the outcome of the next page, or of the one this many places after it."""
         self._fill(place + 1)
         is_running = self._ahead[place]
         assert is_running is not None
         return is_running.result()
 
     def _fill(self, least: int) -> None:
-        """Have as many pages on their way as are wanted, but none behind one that ends it all."""
+        """Have as many pages on their way as are wanted, but none after one that ends it all."""
         plan = self._plan
         for place, is_running in enumerate(self._ahead):
             if is_running is None:
@@ -112,7 +112,7 @@ class NumberedPages:
             self._ahead.append(self._fetcher.start(self._token(len(self._ahead))))
 
     def _forget_failures(self) -> None:
-        """Whoever asks again after an error is told how it is then. What is under way goes on, since a client whose
+        """After an error, a page is fetched again if it is requested. Fetches in flight continue, since a client whose
         requests are cancelled may lose their connections for good."""
         self._ahead[0] = None
         for place, is_running in enumerate(self._ahead):
@@ -146,7 +146,7 @@ class NumberedPages:
         if last and self._pages == 0 and not self._plan.asks_next:
             last = self._is_alone(page)
         refuse_other_size(self._plan, self._name, self._token(), page)
-        self._look_for_circles(page)
+        self._detect_endless_loop(page)
         self._rows = self._plan.size or len(page.items) or self._rows
         pages = self._pages + 1
         behind = self._plan.end(pages) if last else self._plan.position(self._token(1), pages)
@@ -158,15 +158,14 @@ class NumberedPages:
         return len(page.items) < (self._plan.size or 1)
 
     def _is_empty_end(self) -> bool:
-        """Whether an empty page is the end: not where the page after it has items. Many APIs fail behind their end."""
+        """Return whether an empty page is the end: not if the next page has items. Many APIs fail after their end."""
         if self._plan.is_enough(self._pages + 1):
             return True
         after = self._outcome(1)
         return not (isinstance(after, Page) and after.items)
 
     def _is_alone(self, page: Page) -> bool:
-        """Whether a first page that is shorter than it should be is the only one: an API may give less than it is asked
-        for, and then every page is short."""
+        """Return whether a short first page is the only one: an API may return fewer items on every page."""
         if self._plan.limit == 1:
             return True
         after = self._outcome(1)
@@ -177,29 +176,29 @@ class NumberedPages:
             )
         return _is_no_page(after)
 
-    def _look_for_circles(self, page: Page) -> None:
-        """By the rows alone: a page may tell its number, or the time, and be the same. Rows have keys, and differ."""
+    def _detect_endless_loop(self, page: Page) -> None:
+        """Compare the rows alone: a page that is served again may have another number or time, but rows have keys."""
         digest = _digest(page.items)
         self._alike = self._alike + 1 if digest == self._digest else 1
         self._digest = digest
         if self._alike >= (_MOST_ALIKE if page.items else _MOST_EMPTY):
-            found = "the very same items" if page.items else "nothing, and say that there is more"
+            content = "the very same items" if page.items else "no items, and announce more"
             raise SourceError(
-                f"{self._name}: {self._alike:,} pages in a row, up to {self._label()}, hold {found}: the API goes in "
+                f"{self._name}: {self._alike:,} pages in a row, up to {self._label()}, hold {content}: the API goes in "
                 "circles; does fetch send the number it is given?"
             )
 
     # ── a page that did not ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _lost(self, failed: PageFailed) -> PagePart | None:
-        """A lost page is quarantined where that is allowed; None where there is none to lose."""
+    def _quarantine_page(self, failed: PageFailed) -> PagePart | None:
+        """Quarantine a lost page if that is allowed; return None if there is no page to lose."""
         if failed.fault is FaultKind.MISSING and self._is_the_end(failed):
             return None
         if self._plan.bad_page == "stop" or failed.fault in STOPPING:
-            hint = 'bad_page="quarantine" would set it aside and go on'
-            raise _stopping(failed, self._label(), self._name, hint)
+            hint = 'bad_page="quarantine" would quarantine it and continue'
+            raise _stop_error(failed, self._label(), self._name, hint)
         if not self._is_alone_bad(failed):
-            raise _stopping(failed, self._label(), self._name, _AT_ITS_END)
+            raise _stop_error(failed, self._label(), self._name, _AT_ITS_END)
         self._alike = 0
         raw = {"page": self._token(), "service": self._name, "body": failed.body}
         context = dict(self._identity)
@@ -214,10 +213,10 @@ class NumberedPages:
         after = self._outcome(1)
         if _is_no_page(after):
             if self._pages == 0:
-                raise _stopping(missing, self._label(), self._name, "and there is none after it")
+                raise _stop_error(missing, self._label(), self._name, "and there is none after it")
             return True
         if stops and isinstance(after, PageFailed) and after.fault in RETRY_LATER:
-            raise _stopping(after, self._plan.label(self._token(1)), self._name)  # who knows which of the two it is
+            raise _stop_error(after, self._plan.label(self._token(1)), self._name)  # who knows which of the two it is
         return False
 
     def _is_alone_bad(self, failed: PageFailed) -> bool:
@@ -234,7 +233,7 @@ class NumberedPages:
         return False
 
     def _is_end_at(self, place: int, missing: PageFailed) -> bool:
-        """Return whether a page that many places ahead, which could not be had, is the first behind the last page."""
+        """Return whether a page that many places ahead, which could not be had, is the first after the last page."""
         if missing.fault is not FaultKind.MISSING:
             return False
         return self._plan.is_enough(self._pages + place + 1) or _is_no_page(self._outcome(place + 1))
@@ -260,7 +259,7 @@ def refuse_other_size(plan: PagePlan, name: str, token: Any, page: Page) -> None
 
 
 class CursorPages:
-    """Pages of which each tells where the next one is."""
+    """Pages of which each has the cursor of the next one."""
 
     def __init__(self, plan: PagePlan, name: str, fetcher: Fetcher, position: Any | None) -> None:
         self._token, self._pages, self._over = plan.place(position)
@@ -270,7 +269,7 @@ class CursorPages:
         self._circle = _CursorLoop(self._token)
 
     def next(self) -> PagePart | None:
-        """The next page; None at the end."""
+        """Return the next page; None at the end."""
         if self._over or self._plan.is_enough(self._pages):
             return None
         label = self._plan.label(self._token)
@@ -278,8 +277,8 @@ class CursorPages:
             raise SourceError(f"{self._name}: {label} came twice: the API goes in circles")
         outcome = self._fetcher.start(self._token).result()
         if isinstance(outcome, PageFailed):
-            hint = "behind a cursor nobody can go on without it, since it alone tells where the next page is"
-            raise _stopping(outcome, label, self._name, hint)
+            hint = "by cursor the run cannot continue without it, since only this page has the next cursor"
+            raise _stop_error(outcome, label, self._name, hint)
         following = self._following(outcome)
         self._pages += 1
         self._token, self._over = following, following is None
@@ -292,8 +291,8 @@ class CursorPages:
         if page.following is UNSAID:
             if self._pages == 0:
                 raise SourceError(
-                    f"{self._name}: the first page has no cursor under a usual name: say with following= where it is, "
-                    "or how to tell it"
+                    f"{self._name}: the first page has no cursor under a usual name: pass following= its name, "
+                    "or a function that returns it"
                 )
             return None
         if not is_json(page.following):
@@ -305,7 +304,7 @@ class CursorPages:
 
 
 class _CursorLoop:
-    """Tells when cursors come again, with the memory of one: it is compared with the next 1, then with 2, 4, 8 …"""
+    """Detects cursors that recur, keeping only one: it is compared with the next 1, then with 2, 4, 8 …"""
 
     def __init__(self, first: Any) -> None:
         self.closed = False
@@ -337,8 +336,8 @@ def _is_no_page(outcome: Outcome) -> bool:
     return not outcome.items if isinstance(outcome, Page) else outcome.fault is FaultKind.MISSING
 
 
-def _stopping(failed: PageFailed, label: str, name: str, hint: str = "") -> Exception:
-    """What to raise for a page that stops the run: what may heal, and what is the key's, as it is."""
+def _stop_error(failed: PageFailed, label: str, name: str, hint: str = "") -> Exception:
+    """Return the error for a page that stops the run: transient errors, and those of the key, as they are."""
     if failed.fault in RETRY_LATER:
         if not isinstance(failed.error, SourceError):
             failed.error.add_note(f"redrive: it was {label} of {name!r}")

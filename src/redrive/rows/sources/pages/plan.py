@@ -18,7 +18,7 @@ _LONGEST_LABEL = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagePlan:
-    """The options of `pages` that say which page comes when, checked."""
+    """The checked options of `pages` that decide the order of pages."""
 
     by: By = "page"
     start: Any = None
@@ -27,7 +27,7 @@ class PagePlan:
     bad_page: BadPage = "stop"
     limit: int | None = None
     asks_next: bool = False
-    """Whether the pages themselves tell where they end, by a cursor or by `following`."""
+    """Whether the pages themselves announce their end, by a cursor or by `following`."""
 
     def __post_init__(self) -> None:
         for option, value, known in (("by", self.by, By), ("bad_page", self.bad_page, BadPage)):
@@ -52,9 +52,9 @@ class PagePlan:
 
     def _check_cursor(self) -> None:
         if self.in_flight != 1:
-            raise ValueError("in_flight must be 1 with by='cursor': where the next page is, only the last one tells")
+            raise ValueError("in_flight must be 1 with by='cursor': only the previous page has the next cursor")
         if self.size is not None:
-            raise ValueError("size has no meaning with by='cursor': the pages tell themselves where they end")
+            raise ValueError("size has no meaning with by='cursor': the pages themselves announce their end")
         if not is_json(self.start):
             raise ValueError(f"start must be a cursor that JSON can hold, not {self.start!r}")
 
@@ -64,19 +64,19 @@ class PagePlan:
         return self.size if self.by == "offset" and self.size is not None else 1
 
     def is_enough(self, pages: int) -> bool:
-        """Whether so many pages are all that are wanted."""
+        """Return whether this many pages reach the limit."""
         return self.limit is not None and pages >= self.limit
 
     def position(self, token: Any, pages: int) -> dict[str, Any]:
-        """Where a reading stands when the next page is `token`, and so many came before it."""
+        """Return the position at which the next page is `token`, and this many came before it."""
         return {"token": token, "pages": pages}
 
     def end(self, pages: int) -> dict[str, Any]:
-        """Where a reading stands behind the last page."""
+        """Return where a reading stands after the last page."""
         return {"end": True, "pages": pages}
 
     def place(self, position: Any | None) -> tuple[Any, int, bool]:
-        """The next page of a position, how many came before it, and whether there is none."""
+        """Return the next page of a position, how many came before it, and whether there is none."""
         if position is None:
             return self.start, 0, False
         pages: Any = position.get("pages") if isinstance(position, Mapping) else None
@@ -86,11 +86,11 @@ class PagePlan:
         if "token" not in position or self.by == "cursor":
             return token, pages, "token" not in position
         if token != self.start + pages * self.step:
-            raise SourceError(f"{position!r} is no position in pages that begin at {self.label(self.start)}")
+            raise SourceError(f"{position!r} is not a position in pages that begin at {self.label(self.start)}")
         return token, pages, False
 
     def label(self, token: Any) -> str:
-        """A page as a person knows it."""
+        """Return a page as shown to users."""
         if self.by != "cursor":
             return f"{self.by} {token}"
         if token is None:
@@ -100,7 +100,7 @@ class PagePlan:
 
 
 def is_json(value: Any) -> bool:
-    """Whether a value can be part of a checkpoint."""
+    """Return whether a value can be part of a checkpoint."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):

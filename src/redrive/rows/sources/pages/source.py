@@ -48,36 +48,35 @@ def pages(
 ) -> Pages:
     """Read an API page by page: `fetch(1)`, `fetch(2)` … are called through the service, with its retries and breaker.
 
-    `fetch`, plain or `async def`, gives a list of records, an object that holds one, a response, or JSON. Guarding it
-    with the same service already does no harm. An `async def` runs in an event loop of redrive's own: its HTTP client
-    must not be one that is at work in another loop.
+    `fetch`, plain or `async def`, returns a list of records, an object that holds one, a response, or JSON. It may be
+    guarded with the same service already. An `async def` runs in an event loop of redrive: its HTTP client must not be
+    one that another loop uses.
 
-    by         "page": fetch is given 1, 2, 3 …; "offset": 0, size, 2·size …; "cursor": None, then what each page tells
+    by         "page": fetch gets 1, 2, 3 …; "offset": 0, size, 2·size …; "cursor": None, then the cursor of each page
     start      the first of them
     size       items of a full page: a shorter one is the last. By offset, a longer page is a `SourceError`, since the
                next offset would read rows again; so is, with `following`, a shorter one that is not the last
-    items      where the list is in the page: a name, a path such as "data.items", or a function of the page. By itself
-               it is found as the page, as "items", "data", "results" or "records", or as the only list there is
-    following  where the page tells what comes after it, likewise: the next cursor, or whether there is another page;
-               nothing there, or None, says that it was the last. A cursor is found by itself as "next", "next_cursor",
-               "cursor" or "next_page_token"
-    in_flight  how many pages are fetched at once; they are handed out in order all the same
+    items      where the list is in the page: a name, a path such as "data.items", or a function of the page. Default:
+               the page itself, "items", "data", "results" or "records", or the only list in the page
+    following  where the next cursor is in the page, or whether there is another page, in the same form. If missing or
+               None, the page is the last. Default: "next", "next_cursor", "cursor" or "next_page_token"
+    in_flight  maximum number of pages that are fetched at once; rows stay in the order of pages
     bad_page   "quarantine": a page that stays malformed, missing or failing after all retries becomes a letter, and the
-               run goes on. "stop": it stops, and goes on from there the next time. Pages behind a cursor always stop it
-    limit      pages at most
-    name       as letters and checkpoints know it; the service's unless it is given
-    identity   what tells this input from another one of the same name, such as the day that is fetched: a run resumes
-               where the identity is the same, and the first page is not compared; so is the letter of a page replayed
+               run continues. "stop": the run stops, and the next run resumes there. Pages by cursor always stop it
+    limit      maximum number of pages
+    name       the name in letters and checkpoints; default: the name of the service
+    identity   distinguishes this input from another one of the same name, such as the day that is fetched. If it is the
+               same, a run resumes, and a letter of a page is replayed, without a comparison of the first page
 
-    A run that resumes at a page number fetches the first page as well. Where its items are not those that the run began
-    with, pages have moved: the unfinished run is abandoned, a new run starts at the first page, and its report says so.
-    A cursor is resumed as it is. The replay of a lost page compares the first page likewise, and leaves the letter open
-    where pages have moved.
+    A run that resumes at a page number fetches the first page as well. If its items are not those that the run began
+    with, pages have moved: the unfinished run is abandoned, a new run starts at the first page, and its report has the
+    reason. A cursor is resumed as it is. The replay of a lost page compares the first page likewise, and leaves the
+    letter open if pages have moved.
 
-    Pages by number end with a short one, with two in a row that are empty, or with two that are not there (404), unless
-    `following` tells. A refused key, an exhausted quota, a rate limit or an open circuit stops the run in any case. So
-    do three bad pages in a row, whatever is wrong with them: no page is to blame. An API that goes in circles is a
-    `SourceError`.
+    Pages by number end with a short one, with two in a row that are empty, or with two that do not exist (404), unless
+    `following` announces another. A rejected key, an exhausted quota, a rate limit or an open circuit stops the run in
+    any case. So do three failed pages in a row, since then no single page is at fault. An API that returns the same
+    pages again is a `SourceError`.
     """
     if not isinstance(service, Service):
         raise TypeError(f"pages takes a redrive.Service and the function that fetches a page, not {service!r} first")
@@ -153,7 +152,7 @@ class Pages:
 
     def difference(self, identity: Mapping[str, Any]) -> str | None:
         ours = self._asked()
-        for key, said in (
+        for key, text in (
             ("kind", "it was taken over {}, not over {}"),
             ("service", "it was taken over the pages of {}, not of {}"),
             ("by", "its pages went by {}, these by {}"),
@@ -161,7 +160,7 @@ class Pages:
             ("size", "its pages had a size of {}, these of {}"),
         ):
             if identity.get(key) != ours[key]:
-                return said.format(repr(identity.get(key)), repr(ours[key]))
+                return text.format(repr(identity.get(key)), repr(ours[key]))
         return None
 
     def compared_options(self) -> dict[str, Any]:
@@ -200,12 +199,12 @@ class Pages:
     def _moved(self, context: Mapping[str, Any]) -> str | None:
         """Return why a page that was fetched just now need not be the page of a letter, as a clause.
 
-        Asked behind that page, so that pages which move between the two fetches are noticed as well.
+        Asked after that page, so that pages which move between the two fetches are noticed as well.
         """
         if self._plan.by == "cursor":
             return None  # it names its own place
         if "by" not in context:
-            return "the letter does not say what the first page was"
+            return "the letter does not have the first page"
         if different := self.difference(context):
             return different
         if self._declared is not None or context.get("declared") is not None:
@@ -252,11 +251,11 @@ class PagesReading:
         self._fetcher = fetcher
         self._name = name
         self._held: PagePart | Exception | None = None
-        """What came up while a batch was gathered, and belongs behind it."""
+        """What came up while a batch was gathered, and belongs after it."""
 
     def read(self, most: int) -> Batch | None:
         """Whole pages, `most` rows of them, or a single page that has more."""
-        gathered = _Gathered(self._name)
+        gathered = _PageBatch(self._name)
         until = time.monotonic() + _PATIENCE
         while gathered.count < most and time.monotonic() < until:
             piece = self._next()
@@ -286,7 +285,7 @@ class PagesReading:
         self._fetcher.close()
 
 
-class _Gathered:
+class _PageBatch:
     """Pages on their way to becoming a batch."""
 
     def __init__(self, source: str) -> None:
@@ -330,23 +329,23 @@ class _Gathered:
 
 
 def _difference_of_first(identity: Mapping[str, Any], first: Outcome) -> str | None:
-    """Return how the first page differs from the one of an identity, as a clause; None where it does not."""
+    """Return how the first page differs from the one of an identity, as a clause; None if it does not."""
     if isinstance(first, PageFailed) and first.fault in RETRY_LATER:
         raise first.error  # nothing is known about the pages: that does not make them others
     return difference_of(identity.get("first"), _first_of(first), "items of the first page")
 
 
 def _first_of(first: Outcome) -> dict[str, Any]:
-    """What is compared of the first page: its items, or why there is none."""
-    found = FirstItems()
+    """Return what is compared of the first page: its items, or why there is none."""
+    first_items = FirstItems()
     if isinstance(first, PageFailed):
-        found.add(f"no page: {first.fault.name}")
-        return found.document(length=None)
+        first_items.add(f"no page: {first.fault.name}")
+        return first_items.document(length=None)
     for item in first.items:
-        if found.is_enough:
+        if first_items.is_enough:
             break
-        found.add(item)
-    return found.document(length=len(first.items))
+        first_items.add(item)
+    return first_items.document(length=len(first.items))
 
 
 def _record(item: Any) -> Record:

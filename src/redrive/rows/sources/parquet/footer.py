@@ -24,7 +24,7 @@ with require_extra("rows"):
 
 
 def footer_fault(metadata: Any, group: int) -> str | None:
-    """Return what is wrong with the metadata of a row group; None where it is sound."""
+    """Return what is wrong with the metadata of a row group; None if it is sound."""
     for place in range(metadata.num_columns):
         file = pq.ParquetFile(pa.PythonFile(_NoFile(), "r"), metadata=metadata)
         try:
@@ -80,7 +80,7 @@ _REPLACE = "Replace the file by a whole one"
 
 
 class ParquetFooter(NamedTuple):
-    """What a file says of itself."""
+    """The schema and the size of a file."""
 
     name: str
     columns: tuple[str, ...]
@@ -93,11 +93,11 @@ class ParquetFooter(NamedTuple):
     odd: SourceError | None = None
     """Why the file is set aside."""
     version: os.stat_result | None = None
-    """The file that says so."""
+    """The file as it was when the footer was read."""
 
 
 def read_footer(name: str, columns: tuple[str, ...] | None, *, besides: Container[str] = ()) -> ParquetFooter:
-    """Read what a file says of itself; of the wanted `columns` it may lack those that are `besides`."""
+    """Read the footer of a file; of the requested `columns` it may lack those that are `besides`."""
     try:
         version = os.stat(name)
         with open_bytes(name) as data:
@@ -110,25 +110,25 @@ def read_footer(name: str, columns: tuple[str, ...] | None, *, besides: Containe
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise
-        raise SourceError(f"{name} is no Parquet file, or not a whole one: {first_line(error)}") from error
+        raise SourceError(f"{name} is not a Parquet file, or not a whole one: {first_line(error)}") from error
     except UnicodeDecodeError:
         raise SourceError(f"{name} has a damaged footer: a name in it is not UTF-8. {_REPLACE}") from None
     if sum(of_groups) != rows or min(of_groups, default=0) < 0:
         raise SourceError(
             f"{name} has a damaged footer: {rows:,} rows, and {sum(of_groups):,} in row groups. {_REPLACE}"
         )
-    for one in names:
-        if names.count(one) > 1:
-            raise SourceError(f"{name} has the column {one} twice")
+    for column in names:
+        if names.count(column) > 1:
+            raise SourceError(f"{name} has the column {column} twice")
     renamed = unique_names(names) if "" in names else None  # as the columns of a CSV file are
     names = renamed or names
     if columns is not None:
-        columns = tuple(one for one in columns if one in names or one not in besides)
+        columns = tuple(column for column in columns if column in names or column not in besides)
         if not columns:
             raise SourceError(f"columns must name one that is in {name} itself, such as {names[0]}")
-    for one in columns or ():
-        if one not in names:
-            raise SourceError(f"{name} has no column {one}; its columns are {', '.join(names)}")
+    for column in columns or ():
+        if column not in names:
+            raise SourceError(f"{name} has no column {column}; its columns are {', '.join(names)}")
     return ParquetFooter(name, columns or tuple(names), rows, columns is None, renamed, version=version)
 
 
@@ -143,7 +143,7 @@ def check_row_group(name: str, metadata: Any, group: int) -> None:
 
 
 def identity_without(name: str, metadata: Any, damaged: Sequence[int]) -> dict[str, Any]:
-    """What tells a file from others, with nothing of its damaged row groups."""
+    """Return the identity of a file, without its damaged row groups."""
     size = os.stat(name).st_size
     ranges = [_bytes_of_group(metadata, group) for group in damaged]
     return {
@@ -155,8 +155,8 @@ def identity_without(name: str, metadata: Any, damaged: Sequence[int]) -> dict[s
 
 def _bytes_of_group(metadata: Any, group: int) -> tuple[int, int]:
     columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
-    starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]
-    ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
+    starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+    ends = [start + item.total_compressed_size for start, item in zip(starts, columns, strict=True)]
     return min(starts, default=0), max(ends, default=0)
 
 
@@ -174,7 +174,7 @@ def check_same_file(raw: Mapping[str, Any], context: Mapping[str, Any] | None) -
     name, expected = raw["file"], (context or {}).get("file")
     if not isinstance(expected, Mapping):
         raise ValueError(
-            f"the letter does not say which {name} it is of, because an older version wrote it: run the pipeline over "
+            f"the letter does not identify {name}, because an older version wrote it: run the pipeline over "
             "the file of that day, then discard the letter"
         )
     read_footer(name, None)  # there is such a file, and it is one of Parquet
@@ -184,8 +184,8 @@ def check_same_file(raw: Mapping[str, Any], context: Mapping[str, Any] | None) -
     if _footer_digest(name) == expected.get("footer") and max(damaged) < metadata.num_row_groups:
         for group in damaged:
             check_row_group(name, metadata, group)
-        found = identity_without(name, metadata, damaged)
-        if found == {key: value for key, value in expected.items() if key != "without"}:
+        result = identity_without(name, metadata, damaged)
+        if result == {key: value for key, value in expected.items() if key != "without"}:
             return
     raise ValueError(
         f"{name} is another file than the one whose row group {raw['row_group']} was damaged: put a whole copy of "
@@ -208,5 +208,5 @@ def open_bytes(name: str) -> Any:
 
 
 def first_line(error: BaseException | str) -> str:
-    said = str(error).strip().splitlines()
-    return said[0] if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

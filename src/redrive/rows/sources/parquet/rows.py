@@ -30,7 +30,7 @@ _PER_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 
 
 def rows_of(table: pa.Table, first: int) -> tuple[Received, Sequence[int], list[Unreadable]]:
-    """The rows of a table with their places in it, and those that hold a value which no record can hold.
+    """Return the rows of a table with their places in it, and those that hold a value which no record can hold.
 
     `first` is the place of the table's own first row in its file.
     """
@@ -40,23 +40,23 @@ def rows_of(table: pa.Table, first: int) -> tuple[Received, Sequence[int], list[
     for kind, find in ((TEXTS, texts_not_utf_8), (MAPS, maps_with_repeated_keys)):
         if unfit := find(table):
             unreadable += [_unfit(table, kind, place, unfit[place], first + places[place]) for place in unfit]
-            table, places = _taken(table, places, [place for place in range(len(table)) if place not in unfit])
+            table, places = _take(table, places, [place for place in range(len(table)) if place not in unfit])
     frame = _frame_of(table)
     beyond = _out_of_range(frame, table)
     if beyond is not None:
         bad = beyond.select(pl.any_horizontal(pl.all())).to_series()
         unreadable += [_unreadable(table, beyond, place, first + places[place]) for place in bad.arg_true()]
         frame = frame.filter(~bad)
-        table, places = _taken(table, places, (~bad).arg_true().to_list())
+        table, places = _take(table, places, (~bad).arg_true().to_list())
     return _received(frame, table), places, unreadable
 
 
-def _taken(table: pa.Table, places: Sequence[int], kept: list[int]) -> tuple[pa.Table, Sequence[int]]:
+def _take(table: pa.Table, places: Sequence[int], kept: list[int]) -> tuple[pa.Table, Sequence[int]]:
     return table.take(pa.array(kept, pa.int64())), [places[place] for place in kept]
 
 
 def _frame_of(table: pa.Table) -> pl.DataFrame:
-    """The columns that polars can have."""
+    """Return the columns that polars can have."""
     names = [field.name for field in table.schema if not _is_beyond_polars(field.type)]
     # Without the metadata of the fields: polars panics over one that is not UTF-8.
     table_of_polars = pa.table([table[name] for name in names], names)
@@ -91,13 +91,13 @@ def _listed(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _is_beyond_polars(kind: Any) -> bool:
-    """Whether polars would stop the process over values of this type."""
+    """Return whether polars would stop the process over values of this type."""
     if pa.types.is_dictionary(kind):
         return _is_beyond_polars(kind.value_type)
     inner = [kind.field(place).type for place in range(kind.num_fields)]
     # Arrow makes UUIDs of those within lists and objects; polars would make bytes of them.
     return bool(pa.types.is_decimal256(kind)) or any(
-        isinstance(one, pa.UuidType) or _is_beyond_polars(one) for one in inner
+        isinstance(item, pa.UuidType) or _is_beyond_polars(item) for item in inner
     )
 
 
@@ -105,18 +105,18 @@ def _is_beyond_polars(kind: Any) -> bool:
 
 
 def _out_of_range(frame: pl.DataFrame, table: pa.Table) -> pl.DataFrame | None:
-    """For each column that holds such a value, which rows do; None where there is none."""
+    """For each column that holds such a value, which rows do; None if there is none."""
     tests = {name: _is_out_of_range(pl.col(name), dtype) for name, dtype in frame.schema.items()}
-    found = frame.select(test.fill_null(False).alias(name) for name, test in tests.items() if test is not None)
-    flags = [flag for flag in found.iter_columns() if flag.any()]
-    # Of a time beyond 24 hours polars makes nothing, and says nothing.
+    tested = frame.select(test.fill_null(False).alias(name) for name, test in tests.items() if test is not None)
+    flags = [flag for flag in tested.iter_columns() if flag.any()]
+    # polars converts a time beyond 24 hours to null without an error.
     lost = [column for column in frame.iter_columns() if column.null_count() > table[column.name].null_count]
     flags += [column.is_null() & ~pl.Series(table[column.name].is_null()) for column in lost]
     return pl.DataFrame(flags) if flags else None
 
 
 def _is_out_of_range(value: pl.Expr, dtype: pl.DataType) -> pl.Expr | None:
-    """Whether Python has no such value, as an expression; None where it has every value of the type."""
+    """Return whether Python has no such value, as an expression; None if it has every value of the type."""
     match dtype:
         case pl.Date():
             return ~value.to_physical().is_between(_FIRST_DAY, _LAST_DAY)
@@ -163,7 +163,7 @@ def _known(dtype: Any) -> pl.DataType:
 
 
 def _unreadable(table: pa.Table, beyond: pl.DataFrame, place: int, number: int) -> Unreadable:
-    """A row with a value out of range, that value as a text; `number` is its place in the file."""
+    """Return a row with a value out of range, that value as a text; `number` is its place in the file."""
     names = [name for name in beyond.columns if beyond[name][place]]
     row = table.slice(place, 1)
     why = f"{', '.join(names)}: out of range; dates and times go from the year 1 to 9999"
@@ -171,13 +171,13 @@ def _unreadable(table: pa.Table, beyond: pl.DataFrame, place: int, number: int) 
 
 
 def _unfit(table: pa.Table, kind: str, place: int, values: Mapping[str, Any], number: int) -> Unreadable:
-    """A row with values that no record can hold, as they can be kept; `number` is its place in the file."""
+    """Return a row with values that no record can hold, as they can be kept; `number` is its place in the file."""
     why = f"{', '.join(values)}: {REASONS[kind]}"
     return Unreadable(_row(table, place, values), why, f"row {number + 1}", context={kind: list(values)})
 
 
 def _row(table: pa.Table, place: int, instead: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as it was received, with some values in another form."""
+    """Return a row as it was received, with some values in another form."""
     row = table.slice(place, 1)
     columns = {name: row.select([name]) for name in table.column_names if name not in instead}
     values = {name: _plain_value(name, column) for name, column in columns.items()}
@@ -193,7 +193,7 @@ def _plain_value(name: str, column: pa.Table) -> Any:
 
 
 def _as_text(column: pa.ChunkedArray) -> Any:
-    """The only value of a column, all dates and times in it as texts, on the clock of UTC."""
+    """Return the only value of a column, all dates and times in it as texts, on the clock of UTC."""
     # Cast by itself: of a type with a zone, UTC or another, Arrow writes other years so far out.
     on_one_clock = column.cast(
         changed_type(column.type, lambda kind: pa.timestamp(kind.unit) if _has_zone(kind) else kind)
@@ -209,7 +209,7 @@ def _text_type(kind: Any) -> Any:
 
 
 def _in_known_zones(table: pa.Table) -> pa.Table:
-    """The table with the same moments in UTC where polars does not know their zone, such as "+05:30"."""
+    """Return the table with the same moments in UTC where polars does not know their zone, such as "+05:30"."""
     kinds = [changed_type(field.type, _in_known_zone) for field in table.schema]
     if kinds == table.schema.types:
         return table

@@ -8,9 +8,17 @@ from typing import Any
 from redrive._internal.optional import require_extra
 from redrive.errors import SourceError
 from redrive.rows.batch import Batch, Received, Record, Unreadable
-from redrive.rows.sources.files.files import Files, Paths, at_same_file, names_of
+from redrive.rows.sources.files.files import (
+    Files,
+    Paths,
+    add_partition,
+    at_same_file,
+    names_of,
+    partition_in,
+    partitions_of,
+    with_partitions,
+)
 from redrive.rows.sources.files.identity import FileVersion
-from redrive.rows.sources.files.partitions import add_partition, partition_in, partitions_of, with_partitions
 from redrive.rows.sources.files.unfit_files import FileFitCheck, check_that_one_is_good, refuse_file, set_aside
 from redrive.rows.sources.parquet.footer import (
     ParquetFooter,
@@ -25,7 +33,7 @@ from redrive.rows.sources.parquet.footer import (
     read_footer,
 )
 from redrive.rows.sources.parquet.rows import rows_of
-from redrive.rows.sources.parquet.unfit_values import see_that_it_was_edited
+from redrive.rows.sources.parquet.unfit_values import require_edit
 from redrive.rows.sources.source import Misfit, Reading
 
 with require_extra("rows"):
@@ -38,15 +46,15 @@ _RAW = {"file", "row_group", "row", "rows"}
 
 
 def parquet(path: Paths, *, columns: Sequence[str] | None = None) -> Parquet:
-    """Read Parquet files: a path, a glob, or several. `columns` leaves out all others.
+    """Read Parquet files: a path, a glob, or several. If `columns` is given, no others are read.
 
-    A row group that is damaged is handed out as one piece, which counts as all of its rows that could not be read. A
-    row with a date before the year 1 or after 9999 is handed out as what it is, that date as a text; so is a row with a
-    text that is not UTF-8 (as bytes), or a map in which a key comes twice (as a list of pairs). Moments in a zone that
-    is a mere offset ("+05:30") come in UTC, UUIDs as texts; in records, a moment with nanoseconds is a text. A column
-    without a name is called by its place, "column_3".
+    The rows of a damaged row group that cannot be read become one letter, which counts all of them. A row with a date
+    before the year 1 or after 9999 becomes a letter with that date as a text; so does a row with a text that is not
+    UTF-8 (as bytes), or a map with a repeated key (as a list of pairs). Times in a zone that is only an offset
+    ("+05:30") are read in UTC, UUIDs as texts; in records, a time with nanoseconds is a text. A column without a name
+    is named by its place, "column_3".
 
-    path  a file, a glob ("in/**/*.parquet"), or a list of them; a directory that a glob has found and that is called
+    path  a file, a glob ("in/**/*.parquet"), or a list of them; a directory that a glob has found and that is named
           like "dt=2026-07-01" is a column of the rows in it, as a text
     """
     if columns is not None and (isinstance(columns, str) or not columns):
@@ -93,7 +101,9 @@ class Parquet:
         footers = [footer_or_unfit(name, look, names) for name in names]
         if self._columns is not None:
             wanted = self._columns
-            partitions = {name: {k: v for k, v in one.items() if k in wanted} for name, one in partitions.items()}
+            partitions = {
+                name: {k: v for k, v in partition.items() if k in wanted} for name, partition in partitions.items()
+            }
         good = {footer.name: footer.columns for footer in footers if not footer.odd}
         fit = FileFitCheck(misfit, names, partitions, good.get)
         reading = at_same_file(ParquetReading(footers, position, fit), position, identity["files"])
@@ -107,7 +117,7 @@ class Parquet:
         if not isinstance(raw, Mapping):
             raise TypeError(f"a row of Parquet is a mapping, not a {type(raw).__name__}")
         if raw.keys() != _RAW:
-            see_that_it_was_edited(raw, context or {})
+            require_edit(raw, context or {})
             return dict(raw)
         try:
             check_same_file(raw, context)
@@ -158,7 +168,7 @@ class ParquetReading:
     def _skip_to(self, position: Mapping[str, Any]) -> None:
         name = position["file"]
         if name not in [footer.name for footer in self._left]:
-            raise SourceError(f"{name}, where to go on, is not among the files")
+            raise SourceError(f"{name}, in which the run resumes, is not among the files")
         while self._left[0].name != name:
             self._done += self._left.pop(0).rows
         if position.get("ended"):
@@ -169,7 +179,7 @@ class ParquetReading:
     def _take(self, most: int) -> Batch | None:
         name, odd = self._left[0].name, self._left[0].odd
         if odd is not None and self._row:
-            return None  # a checkpoint of an older version stands behind it
+            return None  # a checkpoint of an older version stands after it
         if odd is None and not self._row:
             # Now, and not when the source was opened: a table may have been created from the files before.
             odd = self._fit.objection(name, self._left[0].columns)
@@ -241,7 +251,7 @@ class _OpenFile:
             pre_buffer=False,
             buffer_size=1 << 20,
             page_checksum_verification=True,  # where the writer left checksums
-            coerce_int96_timestamp_unit="us",  # nanoseconds end in 2262, and begin anew without a word
+            coerce_int96_timestamp_unit="us",  # nanoseconds overflow in 2262 without an error
         )
 
     def __enter__(self) -> _OpenFile:
@@ -256,10 +266,10 @@ class _OpenFile:
         self._version.close()
 
     def pieces(self, row: int, *, identify: bool = True) -> Iterator[pa.Table | Unreadable]:
-        """The rows behind the first `row` ones.
+        """The rows after the first `row` ones.
 
         Args:
-            identify: whether what is unreadable says of which file it is; all of the file is read for that.
+            identify: whether unreadable rows have the identity of the file; all of the file is read for that.
         """
         metadata = self._file.metadata
         end = 0
@@ -271,7 +281,7 @@ class _OpenFile:
     def _pieces_of(
         self, group: int, start: int, end: int, row: int, *, identify: bool
     ) -> Iterator[pa.Table | Unreadable]:
-        at, fault = start, "it has fewer rows than the file says"
+        at, fault = start, "it has fewer rows than the footer has"
         try:
             for piece in self._file.iter_batches(_PIECE, row_groups=[group], columns=self._only):
                 self._version.check()
@@ -294,14 +304,14 @@ class _OpenFile:
             yield Unreadable(raw, why, place, rows=end - first, context=context)
 
     def _identity(self, group: int) -> dict[str, Any]:
-        """What tells the file from others, and not from a whole copy: nothing of any damaged row group.
+        """Return an identity that an undamaged copy of the file has as well: without any damaged row group.
 
         "without" names the row groups that are left out; where it is missing, only that of the letter is.
         """
         metadata = self._file.metadata
         check_row_group(self._name, metadata, group)
         if self._damaged is None:
-            self._damaged = [one for one in range(metadata.num_row_groups) if self._is_damaged(one)]
+            self._damaged = [item for item in range(metadata.num_row_groups) if self._is_damaged(item)]
             self._version.check()
         damaged = sorted({group, *self._damaged})
         identity = identity_without(self._name, metadata, damaged)
@@ -323,19 +333,19 @@ class _OpenFile:
 
 
 def _rows_again(footer: ParquetFooter, first: int, rows: int) -> list[Record]:
-    """The rows of a row group that was damaged, where the file has been replaced by a whole one."""
-    found: list[Record] = []
+    """Return the rows of a row group that was damaged, where the file has been replaced by a whole one."""
+    records: list[Record] = []
     with _OpenFile(footer) as file:
         for piece in file.pieces(first, identify=False):
             if isinstance(piece, Unreadable):
                 raise ValueError(str(piece.error))
-            received, _, unreadable = rows_of(piece.slice(0, rows - len(found)), first + len(found))
+            received, _, unreadable = rows_of(piece.slice(0, rows - len(records)), first + len(records))
             for bad in unreadable:
                 raise ValueError(f"{bad.position}: {bad.error}")
-            found += received.records
-            if len(found) == rows:
-                return found
-    raise ValueError(f"{footer.name} has {first + len(found)} rows, and those asked for end at {first + rows}")
+            records += received.records
+            if len(records) == rows:
+                return records
+    raise ValueError(f"{footer.name} has {first + len(records)} rows, and those asked for end at {first + rows}")
 
 
 def _in_common(columns: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

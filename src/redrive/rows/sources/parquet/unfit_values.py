@@ -25,7 +25,7 @@ REASONS = {TEXTS: "not UTF-8", MAPS: "a key comes twice in a map"}
 
 def texts_not_utf_8(table: pa.Table) -> Unfit:
     """Find rows with a text that is not UTF-8; it is kept as bytes."""
-    found: Unfit = {}
+    result: Unfit = {}
     for name in table.column_names:
         column = table[name]
         if not _holds_text(column.type) or _is_valid(column):
@@ -35,13 +35,13 @@ def texts_not_utf_8(table: pa.Table) -> Unfit:
         for place, value in enumerate(coarse(column.cast(_as_bytes(column.type))).to_pylist()):
             kept, is_bad = _kept(value, column.type)
             if is_bad:
-                found.setdefault(place, {})[name] = kept
-    return found
+                result.setdefault(place, {})[name] = kept
+    return result
 
 
 def maps_with_repeated_keys(table: pa.Table) -> Unfit:
     """Find rows with a map, however deep, in which a key comes twice; such maps are kept as lists of pairs."""
-    found: Unfit = {}
+    result: Unfit = {}
     for field in table.schema:
         if not _holds_map(field.type):
             continue
@@ -51,12 +51,12 @@ def maps_with_repeated_keys(table: pa.Table) -> Unfit:
         for place in suspects:
             kept, is_bad = _kept_maps(column[place].as_py(), field.type)
             if is_bad:
-                found.setdefault(place, {})[field.name] = kept
-    return found
+                result.setdefault(place, {})[field.name] = kept
+    return result
 
 
 def _suspects(column: pa.ChunkedArray) -> Sequence[int]:
-    """The rows to look at: of a plain map, those that polars finds at once; of others, all."""
+    """Return the rows to look at: of a plain map, those that polars finds at once; of others, all."""
     kind = column.type
     if not types.is_map(kind) or _holds_map(kind.item_type) or "decimal256" in str(kind):
         return range(len(column))
@@ -70,7 +70,7 @@ def _holds_map(kind: Any) -> bool:
 
 
 def _kept_maps(value: Any, kind: Any) -> tuple[Any, bool]:
-    """A value as Arrow has it: objects for maps, but pairs where a key comes twice, and whether one does."""
+    """Return a value as Arrow has it: objects for maps, but pairs where a key comes twice, and whether one does."""
     if value is None or not _holds_map(kind):
         return value, False
     if types.is_map(kind):
@@ -80,13 +80,13 @@ def _kept_maps(value: Any, kind: Any) -> tuple[Any, bool]:
         return kept, repeats or any(bad for *_, bad in items)
     if types.is_struct(kind):
         fields = {field.name: _kept_maps(value[field.name], field.type) for field in kind}
-        return {name: one for name, (one, _) in fields.items()}, any(bad for _, bad in fields.values())
-    parts = [_kept_maps(one, kind.value_type) for one in value]
-    return [one for one, _ in parts], any(bad for _, bad in parts)
+        return {name: element for name, (element, _) in fields.items()}, any(bad for _, bad in fields.values())
+    parts = [_kept_maps(part, kind.value_type) for part in value]
+    return [entry for entry, _ in parts], any(bad for _, bad in parts)
 
 
-def see_that_it_was_edited(record: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-    """Raise ValueError where a value that did not fit is still what it was."""
+def require_edit(record: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+    """Raise ValueError if a value that did not fit is still what it was."""
     for name in context.get(TEXTS, ()):
         if _has_bytes(record.get(name)):
             raise ValueError(f"{name} is not UTF-8: write the text that it should be into the letter, and replay it")
@@ -116,7 +116,7 @@ def _is_valid(column: Any) -> bool:
 
 
 def _as_bytes(kind: Any) -> Any:
-    """The type with bytes for texts."""
+    """Return the type with bytes for texts."""
     if _is_text(kind):
         return pa.large_binary()
     if types.is_struct(kind):
@@ -132,7 +132,7 @@ def _as_bytes(kind: Any) -> Any:
 
 
 def _kept(value: Any, kind: Any) -> tuple[Any, bool]:
-    """A value that was read with bytes for texts: texts where they are UTF-8, and whether one is not."""
+    """Return a value that was read with bytes for texts: texts where they are UTF-8, and whether one is not."""
     if value is None:
         return None, False
     if _is_text(kind):
@@ -142,13 +142,13 @@ def _kept(value: Any, kind: Any) -> tuple[Any, bool]:
             return value, True
     if types.is_struct(kind):
         fields = {field.name: _kept(value[field.name], field.type) for field in kind}
-        return {name: one for name, (one, _) in fields.items()}, any(bad for _, bad in fields.values())
+        return {name: entry for name, (entry, _) in fields.items()}, any(bad for _, bad in fields.values())
     if types.is_map(kind):
         pairs = [(_kept(key, kind.key_type), _kept(item, kind.item_type)) for key, item in value]
         return [[key, item] for (key, _), (item, _) in pairs], any(key[1] or item[1] for key, item in pairs)
     if types.is_nested(kind):
-        items = [_kept(one, kind.value_type) for one in value]
-        return [one for one, _ in items], any(bad for _, bad in items)
+        items = [_kept(part, kind.value_type) for part in value]
+        return [element for element, _ in items], any(bad for _, bad in items)
     return value, False
 
 
@@ -159,17 +159,17 @@ def _has_bytes(value: Any) -> bool:
 
 
 def _has_pairs(value: Any) -> bool:
-    """Whether a value holds a map that is kept as pairs, because a key comes twice."""
+    """Return whether a value holds a map that is kept as pairs, because a key comes twice."""
     if isinstance(value, Mapping):
         return any(map(_has_pairs, value.values()))
     if not isinstance(value, list):
         return False
-    keys = [repr(one[0]) for one in value if isinstance(one, list | tuple) and len(one) == 2]
+    keys = [repr(part[0]) for part in value if isinstance(part, list | tuple) and len(part) == 2]
     return (len(keys) == len(value) and len(set(keys)) < len(keys)) or any(map(_has_pairs, value))
 
 
 def coarse(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column with texts, or the number, for times of nanoseconds, which Python does not have."""
+    """Return the column with texts, or the number, for times of nanoseconds, which Python does not have."""
     kind = changed_type(column.type, _without_nanoseconds)
     # In UTC: the text of an offset has no seconds, which offsets of old times have.
     return column if kind == column.type else column.cast(changed_type(column.type, _in_utc)).cast(kind)
@@ -186,7 +186,7 @@ def _without_nanoseconds(kind: Any) -> Any:
 
 
 def changed_type(kind: Any, change: Callable[[Any], Any]) -> Any:
-    """A type, those that it is made of changed."""
+    """Return a type, those that it is made of changed."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(changed_type(field.type, change)) for field in kind])
     if pa.types.is_map(kind):

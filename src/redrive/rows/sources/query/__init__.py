@@ -1,1 +1,1 @@
-"""Incremental SQL queries, read page by page behind a watermark."""
+"""Incremental SQL queries, read page by page after a watermark."""

@@ -1,4 +1,4 @@
-"""A database that is only read: one short statement at a time, repeated while its fault can heal."""
+"""A database that is only read: one short statement at a time, retried after transient errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HEALS = {Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED}
 # A statement timeout: another session's lock is often the cause.
 _TIMED_OUT = "57014"
 _LOCK_WAIT = 5.0
-"""Seconds for which one statement waits for a lock; it is repeated until the patience has passed."""
+"""Seconds for which one statement waits for a lock; it is retried until `PATIENCE` has passed."""
 _FILES = {"sqlite", "duckdb"}
 NUMBERED = "ENUM or SET"
 """The type of a column of MySQL that is sorted by number and compared by text."""
@@ -48,7 +48,7 @@ _NUMBERED = 256 | 2048  # the flags of both in its protocol
 _classifier = Classifier()
 
 
-class Database(Protocol):
+class QueryDatabase(Protocol):
     """Where statements are sent."""
 
     def run(self, statement: Executable) -> Found:
@@ -62,20 +62,20 @@ class Database(Protocol):
 
 
 def parsed(url: str | URL) -> URL:
-    """The URL of a database that can be read from; ValueError where it is none."""
-    found = parse_url(url, "the database's URL", "postgresql://… or sqlite:///orders.db")
-    if found.drivername in {"postgres", "postgresql"}:
-        return found.set(drivername="postgresql+psycopg")
-    if found.get_backend_name() != "duckdb":
+    """Return the URL of a database that can be read from; ValueError where it is none."""
+    address = parse_url(url, "the database's URL", "postgresql://… or sqlite:///orders.db")
+    if address.drivername in {"postgres", "postgresql"}:
+        return address.set(drivername="postgresql+psycopg")
+    if address.get_backend_name() != "duckdb":
         try:
-            found.get_dialect()
+            address.get_dialect()
         except NoSuchModuleError:
-            raise ValueError(f"SQLAlchemy knows no database {found.drivername!r}: install its dialect") from None
-    return found
+            raise ValueError(f"SQLAlchemy knows no database {address.drivername!r}: install its dialect") from None
+    return address
 
 
 def place_of(url: URL) -> str:
-    """The database as a checkpoint knows it: without user, password and options."""
+    """Return the database as a checkpoint knows it: without user, password and options."""
     backend = url.get_backend_name()
     if backend in _FILES and not _is_no_file(url):
         return f"{backend}:{Path(url.database or '').resolve()}"
@@ -84,11 +84,11 @@ def place_of(url: URL) -> str:
 
 
 def is_file(url: URL, path: Path) -> bool:
-    """Whether a database is this file of DuckDB."""
+    """Return whether a database is this file of DuckDB."""
     return place_of(url) == f"duckdb:{path.resolve()}"
 
 
-def open_database(url: URL, *, is_shared: bool = False) -> Database:
+def open_database(url: URL, *, is_shared: bool = False) -> QueryDatabase:
     """Make ready to send statements; nothing is sent yet.
 
     Args:
@@ -101,41 +101,41 @@ def open_database(url: URL, *, is_shared: bool = False) -> Database:
     return _DuckdbDatabase(url, is_shared=is_shared) if backend == "duckdb" else _SqlalchemyDatabase(url)
 
 
-def steadily(work: Callable[[], T]) -> T:
-    """Run `work` until it works. Its error is raised as it is where it cannot heal, or does not in time."""
+def with_retries(work: Callable[[], T]) -> T:
+    """Run `work`, and retry after transient errors until the time has passed. Raise its last error as it is."""
     ends, repeat = time.monotonic() + PATIENCE, 0
     cancellation = Cancellation.current()
     while True:
         try:
             return work()
         except Exception as error:
-            if cancellation.requested or is_interrupt(error) or not heals(error) or time.monotonic() >= ends:
+            if cancellation.requested or is_interrupt(error) or not is_transient(error) or time.monotonic() >= ends:
                 raise
         repeat += 1
         cancellation.wait(random.uniform(0, backoff.ceiling(repeat, base=0.01, multiplier=2, cap=1)))
 
 
 def kind_of(error: BaseException) -> Kind:
-    """What a database's error is."""
+    """Return what a database's error is."""
     return _classifier.classify(error, scope="call").kind
 
 
-def heals(error: BaseException) -> bool:
-    """Whether the same may work later."""
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same may work later."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return kind_of(error) in _HEALS or getattr(cause, "sqlstate", None) == _TIMED_OUT
 
 
-def is_no_rows_fault(error: BaseException) -> bool:
-    """Whether an error is of the database as a whole, so that no row can be the reason."""
-    return is_interrupt(error) or heals(error) or kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
+def is_not_of_a_row(error: BaseException) -> bool:
+    """Return whether an error is of the database as a whole, so that no row can be the reason."""
+    return is_interrupt(error) or is_transient(error) or kind_of(error) in {Kind.AUTH, Kind.RESOURCE}
 
 
 def first_line(error: BaseException) -> str:
-    """What the database itself said, without secrets."""
+    """Return the message of the database, without secrets."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    said = mask(str(cause)).strip().splitlines()
-    return said[0] if said else type(cause).__name__
+    lines = mask(str(cause)).strip().splitlines()
+    return lines[0] if lines else type(cause).__name__
 
 
 def _is_no_file(url: URL) -> bool:
@@ -193,7 +193,7 @@ class _SqlalchemyDatabase:
 
 
 def numbered(cursor: Any) -> list[bool]:
-    """Return which columns of a cursor of MySQL are an ENUM or a SET; the drivers differ in how they say it."""
+    """Return which columns of a MySQL cursor are an ENUM or a SET; the drivers report it differently."""
     if hasattr(cursor, "description_flags"):  # mysqlclient
         flags = list(cursor.description_flags)
     elif (fields := getattr(getattr(cursor, "_result", None), "fields", None)) is not None:  # PyMySQL

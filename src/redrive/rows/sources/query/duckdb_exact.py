@@ -48,7 +48,7 @@ class ExactColumns:
         self._intervals = {at for at, kind in enumerate(types.values()) if kind == _INTERVAL}
 
     def select(self, query: str) -> str:
-        """Return a query with the texts behind the columns; the order of its rows is kept, as DuckDB promises."""
+        """Return a query with text columns appended; DuckDB keeps the order of its rows."""
         if not self._texts and not self._replaced:
             return query
         chosen = [self._value(at, name) for at, name in enumerate(self.names)]
@@ -85,7 +85,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _text(name: str, kind: str) -> str | None:
-    """The expression for the text of a value, where it must be one; NULL for most values."""
+    """Return the expression for the text of a value, where it must be one; NULL for most values."""
     column = quoted(name)
     if (nested := _of_texts(kind, _NESTED_ENDLESS)) is not None:
         return f"CASE WHEN contains(CAST({column} AS VARCHAR), 'infinity') THEN CAST({column} AS {nested}) END"
@@ -99,7 +99,7 @@ def _text(name: str, kind: str) -> str | None:
 
 
 def _of_texts(kind: str, changed: re.Pattern[str]) -> str | None:
-    """A nested type with texts for what Python cannot hold; None where it has nothing of that kind."""
+    """Return a nested type with texts for what Python cannot hold; None if it has nothing of that kind."""
     if not kind.endswith("]") and not kind.startswith(("STRUCT", "MAP", "UNION")):
         return None
     made = changed.sub(lambda found: found[0] if found[0].startswith('"') else "VARCHAR", kind)
@@ -107,17 +107,17 @@ def _of_texts(kind: str, changed: re.Pattern[str]) -> str | None:
 
 
 def _is_duration(interval: str) -> bool:
-    """Whether an interval of DuckDB is a timedelta: it has no months."""
+    """Return whether an interval of DuckDB is a timedelta: it has no months."""
     return is_timedelta(interval) or _TIME.fullmatch(interval) is not None
 
 
 def is_timedelta(interval: str) -> bool:
     """Return whether an interval, in PostgreSQL's default style, is days and a time of less than a day."""
-    found = _DAYS_AND_TIME.fullmatch(interval)
-    if found is None:
+    match = _DAYS_AND_TIME.fullmatch(interval)
+    if match is None:
         return False
-    days, time_of_day = int(found["days"] or 0), found["hours"]
-    mixed = bool(days) and time_of_day is not None and (days < 0) != (found["sign"] == "-")
+    days, time_of_day = int(match["days"] or 0), match["hours"]
+    mixed = bool(days) and time_of_day is not None and (days < 0) != (match["sign"] == "-")
     return int(time_of_day or 0) < 24 and not mixed
 
 

@@ -57,7 +57,7 @@ _EXACT: dict[str, set[Any]] = {
     },
 }
 Columns = Mapping[str, TypeEngine[Any] | None]
-"""The columns to select, with the type that each is cast to; None where it is selected as it is."""
+"""The columns to select, with the type that each is cast to; None if it is selected as it is."""
 IS_BEHIND = "redrive_is_behind"
 """The last column of `Keyset.compared_places`."""
 # How SQLAlchemy finds the parameters of a text.
@@ -83,7 +83,7 @@ class _Type(UserDefinedType[Any]):
 
 
 def comparison_type(backend: str, kind: Any) -> TypeEngine[Any] | None:
-    """Return the type that a value is cast to before it is compared with its column; None where it needs no cast.
+    """Return the type that a value is cast to before it is compared with its column; None if it needs no cast.
 
     A column is sorted by the rules of its type. It would be compared by those of another one, where the driver sends
     the value as such: texts of an ENUM by their letters, 32-bit floats with 64-bit ones. PostgreSQL takes a text for
@@ -102,7 +102,7 @@ def is_exact(backend: str, kind: Any) -> bool:
 
 
 def without_place(backend: str, kind: Any, column: ColumnElement[Any]) -> ColumnElement[bool] | None:
-    """Return what is true of watermarks that are no checkpoint, besides null; None where the type has no such value.
+    """Return what is true of watermarks that are no checkpoint, besides null; None if the type has no such value.
 
     Args:
         backend: the database.
@@ -120,14 +120,14 @@ def without_place(backend: str, kind: Any, column: ColumnElement[Any]) -> Column
 
 
 def unreadable(backend: str, kind: Any, column: ColumnElement[Any]) -> ColumnElement[bool] | None:
-    """Return what is true of values of a key that the driver cannot hold; None where there are none."""
+    """Return what is true of values of a key that the driver cannot hold; None if there are none."""
     if backend == "duckdb" and kind not in _INSTANTS[backend]:
         return None  # they are read as texts
     return _outside_python(backend, kind, column)
 
 
 def is_lost(backend: str, kind: Any, watermark: Any) -> bool:
-    """Whether the watermark of a checkpoint, which an earlier version has saved, has no place in the order."""
+    """Return whether the watermark of a checkpoint, which an earlier version has saved, has no place in the order."""
     if isinstance(watermark, float | Decimal):
         return not Decimal(watermark).is_finite()
     if not isinstance(watermark, str) or backend != "duckdb":
@@ -136,7 +136,7 @@ def is_lost(backend: str, kind: Any, watermark: Any) -> bool:
 
 
 def _outside_python(backend: str, kind: Any, column: ColumnElement[Any]) -> ColumnElement[bool] | None:
-    """What is true of infinite times, and of those that are not of the years 1 to 9999."""
+    """Return what is true of infinite times, and of those that are not of the years 1 to 9999."""
     is_instant = kind in _INSTANTS.get(backend, ())
     if not is_instant and kind not in _TIMES.get(backend, ()):
         return None
@@ -164,7 +164,7 @@ class Keyset:
         )
         self._order: list[ColumnElement[Any]] = [self._rows.c[name] for name in names]
         self._placeless: ColumnElement[bool] = self._order[0].is_(None)
-        self._keyless: ColumnElement[bool] = or_(*(one.is_(None) for one in self._order[1:]))
+        self._keyless: ColumnElement[bool] = or_(*(item.is_(None) for item in self._order[1:]))
 
         self._kind: Any = None
         self._casts: list[TypeEngine[Any] | None] = [None] * len(names)
@@ -172,20 +172,20 @@ class Keyset:
 
     def typed(self, kinds: Mapping[str, Any]) -> Keyset:
         """Return the same rows in the order of columns of these types: some values of them have no place in it."""
-        found = copy(self)
+        keyset = copy(self)
         watermark, *keys = zip(self.names, self._order, strict=True)
-        found._kind = kinds[watermark[0]]
-        found._casts = [comparison_type(self._backend, kinds[name]) for name in self.names]
-        found._is_exact = all(is_exact(self._backend, kinds[name]) for name in self.names)
-        others = without_place(self._backend, found._kind, watermark[1])
+        keyset._kind = kinds[watermark[0]]
+        keyset._casts = [comparison_type(self._backend, kinds[name]) for name in self.names]
+        keyset._is_exact = all(is_exact(self._backend, kinds[name]) for name in self.names)
+        others = without_place(self._backend, keyset._kind, watermark[1])
         if others is not None:
-            found._placeless = or_(self._placeless, others)
-        unread = (unreadable(self._backend, kinds[name], one) for name, one in keys if name != watermark[0])
-        found._keyless = or_(self._keyless, *(one for one in unread if one is not None))
-        return found
+            keyset._placeless = or_(self._placeless, others)
+        unread = (unreadable(self._backend, kinds[name], key) for name, key in keys if name != watermark[0])
+        keyset._keyless = or_(self._keyless, *(item for item in unread if item is not None))
+        return keyset
 
     def is_lost(self, watermark: Any) -> bool:
-        """Whether a watermark can be no checkpoint."""
+        """Return whether a watermark can be no checkpoint."""
         return is_lost(self._backend, self._kind, watermark)
 
     def nothing(self) -> Select[Any]:
@@ -197,28 +197,28 @@ class Keyset:
         return self._all(columns).where(self._keyless).limit(self._limit(limit))
 
     def without_watermark(self, behind: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
-        """Return rows whose watermark has no place, in the order of their key, behind a key or from the first."""
+        """Return rows whose watermark has no place, in the order of their key, after a key or from the first."""
         keys = list(dict.fromkeys(self._order[1:]))
-        found = self._all(columns).where(self._placeless, not_(self._keyless))
+        statement = self._all(columns).where(self._placeless, not_(self._keyless))
         if behind:
-            found = found.where(self._compared(behind, "key"))
-        return found.order_by(*keys).limit(self._limit(limit))
+            statement = statement.where(self._compared(behind, "key"))
+        return statement.order_by(*keys).limit(self._limit(limit))
 
     def at_key(self, key: Sequence[Any], limit: int, columns: Columns | None = None) -> Select[Any]:
         """Return the rows of one key."""
         bound = [self._bound(f"redrive_key_{number}", value) for number, value in enumerate(key)]
-        wanted = (one == value for one, value in zip(self._order[1:], bound, strict=True))
+        wanted = (item == value for item, value in zip(self._order[1:], bound, strict=True))
         return self._all(columns).where(*wanted).limit(self._limit(limit))
 
     def page(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
-        """Rows behind a row; where there is none, from a watermark on; where there is none, from the first."""
+        """Return rows after a row; where there is none, from a watermark on; where there is none, from the first."""
         return self._sorted(self._all(), start, behind).limit(self._limit(limit))
 
     def newest(self) -> Select[Any]:
         """Return the greatest watermark."""
         watermark = self._order[0]
-        found: Select[Any] = select(watermark).select_from(self._rows).where(not_(self._placeless))
-        return found.order_by(watermark.desc()).limit(self._limit(1))
+        statement: Select[Any] = select(watermark).select_from(self._rows).where(not_(self._placeless))
+        return statement.order_by(watermark.desc()).limit(self._limit(1))
 
     def places(self, start: Any, behind: Sequence[Any] | None, limit: int) -> Select[Any]:
         """Like `page`, watermark and key only."""
@@ -237,7 +237,7 @@ class Keyset:
         return self._is_exact or all(type(value) in exact for place in places for value in place)
 
     def following(self, place: Sequence[Any]) -> Select[Any]:
-        """Return the first place behind another; both are of the watermark and the key, or of the key alone."""
+        """Return the first place after another; both are of the watermark and the key, or of the key alone."""
         if len(place) == len(self.names):
             return self.places(None, place, 1)
         return self.without_watermark(place, 1, dict.fromkeys(self.names[1:]))
@@ -245,16 +245,16 @@ class Keyset:
     def compared_places(
         self, start: Any, behind: Sequence[Any] | None, limit: int, place: Sequence[Any]
     ) -> Select[Any]:
-        """Return the places of a page, and last of each whether it is behind `place` when the two are compared.
+        """Return the places of a page, and last of each whether it is after `place` when the two are compared.
 
         All are of the watermark and the key, or of the key alone.
         """
         if len(place) == len(self.names):
-            found = self.places(start, behind, limit)
+            statement = self.places(start, behind, limit)
         else:
-            found = self.without_watermark(behind or (), limit, dict.fromkeys(self.names[1:]))
+            statement = self.without_watermark(behind or (), limit, dict.fromkeys(self.names[1:]))
         is_behind = self._compared(place, "place")
-        return found.add_columns(case((is_behind, 1), else_=0).label(IS_BEHIND))
+        return statement.add_columns(case((is_behind, 1), else_=0).label(IS_BEHIND))
 
     def _all(self, columns: Columns | None = None) -> Select[Any]:
         if columns is None:
@@ -265,21 +265,21 @@ class Keyset:
         return select(*chosen).select_from(self._rows)
 
     def _sorted(self, rows: Select[Any], start: Any, behind: Sequence[Any] | None) -> Select[Any]:
-        found = rows.where(not_(self._placeless), not_(self._keyless)).order_by(*self._order)
+        statement = rows.where(not_(self._placeless), not_(self._keyless)).order_by(*self._order)
         if behind is not None:
-            return found.where(self._compared(behind, "behind"))
+            return statement.where(self._compared(behind, "behind"))
         if start is None:
-            return found
+            return statement
         # A number that is stepped back may be outside its type, and compares without it.
         as_type = self._casts[0] if isinstance(start, str | float) else None
-        return found.where(self._order[0] >= self._bound("redrive_start", start, as_type))
+        return statement.where(self._order[0] >= self._bound("redrive_start", start, as_type))
 
     def _compared(self, place: Sequence[Any], name: str) -> ColumnElement[bool]:
-        """What is true of rows behind a place, which is of the watermark and the key, or of the key alone."""
+        """Return what is true of rows after a place, which is of the watermark and the key, or of the key alone."""
         columns = [*zip(self._order, self._casts, strict=True)][-len(place) :]
         terms = [
-            (one, self._bound(f"redrive_{name}_{number}", value, as_type))
-            for number, ((one, as_type), value) in enumerate(zip(columns, place, strict=True))
+            (item, self._bound(f"redrive_{name}_{number}", value, as_type))
+            for number, ((item, as_type), value) in enumerate(zip(columns, place, strict=True))
         ]
         order, bound = zip(*terms, strict=True)
         if self._backend in _COMPARE_ROWS:
@@ -309,7 +309,7 @@ def _row_by_row(order: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> C
 
 
 def _only_known(sql: str, parameters: Mapping[str, Any]) -> str:
-    """The SQL with every colon that begins no parameter escaped, ready to stand within parentheses."""
+    """Return the SQL with every colon that begins no parameter escaped, ready to stand within parentheses."""
     named = set(_PARAMETER.findall(sql))
     unused = [name for name in parameters if name not in named]
     if unused:

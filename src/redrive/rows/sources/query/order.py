@@ -51,7 +51,7 @@ class QueryOrder:
         self._select = select
 
     def check(self, last: Record, following: Record, page: QueryPage) -> None:
-        """Raise where a page that begins behind a row of this one would pass over the following row."""
+        """Raise where a page that begins after a row of this one would pass over the following row."""
         self._check(last, following, self._keyset.names, page)
 
     def check_key(self, last: Record, following: Record, page: QueryPage) -> None:
@@ -63,7 +63,7 @@ class QueryOrder:
         if here == there:
             raise SourceError(
                 f"several rows of {self._name} have {_named(names, there)}, and some of them would be passed over: "
-                "name a key that tells them apart"
+                "name a key that distinguishes them"
             )
         if self._keyset.is_sure(here, there):
             return
@@ -74,17 +74,17 @@ class QueryOrder:
         if is_passed_over:
             raise SourceError(
                 f"several rows of {self._name} have {_named(names, there)}, or the database compares it otherwise than "
-                "it sorts it, and some of them would be passed over: name a key that tells them apart, or cast the "
+                "it sorts it, and some of them would be passed over: name a key that distinguishes them, or cast the "
                 "columns to text in the SQL"
             )
 
     def _is_passed_over(self, here: list[Any], there: list[Any], names: Sequence[str], page: QueryPage) -> bool:
-        """Return whether the place that follows another is not behind it when the two are compared."""
+        """Return whether the place that follows another is not after it when the two are compared."""
         if [_place(record, names) for record in self._select(self._keyset.following(here))] == [there]:
             return False
         # Others may have written meanwhile: one statement sees the rows sorted and compared at the same moment.
-        found = self._select(self._keyset.compared_places(page.start, page.behind, page.most + 1, here))
-        for record, following in pairwise(found):
+        records = self._select(self._keyset.compared_places(page.start, page.behind, page.most + 1, here))
+        for record, following in pairwise(records):
             if _place(record, names) == here != _place(following, names):
                 if record[IS_BEHIND]:
                     raise SourceError(self.stands_still(here))
@@ -92,7 +92,7 @@ class QueryOrder:
         return False
 
     def stands_still(self, place: Sequence[Any]) -> str:
-        """Return the message for a row that is behind itself."""
+        """Return the message for a row that sorts after itself."""
         return (
             f"the row of {self._name} at {_named(self._keyset.names[-len(place) :], place)} comes again behind itself: "
             "its watermark or key is finer than the driver gives it, as nanoseconds or rounded floats are; round it or "
@@ -101,7 +101,7 @@ class QueryOrder:
 
     def raise_incomparable(self, error: Exception, names: Sequence[str]) -> NoReturn:
         """Raise the error of a statement that compares columns with values, of columns that can be sorted."""
-        if isinstance(error, SourceError) or databases.is_no_rows_fault(error):
+        if isinstance(error, SourceError) or databases.is_not_of_a_row(error):
             raise_fault(self._name, error)
         columns = ", ".join(dict.fromkeys(names))
         raise SourceError(
@@ -111,18 +111,18 @@ class QueryOrder:
 
 
 def raise_fault(name: str, error: Exception) -> NoReturn:
-    """Raise the error of a statement, as one of the source unless it can heal."""
+    """Raise the error of a statement, as a `SourceError` unless it is transient."""
     if (
         isinstance(error, SourceError)
         or is_interrupt(error)
-        or databases.heals(error)
+        or databases.is_transient(error)
         or databases.kind_of(error) is Kind.RESOURCE
     ):
         raise error
     raise SourceError(f"{name}: {databases.first_line(error)}") from error
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value for a message."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
@@ -134,18 +134,18 @@ def _place(record: Record, names: Sequence[str]) -> list[Any]:
 
 
 def _named(names: Sequence[str], values: Sequence[Any]) -> str:
-    return ", ".join(f"{name} {shown(value)}" for name, value in dict(zip(names, values, strict=True)).items())
+    return ", ".join(f"{name} {format_value(value)}" for name, value in dict(zip(names, values, strict=True)).items())
 
 
-def kept(values: Sequence[Any], columns: Sequence[str]) -> list[Any]:
-    """Values of a position, as JSON that gives them back."""
+def to_json(values: Sequence[Any], columns: Sequence[str]) -> list[Any]:
+    """Return values of a position, as JSON that gives them back."""
     plain = [_plain(value, column) for value, column in zip(values, columns, strict=True)]
-    found: list[Any] = orjson.loads(encode(plain))
-    return found
+    decoded: list[Any] = orjson.loads(encode(plain))
+    return decoded
 
 
-def given_back(position: Any) -> Any:
-    """What was kept."""
+def from_json(position: Any) -> Any:
+    """Return what was kept."""
     return decode(orjson.dumps(position))
 
 
@@ -163,7 +163,7 @@ def _plain(value: Any, column: str) -> Any:
 
 
 def stepped_back(value: Any, lag: timedelta, column: str) -> Any:
-    """A watermark that is `lag` earlier: a time, or a number that counts seconds."""
+    """Return a watermark that is `lag` earlier: a time, or a number that counts seconds."""
     try:
         if isinstance(value, datetime):
             return (value.astimezone(UTC) if value.tzinfo else value) - lag  # a zone's own clock may jump
@@ -183,13 +183,13 @@ def stepped_back(value: Any, lag: timedelta, column: str) -> Any:
 
 
 def _text_stepped_back(text: str, lag: timedelta) -> str:
-    """The same way of writing, so that the texts compare as the times do. What is cut off makes it earlier still."""
-    found = _TIME.fullmatch(text)
-    if found is None and _DATE.fullmatch(text):
+    """Return the time in the same format, so that texts compare as times do. Truncation makes it earlier."""
+    match = _TIME.fullmatch(text)
+    if match is None and _DATE.fullmatch(text):
         return (date.fromisoformat(text) - _whole_days(lag)).isoformat()
-    if found is None:
+    if match is None:
         raise ValueError(text)
-    day, between, clock, fraction, zone = found.groups()
+    day, between, clock, fraction, zone = match.groups()
     earlier = datetime.fromisoformat(f"{day}T{clock}.{fraction[:6]:0<6}" if fraction else f"{day}T{clock}") - lag
     written = earlier.isoformat(between, "minutes" if clock.count(":") == 1 else "seconds")
     if fraction:

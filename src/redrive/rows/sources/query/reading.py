@@ -13,9 +13,17 @@ from redrive.errors import SourceError
 from redrive.model.letters import ErrorType
 from redrive.rows.batch import Batch, Received, Record, Unreadable
 from redrive.rows.sources.query import database as databases
-from redrive.rows.sources.query.database import Database
+from redrive.rows.sources.query.database import QueryDatabase
 from redrive.rows.sources.query.keyset import Columns, Keyset
-from redrive.rows.sources.query.order import QueryOrder, QueryPage, given_back, kept, raise_fault, shown, stepped_back
+from redrive.rows.sources.query.order import (
+    QueryOrder,
+    QueryPage,
+    format_value,
+    from_json,
+    raise_fault,
+    stepped_back,
+    to_json,
+)
 from redrive.rows.sources.query.text_rows import TextRow, TextRowReader
 
 MOST_NULLS = 10_000
@@ -28,14 +36,14 @@ class QueryReading:
     total: int | None = None  # to count would run the whole query once more, on a database that others work with
 
     def __init__(
-        self, name: str, database: Database, keyset: Keyset, lag: timedelta | None, position: Any | None
+        self, name: str, database: QueryDatabase, keyset: Keyset, lag: timedelta | None, position: Any | None
     ) -> None:
         self._name = name
         self._database = database
         self._keyset = keyset
         self._lag = lag
-        # Rows without a watermark come first; a key says how far they were read, None that they all were.
-        self._nulls: list[Any] | None = [] if position is None else given_back(position.get("nulls"))
+        # Rows without a watermark come first; the key is how far they were read, None after all of them.
+        self._nulls: list[Any] | None = [] if position is None else from_json(position.get("nulls"))
         self._ended = False
         self._done = 0
         self._start: Any = None
@@ -45,7 +53,7 @@ class QueryReading:
         self._late: Any = None if position is None else self._late_of(position)
         self._newest: Any = None
         self.columns: tuple[str, ...] | None = self._look()
-        self._rescue = TextRowReader(self.columns, databases.is_no_rows_fault)
+        self._rescue = TextRowReader(self.columns, databases.is_not_of_a_row)
 
     def read(self, most: int) -> Batch | None:
         if self._nulls is not None:
@@ -68,7 +76,7 @@ class QueryReading:
                 "the order, and can be no checkpoint: filter such rows out in the SQL"
             )
         self._note_late(page.last[0])
-        watermark, *key = kept(page.last, self._keyset.names)
+        watermark, *key = to_json(page.last, self._keyset.names)
         position = self._position(watermark, key)
         self._go_to(position)
         self._ended = page.ends
@@ -80,7 +88,7 @@ class QueryReading:
     def row_of(self, record: Record) -> Record:
         """Return the row that has the key of a record, as it is now; ValueError where it cannot be had."""
         keys = self._keyset.names[1:]
-        where = ", ".join(f"{name} {shown(record.get(name))}" for name in keys)
+        where = ", ".join(f"{name} {format_value(record.get(name))}" for name in keys)
         if any(record.get(name) is None for name in keys):
             raise ValueError(f"the letter holds no whole row of {self._name}, and no key to fetch it by")
 
@@ -89,38 +97,38 @@ class QueryReading:
 
         if len(fetch(dict.fromkeys(keys))) > 1:
             raise ValueError(f"the letter holds no whole row of {self._name}, which has several with {where}")
-        found = self._rescue.row(fetch)
-        if found is None:
+        result = self._rescue.row(fetch)
+        if result is None:
             raise ValueError(f"the letter holds no whole row of {self._name}, which has none with {where} any more")
-        if found.missing:
-            raise ValueError(f"{', '.join(found.missing)} of the row of {self._name} with {where} cannot be read")
-        return found.record
+        if result.missing:
+            raise ValueError(f"{', '.join(result.missing)} of the row of {self._name} with {where} cannot be read")
+        return result.record
 
     def _go_to(self, position: Any | None) -> None:
         if position is None:
             return
-        watermark = given_back(position["watermark"])
+        watermark = from_json(position["watermark"])
         if self._lag is not None and watermark is not None:
-            # Where that cannot be done, it is told now, and not at the start of the next run.
+            # An error of the lag is raised now, and not at the start of the next run.
             stepped_back(watermark, self._lag, self._keyset.names[0])
         if position["key"] is None:
             self._start = watermark
         else:
-            self._behind = [watermark, *given_back(position["key"])]
+            self._behind = [watermark, *from_json(position["key"])]
 
     def _late_of(self, position: Mapping[str, Any]) -> Any:
         if self._lag is None or position["key"] is None:
             return None
         if "late" in position:
-            return given_back(position["late"])
+            return from_json(position["late"])
         # A checkpoint of an earlier version, or of a run without a lag.
-        return stepped_back(given_back(position["watermark"]), self._lag, self._keyset.names[0])
+        return stepped_back(from_json(position["watermark"]), self._lag, self._keyset.names[0])
 
     def _note_late(self, watermark: Any) -> None:
         """Note from where the next run must read, once this one has passed rows that may have been missing.
 
         Rows of the last `lag` before the newest one may be committed after they were passed, while the run is stopped
-        or reads and writes other pages. The end of the run may be far behind them by then.
+        or reads and writes other pages. The end of the run may be far after them by then.
         """
         if self._lag is None or self._late is not None:
             return
@@ -136,7 +144,7 @@ class QueryReading:
     def _position(self, watermark: Any, key: list[Any] | None) -> dict[str, Any]:
         position = {"watermark": watermark, "key": key}
         if self._lag is not None:
-            position["late"] = None if self._late is None else kept([self._late], self._keyset.names[:1])[0]
+            position["late"] = None if self._late is None else to_json([self._late], self._keyset.names[:1])[0]
         return position
 
     def _batch(self, rows: list[Record], bad: list[Unreadable], position: Any) -> Batch:
@@ -144,7 +152,7 @@ class QueryReading:
         return Batch(Received(rows), lambda place: self._place(rows[place]), position, self._name, bad, self._done)
 
     def _place(self, record: Record) -> str:
-        return ", ".join(f"{name} {shown(record[name])}" for name in dict.fromkeys(self._keyset.names))
+        return ", ".join(f"{name} {format_value(record[name])}" for name in dict.fromkeys(self._keyset.names))
 
     def _values(self, record: Record) -> list[Any]:
         return [record[name] for name in self._keyset.names]
@@ -152,13 +160,13 @@ class QueryReading:
     # ── what is asked of the database ─────────────────────────────────────────────────────────────────────────────────
 
     def _select(self, statement: Select[Any]) -> list[Record]:
-        columns, rows = databases.steadily(lambda: self._database.run(statement))
+        columns, rows = databases.with_retries(lambda: self._database.run(statement))
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _look(self) -> tuple[str, ...]:
-        """The columns; what is wrong with the query as a whole is found out here."""
+        """Return the columns; what is wrong with the query as a whole is found out here."""
         try:
-            described = databases.steadily(lambda: self._database.describe(self._keyset.nothing()))
+            described = databases.with_retries(lambda: self._database.describe(self._keyset.nothing()))
         except Exception as error:
             raise_fault(self._name, error)
         columns = [name for name, _ in described]
@@ -179,30 +187,30 @@ class QueryReading:
         watermark = self._start if self._behind is None else self._behind[0]
         if self._keyset.is_lost(watermark):
             raise SourceError(
-                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {shown(watermark)}, behind which no "
-                "row ever comes; begin anew with run(restart=True) or `redrive run --restart`"
+                f"the checkpoint of {self._name} is at {self._keyset.names[0]} {format_value(watermark)}, after which "
+                "no row ever comes; restart with run(restart=True) or `redrive run --restart`"
             )
         return tuple(columns)
 
     def _find_newest(self) -> Any:
-        """The greatest watermark there is; None where there is no row."""
+        """Return the greatest watermark there is; None if there is no row."""
         try:
-            found = self._select(self._keyset.newest())
+            records = self._select(self._keyset.newest())
         except Exception as error:
             raise_fault(self._name, error)
-        return found[0][self._keyset.names[0]] if found else None
+        return records[0][self._keyset.names[0]] if records else None
 
     def _page(self, most: int) -> _Page | None:
         try:
-            found = self._select(self._keyset.page(self._start, self._behind, most + 1))
+            records = self._select(self._keyset.page(self._start, self._behind, most + 1))
         except Exception as error:
-            if databases.is_no_rows_fault(error):
+            if databases.is_not_of_a_row(error):
                 raise_fault(self._name, error)
             return self._page_by_halves(most, error)
-        rows = self._cut(found, most)
+        rows = self._cut(records, most)
         if not rows:
             return None
-        return _Page(rows, [], self._values(rows[0]), self._values(rows[-1]), ends=len(found) <= most)
+        return _Page(rows, [], self._values(rows[0]), self._values(rows[-1]), ends=len(records) <= most)
 
     def _cut(self, found: list[Record], most: int) -> list[Record]:
         """As much as was asked for. One more was read: if that is of the same place, no page could begin with it."""
@@ -211,7 +219,7 @@ class QueryReading:
         return found[:most]
 
     def _page_by_halves(self, most: int, error: Exception) -> _Page:
-        """A page of which some row cannot be had: a value that the driver cannot hold, an expression that fails.
+        """Return a page of which some row cannot be had: a value that the driver cannot hold, an expression that fails.
 
         It is looked for by halves, with statements that touch no other row. Watermark and key can be had of any row.
         """
@@ -219,32 +227,32 @@ class QueryReading:
             all_found = self._select(self._keyset.places(self._start, self._behind, most + 1))
         except Exception:
             self._raise_faulty_page(error)
-        found = self._cut(all_found, most)
-        if not found:
+        result = self._cut(all_found, most)
+        if not result:
             raise_fault(self._name, error)
-        places = [self._values(place) for place in found]
+        places = [self._values(place) for place in result]
         page = _Page([], [], places[0], places[-1], ends=len(all_found) <= most)
-        pieces = [(0, len(found))]
+        pieces = [(0, len(result))]
         while pieces:
             first, end = pieces.pop()
             behind = places[first - 1] if first else self._behind
             try:
                 page.rows.extend(self._select(self._keyset.between(self._start, behind, places[end - 1])))
             except Exception as fault:
-                if databases.is_no_rows_fault(fault):
+                if databases.is_not_of_a_row(fault):
                     raise_fault(self._name, fault)
                 if end - first == 1:
-                    page.bad.extend(self._unreadable(found[first], behind, places[first], fault))
+                    page.bad.extend(self._unreadable(result[first], behind, places[first], fault))
                 else:
                     middle = (first + end) // 2
-                    self._order.check(found[middle - 1], found[middle], QueryPage(self._start, self._behind, most))
+                    self._order.check(result[middle - 1], result[middle], QueryPage(self._start, self._behind, most))
                     pieces += [(middle, end), (first, middle)]
         return page
 
     def _unreadable(
         self, place: Record, behind: Sequence[Any] | None, last: Sequence[Any], fault: Exception
     ) -> list[Unreadable]:
-        """The letter of a row that cannot be had as it is: all that can be had of it. None where it has gone."""
+        """Return the letter of a row that cannot be had as it is: all that can be had of it. None if it has gone."""
         rescued = self._rescue.row(
             lambda columns: self._select(self._keyset.between(self._start, behind, last, columns))
         )
@@ -259,7 +267,7 @@ class QueryReading:
     # ── rows that have no place in the order ──────────────────────────────────────────────────────────────────────────
 
     def _without_place(self, behind: list[Any], most: int) -> Batch | None:
-        """The next rows without a watermark, and with the first of them those without a key; None at their end."""
+        """Return the next rows without a watermark, with the first of them those without a key; None at the end."""
         try:
             bad = [] if behind else self._without_key()
             if not behind and self._count_nulls() > MOST_NULLS:
@@ -270,23 +278,23 @@ class QueryReading:
         position = self._place_kept()
         self._nulls = last
         if last is not None:
-            position["nulls"] = kept(last, self._keyset.names[1:])
+            position["nulls"] = to_json(last, self._keyset.names[1:])
         bad += unreadable
         return self._batch(rows, bad, position) if rows or bad else None
 
     def _null_page(self, behind: list[Any], most: int) -> tuple[list[Record], list[Unreadable], list[Any] | None]:
-        """Rows without a watermark behind a key, those that cannot be had, and the last key where more follow."""
+        """Return rows without a watermark after a key, those that cannot be had, and the last key where more follow."""
         keys = self._keyset.names[1:]
         try:
-            found = self._select(self._keyset.without_watermark(behind, most + 1))
+            records = self._select(self._keyset.without_watermark(behind, most + 1))
         except Exception as error:
-            if databases.is_no_rows_fault(error):
+            if databases.is_not_of_a_row(error):
                 raise
         else:
-            more = len(found) > most
+            more = len(records) > most
             if more:
-                self._order.check_key(found[most - 1], found[most], QueryPage(None, behind, most))
-            return found[:most], [], [found[most - 1][name] for name in keys] if more else None
+                self._order.check_key(records[most - 1], records[most], QueryPage(None, behind, most))
+            return records[:most], [], [records[most - 1][name] for name in keys] if more else None
         # The watermark as text, because it may be what cannot be had.
         place_columns = {self._keyset.names[0]: Text(), **dict.fromkeys(keys)}
         places = self._select(self._keyset.without_watermark(behind, most + 1, place_columns))
@@ -299,7 +307,7 @@ class QueryReading:
             try:
                 rows += self._select(self._keyset.without_watermark(behind, 1))
             except Exception as error:
-                if databases.is_no_rows_fault(error):
+                if databases.is_not_of_a_row(error):
                     raise
                 bad += self._letter_of(self._rescue.row(self._first_null_behind(behind)), place, error)
             behind = [place[name] for name in keys]
@@ -313,11 +321,11 @@ class QueryReading:
         return len(self._select(self._keyset.without_watermark([], MOST_NULLS + 1, dict.fromkeys(some))))
 
     def _place_kept(self) -> dict[str, Any]:
-        """The place in the order at which this reading began, as a position."""
+        """Return the place in the order at which this reading began, as a position."""
         if self._behind is not None:
-            watermark, *key = kept(self._behind, self._keyset.names)
+            watermark, *key = to_json(self._behind, self._keyset.names)
             return self._position(watermark, key)
-        watermark = None if self._start is None else kept([self._start], self._keyset.names[:1])[0]
+        watermark = None if self._start is None else to_json([self._start], self._keyset.names[:1])[0]
         return self._position(watermark, None)
 
     def _without_key(self) -> list[Unreadable]:
@@ -328,7 +336,7 @@ class QueryReading:
         try:
             rows = fetch()
         except Exception as error:
-            if databases.is_no_rows_fault(error):
+            if databases.is_not_of_a_row(error):
                 raise
             # They have no order in which each could be selected by itself.
             forms = self._rescue.forms(fetch)

@@ -13,7 +13,7 @@ from sqlalchemy import URL
 from redrive.rows.batch import Record
 from redrive.rows.sources.query import database as databases
 from redrive.rows.sources.query.keyset import Keyset
-from redrive.rows.sources.query.order import given_back, kept, shown, stepped_back
+from redrive.rows.sources.query.order import format_value, from_json, stepped_back, to_json
 from redrive.rows.sources.query.reading import QueryReading
 from redrive.rows.sources.source import Secret
 
@@ -34,19 +34,18 @@ def query(
     name: str | None = None,
     on_change: OnChange = "refuse",
 ) -> Query:
-    """Read what an SQL query gives, from where the last run ended: the rows whose watermark has grown since.
+    """Read the result of an SQL query from where the last run ended: the rows whose watermark has grown since.
 
     url         the database: any that SQLAlchemy has a driver for
     sql         a SELECT
     watermark   a column that grows whenever a row is written, such as "updated_at"; an index on it and the key helps
-    key         the columns that tell rows of one watermark apart
-    lag         how far a new run steps back for rows that were committed late, a timedelta or seconds, from the newest
-                row that was there when the last one began; the rows since then are read once more
+    key         the columns that distinguish rows of one watermark
+    lag         how far a new run goes back for rows that were committed late, a timedelta or seconds, from the newest
+                row that existed when the last run started; the rows since then are read again
     parameters  values for `:names` in the SQL
-    name        as letters and checkpoints know it; the first table of the SQL unless it is given
-    on_change   what to do where the SQL or its parameters are others than those that the watermark was taken with:
-                "refuse" the run, since rows behind the watermark may never have been read, or "continue" behind it.
-                Only the space between words may differ
+    name        the name in letters and checkpoints; default: the first table of the SQL
+    on_change   what to do if the SQL or its parameters differ from those of the watermark: "refuse" the run, since rows
+                before the watermark may never have been read, or "continue" after it. Whitespace may differ
 
     A row whose watermark is null, NaN, infinite or a time outside the years 1 to 9999 has no place in that order: such
     rows, 10,000 at most, are read in every run and written each time. A row without a key becomes a letter in every
@@ -56,7 +55,7 @@ def query(
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not isinstance(sql, str) or not sql.strip(" \t\r\n;"):
         raise ValueError("query needs an SQL query, such as SELECT * FROM orders")
-    if not keys or not all(isinstance(one, str) and one for one in (watermark, *keys)):
+    if not keys or not all(isinstance(item, str) and item for item in (watermark, *keys)):
         raise ValueError("query needs the names of its watermark and key columns: watermark='updated_at', key='id'")
     span = lag if lag is None or isinstance(lag, timedelta) else timedelta(seconds=lag)
     if span is not None and span < timedelta():
@@ -109,7 +108,7 @@ class Query:
     def difference(self, identity: Mapping[str, Any]) -> str | None:
         for what, here in self.identity().items():
             if identity.get(what) != here:
-                return f"its {what} was {shown(identity.get(what))}, and here it is {shown(here)}"
+                return f"its {what} was {format_value(identity.get(what))}, and here it is {format_value(here)}"
         return None
 
     def compared_options(self) -> Mapping[str, Any]:
@@ -129,7 +128,7 @@ class Query:
         self._is_shared |= databases.is_file(self._url, path)
 
     def start_of_next_run(self, position: Any | None) -> Any | None:
-        """Where a new run begins when the last one ended at `position`, rows without a watermark first.
+        """Return where a new run begins when the last one ended at `position`, rows without a watermark first.
 
         With a lag it is where rows may have come since that the last run had passed.
         """
@@ -140,8 +139,8 @@ class Query:
         if position.get("late") is not None:
             return {"watermark": position["late"], "key": None, "nulls": []}
         column = self._keyset.names[0]
-        back = stepped_back(given_back(position["watermark"]), self._lag, column)
-        return {"watermark": kept([back], [column])[0], "key": None, "nulls": []}
+        back = stepped_back(from_json(position["watermark"]), self._lag, column)
+        return {"watermark": to_json([back], [column])[0], "key": None, "nulls": []}
 
     def again(self, raw: Any, context: Mapping[str, Any] | None = None) -> Record:
         if not isinstance(raw, Mapping):
@@ -153,7 +152,7 @@ class Query:
         return self._fetched_again(record) if missing or may_be_stub else record
 
     def _fetched_again(self, record: Record) -> Record:
-        """The row of a letter that does not hold all of it, as the database has it now."""
+        """Return the row of a letter that does not hold all of it, as the database has it now."""
         reading = self.open(None, {})
         try:
             if record.keys() >= set(reading.columns or ()):
@@ -164,14 +163,14 @@ class Query:
 
 
 def _named_by(sql: str) -> str:
-    """The first table, or else how the SQL begins."""
-    found = _TABLE.search(sql)
-    if found:
-        return re.sub(r"(?<!\s)\s*+\.\s*+", ".", re.sub(r'["`\[\]]', "", found[1]))
+    """Return the first table, or else how the SQL begins."""
+    match = _TABLE.search(sql)
+    if match:
+        return re.sub(r"(?<!\s)\s*+\.\s*+", ".", re.sub(r'["`\[\]]', "", match[1]))
     return " ".join(sql.split())[:60]
 
 
-# What is kept as it is: quoted text, and comments, behind which a line end matters.
+# What is kept as it is: quoted text, and comments, after which a line end matters.
 _KEPT_TEXT = r"""'[^']*'?|"[^"]*"?|`[^`]*`?|(?:--|\#)[^\n]*\n?|/\*(?:[^*]|\*(?!/))*"""
 
 _SQL_PIECE = re.compile(rf"({_KEPT_TEXT})|\s+")

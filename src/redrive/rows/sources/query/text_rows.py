@@ -50,11 +50,11 @@ class TextRowReader:
         self._is_nobodys_fault = is_nobodys_fault
 
     def row(self, fetch: Fetch) -> TextRow | None:
-        """Return the row that `fetch` selects; None where it is no longer there."""
-        found = self._attempt(fetch, self._forms)
-        if found is not None:
+        """Return the row that `fetch` selects; None if it is no longer there."""
+        result = self._attempt(fetch, self._forms)
+        if result is not None:
             as_text = [name for name, form in self._forms.items() if form is not None]
-            return TextRow(found[0], as_text) if found else None
+            return TextRow(result[0], as_text) if result else None
         rescued = TextRow({})
         for name in self._forms:
             for form in _FORMS:

@@ -77,7 +77,7 @@ def digest_of(item: Any) -> str:
 
 
 def difference_of(before: Any, now: Mapping[str, Any], what: str) -> str | None:
-    """Return how two documents of `FirstItems` differ, as a clause; None where nothing speaks against the same input.
+    """Return how two documents of `FirstItems` differ, as a clause; None if nothing speaks against the same input.
 
     Args:
         before: The document that was kept with the checkpoint; something else in checkpoints of earlier versions.
@@ -85,7 +85,7 @@ def difference_of(before: Any, now: Mapping[str, Any], what: str) -> str | None:
         what: What the items are: "records".
     """
     if not isinstance(before, Mapping) or "digests" not in before:
-        return f"the checkpoint does not say what the first {what} were"
+        return f"the checkpoint does not have the first {what}"
     was, length = before.get("length"), now["length"]
     if was is not None and length is not None and was != length:
         return f"there were {was:,} {what}, and now there are {length:,}"
@@ -102,12 +102,12 @@ def difference_of(before: Any, now: Mapping[str, Any], what: str) -> str | None:
 
 
 def difference_of_declared(before: Mapping[str, Any], now: str | None) -> str | None:
-    """Return how the declared identity of an input differs from the one that was kept; None where it is the same."""
+    """Return how the declared identity of an input differs from the one that was kept; None if it is the same."""
     declared = before.get("declared")
     return None if declared == now else f"its identity was {declared!r}, and now it is {now!r}"
 
 
 def _stable_text(item: Any) -> bytes:
-    """The item as bytes that do not depend on the process: an object without a text of its own shows its address."""
+    """Return the item as bytes that do not depend on the process: the text of some objects has their address."""
     text = encode(item)
     return (_ADDRESS.sub("", text) if " at 0x" in text else text).encode("utf-8", "surrogatepass")

@@ -33,7 +33,7 @@ class ArrowStream(Protocol):
 
 
 def frame_of(value: Any) -> pl.DataFrame | None:
-    """Return the frame that a value is, as polars has it; None where it is none.
+    """Return the frame that a value is, as polars has it; None if it is none.
 
     Raises `TypeError` for what looks like a frame and holds no rows that could be read.
     """
@@ -57,7 +57,7 @@ def frame_of(value: Any) -> pl.DataFrame | None:
 
 
 def _of_stream(value: Any) -> pl.DataFrame:
-    """The frame of any library that has Arrow's C interface."""
+    """Return the frame of any library that has Arrow's C interface."""
     import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
 
@@ -74,7 +74,7 @@ def _of_stream(value: Any) -> pl.DataFrame:
 
 
 def _narrowed(stream: Any) -> Any:
-    """The frame with types that polars has for what it would change, or panic over.
+    """Return the frame with types that polars has for what it would change, or panic over.
 
     Decimals of more than 38 digits are decimals of 38 where all values of the column have no more, and texts otherwise.
     A date64 is a date.
@@ -109,9 +109,9 @@ def _narrowed(stream: Any) -> Any:
 
 
 def _is_within(kind: Any, is_meant: Callable[[Any], bool]) -> bool:
-    """Whether a type, or one that it is made of, is one that is meant."""
+    """Return whether a type, or one that it is made of, is one that is meant."""
     inner = [kind.field(place).type for place in range(kind.num_fields)]
-    return is_meant(kind) or any(_is_within(one, is_meant) for one in inner)
+    return is_meant(kind) or any(_is_within(item, is_meant) for item in inner)
 
 
 class FrameRecords:
@@ -165,12 +165,12 @@ class FrameRecords:
         return dict(raw)
 
     def _first(self) -> dict[str, Any]:
-        found = FirstItems()
+        first_items = FirstItems()
         for row in self._frame.iter_rows(named=True):
-            if found.is_enough:
+            if first_items.is_enough:
                 break
-            found.add(row)
-        return found.document(length=self._frame.height)
+            first_items.add(row)
+        return first_items.document(length=self._frame.height)
 
 
 class FrameReading:

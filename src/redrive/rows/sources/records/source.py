@@ -36,19 +36,19 @@ def records(
 ) -> Records | FrameRecords:
     """Read records from a list, from a generator, from a function that returns an iterator, or from a frame.
 
-    A generator can be read once in its life; pass the function that makes it, and a run may begin again. A frame of
-    polars or pandas, an Arrow table, or another object with Arrow's C interface is read as it is when the source is
-    made, batch by batch and without making records of it.
+    A generator can be read only once; pass the function that makes it, so that a run can be retried. A frame of polars
+    or pandas, an Arrow table, or another object with Arrow's C interface is read as it is when the source is made,
+    batch by batch and without converting it to records.
 
-    A run that resumes skips the items before its checkpoint, so it must be given the same items in the same order. The
-    first 1,000 items, the item at the checkpoint and the length of a list are compared. Where the first items or the
-    length differ, the unfinished run is abandoned, a new run starts at the first item, and its report says so. Items
-    that are never the same twice, because they hold the time of the day, need a declared `identity`.
+    A run that resumes skips the items before its checkpoint, so it must get the same items in the same order. The first
+    1,000 items, the item at the checkpoint and the length of a list are compared. If the first items or the length
+    differ, the unfinished run is abandoned, a new run starts at the first item, and its report has the reason. Items
+    that differ each time, because they contain the time of the day, need a declared `identity`.
 
-    iterable  the records or the frame, or a function that gives them
-    name      as letters and checkpoints know it
-    identity  what tells this input from another one of the same name, such as the day that it is of: a run resumes
-              where the identity is the same, and the items themselves are not compared
+    iterable  the records or the frame, or a function that returns them
+    name      the name in letters and checkpoints
+    identity  distinguishes this input from another one of the same name, such as its day: a run resumes if the
+              identity is the same, and the items themselves are not compared
     """
     frame = frame_of(iterable)
     if (
@@ -120,10 +120,10 @@ class Records:
         self._peeked = None
         if isinstance(stream.error, SourceError) and not stream.has_ahead:
             raise stream.error
-        # One that has ended at row 0 may have been used up; behind a checkpoint, it has nothing more than that.
+        # One that has ended at row 0 may have been consumed before; at a checkpoint, it has ended there.
         if stream.taken > start or stream.has_failed or (stream.has_ended and not start):
             raise SourceError(
-                f"{self.name} is an iterator that was read before, to row {stream.taken:,}, and cannot begin again: "
+                f"{self.name} is an iterator that was read before, to row {stream.taken:,}, and cannot be read again: "
                 "pass the function that makes it, without calling it, or a list"
             )
         compares = self._declared is None
@@ -144,8 +144,7 @@ class Records:
         self._is_begun = True
 
     def _peek(self) -> _Stream:
-        """The stream that the next reading takes over: what is read ahead of it is not lost, and a function is called
-        once for identity and reading."""
+        """Return the stream of the next reading. Items read ahead are kept, and a function is called once for both."""
         if self._peeked is None:
             try:
                 self._peeked = self._only or self._new_stream()
@@ -214,7 +213,7 @@ class _Stream:
         self.has_failed = False
         """Whether the error was raised: nothing more will come."""
         self.has_ended = False
-        """Whether a reading came to the end of it."""
+        """Return whether a reading reached its end."""
         self._items = items
         self._ahead: list[Any] = []
         self._seen: FirstItems | None = None
@@ -234,48 +233,48 @@ class _Stream:
 
     def first(self, length: int | None, marks: Collection[int] = ()) -> dict[str, Any]:
         """Return the digests of the first items, which are read ahead; also at the counts that `marks` has."""
-        found = self._read_ahead(length)
-        if not found.has(marks) and not self.taken:
-            count, found = found.count, FirstItems(marks)
+        result = self._read_ahead(length)
+        if not result.has(marks) and not self.taken:
+            count, result = result.count, FirstItems(marks)
             for item in self._ahead[:count]:
-                found.add(_content(item))
-        return found.document(length=self._length)
+                result.add(_content(item))
+        return result.document(length=self._length)
 
     def _read_ahead(self, length: int | None) -> FirstItems:
         """Return the first items, which are read ahead; `length` is the number of all items, where it is known."""
         if self._seen is None:
-            found, ends = FirstItems(), time.monotonic() + _MOST_SECONDS
-            while not self.taken and not found.is_enough and time.monotonic() < ends:
-                self._fill(found.count + 1)
-                if len(self._ahead) == found.count:
+            first_items, ends = FirstItems(), time.monotonic() + _MOST_SECONDS
+            while not self.taken and not first_items.is_enough and time.monotonic() < ends:
+                self._fill(first_items.count + 1)
+                if len(self._ahead) == first_items.count:
                     if self.error is None and length is None:
-                        length = found.count
+                        length = first_items.count
                     break
-                found.add(_content(self._ahead[found.count]))
-            self._seen, self._length = found, length
+                first_items.add(_content(self._ahead[first_items.count]))
+            self._seen, self._length = first_items, length
         return self._seen
 
     def take(self, most: int) -> list[Any]:
         """Return the next items: dicts, and `_NoRecord` for everything else.
 
         An error waits until what came before it has been handed out, and then it stays: a generator that has raised
-        would look like one that came to its end.
+        would look like one that has ended.
         """
         self._fill(most)
         if not self._ahead and self.error is not None:
             self.has_failed = True
             raise self.error
-        found, self._ahead = (self._ahead, []) if len(self._ahead) <= most else _parted(self._ahead, most)
-        self.taken += len(found)
-        for item in found:
+        result, self._ahead = (self._ahead, []) if len(self._ahead) <= most else _parted(self._ahead, most)
+        self.taken += len(result)
+        for item in result:
             if self.first_taken.is_enough:
                 break
             self.first_taken.add(_content(item))
-        self.has_ended = not found
-        return found
+        self.has_ended = not result
+        return result
 
     def _fill(self, count: int) -> None:
-        """Read ahead to so many items, or to the end or an error."""
+        """Read ahead to this many items, or to the end or an error."""
         ahead = self._ahead
         if len(ahead) >= count or self.error is not None:
             return
@@ -326,7 +325,7 @@ class _NoRecord:
 
 
 def _sorted_out(items: Sequence[Any], first: int) -> tuple[list[Record], Sequence[int], list[Unreadable]]:
-    """The records with their numbers, and what is none."""
+    """Return the records with their numbers, and what is none."""
     if all(type(item) is dict for item in items) and all(isinstance(key, str) for key in set().union(*items)):
         return list(items), range(first, first + len(items)), []
     rows: list[Record] = []
@@ -362,7 +361,7 @@ def _record(item: Any) -> Record:
 
 
 def _is_exhausted(items: object) -> bool:
-    """Whether an iterator was read to its end, of the kinds that know. Others look like one that is empty."""
+    """Return whether an iterator was read to its end, of the kinds that know. Others look like one that is empty."""
     if isinstance(items, GeneratorType):
         return getgeneratorstate(items) == GEN_CLOSED
     if isinstance(items, map | filter | zip | enumerate):
