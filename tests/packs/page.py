@@ -1,4 +1,4 @@
-"""Writes the page of errors from the table: `python -m tests.packs.page`."""
+"""Write the page of client errors from the table: `python -m tests.packs.page`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ PAGE = Path(__file__).parents[2] / "docs" / "client-errors.md"
 INTRO = """\
 # Errors of client libraries
 
-What redrive says about {cases} failures of {libraries} client libraries, for a call: `redrive.classify(error)`. The
-kinds are those of [Verdicts](verdicts.md).
+This page lists the verdict of redrive for {cases} failures of {libraries} client libraries. It is the result of
+`redrive.classify(error)` for a call. The [verdicts](verdicts.md) page explains the kinds.
 
-- **Provoked** ({provoked}): the real client talks to a server on loopback that refuses, resets, closes, stays silent,
-  cuts its answer off, or answers as shown; or a database in a file does what is said.
-- **Constructed** ({constructed}): the real class with the arguments that the library gives it, where the failure cannot
-  be provoked without the real service.
+There are two ways to obtain an error:
 
-The expectations, what an experienced engineer would do with each failure, were written first, and the rules followed.
-**redrive agrees in {agreeing} of {cases}**; the others are [listed below](#where-redrive-differs) with the reason.
-Of the failures that every client meets, {common}, it is
-**{common_agreeing} of {common_cases}** that were provoked.
-`make packs` installs all of these libraries and tests the whole table; `make test` does so for the light ones.
+- **Provoked** ({provoked}): the real client calls a server on the same machine that rejects, resets or closes the
+  connection, sends nothing, truncates its response, or answers as shown. For a database in a file, the failure is
+  produced in the file.
+- **Constructed** ({constructed}): the library's own exception class, with the arguments that the library passes. It is
+  used where the failure needs the real service.
 
-An error of any other library is judged by its status, by its `retryable` flag and by its cause. What remains is unknown
+The expected verdicts are what an experienced engineer would do with each failure. They were written before the rules.
+**redrive agrees in {agreeing} of {cases} cases**; the others are
+[listed below](#where-redrive-differs), with the reason. For {common}, which every client meets, it agrees in
+**{common_agreeing} of {common_cases}** provoked cases.
+`make packs` installs all of these libraries and tests the whole table; `make test` tests the small ones.
+
+An error of any other library is classified by its status, its `retryable` flag and its cause. Otherwise it is unknown
 until you [add a rule](verdicts.md#your-own-rules).
 """
 
@@ -37,11 +40,11 @@ COMMON = {
     "timeout": "a timeout",
     "HTTP 503": "a 503",
 }
-"""Failures that every client meets, and their words."""
+"""Failures that every client meets, and their names on the page."""
 
 
 def render() -> str:
-    """The page, as the table has it."""
+    """Return the text of the page."""
     cases, argued = read_cases(), read_argued()
     kinds = {case: argued[case.key].got if case.key in argued else case.expected for case in cases}
     libraries = list(dict.fromkeys(case.library for case in cases))
@@ -61,7 +64,7 @@ def render() -> str:
     differences = [
         "## Where redrive differs",
         "",
-        "| library | failure | expected | verdict | why |",
+        "| library | failure | expected | verdict | reason |",
         "|---|---|---|---|---|",
     ]
     for case, kind in kinds.items():
@@ -89,7 +92,7 @@ def _section(library: str, kinds: dict[Case, str]) -> str:
 def _shown(case: Case) -> str:
     text = case.failure
     if case.constructed:
-        # The module is the library's; a placeholder says nothing.
+        # The module is the library's; a placeholder shows nothing.
         text = re.sub(r"\b(?:\w+\.)+(?=[A-Z]\w*\b)", "", text).replace('("x")', "").replace('"x", ', "")
         return f"`{text}`".replace("|", "\\|")
     return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")

@@ -29,7 +29,7 @@ class Case(NamedTuple):
     library: str
     failure: str
     expected: str
-    """What an experienced engineer would say, in redrive's words."""
+    """The kind of verdict that an experienced engineer expects."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -54,7 +54,7 @@ def read_cases() -> list[Case]:
 
 
 class Argued(NamedTuple):
-    """What redrive says instead, and why it stays so."""
+    """The verdict of redrive where it differs, and the reason."""
 
     got: str
     why: str
@@ -85,13 +85,13 @@ def obtain(case: Case) -> object:
         if scene := SCENES.get((case.library, case.failure)):
             return _caught(scene)
         # Where an answer comes, it must not be taken for a timeout.
-        answered = case.failure.startswith(("HTTP", "answer", "greets"))
+        answered = case.failure.startswith(("HTTP", "answer", "response", "greets"))
         with patient() if answered else nullcontext(), fault(case.failure) as port:
             return _caught(lambda: CLIENTS[case.library](port))
 
 
 def judge(case: Case) -> Verdict:
-    """What redrive says about the failure of a row."""
+    """Return the verdict of redrive for the failure of a row."""
     failure = obtain(case)
     assert failure is not None, f"{case.library} did not fail: {case.failure}"
     return classify(failure)
@@ -118,7 +118,7 @@ _TALKS = {
     "connection reset": fault_server.reset,
     "timeout": fault_server.stay_silent,
     "connection closed": fault_server.hang_up,
-    "answer cut off": fault_server.answering(200, body=b'{"items": [1,', missing=100),
+    "response truncated": fault_server.answering(200, body=b'{"items": [1,', missing=100),
 }
 
 
