@@ -1,4 +1,14 @@
-"""The row runtime: sources, sinks and what they need, imported when they are used."""
+"""The rows runtime: a pipeline moves rows from a source into a sink, and quarantines those that are rejected.
+
+`pipeline` is the public class. It checks its `options`, takes the claim on its `checkpoint` after the `start_checks`,
+and starts a `run`. A run reads a `batch` of a source (`sources`), and `prepare` passes it through the validator
+(`validation`) and the `transform`. `write` removes duplicates, writes the rows to the sink (`sinks`), and saves letters
+and checkpoint in one transaction of the store (`run_state`). The `gate` aborts a run with too many rejected rows, and
+`retries` retries a batch after transient errors of the code of a pipeline. `replay` sends letters through the same steps.
+`errors` describes errors for reports, `schema_drift` compares columns, and `to_polars` converts rows and frames.
+
+Sources and sinks are imported when they are used, since each needs libraries of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Replay of rejected rows through a pipeline."""
+"""Replay of letters through a pipeline: `reprocess` is the target, and `row_groups` groups rows of the same columns."""
