@@ -4,7 +4,7 @@
 and starts a `run`. A run reads a `batch` of a source (`sources`), and `prepare` passes it through the validator
 (`validation`) and the `transform`. `write` removes duplicates, writes the rows to the sink (`sinks`), and saves letters
 and checkpoint in one transaction of the store (`run_state`). The `gate` aborts a run with too many rejected rows, and
-`retries` retries a batch after transient errors of the code of a pipeline. `replay` sends letters through the same steps.
+`retries` retries a batch after transient errors of user code. `replay` sends letters through the same steps.
 `errors` describes errors for reports, `schema_drift` compares columns, and `to_polars` converts rows and frames.
 
 Sources and sinks are imported when they are used, since each needs libraries of its own.
