@@ -458,7 +458,7 @@ def test_a_rehearsal_leaves_a_missing_table_missing(place, outgoing):
     ("table", "columns", "key", "sentence"),
     [
         ("citys", ("id",), "id", r"has no table citys; did you mean city\?"),
-        ("quite_another", ("id",), "id", r"has no table quite_another; make it, or say create=True"),
+        ("quite_another", ("id",), "id", r"has no table quite_another; create it, or pass create=True"),
         ("t", ("id", "vendor", "fe"), "id", r"t has no column 'fe', which the rows have; did you mean 'fee'\?"),
         ("t", ("id", "vendor", "x", "y"), "id", r"t has no columns 'x', 'y', .* add it to the table, or leave it out"),
         ("t", ("vendor",), "id", r"t is written by its key, and the rows lack column 'id' of it; they have vendor"),

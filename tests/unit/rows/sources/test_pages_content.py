@@ -284,7 +284,7 @@ def test_cursors_that_come_again_are_a_circle(tail, circle):
 
 def test_empty_pages_that_promise_more_for_ever_are_found_out(service):
     source = rows.pages(service, lambda page: {"items": [], "more": True}, following="more")
-    with pytest.raises(SourceError, match="1,000 pages in a row, up to page 1000, hold nothing"):
+    with pytest.raises(SourceError, match="1,000 pages in a row, up to page 1000, hold no items"):
         batches(source)
 
 

@@ -417,7 +417,7 @@ def test_pages_behind_a_cursor_stop_the_run_all_the_same(service):
     found, unreadable, stands, error = read_all(rows.pages(service, fetch, by="cursor", bad_page="quarantine"))
     assert (found, unreadable, stands) == (rows_of(1, 2), [], {"token": 3, "pages": 2})
     assert isinstance(error, SourceError)
-    assert "it alone tells where the next page is" in str(error)
+    assert "only this page has the next cursor" in str(error)
 
 
 def test_the_last_page_may_be_lost_too(server, service, fetch):
