@@ -12,6 +12,7 @@ from types import AsyncGeneratorType, GeneratorType, NoneType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from redrive.calls.arguments import why_read
 from redrive.calls.context import EnclosingAttempt, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.drivers import Invoke, Outcome, Raised, Steps
 from redrive.calls.effects.idempotency import SentKeys, has_acted, mark_unprotected
@@ -139,6 +140,7 @@ class Invocation:
             has_fallback=options.fallback is not MISSING and not self._target.returns_responses,
             keys=self._keys,
             beside=self._beside,
+            why_read=self._why_read,
         )
         self._counted = True
         return loop.run(first)
@@ -233,6 +235,12 @@ class Invocation:
     def _beside(self) -> list[Any]:
         """Return the requests that the last attempt has left in flight."""
         return [] if self._attempt is None else left_in_flight(self._attempt)
+
+    def _why_read(self) -> str | None:
+        """Return why the function cannot be called with its arguments again; an adapter knows what it may resend."""
+        if self._attempt is None or self._target.returns_responses:
+            return None
+        return why_read(self._function, self._args, self._kwargs)
 
     def mark_unprotected(self, outcome: Outcome) -> None:
         """Mark the keys made for this call as unprotected for outer calls: their next attempt has other keys."""
