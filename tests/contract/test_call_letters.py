@@ -55,6 +55,7 @@ class TestFunctions:
         [letter] = letters(store)
         assert letter.record == {
             "function": "TestFunctions.test_failed_call_becomes_a_letter_that_can_be_replayed.<locals>.pay",
+            "module": __name__,
             "args": ["DE-17"],
             "kwargs": {"amount": 5},
         }

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive._internal.masking import mask
+from redrive.calls.arguments import Arguments, is_read_once
+from redrive.calls.bound_values import bound_values, module_of
 from redrive.calls.context import new_key
 from redrive.calls.drivers import Outcome, Raised
 from redrive.calls.effects.in_flight import members
 from redrive.calls.effects.request import BodyMissing, body_of, idempotency_key
 from redrive.calls.failures import attached_failure
-from redrive.calls.function import CalledFunction, endpoint_of, is_async
+from redrive.calls.function import CalledFunction, endpoint_of, innermost, is_async
 from redrive.classify.responses import attribute
 from redrive.classify.signals import is_interrupt
 from redrive.errors import CallError, CircuitOpen, QuotaExhausted
 from redrive.events.bus import EVENTS
 from redrive.model.calls import Failure, Kind, Verdict
-from redrive.model.letters import ARGUMENT_MISSING, BODY_MISSING, GENERATED_KEY, ErrorType, NewLetter
+from redrive.model.letters import (
+    ARGUMENT_MISSING,
+    BODY_MISSING,
+    BOUND,
+    CODE,
+    DIGEST,
+    GENERATED_KEY,
+    ErrorType,
+    NewLetter,
+)
 from redrive.store.encoding import encode
 
 if TYPE_CHECKING:
@@ -31,6 +45,19 @@ _OF_THE_CALL = {Kind.PERMANENT, Kind.AMBIGUOUS, Kind.ROW, Kind.DISCARD}
 # Kinds that may be about the call, such as a request on which the service fails each time: the next calls show it.
 _OF_EITHER = {Kind.TRANSIENT, Kind.RETRY_NOW}
 _MOST_DOWN = 5  # failures in a row without a response: the service is down, also where it has no breaker
+
+
+# Headers of the client, the connection, the body and the moment; of credentials and cookies, which are renewed.
+_OF_ONE_SENDING = re.compile(
+    r"""(?x)
+    accept | accept-(?:charset|encoding|language) | user-agent | host | via | forwarded | x-forwarded-.* | x-real-ip
+    | connection | keep-alive | te | trailer | transfer-encoding | upgrade | proxy-.* | expect
+    | content-.* | idempotency-key | digest | cache-control | pragma | if-.*
+    | authorization | cookie | .*-token | .*signature.* | .*(?:date|time|timestamp|nonce)
+    | baggage | b3 | x-b3-.* | .*trace.* | .*span.* | .*(?:request|correlation|transaction)-?id
+    """
+)
+_SALT = os.urandom(16)  # where what letters are put into is no store
 
 
 class TargetStopped(Exception):
@@ -80,8 +107,8 @@ class DeadLetterWriter:
     def store(
         self,
         target: CalledFunction,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        function: Callable[..., Any],
+        given: Arguments,
         outcome: Outcome,
         *,
         key: str | None,
@@ -90,34 +117,39 @@ class DeadLetterWriter:
         """Quarantine a call. Where that fails, the call still ends with its own error.
 
         Args:
+            given: the arguments, as they were before the first attempt.
             key: the idempotency key that the caller chose: calls with two keys are two calls.
             generated_key: the key that redrive made, which a replay sends again; equal calls still are one letter.
         """
         carrier = outcome.error if isinstance(outcome, Raised) else outcome.value
         failure = attached_failure(carrier)
-        record = _request(args[0], key) if target.returns_responses else _call(target, args, kwargs, key)
-        if generated_key is not None and "idempotency_key" not in record:
-            record[GENERATED_KEY] = generated_key
-        letter = NewLetter(
-            record=record,
-            error=self._message(target.endpoint, outcome, failure, record),
-            source=target.endpoint,
-            error_type=ErrorType.CALL,
-            attempts=_attempts(carrier, failure),
-        )
         try:
+            if target.returns_responses:
+                record = _request(given.args[0], key, self._digest)
+            else:
+                record = _call(target, function, given, key, self._digest)
+            if generated_key is not None and "idempotency_key" not in record:
+                record[GENERATED_KEY] = generated_key
+            letter = NewLetter(
+                record=record,
+                error=self._message(target.endpoint, outcome, failure, record),
+                source=target.endpoint,
+                error_type=ErrorType.CALL,
+                attempts=_attempts(carrier, failure),
+            )
             self._queue.put_many([letter], pipeline=self._pipeline)
         except Exception as error:
             if is_interrupt(error):
                 raise
             reason = mask(f"{type(error).__name__}: {error}")
             EVENTS.error("cannot store the dead letter of a call of %s: %s", target.endpoint, reason)
+            return
         missing = record.get(BODY_MISSING) or record.get(ARGUMENT_MISSING)
         if missing and not self._has_warned:
             self._has_warned = True
             EVENTS.warning(
-                "the dead letter of a call of %s is not complete: %s. A replay refuses it; pass what can be read "
-                "again, such as bytes",
+                "the dead letter of a call of %s is not complete: %s. A replay refuses it; pass all that the call "
+                "needs as arguments, and what can be read again, such as bytes",
                 target.endpoint,
                 missing,
             )
@@ -126,6 +158,11 @@ class DeadLetterWriter:
     def redacts(self) -> bool:
         """Return whether the store masks fields."""
         return bool(attribute(attribute(self._queue, "redactor"), "fields"))
+
+    def _digest(self, text: str) -> str:
+        """Return what stands for a text that is not shown in a record."""
+        digest = attribute(self._queue, "digest")
+        return str(digest(text)) if callable(digest) else blake2b(text.encode(), digest_size=6, key=_SALT).hexdigest()
 
     def _message(
         self, endpoint: str, outcome: Outcome, failure: Failure | None, record: Mapping[str, Any]
@@ -148,35 +185,51 @@ def _attempts(carrier: Any, failure: Failure | None) -> int:
     return made if isinstance(carrier, CircuitOpen | QuotaExhausted) else max(1, made)
 
 
-def _call(target: CalledFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+def _call(
+    target: CalledFunction,
+    function: Callable[..., Any],
+    given: Arguments,
+    key: str | None,
+    digest: Callable[[str], str],
+) -> dict[str, Any]:
     # Sorted: equal calls are one letter, in whatever order their keywords are written.
     call: dict[str, Any] = {
         "function": target.endpoint,
-        "args": list(args),
-        "kwargs": dict(sorted(kwargs.items())),
+        "module": module_of(function),
+        "args": list(given.args),
+        "kwargs": dict(sorted(given.kwargs.items())),
     }
-    if (missing := _why_missing(args, kwargs)) is not None:
-        call[ARGUMENT_MISSING] = missing
+    bound = bound_values(function, given)
+    if bound.code is not None:
+        call[CODE] = bound.code
+    if bound.data:
+        call[BOUND] = bound.shown
+        if (whole := encode(bound.data)) != encode(call[BOUND]):
+            call[DIGEST] = digest(whole)
+    missing = _why_missing(*given)
+    if missing is not None or not bound.is_known:
         call["call_id"] = new_key()  # it is not known what distinguishes two such calls
+    if bound.missing:
+        missing = f"the function has values that are not among its arguments ({', '.join(bound.missing)})"
+    if missing is not None:
+        call[ARGUMENT_MISSING] = missing
     return call if key is None else {**call, "idempotency_key": key}
 
 
 def _why_missing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Return why a call cannot be made again from its record; None where it can."""
-    if (consumed := next(filter(_is_consumed, members([args, kwargs])), None)) is not None:
-        return f"an argument ({type(consumed).__name__}) can be read only once"
+    if (read_once := next(filter(is_read_once, members([args, kwargs])), None)) is not None:
+        return f"an argument ({type(read_once).__name__}) can be read only once"
     lost: list[str] = []
     encode([args, dict(kwargs)], lost=lost)
     return f"an argument is or holds {lost[0]}, of which the record has only the text" if lost else None
 
 
-def _is_consumed(value: object) -> bool:
-    """Return whether an argument is an iterator or a file, whose content is not in its text."""
-    return isinstance(value, Iterator | AsyncIterator) or callable(attribute(value, "read"))
+def _request(request: Any, key: str | None, digest: Callable[[str], str]) -> dict[str, Any]:
+    """Return the record of a request of httpx or requests: without headers and secrets, with its body if possible.
 
-
-def _request(request: Any, key: str | None) -> dict[str, Any]:
-    """Return the record of a request of httpx or requests: without headers and secrets, with its body if possible."""
+    A digest stands for what is left out.
+    """
     body: str | bytes | None = None
     missing = {}
     try:
@@ -189,14 +242,24 @@ def _request(request: Any, key: str | None) -> dict[str, Any]:
         missing = {BODY_MISSING: str(error), "call_id": new_key()}
     headers = attribute(request, "headers")
     key = idempotency_key(request) or key
+    url, counted = str(attribute(request, "url")), _headers_that_count(headers)
+    shown = mask(url)
+    if counted or shown != url:
+        missing[DIGEST] = digest(encode([url, counted]))
     record = {
         "method": str(attribute(request, "method")),
-        "url": mask(str(attribute(request, "url"))),
+        "url": shown,
         "content_type": None if headers is None else headers.get("content-type"),
         "body": body,
         **missing,
     }
     return record if key is None else {**record, "idempotency_key": key}
+
+
+def _headers_that_count(headers: Any) -> list[list[str]]:
+    """Return the headers that distinguish requests; not those that differ from one sending of a request to the next."""
+    pairs = ((str(name).lower(), str(value)) for name, value in dict(headers or {}).items())
+    return sorted([name, value] for name, value in pairs if not _OF_ONE_SENDING.fullmatch(name))
 
 
 def _describe(endpoint: str, failure: Failure | None) -> str:
@@ -226,8 +289,9 @@ class CallTarget:
 
     def __init__(self, service: Service, function: Callable[..., Any], pipeline: str | None) -> None:
         self._service = service
-        self._function = function
+        self._function = innermost(function)  # records have the arguments of a partial
         self._name = endpoint_of(function)
+        self._module = module_of(function)
         self.letters_pipeline = pipeline
         self._answered = False  # whether a call got a response since the last outage
 
@@ -269,8 +333,12 @@ class CallTarget:
         if not isinstance(record, Mapping) or record.get("function") != self._name:
             was = record.get("function") if isinstance(record, Mapping) else None
             return ValueError(f"it is a call of {was or 'another kind'}, not of {self._name}")
+        # A program that is run has another name than when it is imported.
+        if (was := record.get("module")) != self._module and not {was, self._module} & {None, "__main__"}:
+            return ValueError(f"it is a call of {self._name} in the module {was}, not in {self._module}")
         args, kwargs = record.get("args", ()), record.get("kwargs", {})
         try:
+            self._refuse_other_values(record, Arguments(tuple(args), kwargs))
             key = record.get("idempotency_key") or record.get(GENERATED_KEY)
             service = self._service.with_options(idempotency_key=key)
             if is_async(self._function):
@@ -289,3 +357,13 @@ class CallTarget:
                 _describe(self._name, failure), redrive=failure
             )  # a response that is a failure, such as a 422
         return None
+
+    def _refuse_other_values(self, record: Mapping[str, Any], given: Arguments) -> None:
+        """Raise where the function of the target works on other values than that of the record did."""
+        bound = bound_values(self._function, given)
+        if (was := record.get(BOUND, {})) != bound.shown:
+            raise ValueError(
+                f"it is a call of {self._name} with the bound values {was}, and that of this target has {bound.shown}"
+            )
+        if CODE in record and record[CODE] != bound.code:
+            raise ValueError(f"it is a call of another lambda than the {self._name} of this target")

@@ -12,7 +12,7 @@ from logging import INFO
 from types import CoroutineType
 from typing import Any, NamedTuple
 
-from redrive.calls import context, invocation
+from redrive.calls import arguments, context, invocation
 from redrive.calls.circuit import Circuit
 from redrive.calls.context import EnclosingAttempt, inside
 from redrive.calls.core import ServiceCore
@@ -59,6 +59,7 @@ class ServiceRunner:
         # No attempt may outlast the whole call.
         self.timeout = None if options.timeout is None else min(options.timeout, core.retry.within)
         self.keyed = core.idempotent == "key" or options.idempotency_key is not None
+        self.keeps_letters = core.letters is not None and options.keeps_letters
         self._endpoints: dict[int, ServiceRunner] = {}
         self.guard: Guard = _sync_guard(self)
         self.aguard: Guard = _async_guard(self)
@@ -198,10 +199,12 @@ def _sync_guard(runner: ServiceRunner) -> Guard:
 
     def guard(target: CalledFunction, function: Function) -> Function:
         needs_loop, fills, position = keyed or target.takes_key, target.fills, target.credential_position
+        keeps = runner.keeps_letters and not target.returns_responses
         count = counters.latencies_of(endpoint or target.endpoint).append
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             grant = credentials.current if credentials else None
+            received = arguments.copied(function, args, kwargs) if keeps else None
             if (
                 not gate.closed
                 or context.current() is not None
@@ -209,7 +212,7 @@ def _sync_guard(runner: ServiceRunner) -> Guard:
                 or (credentials and not grant)
                 or (expires and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
             ):
-                return runner.recover(Invocation(runner, target, function, args, kwargs), None)
+                return runner.recover(Invocation(runner, target, function, args, kwargs, received=received), None)
             generation = gate.generation
             if not fills:
                 filled = kwargs
@@ -246,7 +249,8 @@ def _sync_guard(runner: ServiceRunner) -> Guard:
                 context.leave(entered)
             try:
                 return runner.recover(
-                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark), first
+                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark, received=received),
+                    first,
                 )
             finally:
                 del first  # its error refers to this frame: no cycle
@@ -266,10 +270,12 @@ def _async_guard(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the oth
 
     def guard(target: CalledFunction, function: Function) -> Function:
         needs_loop, fills, position = keyed or target.takes_key, target.fills, target.credential_position
+        keeps = runner.keeps_letters and not target.returns_responses
         count = counters.latencies_of(endpoint or target.endpoint).append
 
         async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912
             grant = credentials.current if credentials else None
+            received = arguments.copied(function, args, kwargs) if keeps else None
             if (
                 not gate.closed
                 or context.current() is not None
@@ -277,7 +283,9 @@ def _async_guard(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the oth
                 or (credentials and not grant)
                 or (expires and credentials.renew_at <= monotonic())  # type: ignore[union-attr]  # implied
             ):
-                return await runner.arecover(Invocation(runner, target, function, args, kwargs), None)
+                return await runner.arecover(
+                    Invocation(runner, target, function, args, kwargs, received=received), None
+                )
             generation = gate.generation
             if not fills:
                 filled = kwargs
@@ -323,7 +331,8 @@ def _async_guard(runner: ServiceRunner) -> Guard:  # noqa: PLR0915  # as the oth
                     pass  # the coroutine was closed in another context than it started in
             try:
                 return await runner.arecover(
-                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark), first
+                    Invocation(runner, target, function, args, kwargs, began=began, attempt=mark, received=received),
+                    first,
                 )
             finally:
                 del first

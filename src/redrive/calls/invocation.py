@@ -12,6 +12,7 @@ from types import AsyncGeneratorType, GeneratorType, NoneType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from redrive.calls.arguments import Arguments, merged, why_read
 from redrive.calls.context import EnclosingAttempt, attempt_of, enclosing, innermost, inside, new_key
 from redrive.calls.drivers import Invoke, Outcome, Raised, Steps
 from redrive.calls.effects.idempotency import SentKeys, has_acted, mark_unprotected
@@ -79,12 +80,14 @@ class Invocation:
         *,
         began: float | None = None,
         attempt: EnclosingAttempt | None = None,
+        received: Arguments | None = None,
     ) -> None:
         self._runner = runner
         self._target = target
         self._function = function
         self._args = args
         self._kwargs = kwargs
+        self._received = received  # as they were before the first attempt
         self._outer = innermost()
         self._running: Any = None
         self._attempt = attempt  # the last one
@@ -139,6 +142,7 @@ class Invocation:
             has_fallback=options.fallback is not MISSING and not self._target.returns_responses,
             keys=self._keys,
             beside=self._beside,
+            why_read=self._why_read,
         )
         self._counted = True
         return loop.run(first)
@@ -215,7 +219,8 @@ class Invocation:
         assert letters is not None
         chosen = self._runner.options.idempotency_key
         made = self._key if chosen is None else None
-        letters.store(self._target, self._args, self._kwargs, outcome, key=chosen, generated_key=made)
+        received = self._received or merged(self._function, self._args, self._kwargs)
+        letters.store(self._target, self._function, received, outcome, key=chosen, generated_key=made)
 
     def _mark(self, step: Invoke | None) -> EnclosingAttempt:
         grant = step.grant if step is not None else self.nested.grant if self.nested is not None else None
@@ -233,6 +238,12 @@ class Invocation:
     def _beside(self) -> list[Any]:
         """Return the requests that the last attempt has left in flight."""
         return [] if self._attempt is None else left_in_flight(self._attempt)
+
+    def _why_read(self) -> str | None:
+        """Return why the function cannot be called with its arguments again; an adapter knows what it may resend."""
+        if self._attempt is None or self._target.returns_responses:
+            return None
+        return why_read(self._function, self._args, self._kwargs)
 
     def mark_unprotected(self, outcome: Outcome) -> None:
         """Mark the keys made for this call as unprotected for outer calls: their next attempt has other keys."""

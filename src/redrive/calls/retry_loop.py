@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redrive.calls import testmode
+from redrive.calls.arguments import PASS_AGAIN
 from redrive.calls.core import ServiceCore
 from redrive.calls.credentials import Credentials, Grant
 from redrive.calls.drivers import (
@@ -101,6 +102,7 @@ class RetryLoop:
         server: str | None = None,
         keys: SentKeys | None = None,
         beside: Callable[[], Iterable[Any]] = tuple,
+        why_read: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._core = core
         self._endpoint = endpoint
@@ -108,6 +110,7 @@ class RetryLoop:
         self._server = server
         self._keys = keys
         self._beside = beside
+        self._why_read = why_read
         self._began = began
         self._timeout = timeout
         self._returns_responses = returns_responses
@@ -270,6 +273,8 @@ class RetryLoop:
             return decision
         if refusal is not None:
             return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
+        if (read := self._why_read()) is not None:
+            return Stop(read, retry_in=verdict.retry_after, advice=PASS_AGAIN)
         if free is None and not self._core.may_retry():
             why = "the service's retry budget is exhausted"
             return Stop(why, spent=True, retry_in=verdict.retry_after, advice=BUDGET_SPENT, cut_short=True)

@@ -49,6 +49,13 @@ class LetterReader:
         digests = self._found_salt  # also where nothing is masked here: another process may mask fields
         return (text,) if digests is None else (text, digests.text(text))
 
+    def digest(self, text: str) -> str:
+        """Return a digest of 12 characters that stands for a text, and is comparable within this store only.
+
+        text  what is not to be shown
+        """
+        return self._salted.short(text)
+
     def _filter(self, filters: Mapping[str, Any], now: datetime | None = None) -> Filter:
         chosen = Filter.of(now or _now(), dict(filters))
         # Both forms, whatever this process would store: another one may mask fields.

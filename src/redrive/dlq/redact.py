@@ -52,7 +52,7 @@ _CUT_SHORT = re.compile(r"input_value=(?:(?!, input_type=)[^\n]){0,100}?\.\.\.(?
 
 _REQUEST = frozenset({"method", "url", "content_type", "body"})
 _CALLS = (frozenset({"function", "args", "kwargs"}), _REQUEST)
-_PARTS_OF_CALLS = frozenset({"args", "kwargs", "url", "body"})
+_PARTS_OF_CALLS = frozenset({"args", "kwargs", "bound", "url", "body"})
 
 _LIKE_A_UUID = re.compile(r"\{?[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?")
 _LONGEST_MOMENT = 40
@@ -401,7 +401,7 @@ def _paths_inside(path: str) -> Iterator[str]:
     if part in _PARTS_OF_CALLS and inside:
         yield inside
         _, _, inside = inside.partition(".")
-        if part == "kwargs" and inside:
+        if part in ("kwargs", "bound") and inside:
             yield inside
 
 

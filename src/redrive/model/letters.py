@@ -18,6 +18,15 @@ BODY_MISSING = "body_missing"
 ARGUMENT_MISSING = "argument_missing"
 """Where the record of a call says why an argument is not kept."""
 
+BOUND = "bound"
+"""The name under which the record of a call has what its function works on beside its arguments."""
+
+CODE = "code"
+"""The name under which the record of a call of a lambda has a digest of its code."""
+
+DIGEST = "digest"
+"""The name under which the record of a call has a digest of what it does not show: other calls have another one."""
+
 INCOMPLETE = "incomplete"
 """The name under which the context of a letter has why its record is not stored as a whole."""
 

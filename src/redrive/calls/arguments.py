@@ -1,0 +1,184 @@
+"""Arguments of a call: those of a `functools.partial`, copies for a dead letter, and which can be read only once."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from io import IOBase
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, NamedTuple
+
+from redrive.calls.effects.in_flight import members
+from redrive.calls.function import innermost
+from redrive.classify.error_codes import call_or_none
+from redrive.classify.responses import attribute
+
+PASS_AGAIN = (
+    "Pass what can be read again, such as a path, bytes, a list or a function that opens it; or call seek() on the "
+    "file in the function."
+)
+"""Advice for a call that is not retried since an argument was read."""
+
+_MOST_DECORATORS = 100
+_PLACEHOLDER = getattr(functools, "Placeholder", object())  # from Python 3.14 on
+
+
+class Arguments(NamedTuple):
+    """What a function is called with; with what its partials add."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def merged(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """Return the arguments that the function behind functools.partial is called with."""
+    while isinstance(function, functools.partial):
+        given = iter(args)
+        bound = [next(given, _PLACEHOLDER) if each is _PLACEHOLDER else each for each in function.args]
+        args, kwargs, function = (*bound, *given), {**function.keywords, **kwargs}, function.func
+    return Arguments(args, kwargs)
+
+
+def undecorated(function: Callable[..., Any]) -> Any:
+    """Return the function behind functools.partial and decorators that use functools.wraps."""
+    function = innermost(function)
+    for _ in range(_MOST_DECORATORS):
+        inner = vars(function).get("__wrapped__") if hasattr(function, "__dict__") else None
+        if inner is None:
+            break
+        function = innermost(inner)
+    return function
+
+
+# ── copies ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_NESTED = frozenset({list, dict, set, bytearray, deque, tuple})
+_DEEPEST = 4
+_MOST_COPIED = 1_000
+"""Values of collections that are looked into; of what is larger, the outermost collection alone is copied."""
+
+
+def copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """Return the merged arguments, with a copy of each collection that the function may change."""
+    given = merged(function, args, kwargs)
+    if _is_flat(given.args) and _is_flat(given.kwargs.values()):
+        return given
+    left = [_MOST_COPIED]
+    return Arguments(_copy(given.args, left, -1), _copy(dict(given.kwargs), left, -1))
+
+
+def _is_flat(values: Iterable[Any]) -> bool:
+    return _NESTED.isdisjoint(map(type, values))
+
+
+def _copy(value: Any, left: list[int], depth: int) -> Any:
+    kind = type(value)
+    if kind not in _NESTED:
+        return value
+    copy = value if kind is tuple else value.copy()  # in one step: another thread may change the original
+    if kind is set or kind is bytearray or depth >= _DEEPEST or len(copy) > left[0]:
+        return copy
+    if _is_flat(copy.values() if kind is dict else copy):
+        return copy
+    left[0] -= len(copy)
+    if kind is tuple:
+        return tuple(_copy(each, left, depth + 1) for each in copy)
+    for place, each in copy.items() if kind is dict else enumerate(copy):
+        copy[place] = _copy(each, left, depth + 1)
+    return copy
+
+
+# ── arguments that can be read only once ──────────────────────────────────────────────────────────────────────────────
+
+
+def is_read_once(value: object) -> bool:
+    """Whether a value is an iterator or a file: what it holds is not in its text."""
+    return isinstance(value, Iterator | AsyncIterator) or callable(attribute(value, "read"))
+
+
+def why_read(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Return why a function cannot be called with its arguments again; None where it can.
+
+    An iterator or a file that an attempt has read would give the next attempt only the rest, or nothing.
+    """
+    code = attribute(undecorated(function), "__code__")
+    names = frozenset(attribute(code, "co_names") or ())
+    for name, value in (*_named(function, args, kwargs), *_variables(function, names)):
+        for member in members(value):
+            if _is_read(member) and not ("seek" in names and _is_file(member)):
+                return f"{name} ({type(member).__name__}) can be read only once, and an attempt may have read from it"
+    return None
+
+
+def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a call with their names."""
+    args, kwargs = merged(function, args, kwargs)
+    try:
+        names = inspect.signature(innermost(function)).bind_partial(*args).arguments
+    except (TypeError, ValueError):  # some C functions have no signature
+        names = {str(place): value for place, value in enumerate(args, 1)}
+    for name, value in (*names.items(), *kwargs.items()):
+        yield f"the argument {name}", value
+
+
+def _variables(function: Callable[..., Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the variables that a closure uses, unless it takes item by item: then it means to continue."""
+    if names.isdisjoint({"next", "anext"}):
+        for name, value in cells_of(undecorated(function)).items():
+            yield f"the variable {name}", value
+
+
+def cells_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the variables of surrounding functions that a function uses, without those that it assigns itself."""
+    code = attribute(function, "__code__")
+    cells = attribute(function, "__closure__")
+    if not cells:
+        return {}
+    assigned = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}
+    found = {}
+    for name, cell in zip(code.co_freevars, cells, strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        if name not in assigned:
+            found[name] = value
+    return found
+
+
+def _is_read(value: Any) -> bool:
+    """Whether a value may have been read in part; False for one that has provably not been, or can be read again."""
+    if isinstance(value, GeneratorType):
+        return inspect.getgeneratorstate(value) != inspect.GEN_CREATED
+    if isinstance(value, CoroutineType):
+        return inspect.getcoroutinestate(value) != inspect.CORO_CREATED
+    if isinstance(value, AsyncGeneratorType):
+        return not _is_new(value)
+    if not is_read_once(value) or callable(attribute(value, "execute")):
+        return False  # a cursor of a database gives its rows again when it executes
+    return _is_file_read(value) if _is_file(value) else isinstance(value, Iterator | AsyncIterator)
+
+
+def _is_new(generator: AsyncGeneratorType[Any, Any]) -> bool:
+    """Whether an async generator has not begun; `inspect.getasyncgenstate` is of Python 3.12."""
+    frame = generator.ag_frame
+    return frame is not None and frame.f_code.co_code[frame.f_lasti] == dis.opmap["RETURN_GENERATOR"]
+
+
+def _is_file(value: Any) -> bool:
+    """Whether a value is read at a position; by its class, since a mock has any attribute."""
+    is_stream = isinstance(value, IOBase) or hasattr(type(value), "seek") or hasattr(type(value), "readline")
+    return callable(attribute(value, "read")) and (is_stream or isinstance(call_or_none(value, "tell"), int))
+
+
+def _is_file_read(file: Any) -> bool:
+    if call_or_none(file, "readable") is False:
+        return False  # it is written to
+    tell = attribute(file, "tell")
+    if inspect.iscoroutinefunction(tell):
+        return True
+    # The position of a pipe, a closed file, or a text file in a loop over its lines is not known.
+    return bool(call_or_none(file, "tell") != 0)
