@@ -41,11 +41,12 @@ MOST = 3.5
 def test_patterns_built_at_run_time_are_known():
     # Escaped names and separators in classes of characters; the tables of drivers and of masks are looked at here.
     assert BUILT == [
+        "_internal.masked_errors",
         "_internal.masking.patterns",
         "alerts.delivery.message",
         "classify.code_verdict",
         "classify.detail",
-        "dlq.multipart",
+        "dlq.message_bodies",
         "dlq.redact",
         "rows.sinks.exact.moments",
         "rows.sinks.sqlite.keys",
