@@ -49,9 +49,8 @@ def test_patterns_built_at_run_time_are_known():
         "dlq.message_bodies",
         "dlq.redact",
         "rows.sinks.exact.moments",
-        "rows.sinks.sqlite.keys",
+        "rows.sinks.sqlite.values",
         "rows.sources.csv.frames",
-        "rows.sources.csv.record_end",
         "rows.sources.csv.records",
     ]
 
