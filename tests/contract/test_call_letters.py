@@ -664,6 +664,55 @@ class TestRedactedFields:
         assert len(shown) == 6
         assert all("***" in text and "pat@" not in text and "pat%40" not in text for text in shown)
 
+    @pytest.mark.parametrize("store_redacted", [False, True])
+    @pytest.mark.parametrize("library", ["httpx", "requests"])
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            {"json": {"card": {"number": "4000-Xq7"}}},
+            {"json": {"card.number": "4000-Xq7"}},
+            {"data": {"card[number]": "4000-Xq7"}},
+            {"data": {"card.number": "4000-Xq7"}},
+            {"data": {"card[number]": "4000-Xq7"}, "files": {"plan": ("plan.txt", b'{"id": 1}', "application/json")}},
+            {"files": {"card[scan]": ("4000-Xq7.png", b"4000-Xq7", "image/png")}},
+            {"params": {"card[number]": "4000-Xq7"}},
+        ],
+    )
+    def test_all_below_a_named_field_is_masked(self, store_url, server, library, sent, store_redacted):
+        server.on("/charges", Answer(422, json={"detail": "no such card: 4000-Xq7"}))
+        with redrive.connect(store_url, redact=["card"], store_redacted=store_redacted) as store:
+            bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
+            if library == "httpx":
+                with httpx.Client(transport=bank.httpx_transport()) as client:
+                    client.post(f"{server.url}/charges", **sent)
+            else:
+                with requests.Session() as session:
+                    session.mount("http://", bank.requests_adapter())
+                    session.post(f"{server.url}/charges", **sent)
+            [letter] = letters(store)
+            shown = letter.record if store_redacted else store.dlq.redactor.record(letter.record)
+        assert letter.error_message.endswith("no such card: ***")
+        assert "***" in str(shown)
+        assert "Xq7" not in str(shown)
+
+    @pytest.mark.parametrize("store_redacted", [False, True])
+    def test_text_of_an_object_is_masked(self, store_url, store_redacted):
+        class Customer:
+            def __repr__(self):
+                return "Customer(email='pat@bank.example')"
+
+        def check(customer):
+            raise ValueError(f"rejected {customer}")
+
+        with redrive.connect(store_url, redact=["email"], store_redacted=store_redacted) as store:
+            bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
+            with pytest.raises(ValueError, match="rejected"):
+                bank.call(check, Customer())
+            [letter] = letters(store)
+            shown = store.dlq.redactor.record(letter.record)
+        assert shown["args"] == ["*** (34 characters)"]
+        assert "pat@" not in str(shown) + letter.error_message
+
     def test_path_of_a_row_begins_at_its_top(self, store_url):
         with redrive.connect(store_url, redact=["customer.email"]) as store:
             record = {"body": {"customer": {"email": "pat@bank.example"}}}

@@ -147,11 +147,9 @@ def _report(error: Exception, *, debug: bool) -> int:
         _say(f"{message[:1].lower()}{message[1:]}{see}")
         return exit_codes.USAGE
     if debug:
-        import traceback
+        from redrive._internal.masked_errors import masked_traceback
 
-        from redrive._internal.masking import mask
-
-        sys.stderr.write(mask("".join(traceback.format_exception(error))))
+        sys.stderr.write(masked_traceback(error))
     _say(in_a_line(exit_codes.sentence(error)))
     return exit_codes.exit_code(error)
 

@@ -13,6 +13,8 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
+from redrive._internal.masking import MASK
+
 # A field begins the text, or follows the mark of a query string or another field.
 _FIELD = re.compile(r"(?P<before>(?:^|[?&;])\s*)(?P<name>[^=&?;#\s]+)=(?P<value>[^&#\s]*)")
 # Header lines are few and short; the limits keep the search linear.
@@ -22,6 +24,11 @@ _PART = re.compile(
     r"(?:\r?\n[^\r\n]{1,400}){0,8}\r?\n\r?\n)(?P<value>.*?)(?=\r?\n--|\Z)",
     re.DOTALL | re.IGNORECASE | re.MULTILINE,
 )
+_FILE_NAME = re.compile(
+    r"(?P<before>\bfilename(?:\*[0-9]{0,3})?\*?=)(?:\"(?P<quoted>(?:[^\"\\\r\n]|\\.){0,400})\"|(?P<plain>[^;\"\s]{1,400}))",
+    re.IGNORECASE,
+)
+_PLAIN_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}")
 _NOT_IN_FORM = re.compile(r"[\s#<>]")
 _NOT_IN_NAME = re.compile(r"[?;{}\"]")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -35,7 +42,7 @@ def mask_form(text: str, mask: Mask) -> str:
     if "=" not in text:
         return text
     if "form-data;" in text:
-        return _PART.sub(lambda part: part["head"] + mask(field_path(part["name"]), part["value"]), text)
+        return _PART.sub(lambda part: _mask_part(part, mask), text)
 
     def field(match: re.Match[str]) -> str:
         value = unquote_plus(match["value"], errors="surrogateescape")
@@ -45,6 +52,17 @@ def mask_form(text: str, mask: Mask) -> str:
         return f"{match['before']}{match['name']}={quote_plus(shown, safe='*', errors='surrogateescape')}"
 
     return _FIELD.sub(field, text)
+
+
+def _mask_part(part: re.Match[str], mask: Mask) -> str:
+    path = field_path(part["name"])
+
+    def file_name(found: re.Match[str]) -> str:
+        name = found["plain"] if found["quoted"] is None else found["quoted"]
+        shown = mask(path, name)
+        return found[0] if shown == name else f'{found["before"]}"{shown}"'
+
+    return _FILE_NAME.sub(file_name, part["head"]) + mask(path, part["value"])
 
 
 def is_form(text: str, content_type: str | None) -> bool:
@@ -64,7 +82,7 @@ def is_form(text: str, content_type: str | None) -> bool:
 def field_path(name: str) -> str:
     """The dotted path of `customer[cards][0][number]`; the places in lists are left out."""
     name = _BRACKETS.sub(lambda step: "" if step[1] == "" or step[1].isdigit() else f".{step[1]}", name)
-    return name.strip(".")
+    return name.replace("[", ".").strip(".")
 
 
 # A byte order mark, and the record separator of JSON text sequences, may stand where blanks may.
@@ -165,14 +183,15 @@ _PLAIN_ENCODINGS = frozenset({"", "7bit", "8bit", "binary"})
 
 @dataclass(frozen=True, slots=True)
 class BodyPart:
-    """The place of a part's content, and what its headers declare."""
+    """The places of a part's headers and content, and what the headers declare."""
 
+    head: int
     start: int
     end: int
     name: str | None
     """Of the form field."""
     content_type: str | None
-    is_file: bool
+    file_name: str | None
     is_encoded: bool
     """Whether its content is in base64 or the like."""
 
@@ -180,6 +199,17 @@ class BodyPart:
 def is_multipart(content_type: str | None) -> bool:
     """Whether a body of this type has parts."""
     return content_type is not None and content_type.lstrip().lower().startswith("multipart/")
+
+
+def masked_head(head: bytes, part: BodyPart) -> bytes:
+    """Return the headers of a part, without the name of its file and whatever else may hold it."""
+    if part.file_name is None and b"filename" not in head.lower():
+        return head
+    name = re.sub(r"[\"\r\n]", lambda found: f"%{ord(found[0]):02X}", part.name or "")
+    lines = ["", f'Content-Disposition: form-data; name="{name}"; filename="{MASK}"']
+    if kind := _PLAIN_TYPE.match(part.content_type or ""):
+        lines.append(f"Content-Type: {kind[0]}")
+    return "\r\n".join([*lines, "", ""]).encode(errors="surrogateescape")
 
 
 def charset_of(content_type: str | None) -> str | None:
@@ -205,19 +235,20 @@ def parts_of(body: bytes, content_type: str) -> list[BodyPart] | None:
 def _parts(body: bytes, marks: list[tuple[int, int]]) -> Iterator[BodyPart | None]:
     for (_, before), (after, _) in pairwise(marks):
         blank = _HEAD_END.search(body, before, after)
-        yield None if blank is None else _part(body[before : blank.start()], blank.end(), after)
+        yield None if blank is None else _part(body, before, blank, after)
 
 
-def _part(head: bytes, start: int, end: int) -> BodyPart:
-    headers = HeaderParser().parsestr(head.lstrip(b"\r\n").decode(errors="replace"))
+def _part(body: bytes, head: int, blank: re.Match[bytes], end: int) -> BodyPart:
+    headers = HeaderParser().parsestr(body[head : blank.start()].lstrip(b"\r\n").decode(errors="replace"))
     name = headers.get_param("name", header="content-disposition")
     encoding = str(headers.get("content-transfer-encoding", "")).strip().lower()
     return BodyPart(
-        start,
+        head,
+        blank.end(),
         end,
         None if name is None else collapse_rfc2231_value(name),
         headers.get("content-type"),
-        is_file=headers.get_filename() is not None,
+        headers.get_filename(),
         is_encoded=encoding not in _PLAIN_ENCODINGS,
     )
 

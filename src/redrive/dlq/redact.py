@@ -7,8 +7,10 @@
 | `customer.email` | that path from the top, through lists; also a flat key spelled like it |
 | `*_token`        | names that end so, however deep; `?` stands for one character          |
 
-Case does not matter. `*` alone between dots is any path of one step or more. In the record of a call, a path also
-begins at the top of the body, of the query string and of each argument: `customer.email` is `body.customer.email`, too.
+All that is below a named path is masked with it, however the path is written: `card` also names `card[number]` and
+`card.number` of a form, a query string or a flat key. Case does not matter. `*` alone between dots is any path of one
+step or more. In the record of a call, a path also begins at the top of the body, of the query string and of each
+argument: `customer.email` is `body.customer.email`, too.
 
 The body of a request is masked by field where it is JSON, NDJSON, a form, or parts that are. Any other body, and any
 other part, is masked whole, as is a record without names.
@@ -24,8 +26,9 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from html import escape
+from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 from uuid import UUID
 
 from redrive._internal.masking import MASK, mask, mask_start
@@ -38,9 +41,10 @@ from redrive.dlq.message_bodies import (
     is_form,
     is_multipart,
     mask_form,
+    masked_head,
     parts_of,
 )
-from redrive.store.encoding import decode, encode
+from redrive.store.encoding import ObjectText, decode, encode
 
 # Shorter values are found in every message.
 _SHORTEST = 4
@@ -71,7 +75,9 @@ class Redactor:
         self.fields = tuple(fields)
         pattern = re.compile("|".join(map(_path_pattern, self.fields)), re.IGNORECASE | re.DOTALL)
         # The paths of one record are those of the next.
-        self._is_named: Callable[[str], bool] = lru_cache(4_096)(lambda path: bool(pattern.fullmatch(path)))
+        self._is_named: Callable[[str], bool] = lru_cache(4_096)(
+            lambda path: any(map(pattern.fullmatch, _notations(path)))
+        )
 
     def __repr__(self) -> str:
         return f"Redactor({list(self.fields)!r})"
@@ -200,18 +206,26 @@ class _Parting:
     def copy(self, value: Any, path: str) -> Any:
         if isinstance(value, Mapping):
             return {
-                key: self._field(each, f"{path}.{_name(key)}" if path else _name(key)) for key, each in value.items()
+                self._key(key): self._field(each, f"{path}.{_name(key)}" if path else _name(key))
+                for key, each in value.items()
             }
         if type(value) in (list, tuple, set, frozenset):
             return type(value)(self.copy(each, path) for each in value)
+        if isinstance(value, ObjectText):
+            return self._hide_object(value)
         if isinstance(value, str | bytes):
             return self._text(value, path)
         if isinstance(value, _SCALARS):
             is_shown = path not in self._nameless or value is None or isinstance(value, bool)
             return value if is_shown else self._hide(value)
         plain = decode(encode(value))
-        # What an object shows of itself may well be its fields.
-        return self._hide(plain) if isinstance(plain, str | bytes) else self.copy(plain, path)
+        if isinstance(plain, str | bytes) and not isinstance(plain, ObjectText):
+            return self._hide(plain)
+        return self.copy(plain, path)
+
+    def _key(self, key: Any) -> Any:
+        plain = key if isinstance(key, _SCALARS) else next(iter(decode(encode({key: None}))))
+        return self._hide_object(plain) if isinstance(plain, ObjectText) else key
 
     def _field(self, value: Any, path: str) -> Any:
         is_named = self._is_named(path)
@@ -271,29 +285,33 @@ class _Parting:
         pieces: list[bytes] = []
         end = 0
         for part in parts:
-            shown = self._part_of_body(content[part.start : part.end], part, path)
-            pieces += (content[end : part.start], shown)
+            pieces += (content[end : part.head], self._part_of_body(content, part, path))
             end = part.end
         shown = b"".join([*pieces, content[end:]])
         return shown.decode(errors="surrogatepass") if isinstance(body, str) else shown
 
-    def _part_of_body(self, content: bytes, part: BodyPart, path: str) -> bytes:
+    def _part_of_body(self, body: bytes, part: BodyPart, path: str) -> bytes:
+        """A part with its headers; of a named one, the name of its file is masked as well."""
+        head, content = body[part.head : part.start], body[part.start : part.end]
         inside = path if part.name is None else f"{path}.{field_path(part.name)}"
         if part.name is not None and self._is_named(inside):
             self._remember(content)
-            return MASK.encode()
+            if part.file_name is not None:
+                self._remember(part.file_name)
+                self._remember(PurePath(part.file_name).stem)
+            return masked_head(head, part) + MASK.encode()
         # A path also begins at the top of a document that is a part.
         reader = _Parting(lambda inner: self._is_named(inner) or self._is_named(path + inner.removeprefix(inside)))
         reader.secrets, reader._nameless = self.secrets, {path}
         plain_type = (part.content_type or "text/plain").partition(";")[0].strip().lower()
         if part.is_encoded:
             shown = reader._unread(content)
-        elif part.name is None or part.is_file or plain_type != "text/plain":
+        elif part.name is None or part.file_name is not None or plain_type != "text/plain":
             shown = reader._body(content, part.content_type, inside)
         else:
             shown = reader._text(content, inside)
         self.has_unread = self.has_unread or reader.has_unread
-        return shown if isinstance(shown, bytes) else shown.encode(errors="surrogatepass")
+        return head + (shown if isinstance(shown, bytes) else shown.encode(errors="surrogatepass"))
 
     def _form(self, text: str | bytes, path: str) -> str | bytes:
         """A text with the named fields of a form body or of a query string masked."""
@@ -301,6 +319,10 @@ class _Parting:
             shown = self._form(text.decode(errors="surrogateescape"), path)
             return shown.encode(errors="surrogateescape") if isinstance(shown, str) else shown
         return mask_form(text, lambda name, value: str(self._field(value, f"{path}.{name}")))
+
+    def _hide_object(self, text: ObjectText) -> str:
+        self.has_unread = True  # what an object shows of itself may well be its fields
+        return self._hide(text)
 
     def _hide(self, value: Any) -> str:
         self._remember(value)
@@ -387,7 +409,14 @@ def _path_pattern(field: object) -> str:
         ".+" if step == "*" else re.escape(step).replace(r"\*", "[^.]*").replace(r"\?", "[^.]") for step in steps
     ]
     anywhere = r"(?:.*\.)?" if len(steps) == 1 else ""
-    return anywhere + r"\.".join(patterns)
+    return anywhere + r"\.".join(patterns) + r"(?:\..*)?"
+
+
+def _notations(path: str) -> Iterator[str]:
+    """A path as its keys are written, and as dotted names: a key may be the path of a form, `card%5Bnumber%5D`."""
+    yield path
+    if "[" in path or "%" in path:
+        yield field_path(unquote(path))
 
 
 def _is_call(record: Any) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from traceback import format_exc
 
-from redrive._internal.masking import mask
+from redrive._internal.masked_errors import masked_traceback
 from redrive.classify.signals import is_interrupt
 from redrive.events.log_lines import fields_of, line_of
 from redrive.model.calls import Attempt, CallFailed, Event, Kind, format_duration
@@ -73,7 +72,7 @@ class EventBus:
             except Exception as error:
                 if is_interrupt(error):
                     raise
-                EVENTS.error("an on_event hook failed on %s\n%s", type(event).__name__, mask(format_exc()))
+                EVENTS.error("an on_event hook failed on %s\n%s", type(event).__name__, masked_traceback(error))
 
     def attempt(self, attempt: Attempt) -> None:
         """Log one attempt, then call the hooks."""

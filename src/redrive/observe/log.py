@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive._internal.files import open_to_append
+from redrive._internal.masked_errors import secrets_of, without
 from redrive._internal.masking import mask, mask_all
 
 # Attributes that every record has; all others were passed as `extra`.
@@ -30,7 +31,10 @@ class JsonFormatter(logging.Formatter):
         extra = {name: value for name, value in vars(record).items() if name not in _OWN and name not in line}
         line.update(mask_all(_jsonable(extra)))
         if record.exc_info:
-            line["traceback"] = mask(self.formatException(record.exc_info))
+            error = record.exc_info[1]
+            line["traceback"] = without(
+                mask(self.formatException(record.exc_info)), () if error is None else secrets_of(error)
+            )
         return json.dumps(line, ensure_ascii=False)
 
 

@@ -9,15 +9,16 @@ import os
 import re
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from traceback import format_exc
 from types import TracebackType
 from typing import Any, Self
 
+from redrive._internal.masked_errors import masked_traceback
 from redrive._internal.masking import mask
 from redrive.config import ConfigError
 
@@ -139,7 +140,8 @@ class _Listener(socketserver.ThreadingTCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log at DEBUG only: the client has gone, or was too slow."""
-        _log.debug("a request ended early\n%s", mask(format_exc()))
+        if (error := sys.exception()) is not None:
+            _log.debug("a request ended early\n%s", masked_traceback(error))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -178,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self.server.ask(self.path.partition("?")[0], self.headers.get("Accept", ""))
         except Exception as error:
-            _log.error("a request failed\n%s", mask(format_exc()))
+            _log.error("a request failed\n%s", masked_traceback(error))
             answer = HttpAnswer.sentence(500, f"this request failed: {type(error).__name__}: {error}")
         self._send(answer)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from redrive._internal.masked_errors import secrets_of, without
 from redrive._internal.masking import mask_start
 from redrive.calls.failures import attached_failure
 from redrive.classify.classifier import Classifier
@@ -59,7 +60,7 @@ def detail_of(error: BaseException, hide: Hide = str) -> str | None:
 
     Errors of redrive quote their causes already.
     """
-    parts, seen = [_describe(error)], {id(error)}
+    top, parts, seen = error, [_describe(error)], {id(error)}
     parts += getattr(error, "__notes__", ())
     while isinstance(error, Exception) and not isinstance(error, RedriveError) and len(seen) < _MOST_CAUSES:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -71,7 +72,7 @@ def detail_of(error: BaseException, hide: Hide = str) -> str | None:
     text = "\n".join(str(part).strip() for part in parts)
     if "\n" not in text.strip():
         return None
-    text = mask_start(hide(text), 10 * LONGEST)
+    text = without(mask_start(hide(text), 10 * LONGEST), secrets_of(top))
     return storable(text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…")
 
 

@@ -33,10 +33,10 @@ range of up to 100,000 numbers (list), a UserString, a path, an IP address or ne
 PostgreSQL (its text, as `["2026-01-01","2026-02-01")`), NA and NaT of pandas (None). A key that a mapping has several
 times has the list of its values; a row with two columns of one name is a tuple.
 
-Whatever is left becomes `{"$repr": "..."}` and comes back as that text, which is `str(value)` where its class has a
-text of its own: other objects, exceptions, the inner end of a cycle, what is nested deeper than 80 levels (250 where
-all are lists and dicts). A mail or an XML element is the whole of its text. Every value is accepted; a caller that must
-know which values became text passes a list for their paths.
+Whatever is left becomes `{"$repr": "..."}` and comes back as that text, an `ObjectText`, which is `str(value)` where
+its class has a text of its own: other objects, exceptions, the inner end of a cycle, what is nested deeper than 80
+levels (250 where all are lists and dicts). A mail or an XML element is the whole of its text. Every value is accepted;
+a caller that must know which values became text passes a list for their paths.
 
 A document that others wrote is given back as it is wherever its tags are not ours or make no sense.
 """
@@ -93,6 +93,12 @@ _ISO = re.compile(r"([^\[]+)(?:\[([^\]=]+)\])?(\[fold=1\])?")
 _LONG_NUMBER = re.compile(r"[\s:,\[-][0-9]{19}")
 
 _Json = dict[str, Any]
+
+
+class ObjectText(str):
+    """The text of an object that could not be stored as its fields."""
+
+    __slots__ = ()
 
 
 def encode(value: object, *, lost: list[str] | None = None) -> str:
@@ -226,7 +232,9 @@ class _Nodes:
         return {"$tuple": list(map(self.of, values))}
 
     def dict_of(self, values: dict[Any, Any]) -> _Json:
-        if all(isinstance(key, str) and key[:1] != "$" and _is_clean(key) for key in values):
+        if all(
+            isinstance(key, str) and key[:1] != "$" and _is_clean(key) and type(key) is not ObjectText for key in values
+        ):
             return dict(zip(map(str.__str__, values), map(self.of, values.values()), strict=True))
         return {"$map": list(map(list, zip(map(self._hashable, values), map(self.of, values.values()), strict=True)))}
 
@@ -312,7 +320,10 @@ def _named(value: object) -> str:
 
 
 def _repr(value: object) -> _Json:
-    text = text_of(value)
+    return _object_text(text_of(value))
+
+
+def _object_text(text: str) -> _Json:
     return {"$repr": text if _is_clean(text) else _UNSTORABLE.sub(_escape, text)}
 
 
@@ -392,6 +403,7 @@ _LEAVES: dict[type, Callable[[Any], Any]] = {
     bytes: lambda data: {"$bytes": b64encode(data).decode()},
     bytearray: lambda data: {"$bytes": b64encode(data).decode()},
     complex: _write_complex,
+    ObjectText: lambda text: _object_text(str.__str__(text)),
     PurePath: lambda path: _write_text(str(path)),
 }
 
@@ -463,7 +475,7 @@ _TEXT_READERS: dict[str, Callable[[str], Any]] = {
     "$time": lambda text: _read_iso(time, text),
     "$timedelta": _read_timedelta,
     "$uuid": uuid.UUID,
-    "$repr": str,
+    "$repr": ObjectText,
 }
 
 _LIST_READERS: dict[str, Callable[[list[Any]], Any]] = {

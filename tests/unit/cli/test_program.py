@@ -179,6 +179,17 @@ def test_settings_that_cannot_be_used_are_a_usage_error(run, store, here):
     assert run("dlq", "ls").sentence.startswith("letters.redact is not valid")
 
 
+def test_debug_shows_no_value_that_is_masked_in_another_message(run, here):
+    (here / "broken.py").write_text(
+        "def connect(value):\n    try:\n        int(value)\n    except ValueError as error:\n"
+        "        raise RuntimeError(f'password={value}') from error\n\nconnect('Zq77' + 'x')\n"
+    )
+    shown = run("run", "broken.py:flow", "--debug").err
+    assert "base 10: '***'" in shown
+    assert "RuntimeError: password=***" in shown
+    assert "Zq77x" not in shown
+
+
 def test_debug_shows_the_traceback_and_the_sentence(run, store):
     answer = run("dlq", "show", 99, "--debug")
     assert answer.code == 64

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from redrive._internal.masking import MASK
 from redrive.dlq.redact import Redactor
+from redrive.store.encoding import decode, encode
 
 ORDER = {
     "id": 7,
@@ -103,6 +104,92 @@ def test_objects_are_shown_as_the_fields_they_hold(kind):
     assert Redactor(["person"]).text("no 123-45-6789", {"person": person}) == "no ***"
 
 
+MULTIPART = (
+    '--b\r\nContent-Disposition: form-data; name="{}"\r\nContent-Type: text/plain\r\n\r\n{}\r\n'
+    '--b\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--b--\r\n'
+)
+BELOW_CARD = ["card[number]", "card%5Bnumber%5D", "card[a][0][number]", "card[][number]", "card.number", "card[number"]
+FILES = (
+    '--b\r\nContent-Disposition: form-data; name="scan"; filename="{0}"\r\nContent-Type: image/png\r\n\r\n<content>\r\n'
+    "--b\r\nContent-Disposition: form-data; filename*=utf-8''{0}; name=scan\r\n\r\n<content>\r\n"
+    '--b\r\nContent-Disposition: form-data; name="scan"\r\nContent-Type: image/png; name="{0}"\r\n\r\n<content>\r\n'
+    '--b\r\nContent-Disposition: form-data; name="plan"; filename="plan.txt"\r\n\r\n{{"id": 1}}\r\n--b--\r\n'
+)
+
+
+def request(body="", content_type=None, url="https://pay.example/charges"):
+    return {"method": "POST", "url": url, "content_type": content_type, "body": body}
+
+
+def requests_of(name, value):
+    """The same field in all the places that a request has for it."""
+    form = f"{name}={value}&note=7"
+    multipart = MULTIPART.format(name, value)
+    return [
+        request(form, "application/x-www-form-urlencoded"),
+        request(form.encode()),
+        request(url=f"https://pay.example/charges?a=1&{form}#top"),
+        request(multipart, "multipart/form-data; boundary=b"),
+        request(json.dumps({name: value}), "application/json"),
+        {"function": "pay", "args": [form, multipart], "kwargs": {"data": {name: value}}},
+    ]
+
+
+class TestBelowANamedField:
+    """A form writes the path of a field into its name; what is below a named field is masked in every notation."""
+
+    @pytest.mark.parametrize("field", ["card", "CARD", "c?rd", "card.*", "*.number"])
+    @pytest.mark.parametrize("name", BELOW_CARD)
+    def test_value_is_masked(self, name, field):
+        redactor = Redactor([field])
+        for record in requests_of(name, "4000-Xq7Secret"):
+            assert "Xq7Secret" not in repr(redactor.record(record))
+            assert redactor.text("no such card: 4000-Xq7Secret", record) == "no such card: ***"
+            assert redactor.can_read(record)
+
+    @pytest.mark.parametrize("name", BELOW_CARD)
+    def test_value_below_a_path_is_masked(self, name):
+        for outer in ("cust[{}]", "cust[{}", "cust.{}"):
+            inner = name.replace("[", "][", 1) if "[" in outer and "[" in name else name
+            for record in requests_of(outer.format(inner), "4000-Xq7Secret"):
+                assert "Xq7Secret" not in repr(Redactor(["cust.card"]).record(record))
+
+    @pytest.mark.parametrize("name", ["discard[number]", "cards[number]", "card_number", "number[cards]"])
+    def test_other_names_are_shown(self, name):
+        for record in requests_of(name, "4000-Xq7Public"):
+            assert Redactor(["card"]).record(record) == record
+
+    def test_flat_key_of_a_row_is_masked(self):
+        row = {"card.number": "4000", "card[cvc]": "123", "cards": "7", "shop": {"card.number": "4001"}}
+        shown = {"card.number": "***", "card[cvc]": "***", "cards": "7", "shop": {"card.number": "***"}}
+        assert Redactor(["card"]).record(row) == shown
+        assert Redactor(["shop.card"]).record(row) == {**row, "shop": {"card.number": "***"}}
+
+
+class TestFileOfANamedField:
+    NAME = "078-05-1120 Xq7.pdf"
+
+    def test_its_name_is_masked(self):
+        body = FILES.format(self.NAME)
+        for record in (request(body, "multipart/form-data; boundary=b"), {"args": [body]}):
+            shown = repr(Redactor(["scan"]).record(record))
+            assert "plan.txt" in shown
+            assert not any(part in shown for part in ("Xq7", "1120"))
+            text = Redactor(["scan"]).text(f"cannot read {self.NAME!r} of 078-05-1120 Xq7", record)
+            assert text == "cannot read '***' of ***"
+
+    def test_masked_body_is_still_a_form(self):
+        record = request(FILES.format(self.NAME), "multipart/form-data; boundary=b")
+        redactor = Redactor(["scan"])
+        once = redactor.record(record)
+        assert redactor.record(once) == once
+        assert redactor.has_masked_field(once)
+
+    def test_name_of_another_file_is_shown(self):
+        record = request(FILES.format("scan.png"), "multipart/form-data; boundary=b")
+        assert Redactor(["id"]).record(record)["body"].count("scan.png") == 3
+
+
 class Opaque:
     def __repr__(self):
         return "<Opaque ssn=123-45-6789>"
@@ -110,6 +197,20 @@ class Opaque:
 
 def test_an_object_that_only_shows_itself_is_not_shown():
     assert Redactor(["ssn"]).record({"id": 1, "person": Opaque()}) == {"id": 1, "person": "*** (24 characters)"}
+
+
+def test_the_text_that_is_stored_of_an_object_is_not_shown():
+    redactor = Redactor(["ssn"])
+    for record in (
+        {"id": 1, "person": Opaque()},
+        {"id": 1, "of": {Opaque(): 5}},
+        {"function": "check", "args": [Opaque()], "kwargs": {}},
+    ):
+        stored = decode(encode(record))
+        assert "123-45-6789" in repr(stored)
+        assert redactor.record(stored) == redactor.record(record)
+        assert "123-45-6789" not in repr(redactor.record(stored)) + redactor.text(f"no {Opaque()}", stored)
+        assert not redactor.can_read(stored)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +239,6 @@ def test_an_object_that_only_shows_itself_is_not_shown():
 )
 def test_what_has_no_names_is_masked_unless_it_is_json_that_has(raw, shown):
     assert Redactor(["ssn"]).record(raw) == shown
-
-
-MULTIPART = (
-    '--b\r\nContent-Disposition: form-data; name="{}"\r\nContent-Type: text/plain\r\n\r\n{}\r\n'
-    '--b\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--b--\r\n'
-)
 
 
 @pytest.mark.parametrize(

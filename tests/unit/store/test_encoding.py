@@ -43,7 +43,7 @@ from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 from sqlalchemy.dialects.postgresql import Range as AlchemyRange
 
-from redrive.store.encoding import canonical, decode, encode, is_same
+from redrive.store.encoding import ObjectText, canonical, decode, encode, is_same
 from tests.support.examples import examples
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -276,7 +276,7 @@ class Scalar:
         (Point(1, 2.5), {"x": 1, "y": 2.5}),
         ({Point(1, 2.5): "here"}, {(1, 2.5): "here"}),
         (Line("a", Decimal("1.50")), {"sku": "a", "fee": Decimal("1.50")}),
-        ({Line("a", Decimal(1))}, {"Line(sku='a', fee=Decimal('1'))"}),
+        ({Line("a", Decimal(1))}, {ObjectText("Line(sku='a', fee=Decimal('1'))")}),
         (Unfinished(1), {"known": 1}),
         (
             Order(id=1, fee="2.5", lines=[Line("a", Decimal(1))]),
@@ -293,10 +293,10 @@ class Scalar:
         (collections.OrderedDict(a=1), {"a": 1}),
         (collections.deque([1, 2]), [1, 2]),
         (types.MappingProxyType({"a": (1,)}), {"a": (1,)}),
-        (ValueError("no fee"), "ValueError('no fee')"),
-        (Line, repr(Line)),
+        (ValueError("no fee"), ObjectText("ValueError('no fee')")),
+        (Line, ObjectText(repr(Line))),
         (range(3), [0, 1, 2]),
-        (range(10**9), "range(0, 1000000000)"),
+        (range(10**9), ObjectText("range(0, 1000000000)")),
         ({"a": (1,)}.values(), [(1,)]),
         ({"a": 1}.keys(), ["a"]),
         ({"a": 1}.items(), [("a", 1)]),
@@ -304,12 +304,19 @@ class Scalar:
         (memoryview(array.array("i", [300])), [300]),
         (collections.UserList([1]), [1]),
         (collections.UserString("a"), "a"),
-        ([object], ["<class 'object'>"]),
+        ([object], [ObjectText("<class 'object'>")]),
     ],
 )
 def test_an_object_is_reduced_to_what_it_holds(value, plain):
     assert exactly(decode(encode(value))) == exactly(plain)
     assert exactly(decode(encode([value]))) == exactly([plain])
+
+
+@pytest.mark.parametrize("value", [object, [object], {"a": object}, {object: 1}, {"\0": object}])
+def test_text_of_an_object_is_still_known_as_one_when_it_is_stored_again(value):
+    stored = encode(value)
+    assert "$repr" in stored
+    assert encode(decode(stored)) == stored
 
 
 def test_a_row_of_sqlite_is_stored_under_its_columns():

@@ -7,6 +7,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import socket
+import sys
 from pathlib import Path
 
 import httpx
@@ -275,6 +276,25 @@ def test_a_task_that_tries_to_end_its_program_has_failed(raised, said):
     outcome = attempt(work)
     assert outcome.verdict.kind is Kind.AMBIGUOUS
     assert said in outcome.error
+
+
+def test_text_of_sys_exit_is_masked_before_it_is_cut():
+    for length in range(150, 201):
+        outcome = attempt(lambda length=length: sys.exit("." * length + " postgresql://etl:Zq77x@db/prod"))
+        assert "Zq" not in outcome.error + outcome.trace
+
+
+def test_reason_and_detail_of_a_verdict_are_masked():
+    classifier = redrive.Classifier().rule(ValueError, kind="permanent", reason="wrong password=Zq77x")
+    service = redrive.Service("bank", classifier=classifier)
+
+    def work():
+        raise ValueError("Zq77x is not a number") from RuntimeError("password=Zq77x")
+
+    outcome = attempt(work, service=service)
+    assert outcome.verdict.reason == "wrong password=***"
+    assert outcome.error == "ValueError: *** is not a number"
+    assert "Zq77x" not in outcome.trace.replace('"Zq77x is', "").replace('"password=Zq77x', "")
 
 
 def test_own_task_timeout_is_an_error_of_the_task():

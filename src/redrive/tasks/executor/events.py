@@ -7,10 +7,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from traceback import format_exc
 from typing import TYPE_CHECKING
 
-from redrive._internal.masking import mask
+from redrive._internal.masked_errors import masked_traceback
 from redrive.errors import FlowStopped
 from redrive.events.bus import EVENTS, EventBus
 from redrive.model.calls import Kind, format_duration
@@ -253,8 +252,8 @@ class ProgressCollector:
         )
         try:
             self._watch(progress)
-        except Exception:  # a failing callback must not end the run
-            EVENTS.error("the watch of a run failed, and is not called any more\n%s", mask(format_exc()))
+        except Exception as error:  # a failing callback must not end the run
+            EVENTS.error("the watch of a run failed, and is not called any more\n%s", masked_traceback(error))
             self._watch, self.show_at = None, math.inf
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path, PurePath
 from types import TracebackType
 
 import redrive
+from redrive._internal.masked_errors import secrets_of, without
 from redrive._internal.masking import mask_end, mask_start
 from redrive.classify.detail import server_detail
 
@@ -80,27 +82,33 @@ def _is_of_a_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(PurePath(file).parts)
 
 
-def one_line(error: BaseException) -> str:
-    """`ValueError: could not convert string to float: 'N/A'`."""
+def one_line(error: BaseException, secrets: Sequence[str] | None = None) -> str:
+    """`ValueError: could not convert string to float: 'N/A'`, without the secrets of the error."""
     try:
         message = str(error)
     except Exception:
         message = ""
     name = type(error).__name__
-    message = " ".join(mask_start(message, _LOOK_AT).split())
+    message = masked_line(message, secrets_of(error) if secrets is None else secrets)
     detail = server_detail(error)
     if detail is not None and detail not in message:
         message = f"{message} ({detail})"
     return storable(cut(f"{name}: {message}" if message else name, ERROR_LENGTH))
 
 
-def trace_of(error: BaseException, *, skip: str | None = None) -> str:
-    """Return the traceback as Python prints it; if it is too long, only the innermost frames."""
+def masked_line(text: str, secrets: Sequence[str] = (), *, length: int = ERROR_LENGTH) -> str:
+    """Return a text on one line, masked before it is cut; also without these values."""
+    line = " ".join(without(mask_start(text, _LOOK_AT), secrets).split())
+    return storable(cut(line, length))
+
+
+def trace_of(error: BaseException, secrets: Sequence[str] | None = None, *, skip: str | None = None) -> str:
+    """Return the traceback as Python prints it, masked; if it is too long, only the innermost frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == skip and trace.tb_next is not None:
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace, limit=-_FRAMES))
-    text = mask_end(text, 4 * TRACE_LENGTH)
+    text = without(mask_end(text, 4 * TRACE_LENGTH), secrets_of(error) if secrets is None else secrets)
     left_out = len(text) - TRACE_LENGTH
     if left_out > 0:
         text = f"… {left_out:,} characters left out …\n{text[left_out:]}"

@@ -167,7 +167,7 @@ def why_not(where: str, error: BaseException, *, by: str = "") -> str:
     """Why something cannot be imported, and by whom: the user's own exception, and the line of the user's own code."""
     what = f"{where} cannot be imported{by}"
     if isinstance(error, FlowError) and by:
-        return f"{what}: {error}"
+        return mask(f"{what}: {error}")
     lines = mask(message(error)).strip().splitlines()
     if isinstance(error, SyntaxError):
         place = f"{os.path.basename(error.filename or where)}, line {error.lineno}"

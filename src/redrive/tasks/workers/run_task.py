@@ -16,6 +16,7 @@ from collections.abc import (
     Iterator,
     KeysView,
     Mapping,
+    Sequence,
     Set,
     ValuesView,
 )
@@ -25,6 +26,7 @@ from types import NoneType
 from typing import Any
 
 from redrive._internal.files import make_directory, open_new, scratch_beside
+from redrive._internal.masked_errors import secrets_of
 from redrive.calls.failures import attached_failure
 from redrive.classify.classifier import Classifier
 from redrive.classify.signals import is_stop_signal
@@ -36,9 +38,8 @@ from redrive.store.encoding import decode, encode
 from redrive.tasks.graph import Node
 from redrive.tasks.parameters import KEY
 from redrive.tasks.workers.fingerprint import (
-    ERROR_LENGTH,
-    cut,
     fingerprint,
+    masked_line,
     one_line,
     storable,
     trace_of,
@@ -231,38 +232,47 @@ def _failed(node: Node, job: TaskJob, error: BaseException, seconds: float) -> T
 
 
 def _described(node: Node, job: TaskJob, error: BaseException, seconds: float) -> TaskOutcome:
-    cause = fingerprint(error, skip=_HERE, home=getattr(node.function, "__module__", None))
+    """Return the outcome of an attempt that raised; every text of it is masked here, whoever wrote it."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # the frames may hold what filled the memory
-    trace: str | None = None
-    if isinstance(error, ResultRejected):
-        message, cause = str(error), f"result@{node.name}"
-        verdict = Verdict(Kind.PERMANENT, "its result cannot be kept", "task result")
-    elif isinstance(error, InputUnreadable):
-        message, cause = str(error), f"argument@{node.name}"
-        verdict = Verdict(Kind.PERMANENT, "what it needs cannot be read", "task argument")
-    elif isinstance(error, TaskTimeout):
-        message, trace = f"the task itself raised {one_line(error)}", trace_of(error, skip=_HERE)
-        verdict = Verdict(Kind.TRANSIENT, "the task itself raised TaskTimeout", "task")
-    elif is_stop_signal(error):
-        message, trace = _ended_itself(node, error), trace_of(error, skip=_HERE)
-        verdict = Verdict(Kind.AMBIGUOUS, "the task tried to end its program", "task")
-    else:
-        message, trace = one_line(error), trace_of(error, skip=_HERE)
-        verdict = _storable((node.classifier or _CLASSIFIER).classify(error, "task"))
-        cause = with_status(cause, verdict.status)
-        if verdict.kind in REPEATABLE and _may_have_acted(node, error):
-            message = f"{message}; it may have taken effect: check that before the task is retried"
-            verdict = replace(verdict, kind=Kind.PERMANENT, reason="it may have taken effect", retry_after=None)
+    secrets = secrets_of(error)
+    message, cause, verdict, has_trace = _explained(node, error, secrets)
+    detail = None if verdict.detail is None else masked_line(verdict.detail, secrets)
     return TaskOutcome(
         ticket=job.ticket,
         ended=AttemptEnd.RAISED,
         seconds=seconds,
-        verdict=verdict,
-        error=storable(cut(message, ERROR_LENGTH)),
+        verdict=replace(verdict, reason=masked_line(verdict.reason, secrets), detail=detail),
+        error=masked_line(message, secrets),
         fingerprint=storable(cause),
-        trace=trace,
+        trace=trace_of(error, secrets, skip=_HERE) if has_trace else None,
     )
+
+
+def _explained(node: Node, error: BaseException, secrets: Sequence[str]) -> tuple[str, str, Verdict, bool]:
+    """Return the message for an exception of a task, its fingerprint and verdict, and whether to show a traceback."""
+    cause = fingerprint(error, skip=_HERE, home=getattr(node.function, "__module__", None))
+    has_trace = True
+    if isinstance(error, ResultRejected):
+        message, cause, has_trace = str(error), f"result@{node.name}", False
+        verdict = Verdict(Kind.PERMANENT, "its result cannot be kept", "task result")
+    elif isinstance(error, InputUnreadable):
+        message, cause, has_trace = str(error), f"argument@{node.name}", False
+        verdict = Verdict(Kind.PERMANENT, "what it needs cannot be read", "task argument")
+    elif isinstance(error, TaskTimeout):
+        message = f"the task itself raised {one_line(error, secrets)}"
+        verdict = Verdict(Kind.TRANSIENT, "the task itself raised TaskTimeout", "task")
+    elif is_stop_signal(error):
+        message = _ended_itself(node, error)
+        verdict = Verdict(Kind.AMBIGUOUS, "the task tried to end its program", "task")
+    else:
+        message = one_line(error, secrets)
+        verdict = (node.classifier or _CLASSIFIER).classify(error, "task")
+        cause = with_status(cause, verdict.status)
+        if verdict.kind in REPEATABLE and _may_have_acted(node, error):
+            message = f"{message}; it may have taken effect: check that before the task is retried"
+            verdict = replace(verdict, kind=Kind.PERMANENT, reason="it may have taken effect", retry_after=None)
+    return message, cause, verdict, has_trace
 
 
 def _redacted(outcome: TaskOutcome, node: Node, job: TaskJob) -> TaskOutcome:
@@ -304,21 +314,7 @@ def _may_have_acted(node: Node, error: BaseException) -> bool:
 def _ended_itself(node: Node, error: BaseException) -> str:
     if isinstance(error, SystemExit):
         code = "" if error.code is None else str(error.code)
-        did = f"called sys.exit({cut(code, 200)})"
+        did = f"called sys.exit({masked_line(code, length=200)})"
     else:
         did = f"raised {type(error).__name__}, which is a signal to stop"
     return f"task {node.name!r} {did}: let it return, or raise an exception that describes the fault"
-
-
-def _storable(verdict: Verdict) -> Verdict:
-    reason, detail = verdict.reason, verdict.detail
-    if reason.isascii() and (detail is None or detail.isascii()) and "\0" not in f"{reason}{detail}":
-        return verdict
-    return Verdict(
-        verdict.kind,
-        storable(reason),
-        verdict.rule,
-        verdict.retry_after,
-        None if detail is None else storable(detail),
-        verdict.status,
-    )
