@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from redrive._internal.masking import mask
+from redrive._internal.masking import known_values, mask
 from redrive.alerts.delivery.format import safe, safe_line
 from redrive.classify.detail import body_detail, shown
 from redrive.classify.packs import PACKS
@@ -42,6 +42,7 @@ def test_patterns_built_at_run_time_are_known():
     # Escaped names and separators in classes of characters; the tables of drivers and of masks are looked at here.
     assert BUILT == [
         "_internal.masked_errors",
+        "_internal.masking.known_values",
         "_internal.masking.patterns",
         "alerts.delivery.message",
         "classify.code_verdict",
@@ -146,6 +147,23 @@ TEXTS = [
 def test_text_is_handled_in_linear_time(handle):
     for make in TEXTS:
         assert growth(handle, make, **SIZES) < MOST, make.__doc__
+
+
+KNOWN = [
+    *('"' * 30 + "a1b", "'\"" * 15 + "a1", "\\'" * 15 + "a1", "%25" * 10 + "a1", "&amp;" * 6 + "a1", " +" * 15 + "a1"),
+    *("a" * 39 + "b1cd", "aaaab1cd" * 5, "\r\n" * 15 + "a1b", "\\u0022" * 5 + "a1", "+/" * 12 + "a1b"),
+]
+
+
+@pytest.mark.parametrize("value", KNOWN)
+def test_known_value_is_found_in_linear_time(value, monkeypatch):
+    for kind in ("_keys", "_learned", "_registered"):
+        monkeypatch.setattr(known_values, kind, {})
+    assert known_values.mask_value(value)
+    pieces = [value, value[:-1], value[0], value[:2], value[0] + "\\", "\\", "\\\\'", "%25", "%5C", "&amp;", "'\"'\"'"]
+    for piece in pieces:
+        for before in ("", value[:10], value + value[:-1]):
+            assert growth(known_values.mask_known, repeated(piece, before), **SIZES) < MOST, piece
 
 
 def test_record_is_redacted_in_linear_time():

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from redrive._internal import masking
-from redrive._internal.masking import MASK, last_four, mask, mask_all, remember
+from redrive._internal.masking import MASK, last_four, mask, mask_all
 
 SHAPES = [
     "Authorization: Bearer {}",
@@ -528,49 +527,7 @@ def test_masking_cards_and_credentials_twice_changes_nothing_more(parts):
     assert mask(mask("".join(parts))) == mask("".join(parts))
 
 
-# ── what is known to be secret, and documents ─────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def _forgetting(monkeypatch):
-    """Nothing is remembered, and nothing will have been."""
-    monkeypatch.setattr(masking, "_known", {})
-    monkeypatch.setattr(masking, "_known_forms", ())
-
-
-@pytest.mark.usefixtures("_forgetting")
-@given(secret=st.text(string.printable, min_size=16, max_size=40).filter(lambda secret: secret.strip() == secret))
-def test_a_secret_that_is_remembered_is_masked_wherever_it_stands(secret):
-    remember(secret)
-    for form in (secret, quote(secret), quote(secret, safe=""), repr(secret)[1:-1]):
-        assert form not in mask(f"nobody knows {form}, sorry")
-
-
-@pytest.mark.usefixtures("_forgetting")
-def test_of_a_secret_that_is_remembered_the_last_four_characters_stay():
-    remember("plain-as-can-be-0123")
-    assert mask("the key plain-as-can-be-0123 is refused") == f"the key {MASK}0123 is refused"
-
-
-@pytest.mark.usefixtures("_forgetting")
-@pytest.mark.parametrize("word", ["orders", "customer", "a-key-1"])
-def test_what_could_be_a_common_word_is_not_remembered(word):
-    remember(word)
-    assert mask(f"see {word}") == f"see {word}"
-
-
-@pytest.mark.usefixtures("_forgetting")
-def test_a_secret_that_no_url_can_hold_is_remembered_all_the_same():
-    remember("half-a-character-\udc80")
-    assert mask("see half-a-character-\udc80") == f"see {MASK}er-\udc80"
-
-
-@pytest.mark.usefixtures("_forgetting")
-def test_of_very_many_secrets_the_latest_are_remembered():
-    for number in range(1_000):
-        remember(f"many-of-them-{number:04}")
-    assert mask("many-of-them-0999") == f"{MASK}0999"
-    assert mask("many-of-them-0000") == "many-of-them-0000"
+# ── documents ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_document_is_masked_by_its_values_and_by_the_names_they_stand_under():

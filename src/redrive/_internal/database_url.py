@@ -43,6 +43,9 @@ def parse_url(url: str | URL, what: str, forms: str) -> URL:
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
+    from redrive._internal.masking import learn_url
+
+    learn_url(url if isinstance(url, str) else url.render_as_string(hide_password=False))
     if isinstance(url, str) and (wrong := wrong_password(url)):
         raise ValueError(wrong)
     try:

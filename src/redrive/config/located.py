@@ -146,7 +146,16 @@ class Located:
             return encoder(template, *variable.span())(environ[variable["braced"] or variable["bare"]].strip())
 
         text = _VARIABLE.sub(fill, template)
+        self._keep_secret(text)
         return replace(self, value=text, taken_from=names)
+
+    def _keep_secret(self, text: str) -> None:
+        """Have the password of a URL, and the keys in the address of a channel, masked in every text."""
+        is_address = self.key[:1] == ("channels",) or self.key == ("alerts", "heartbeat")
+        if is_address or "://" in text or "=" in text:
+            from redrive._internal import masking  # not loaded by a program whose settings have no address
+
+            (masking.learn_address if is_address else masking.learn_url)(text)
 
     def _variables(self) -> tuple[str, ...]:
         if not isinstance(self.value, str):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
-from urllib.parse import quote, quote_plus
 
 from redrive._internal.masking.cards import cards_in, may_hold_cards, replace_cards
 from redrive._internal.masking.commands import mask_arguments, mask_commands
@@ -15,6 +12,13 @@ from redrive._internal.masking.documents import mask_document
 from redrive._internal.masking.excerpts import MARGIN as MARGIN
 from redrive._internal.masking.excerpts import MaskedStream, end_of, start_of
 from redrive._internal.masking.fields import mask_fields, mask_statements
+from redrive._internal.masking.known_values import last_four as last_four
+from redrive._internal.masking.known_values import learn as learn
+from redrive._internal.masking.known_values import learn_address as learn_address
+from redrive._internal.masking.known_values import learn_url as learn_url
+from redrive._internal.masking.known_values import mask_known
+from redrive._internal.masking.known_values import mask_value as mask_value
+from redrive._internal.masking.known_values import remember as remember
 from redrive._internal.masking.patterns import MASK as MASK
 from redrive._internal.masking.patterns import is_secret_name as is_secret_name
 from redrive._internal.masking.patterns import without_controls
@@ -25,49 +29,24 @@ __all__ = [
     "MASK",
     "is_secret_name",
     "last_four",
+    "learn",
+    "learn_address",
+    "learn_url",
     "mask",
     "mask_all",
     "mask_bytes",
     "mask_end",
     "mask_start",
     "mask_stream",
+    "mask_value",
     "remember",
 ]
-
-# Keys and tokens in use, which may look like anything, in the forms in which a text may have them; the longest first.
-_known: dict[str, None] = {}
-_known_forms: tuple[tuple[str, str], ...] = ()
-_MOST_KNOWN = 64  # each is looked for in every text
 
 # The last four digits of a card may begin another. A text with more of them is made up, and would take too long.
 _PASSES = 3
 
 # Masking takes time, and no signal or timeout ends a search: about 0.3 s for this many characters of the worst kind.
 LONGEST = 200_000
-
-
-def remember(secret: str) -> None:
-    """Mask this very text from now on: a server may quote the key that it rejects.
-
-    One that could be a common word is not remembered, and of very many only the latest are.
-    """
-    global _known_forms  # noqa: PLW0603 - what is secret is secret for the whole process
-    if len(secret) < 8 or (len(secret) < 16 and secret.isalpha()):
-        return
-    _known.pop(secret, None)
-    _known[secret] = None
-    for oldest in list(_known)[:-_MOST_KNOWN]:
-        _known.pop(oldest, None)
-    forms = {form: MASK + last_four(known) for known in list(_known) for form in _forms(known)}
-    _known_forms = tuple(sorted(forms.items(), key=lambda form: -len(form[0])))
-
-
-def _forms(secret: str) -> Iterator[str]:
-    """A text as it is, as it stands in a URL, and as Python shows it."""
-    yield secret
-    for quoted in (quote, partial(quote, safe=""), quote_plus):
-        yield quoted(secret, errors="replace")
-    yield repr(secret)[1:-1]
 
 
 def mask(text: str) -> str:
@@ -81,10 +60,9 @@ def mask(text: str) -> str:
 
 
 def _mask(text: str) -> str:
-    text = without_controls(text)
-    for form, shown in _known_forms:
-        if form in text:
-            text = text.replace(form, shown)
+    text = mask_known(text)
+    if (shown := without_controls(text)) != text:
+        text = mask_known(shown)
     return _mask_cards(text) if may_hold_cards(text) else _mask_words(text)
 
 
@@ -126,8 +104,3 @@ def mask_all(value: Any) -> Any:
 def mask_bytes(data: bytes) -> bytes | str:
     """Return bytes as they are, or where they hold a secret: the masked text, or their size if they are no text."""
     return _mask_bytes(data, mask)
-
-
-def last_four(secret: str) -> str:
-    """Return what may be shown of a key: its last four characters, and of a short one at most half."""
-    return secret[len(secret) - min(4, len(secret) // 2) :]

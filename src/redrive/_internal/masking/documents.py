@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redrive._internal.masking.commands import is_command, mask_argument, mask_item
+from redrive._internal.masking.known_values import mask_known
 from redrive._internal.masking.patterns import MASK, SECRET_FIELD, TELLING, without_controls
 
 # Numbers under these names are secrets; under others, such as `token` and `signature`, they count something.
@@ -82,7 +83,7 @@ class _Document:
             return self._encoded(inner)
         if tag == "$map" and isinstance(inner, list):
             return {tag: [self._pair(pair) for pair in inner]}
-        shown = {name: self._under(name, value) for name, value in fields.items()}
+        shown = {_name(name): self._under(name, value) for name, value in fields.items()}
         if any(isinstance(fields.get(name), str) and SECRET_FIELD.fullmatch(fields[name]) for name in _NAMING):
             shown.update(
                 {name: MASK for name in ("value", "Value") if isinstance(fields.get(name), str) and fields[name]}
@@ -167,6 +168,14 @@ class _Document:
             return self.of(item)
         shown = self._pair(list(pair))
         return shown if pair is item else {"$tuple": shown}
+
+
+def _name(name: object) -> Any:
+    """A name as it is, without known values; a number may be one, too."""
+    if isinstance(name, bool) or not isinstance(name, str | int):
+        return name
+    shown = mask_known(str(name))
+    return name if shown == str(name) else shown
 
 
 def _ordinary(name: str, value: str) -> bool:
