@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from io import IOBase
@@ -95,7 +96,7 @@ def _copy(value: Any, left: list[int], depth: int) -> Any:
 
 
 def is_read_once(value: object) -> bool:
-    """Whether a value is an iterator or a file: what it holds is not in its text."""
+    """Return whether a value is an iterator or a file: what it holds is not in its text."""
     return isinstance(value, Iterator | AsyncIterator) or callable(attribute(value, "read"))
 
 
@@ -150,7 +151,7 @@ def cells_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _is_read(value: Any) -> bool:
-    """Whether a value may have been read in part; False for one that has provably not been, or can be read again."""
+    """Return whether a value may have been read in part, and cannot be read again."""
     if isinstance(value, GeneratorType):
         return inspect.getgeneratorstate(value) != inspect.GEN_CREATED
     if isinstance(value, CoroutineType):
@@ -163,13 +164,15 @@ def _is_read(value: Any) -> bool:
 
 
 def _is_new(generator: AsyncGeneratorType[Any, Any]) -> bool:
-    """Whether an async generator has not begun; `inspect.getasyncgenstate` is of Python 3.12."""
+    """Return whether an async generator has not begun."""
+    if sys.version_info >= (3, 12):
+        return inspect.getasyncgenstate(generator) == inspect.AGEN_CREATED
     frame = generator.ag_frame
     return frame is not None and frame.f_code.co_code[frame.f_lasti] == dis.opmap["RETURN_GENERATOR"]
 
 
 def _is_file(value: Any) -> bool:
-    """Whether a value is read at a position; by its class, since a mock has any attribute."""
+    """Return whether a value is read at a position; by its class, since a mock has any attribute."""
     is_stream = isinstance(value, IOBase) or hasattr(type(value), "seek") or hasattr(type(value), "readline")
     return callable(attribute(value, "read")) and (is_stream or isinstance(call_or_none(value, "tell"), int))
 

@@ -141,7 +141,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_known_by_name(function: Any) -> bool:
-    """Whether the module of a function has it, or what decorates it, under its name."""
+    """Return whether the module of a function has it, or what decorates it, under its name."""
     found: Any = sys.modules.get(str(attribute(function, "__module__")))
     name = attribute(function, "__qualname__") or attribute(function, "__name__")
     if found is None or not isinstance(name, str):

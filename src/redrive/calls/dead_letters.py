@@ -148,7 +148,7 @@ class DeadLetterWriter:
         if missing and not self._has_warned:
             self._has_warned = True
             EVENTS.warning(
-                "the dead letter of a call of %s is not complete: %s. A replay refuses it; pass all that the call "
+                "the dead letter of a call of %s is not complete: %s. A replay rejects it; pass all that the call "
                 "needs as arguments, and what can be read again, such as bytes",
                 target.endpoint,
                 missing,
@@ -338,7 +338,7 @@ class CallTarget:
             return ValueError(f"it is a call of {self._name} in the module {was}, not in {self._module}")
         args, kwargs = record.get("args", ()), record.get("kwargs", {})
         try:
-            self._refuse_other_values(record, Arguments(tuple(args), kwargs))
+            self._reject_other_values(record, Arguments(tuple(args), kwargs))
             key = record.get("idempotency_key") or record.get(GENERATED_KEY)
             service = self._service.with_options(idempotency_key=key)
             if is_async(self._function):
@@ -358,7 +358,7 @@ class CallTarget:
             )  # a response that is a failure, such as a 422
         return None
 
-    def _refuse_other_values(self, record: Mapping[str, Any], given: Arguments) -> None:
+    def _reject_other_values(self, record: Mapping[str, Any], given: Arguments) -> None:
         """Raise where the function of the target works on other values than that of the record did."""
         bound = bound_values(self._function, given)
         if (was := record.get(BOUND, {})) != bound.shown:
