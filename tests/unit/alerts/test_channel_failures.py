@@ -1,4 +1,4 @@
-"""A failure says why, and nothing of the channel's address."""
+"""A delivery failure has a reason and shows nothing of the channel's address."""
 
 import string
 from urllib.parse import quote
@@ -26,7 +26,7 @@ TARGETS = [
 
 @pytest.mark.parametrize("target", TARGETS)
 @given(secret=secrets, before=st.integers(0, 600), after=st.integers(0, 600))
-def test_a_part_of_an_address_is_never_shown(target, secret, before, after):
+def test_failure_shows_no_part_of_an_address(target, secret, before, after):
     if "{}." in target:  # a name has no dots of its own
         secret = secret.replace(".", "-")
     text = f"{'x' * before} {secret} {target.format(secret)} {target.format(secret).lower()} {'y' * after}"
@@ -35,7 +35,7 @@ def test_a_part_of_an_address_is_never_shown(target, secret, before, after):
 
 
 @given(secret=st.text(min_size=8, max_size=30).filter(lambda text: text.strip() == text and "&" not in text))
-def test_a_password_is_hidden_as_it_is_and_as_it_is_written(secret):
+def test_password_is_hidden_plain_and_url_encoded(secret):
     written = quote(secret, safe="")
     for target in (f"mailto://etl:{written}@mail.example", f"https://x.example/?k={written}"):
         assert concealed(f"a {secret} b {written} c", target) in ("a *** b *** c", "a *** c")
@@ -43,18 +43,18 @@ def test_a_password_is_hidden_as_it_is_and_as_it_is_written(secret):
 
 @pytest.mark.parametrize("words", [("notify", "--token={}"), ("notify", "-H", "X-Key: {}"), ("notify", "{}", "now")])
 @given(secret=secrets)
-def test_a_word_of_a_command_is_never_shown_and_its_program_is(words, secret):
+def test_command_failure_shows_program_but_no_argument(words, secret):
     target = tuple(word.format(secret) for word in words)
     shown = concealed(f"notify cannot be started: {' '.join(target[1:])} {secret}", target)
     assert shown.startswith("notify cannot be started")
     assert secret not in shown
 
 
-def test_who_a_mail_is_for_is_no_secret():
+def test_mail_recipient_is_shown():
     target = "mailto://etl:hunter2x@mail.example?from=redrive@example.com&to=oncall@example.com"
     assert concealed("oncall@example.com was refused", target) == "oncall@example.com was refused"
 
 
-def test_a_reason_is_one_line_of_bounded_length():
+def test_reason_is_one_line_of_bounded_length():
     assert concealed("a\nb\x1b[31m", "") == "a b"
     assert len(concealed("x " * 5_000, "")) <= 500

@@ -15,19 +15,19 @@ WEEKDAYS = frozenset(range(5))
 FRIDAY_EVENING = datetime(2026, 11, 13, 22, 0, tzinfo=UTC)
 
 
-class TestWorked:
-    def test_weekend_does_not_age_what_runs_on_weekdays(self):
+class TestExpectedDays:
+    def test_weekend_does_not_age_a_weekday_pipeline(self):
         monday = FRIDAY_EVENING + timedelta(days=3)
         assert worked(FRIDAY_EVENING, monday, WEEKDAYS, UTC) == 24 * 3_600
 
-    def test_every_hour_counts_where_no_days_are_set(self):
+    def test_every_hour_counts_without_configured_days(self):
         assert worked(FRIDAY_EVENING, FRIDAY_EVENING + timedelta(days=3), None, UTC) == 3 * 86_400
 
-    def test_moment_in_the_future_has_no_age(self):
+    def test_future_time_has_no_age(self):
         assert worked(FRIDAY_EVENING, FRIDAY_EVENING - timedelta(hours=1), None, UTC) == 0
 
     @given(MOMENTS, MOMENTS, DAYS, ZONES)
-    def test_days_and_the_other_days_add_up_to_all_time(self, one, other, days, zone):
+    def test_days_and_other_days_add_up_to_all_time(self, one, other, days, zone):
         since, until = sorted((one, other))
         others = frozenset(range(7)) - days
         both = worked(since, until, days, zone) + worked(since, until, others, zone)

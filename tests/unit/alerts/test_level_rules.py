@@ -1,4 +1,4 @@
-"""What is said of levels: each condition beside its threshold, its words, and what could not be measured."""
+"""Rules for levels: each condition at its threshold, its text, and levels that could not be measured."""
 
 import sqlite3
 from datetime import timedelta
@@ -33,7 +33,7 @@ SETTLEMENT = Subject(kind="flow", name="settlement")
 
 
 def due(ago=1.0, **told):
-    """A deadline that passed so many seconds ago, and nobody has kept it."""
+    """Return a missed deadline that passed this many seconds ago."""
     known = {"subject": SETTLEMENT, "sla": NOW - timedelta(seconds=ago), "done_at": None, "started": False}
     return levels(due=(DueRun(**{**known, **told}),))
 
@@ -43,7 +43,7 @@ def due(ago=1.0, **told):
 
 @pytest.mark.parametrize("grace", [0.0, 900.0])
 @pytest.mark.parametrize(("past_it", "found"), [(-1, False), (0, False), (1, True)])
-def test_a_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
+def test_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
     judgement = looked(due(past_it + grace), with_thresholds(sla_grace=grace))
     assert conditions(judgement) == (["sla_missed"] if found else [])
     assert judgement.covers("sla:flow/settlement") is found  # before, the miss of another day still stands
@@ -58,13 +58,13 @@ def test_a_run_is_missed_once_its_deadline_has_passed(past_it, found, grace):
     [
         ({}, True),
         ({"done_at": NOW - 2 * HOUR}, False),
-        ({"done_at": NOW - SECOND}, False),  # late, and there: what it was late by is said when it ends
+        ({"done_at": NOW - SECOND}, False),  # late and complete: the delay is reported when the run ends
         ({"last_complete": NOW - DAY}, True),
         ({"last_complete": NOW - HOUR}, True),  # at the very deadline it is still of the day before
-        ({"last_complete": NOW - HOUR + SECOND}, False),  # somebody ran it since
+        ({"last_complete": NOW - HOUR + SECOND}, False),  # a run has completed since
     ],
 )
-def test_a_deadline_is_kept_or_made_good_by_a_complete_run(told, found):
+def test_complete_run_meets_or_makes_up_a_deadline(told, found):
     assert bool(looked(due(3_600, **told)).findings) is found
 
 
@@ -75,7 +75,7 @@ def test_grace_period_does_not_close_the_miss_of_the_day_before():
     assert there.covers("sla:flow/settlement")
 
 
-def test_a_run_that_never_began_is_told_with_when_it_was_due_on_its_own_wall():
+def test_run_that_never_started_is_reported_with_local_due_time():
     at_six_thirty = TimeOfDay(6, 30, ZoneInfo("Asia/Kolkata"))
     finding = the_one(looked(due(11 * 3_600, daily=at_six_thirty, last_complete=NOW - DAY, target="silver.settled")))
     assert finding.title == "settlement: nothing has run, and it was due at 06:30 IST (01:00 UTC)"
@@ -93,21 +93,21 @@ def test_a_run_that_never_began_is_told_with_when_it_was_due_on_its_own_wall():
         (a_flow("held"), "settlement is held, and it was due at 11:00 UTC"),
     ],
 )
-def test_of_a_run_that_has_begun_it_is_told_how_it_stands(run, said):
+def test_started_run_is_reported_with_its_status(run, said):
     snapshot = due(3_600, started=True, run_id=RUN)
     snapshot = levels(due=snapshot.due, running=() if run is None else (run,))
     findings = [one for one in looked(snapshot).findings if one.condition == "sla_missed"]
     assert [one.title for one in findings] == [said]
 
 
-def test_only_what_is_due_and_what_nobody_waits_for_any_more_is_weighed():
+def test_only_due_and_obsolete_deadlines_are_judged():
     judgement = looked(levels(due=due(3_600).due, inactive=("retired",)))
     assert judgement.covers("sla:flow/settlement")
     assert judgement.covers("sla:retired")
     assert not judgement.covers("sla:weekly")
 
 
-def test_the_deadline_of_a_flow_is_not_that_of_a_pipeline_of_its_name():
+def test_deadline_of_a_flow_is_not_that_of_a_pipeline():
     flow, pipeline = due().due[0], due(subject=Subject(kind="pipeline", name="settlement"), done_at=NOW).due[0]
     judgement = looked(levels(due=(flow, pipeline)))
     assert the_one(judgement).key == "sla:flow/settlement"
@@ -118,7 +118,7 @@ def test_the_deadline_of_a_flow_is_not_that_of_a_pipeline_of_its_name():
 
 
 @pytest.mark.parametrize(("lost", "found"), [(False, []), (True, ["retries_exhausted"])])
-def test_a_run_that_nobody_is_behind_has_time_to_be_taken_up(lost, found):
+def test_run_without_an_executor_has_time_to_be_resumed(lost, found):
     judgement = looked(levels(running=(a_run("running", lost=lost, written=12_000),)), AlertSettings(recovery=77.0))
     assert conditions(judgement) == found
     assert judgement.covers("level:lost:vendor")
@@ -132,7 +132,7 @@ def test_a_run_that_nobody_is_behind_has_time_to_be_taken_up(lost, found):
 @pytest.mark.parametrize(
     ("failures", "found"), [(0, []), (2, []), (3, ["retries_exhausted"]), (1_000, ["retries_exhausted"])]
 )
-def test_a_run_that_dies_again_and_again_is_as_good_as_lost_while_it_runs_once_more(failures, found):
+def test_run_that_crashes_repeatedly_is_lost_while_it_runs(failures, found):
     judgement = looked(levels(running=(a_run("running", failures=failures, written=12_000),)))
     assert conditions(judgement) == found
     assert judgement.covers("level:lost:vendor")
@@ -146,7 +146,7 @@ def test_a_run_that_dies_again_and_again_is_as_good_as_lost_while_it_runs_once_m
         assert finding.facts.measured["failures"] == failures
 
 
-def test_a_crash_loop_is_one_finding_whether_it_runs_or_lies_dead_and_is_over_when_it_is_complete():
+def test_crash_loop_is_one_finding_until_the_run_is_complete():
     alive, dead = (a_run("running", failures=3, lost=lost) for lost in (False, True))
     one, other = (the_one(looked(levels(running=(run,)))) for run in (alive, dead))
     assert (one.key, one.evidence) == (other.key, other.evidence)
@@ -156,7 +156,7 @@ def test_a_crash_loop_is_one_finding_whether_it_runs_or_lies_dead_and_is_over_wh
 
 
 @pytest.mark.parametrize("status", ["held", "stopped"])
-def test_a_flow_that_waits_for_somebody_is_not_lost_however_often_it_died(status):
+def test_flow_waiting_for_an_operator_is_not_lost(status):
     assert looked(levels(running=(a_flow(status, failures=9),))).findings == ()
 
 
@@ -164,7 +164,7 @@ def test_a_flow_that_waits_for_somebody_is_not_lost_however_often_it_died(status
     ("seconds", "condition"),
     [(150.0, None), (150.1, "slow"), (200.0, "slow"), (200.1, "too_long")],
 )
-def test_a_run_is_too_long_while_it_still_runs(seconds, condition):
+def test_running_run_can_be_too_long(seconds, condition):
     run = a_run("running", seconds=seconds, history=past(*[100.0] * 9))
     judgement = looked(levels(running=(run,)))
     assert conditions(judgement) == ([] if condition is None else [condition])
@@ -176,12 +176,12 @@ def test_a_run_is_too_long_while_it_still_runs(seconds, condition):
 
 
 @pytest.mark.parametrize("told", [{"status": "held"}, {"status": "stopped"}, {"status": "running", "lost": True}])
-def test_a_run_that_does_not_run_takes_no_time(told):
+def test_stopped_run_takes_no_time(told):
     run = a_flow(**told, seconds=9_000.0, history=past(*[100.0] * 9))
     assert not {"slow", "too_long"} & set(conditions(looked(levels(running=(run,)))))
 
 
-def test_dead_tasks_of_all_flows_are_told_and_those_that_are_not_there_are_withdrawn():
+def test_dead_tasks_are_reported_and_withdrawn_when_gone():
     judgement = looked(levels(running=(a_flow("held", dead=(DEAD,)), a_flow("running", run_id=UUID(int=7)))))
     finding = the_one(judgement)
     assert finding.key == "task:flow/settlement:ValueError@jobs:42"
@@ -190,12 +190,12 @@ def test_dead_tasks_of_all_flows_are_told_and_those_that_are_not_there_are_withd
     assert judgement.covers(f"dead:{UUID(int=9)}:KeyError@jobs:1")
 
 
-def test_a_task_that_is_dead_stays_so_while_its_flow_is_stopped():
+def test_dead_task_stays_dead_while_its_flow_is_stopped():
     judgement = looked(levels(running=(a_flow("stopped", dead=(DEAD,), seconds=9e9, history=past(*[100.0] * 9)),)))
     assert the_one(judgement).evidence == f"dead:{RUN}:ValueError@jobs:42"
 
 
-def test_flows_of_other_parameters_and_a_pipeline_of_the_name_are_lost_each_for_itself():
+def test_flows_of_other_parameters_and_pipelines_are_separate():
     pipeline = Subject(kind="pipeline", name="settlement")
     lost = (
         a_run("running", lost=True, subject=pipeline),
@@ -214,7 +214,7 @@ def test_flows_of_other_parameters_and_a_pipeline_of_the_name_are_lost_each_for_
     ("new", "limit", "found"),
     [(99, 100, False), (100, 100, True), (101, 100, True), (100, 101, False), (1, 1, True), (0, 1, False)],
 )
-def test_a_hundred_letters_of_a_pipeline_within_a_day_are_worth_a_word(new, limit, found):
+def test_hundred_letters_of_a_pipeline_in_a_day_are_reported(new, limit, found):
     letters = PendingLetters(pipeline="vendor", pending=5_400, new_today=new, cause="fee is N/A")
     judgement = looked(levels(letters=(letters,)), with_thresholds(pending_day=limit))
     assert conditions(judgement) == (["pending_day"] if found else [])
@@ -224,7 +224,7 @@ def test_a_hundred_letters_of_a_pipeline_within_a_day_are_worth_a_word(new, limi
         assert (finding.urgency, finding.persist) == (Severity.P3, 300.0)
 
 
-def test_pending_letters_are_told_with_their_cause_and_the_way_to_them():
+def test_pending_letters_are_reported_with_cause_and_command():
     letters = PendingLetters(pipeline="o'brien", pending=5_400, new_today=120, cause="fee is N/A")
     finding = the_one(looked(levels(letters=(letters,))))
     assert finding.title == "o'brien: 120 open letters of the last day, 5,400 in all: fee is N/A"
@@ -239,7 +239,7 @@ def test_pending_letters_are_told_with_their_cause_and_the_way_to_them():
     ("total", "limit", "found"),
     [(99_999, 100_000, False), (100_000, 100_000, True), (100_001, 100_000, True), (100_000, 100_001, False)],
 )
-def test_a_hundred_thousand_letters_in_all_are_a_p2(total, limit, found):
+def test_hundred_thousand_letters_in_all_are_a_p2(total, limit, found):
     letters = (PendingLetters(pipeline="vendor", pending=99_000, new_today=0),)
     judgement = looked(levels(letters=letters, pending_total=total), with_thresholds(pending_total=limit))
     assert conditions(judgement) == (["pending_total"] if found else [])
@@ -269,7 +269,7 @@ def test_a_hundred_thousand_letters_in_all_are_a_p2(total, limit, found):
         (333_332, 1_000_000, 0.666_667, True),
     ],
 )
-def test_a_table_is_down_by_more_than_a_fifth_against_last_week(rows, week_ago, drop, found):
+def test_table_down_by_over_a_fifth_since_last_week_is_reported(rows, week_ago, drop, found):
     table = TableRows(name="silver.orders", rows=rows, week_ago=week_ago, pipeline="orders")
     judgement = looked(levels(tables=(table,)), with_thresholds(row_drop=drop))
     assert conditions(judgement) == (["row_count"] if found else [])
@@ -280,7 +280,7 @@ def test_a_table_is_down_by_more_than_a_fifth_against_last_week(rows, week_ago, 
         assert finding.subject == Subject(kind="table", name="silver.orders")
 
 
-def test_a_table_is_told_with_both_counts():
+def test_table_is_reported_with_both_counts():
     table = TableRows(name="silver.orders", rows=700, week_ago=1_000, pipeline="orders")
     finding = the_one(looked(levels(tables=(table,))))
     assert finding.title == "silver.orders has 700 rows, 30.0 % fewer than the 1,000 of this hour last week"
@@ -288,7 +288,7 @@ def test_a_table_is_told_with_both_counts():
     assert finding.facts.sql == "SELECT count(*) FROM silver.orders"
 
 
-def test_of_a_table_without_a_last_week_nothing_is_concluded():
+def test_table_without_last_weeks_count_is_not_judged():
     new = TableRows(name="new", rows=1, week_ago=None)
     judgement = looked(levels(tables=(new, TableRows(name="old", rows=1, week_ago=1))))
     assert judgement.findings == ()
@@ -305,7 +305,7 @@ def test_of_a_table_without_a_last_week_nothing_is_concluded():
         (10_000_000_001, 11e9, False),
     ],
 )
-def test_a_slot_lags_by_more_than_ten_gigabytes(lag, limit, found):
+def test_slot_lagging_by_over_ten_gigabytes_is_reported(lag, limit, found):
     judgement = looked(levels(slots=(Slot(name="cdc", lag_bytes=lag),)), with_thresholds(slot_bytes=limit))
     assert conditions(judgement) == (["slot_lag"] if found else [])
     assert judgement.covers("level:slot:cdc")
@@ -317,7 +317,7 @@ def test_a_slot_lags_by_more_than_ten_gigabytes(lag, limit, found):
 @pytest.mark.parametrize(
     ("active", "reads"), [(True, "its consumer is too slow"), (False, "no consumer reads from it")]
 )
-def test_a_slot_is_told_with_how_far_it_is_behind_and_whether_anybody_reads(active, reads):
+def test_slot_is_reported_with_lag_and_whether_it_is_active(active, reads):
     finding = the_one(looked(levels(slots=(Slot(name="cdc", lag_bytes=12_300_000_000, active=active),))))
     assert finding.title == f"replication slot cdc is 12.3 GB behind (10.0 GB is the limit), and {reads}"
     assert "pg_replication_slots" in finding.facts.sql
@@ -337,7 +337,7 @@ def test_a_slot_is_told_with_how_far_it_is_behind_and_whether_anybody_reads(acti
         (10_001, 0.0, "by 10,001 messages (10,000 is the limit)"),
     ],
 )
-def test_a_consumer_is_behind_by_messages_or_by_time(messages, seconds, said):
+def test_consumer_is_behind_by_messages_or_by_time(messages, seconds, said):
     judgement = looked(levels(lags=(Lag(consumer="billing", messages=messages, seconds=seconds),)))
     assert [one.title for one in judgement.findings] == ([] if said is None else [f"consumer billing is behind {said}"])
     assert judgement.covers("level:lag:billing")
@@ -354,18 +354,18 @@ def test_a_consumer_is_behind_by_messages_or_by_time(messages, seconds, said):
         ({"lag_messages": 500, "lag_seconds": 60.0}, False),
     ],
 )
-def test_how_far_a_consumer_may_be_behind_is_a_setting(thresholds, found):
+def test_consumer_lag_threshold_is_a_setting(thresholds, found):
     lag = Lag(consumer="billing", messages=500, seconds=60.0)
     assert bool(looked(levels(lags=(lag,)), with_thresholds(**thresholds)).findings) is found
 
 
-def test_a_probe_may_say_how_to_look_at_its_consumer():
+def test_probe_may_name_a_command_for_its_consumer():
     lag = Lag(consumer="billing", messages=20_000, look="kafka-consumer-groups --describe --group billing")
     finding = the_one(looked(levels(lags=(lag,))))
     assert finding.facts.commands == ("kafka-consumer-groups --describe --group billing",)
 
 
-def test_of_a_consumer_that_says_nothing_nothing_is_concluded():
+def test_consumer_without_a_measurement_is_not_judged():
     judgement = looked(levels(lags=(Lag(consumer="billing"), Lag(consumer="orders", messages=1))))
     assert not judgement.covers("level:lag:billing")
     assert judgement.covers("level:lag:orders")
@@ -383,19 +383,19 @@ ALL = {
 }
 
 
-def test_what_is_not_there_any_more_is_withdrawn():
+def test_missing_subject_is_withdrawn():
     judgement = looked(levels())
     assert [one for names in ALL.values() for one in names if not judgement.covers(one)] == []
 
 
 @pytest.mark.parametrize("what", ALL)
-def test_what_could_not_be_measured_is_not_judged_and_the_rest_is(what):
+def test_unmeasured_level_is_not_judged_but_others_are(what):
     judgement = looked(levels(unknown={what: "no connection"}))
     for name, evidence in ALL.items():
         assert {one for one in evidence if judgement.covers(one)} == (set() if name == what else evidence)
 
 
-def test_deadlines_that_could_not_be_read_are_not_judged():
+def test_unreadable_deadlines_are_not_judged():
     snapshot = levels(due=due().due, inactive=("retired",), unknown={"due": "no answer in time"})
     judgement = looked(snapshot)
     assert conditions(judgement) == ["monitor_failed"]
@@ -403,7 +403,7 @@ def test_deadlines_that_could_not_be_read_are_not_judged():
     assert not judgement.covers("sla:retired")
 
 
-def test_one_thing_that_could_not_be_measured_leaves_the_others_judged():
+def test_unmeasured_subject_leaves_others_judged():
     shrunk = [TableRows(name=name, rows=1, week_ago=1_000) for name in ("orders", "refunds")]
     judgement = looked(levels(tables=tuple(shrunk), unknown={"tables:orders": "permission denied"}))
     assert [one.key for one in judgement.findings] == ["rows:refunds", "monitor:tables:orders"]
@@ -414,7 +414,7 @@ def test_one_thing_that_could_not_be_measured_leaves_the_others_judged():
 
 
 @pytest.mark.parametrize("name", ["*", "or*", "orders*"])
-def test_a_name_is_never_read_as_a_pattern(name):
+def test_name_is_never_read_as_a_pattern(name):
     tables = (TableRows(name=name, rows=9, week_ago=9), TableRows(name="refunds", rows=9, week_ago=9))
     judgement = looked(levels(tables=tables, unknown={"tables:orders": "permission denied"}))
     assert judgement.covers(f"level:rows:{name}")
@@ -422,7 +422,7 @@ def test_a_name_is_never_read_as_a_pattern(name):
     assert not judgement.covers("level:rows:orders_old")
 
 
-def test_the_statements_for_letters_are_such_as_the_table_of_the_letters_answers():
+def test_letter_queries_use_the_index_of_the_letters_table():
     snapshot = levels(
         letters=(PendingLetters(pipeline="o'brien", pending=100_000, new_today=100_000),), pending_total=100_000
     )

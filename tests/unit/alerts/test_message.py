@@ -1,4 +1,4 @@
-"""A message says what is wrong, what it means, what happens next and what to type, in that order."""
+"""A message has the problem, its meaning, the next step and the commands, in that order."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ def rendered(message):
 
 
 @pytest.mark.parametrize("form", ["plain", "markdown", "slack", "document"])
-def test_every_form_carries_everything_that_is_known(form):
+def test_every_form_has_all_known_facts(form):
     text = rendered(compose(What.OPENED, an_alert(seen=2), SETTINGS))[form]
     for fact in [
         "P3",
@@ -58,7 +58,7 @@ def test_every_form_carries_everything_that_is_known(form):
         assert fact in text, fact
 
 
-def test_plain_text_reads_as_a_person_wants_it_at_three_in_the_morning():
+def test_plain_text_is_readable_for_the_on_call():
     assert compose(What.OPENED, an_alert(), SETTINGS).plain() == (
         """\
 P3 vendor: 5,400 of 180,000 rows rejected (3.0 %)
@@ -108,7 +108,7 @@ Details
     )
 
 
-def test_what_is_not_known_is_not_said():
+def test_unknown_fact_is_left_out():
     message = compose(What.OPENED, an_alert(facts=BARE), AlertSettings())
     assert [line.label for line in message.lines] == ["Since"]
     assert (message.error, message.next_step, message.sql) == (None, None, None)
@@ -126,7 +126,7 @@ def test_what_is_not_known_is_not_said():
         (What.TEST, "Test (P3) vendor: 5,400"),
     ],
 )
-def test_the_headline_says_what_has_happened_to_the_alert(what, begins):
+def test_headline_names_the_change_of_the_alert(what, begins):
     assert compose(what, an_alert(), SETTINGS).headline.startswith(begins)
 
 
@@ -137,11 +137,11 @@ def test_the_headline_says_what_has_happened_to_the_alert(what, begins):
         ("the run of vendor_old is late", "P3 vendor: the run of vendor_old is late"),
     ],
 )
-def test_the_subject_is_named_once(title, headline):
+def test_subject_is_named_once(title, headline):
     assert compose(What.OPENED, an_alert(title=title), SETTINGS).headline == headline
 
 
-def test_a_resolved_alert_says_when_why_and_after_how_long_and_asks_for_nothing():
+def test_resolved_alert_has_time_reason_and_duration_only():
     message = compose(What.RESOLVED, over(an_alert(), note="the vendor has sent a new file"), SETTINGS)
     lines = dict(message.lines)
     assert lines["Resolved"] == "2026-03-02 03:00 UTC (08:30 Asia/Kolkata), after 2 h: a run was complete"
@@ -150,7 +150,7 @@ def test_a_resolved_alert_says_when_why_and_after_how_long_and_asks_for_nothing(
     assert (message.commands, message.steps, message.sql, message.error) == ((), (), None, None)
 
 
-def test_an_acknowledged_alert_says_who_is_at_it():
+def test_acknowledged_alert_names_the_operator():
     taken = an_alert(
         status=AlertStatus.ACKNOWLEDGED,
         acknowledged_at=MORNING + timedelta(minutes=9),
@@ -165,7 +165,7 @@ def test_an_acknowledged_alert_says_who_is_at_it():
     assert "redrive alerts ack 12" not in escalated.commands
 
 
-def test_a_test_says_that_nothing_is_wrong():
+def test_test_message_states_that_nothing_is_wrong():
     message = compose(What.TEST, an_alert(), SETTINGS)
     assert "nothing is wrong" in message.plain()
     assert "redrive alerts ack 12" not in message.commands
@@ -180,11 +180,11 @@ def test_a_test_says_that_nothing_is_wrong():
         ("America/New_York", "2026-03-02 01:00 UTC (2026-03-01 20:00 America/New_York)"),
     ],
 )
-def test_a_moment_is_told_in_utc_and_in_the_zone_of_the_deadline(zone, told):
+def test_time_is_shown_in_utc_and_in_the_zone_of_the_deadline(zone, told):
     assert moment(MORNING, ZoneInfo(zone) if zone else None) == told
 
 
-def test_a_deadline_that_brings_its_own_zone_is_told_in_it():
+def test_deadline_with_its_own_zone_is_shown_in_it():
     late = replace(FACTS, sla=MORNING.astimezone(ZoneInfo("Europe/Paris")))
     lines = dict(compose(What.OPENED, an_alert(facts=late), AlertSettings()).lines)
     assert lines["Deadline"] == "2026-03-02 01:00 UTC (02:00 Europe/Paris)"
@@ -203,7 +203,7 @@ def test_names_in_links_are_quoted():
     assert links("https://x.example/{pipeline}", subject=odd) == "https://x.example/a%20b%2F%C3%A7%3F%26"
 
 
-def test_a_link_that_needs_what_is_not_known_is_left_out():
+def test_link_with_an_unknown_fact_is_left_out():
     assert links("https://x.example/{run_id}", facts=BARE) is None
     assert links("https://x.example/{service}") is None
     assert links("https://x.example/{service}", subject=Subject(kind="service", name="bank")) == (
@@ -221,7 +221,7 @@ def test_links_name_facts_and_the_environment():
     assert links(template, facts=replace(facts, named={})) is None
 
 
-def test_message_shows_all_lines_of_an_error_and_the_share_of_the_source():
+def test_message_shows_all_error_lines_and_share_of_the_source():
     facts = Facts(
         error="OperationalError: no route",
         error_type="OperationalError",
@@ -237,18 +237,18 @@ def test_message_shows_all_lines_of_an_error_and_the_share_of_the_source():
     assert ("AIRFLOW_CTX_DAG_ID", "orders") in message.details
 
 
-def test_a_placeholder_that_nobody_knows_is_left_as_it_is():
+def test_unknown_placeholder_is_left_unchanged():
     assert links("https://x.example/{alert}/{team}") == "https://x.example/12/{team}"
 
 
-def test_a_link_has_only_what_an_address_may_have_and_is_never_cut():
+def test_link_has_only_url_characters_and_is_never_cut():
     assert links("https://x.example/<a b>|`ç`?q={alert}&r=1#x") == (
         "https://x.example/%3Ca%20b%3E%7C%60%C3%A7%60?q=12&r=1#x"
     )
     assert links("https://x.example/" + "x" * 5_000) is None
 
 
-def test_a_link_of_the_pipeline_holds_before_one_of_all():
+def test_link_of_the_pipeline_overrides_the_general_one():
     everywhere = replace(SETTINGS, links={"Wiki": "https://wiki.example/all"})
     assert dict(compose(What.OPENED, an_alert(), everywhere).links)["Wiki"] == "https://wiki.example/vendor"
 
@@ -256,7 +256,7 @@ def test_a_link_of_the_pipeline_holds_before_one_of_all():
 # ── foreign text ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_long_error_keeps_its_beginning_and_its_end():
+def test_long_error_keeps_its_start_and_end():
     error = "it began here " + "x" * 50_000 + " and this was the cause"
     message = compose(What.OPENED, an_alert(facts=Facts(error=error)), SETTINGS)
     assert message.error.startswith("it began here")
@@ -265,18 +265,18 @@ def test_a_long_error_keeps_its_beginning_and_its_end():
     assert len(message.error) <= 1_500
 
 
-def test_what_steers_a_terminal_is_removed():
+def test_terminal_control_sequences_are_removed():
     error = "\x1b[31mred\x1b[0m \x1b]8;;https://evil.example\x07link\x1b]8;;\x07\x9b2J\r\nnext\u202egnol\x00 end\ud800"
     message = compose(What.OPENED, an_alert(facts=Facts(error=error)), SETTINGS)
     assert message.error == "red link\nnextgnol end\ufffd"
 
 
-def test_a_secret_that_an_escape_hides_is_masked_all_the_same():
+def test_secret_hidden_by_an_escape_is_masked():
     error = "pass\x1b[0mword=correct-horse"
     assert "correct-horse" not in compose(What.OPENED, an_alert(facts=Facts(error=error)), SETTINGS).plain()
 
 
-def test_an_error_does_not_call_everybody():
+def test_error_does_not_mention_everyone():
     error = "<!channel> <@U123> @here @everyone ``` *x* <https://evil.example|click>"
     loud = an_alert(title="@channel look", facts=Facts(error=error, impact=error))
     slack = rendered(compose(What.OPENED, loud, SETTINGS))["slack"]
@@ -285,12 +285,12 @@ def test_an_error_does_not_call_everybody():
     assert "@everyone" not in compose(What.OPENED, loud, SETTINGS).markdown()
 
 
-def test_code_in_markdown_cannot_be_left_by_what_it_shows():
+def test_code_in_markdown_cannot_be_left_by_its_content():
     text = compose(What.OPENED, an_alert(facts=Facts(error="```\n# big\n````")), SETTINGS).markdown()
     assert "`````\n```\n# big\n````\n`````" in text
 
 
-def test_markdown_shows_names_as_they_are_and_not_as_emphasis():
+def test_markdown_shows_names_without_emphasis():
     text = compose(What.OPENED, an_alert(facts=Facts(impact="table_of_x *all* [a](b) _y_ <b>")), SETTINGS).markdown()
     assert r"table_of_x \*all\* \[a\](b) \_y\_ \<b\>" in text
 
@@ -305,7 +305,7 @@ def storm(count, **changes):
     ]
 
 
-def test_a_storm_is_summed_up_by_urgency_the_most_urgent_first():
+def test_storm_summary_is_sorted_by_severity():
     items = [*storm(12), (What.OPENED, an_alert(id=99, urgency=Severity.P1, title="vendor is late"))]
     message = compose_many("summary", items, SETTINGS)
     assert message.headline == "P1, 13 alerts at once: 1 P1, 12 P3"
@@ -316,7 +316,7 @@ def test_a_storm_is_summed_up_by_urgency_the_most_urgent_first():
     assert len(message.parts) == len(message.alerts) == 13
 
 
-def test_a_digest_is_grouped_and_says_what_is_over_meanwhile():
+def test_digest_is_grouped_and_lists_resolved_alerts():
     bank = Subject(kind="service", name="bank")
     items = [
         (What.OPENED, an_alert(id=1)),
@@ -335,32 +335,32 @@ def test_a_digest_is_grouped_and_says_what_is_over_meanwhile():
     assert message.commands == ("redrive dlq causes --pipeline vendor", "redrive alerts ls")
 
 
-def test_a_run_that_recovered_is_told_of_although_it_is_over():
+def test_recovered_run_is_reported_although_it_is_over():
     recovered = over(an_alert(id=1, condition="recovered", title="recovered by itself"))
     message = compose_many("digest", [(What.OPENED, recovered), (What.OPENED, an_alert(id=2))], SETTINGS)
     assert "P3 recovered by itself" in message.lines[0].value
 
 
-def test_an_alert_that_was_opened_and_resolved_is_one_entry():
+def test_alert_opened_and_resolved_is_one_entry():
     items = [(What.OPENED, over(an_alert())), (What.RESOLVED, over(an_alert())), *storm(2)]
     message = compose_many("digest", items, SETTINGS)
     assert [part.what for part in message.parts] == [What.OPENED, What.OPENED, What.RESOLVED]
 
 
-def test_a_digest_of_one_alert_is_that_alert():
+def test_digest_of_one_alert_is_that_alert():
     assert compose_many("digest", [(What.OPENED, an_alert())], SETTINGS) == compose(What.OPENED, an_alert(), SETTINGS)
     ended = over(an_alert())
     assert compose_many("digest", [(What.OPENED, ended)], SETTINGS) == compose(What.RESOLVED, ended, SETTINGS)
 
 
-def test_when_all_is_over_the_whole_message_is_a_resolve():
+def test_message_of_resolved_alerts_only_is_a_resolve():
     items = [(What.RESOLVED, over(an_alert(id=number))) for number in (1, 2)]
     message = compose_many("summary", items, SETTINGS)
     assert message.is_over
     assert message.headline == "P3, 2 alerts at once: 2 resolved"
 
 
-def test_a_message_about_nothing_is_refused():
+def test_message_without_alerts_is_rejected():
     with pytest.raises(ValueError, match="at least one alert"):
         compose_many("digest", [], SETTINGS)
 
@@ -368,7 +368,7 @@ def test_a_message_about_nothing_is_refused():
 # ── JSON ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_document_has_a_version_and_these_names():
+def test_document_has_a_version_and_these_names():
     document = compose(What.OPENED, an_alert(), SETTINGS).document()
     assert document["version"] == VERSION == 1
     assert list(document) == [
@@ -379,7 +379,7 @@ def test_the_document_has_a_version_and_these_names():
     assert document["alerts"][0]["facts"]["letters"] == 5_400
 
 
-def test_figures_that_json_has_no_word_for_are_told_as_text():
+def test_figures_that_json_lacks_are_text():
     odd = Facts(rate=float("nan"), measured={"lag": float("inf")}, letters=3)
     document = compose(What.OPENED, an_alert(facts=odd), SETTINGS).document()
     json.dumps(document, allow_nan=False)
@@ -387,7 +387,7 @@ def test_figures_that_json_has_no_word_for_are_told_as_text():
 
 
 @pytest.mark.parametrize("kind", ["summary", "digest"])
-def test_many_alerts_that_cannot_be_shown_are_counted(kind):
+def test_hidden_alerts_are_counted(kind):
     message = compose_plain(kind, [(What.OPENED, an_alert(id=1)), (What.RESOLVED, over(an_alert(id=2)))])
     assert (message.kind, message.what, message.key) == (kind, What.OPENED, f"{kind}:1-2")
     assert "2 messages about alerts" in message.plain()

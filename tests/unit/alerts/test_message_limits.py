@@ -1,4 +1,4 @@
-"""Whatever an alert says, every form of its message keeps to the limits of who reads it."""
+"""Every form of every message keeps to the limits of its receiver."""
 
 import json
 import re
@@ -130,7 +130,7 @@ def check_printable(text):
 
 
 @given(messages())
-def test_slack_takes_every_message(message):
+def test_slack_accepts_every_message(message):
     payload = message.slack()
     check_slack(payload)
     for text in texts_in(payload):
@@ -139,13 +139,13 @@ def test_slack_takes_every_message(message):
 
 
 @given(messages())
-def test_pagerduty_takes_every_event(message):
+def test_pagerduty_accepts_every_event(message):
     for event in pagerduty.events(message):
         check_pagerduty(json.dumps({"routing_key": KEY, **event}, ensure_ascii=False).encode())
 
 
 @given(messages())
-def test_texts_have_no_control_characters_and_headlines_are_one_line(message):
+def test_texts_have_no_controls_and_headlines_are_one_line(message):
     for text in [message.plain(), message.markdown(), *texts_in(message.document())]:
         check_printable(text)
     assert "\n" not in message.headline
@@ -164,14 +164,14 @@ def test_plain_text_is_narrow_where_it_can_be_broken(message):
 
 
 @given(texts, st.integers(100, 5_000))
-def test_a_text_is_never_longer_than_asked_for(text, most):
+def test_text_is_never_longer_than_the_limit(text, most):
     assert len(safe(text, most)) <= most
     assert len(safe_line(text, most)) <= most
     assert "\n" not in safe_line(text, most)
 
 
 @given(st.integers(0, 60_000), st.integers(0, 60_000))
-def test_a_secret_is_masked_wherever_a_text_is_cut(before, after):
+def test_secret_is_masked_wherever_a_text_is_cut(before, after):
     token = "ghp_" + "A1b2C3d4E5f6" * 3
     text = safe(f"{'x' * before} {token} {'y' * after}", 1_500)
     assert "A1b2C3d4E5f6" not in text
@@ -181,7 +181,7 @@ SECRET = "correct-horse-battery"
 PLANTED = f"https://etl:{SECRET}@db.example/lake?api_key={SECRET} password={SECRET}"
 
 
-def test_no_form_of_a_message_shows_a_secret_whatever_it_stands_in():
+def test_no_form_of_a_message_shows_a_secret():
     known = Facts(
         status=PLANTED,
         run_id=UUID(int=1),
@@ -238,7 +238,7 @@ def test_no_form_of_a_message_shows_a_secret_whatever_it_stands_in():
         lambda payload: payload["blocks"].extend(payload["blocks"][1:2] * 50),
     ],
 )
-def test_a_payload_that_slack_would_refuse_is_noticed(spoil):
+def test_payload_that_slack_would_reject_is_noticed(spoil):
     payload = compose(What.OPENED, an_alert(), SETTINGS).slack()
     check_slack(payload)
     spoil(payload)
@@ -260,7 +260,7 @@ def test_a_payload_that_slack_would_refuse_is_noticed(spoil):
         lambda event: event.update(links=[{"text": "no address"}]),
     ],
 )
-def test_an_event_that_pagerduty_would_refuse_is_noticed(spoil):
+def test_event_that_pagerduty_would_reject_is_noticed(spoil):
     (event,) = pagerduty.events(compose(What.OPENED, an_alert(), SETTINGS))
     event["routing_key"] = KEY
     check_pagerduty(json.dumps(event).encode())

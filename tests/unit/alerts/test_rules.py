@@ -1,4 +1,4 @@
-"""The rules as a whole: the table of conditions, and what holds for every finding, whatever it was made of."""
+"""All rules together: the table of conditions, and properties of every finding."""
 
 import re
 import shlex
@@ -105,11 +105,11 @@ FINDINGS = [finding for judgement in EXAMPLES for finding in judgement.findings]
 # ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_condition_of_the_table_has_a_rule_that_finds_it():
+def test_every_condition_of_the_table_has_a_rule():
     assert {finding.condition for finding in FINDINGS} == set(CONDITIONS)
 
 
-def test_the_table_has_the_tiers_of_the_specification():
+def test_table_has_the_tiers_of_the_specification():
     tiers = {urgency: {one.name for one in CONDITIONS.values() if one.urgency is urgency} for urgency in Severity}
     assert tiers == {
         Severity.P1: {
@@ -152,13 +152,13 @@ def test_the_table_has_the_tiers_of_the_specification():
     }
 
 
-def test_every_threshold_belongs_to_a_condition_and_every_condition_says_what_it_means():
+def test_thresholds_and_conditions_belong_together():
     named = [name for one in CONDITIONS.values() for name in one.thresholds]
     assert set(named) == {one.name for one in fields(Thresholds)}
     assert all(name == one.name and one.words for name, one in CONDITIONS.items())
 
 
-def test_the_thresholds_are_those_of_the_specification():
+def test_thresholds_are_those_of_the_specification():
     limits = Thresholds()
     assert (limits.sla_grace, limits.row_drop, limits.slot_bytes) == (0.0, 0.20, 10_000_000_000)
     assert (limits.too_long, limits.slow) == (2.0, 1.5)
@@ -174,7 +174,7 @@ def test_every_status_of_a_run_has_its_rules():
 @pytest.mark.parametrize(
     "words", sorted({command for finding in FINDINGS for command in finding.facts.commands}), ids=str
 )
-def test_every_command_that_is_told_is_one_that_there_is(words):
+def test_every_suggested_command_exists(words):
     program, *rest = shlex.split(words)
     assert program == "redrive"
     noun, verb, *arguments = rest
@@ -402,25 +402,25 @@ def check(finding, judgement):
     assert "hunter2" not in "".join(map(str, (finding.facts.error, finding.facts.cause, finding.facts.impact)))
     assert finding.facts.next_step
     assert finding.facts.commands or finding.facts.sql or finding.condition in NO_COMMAND
-    # What is momentary closes its alert itself; everything else can be withdrawn by the one who has said it.
+    # A momentary finding closes its own alert; all others can be withdrawn by the rule that made them.
     assert judgement.covers(finding.evidence) is not finding.momentary or finding.evidence.endswith("*")
     assert finding.momentary is (finding.condition == "recovered") or finding.condition == "sla_missed"
     lasts = 300.0 if finding.evidence.startswith("level:duration:") else PERSISTS.get(finding.condition, 0.0)
     assert finding.persist == lasts
 
 
-def test_there_is_a_shape_for_the_key_and_the_evidence_of_every_condition():
+def test_every_condition_has_a_shape_of_key_and_evidence():
     assert set(SHAPES) == set(CONDITIONS)
 
 
 @pytest.mark.parametrize("judgement", EXAMPLES, ids=lambda one: "+".join(found.condition for found in one.findings))
-def test_every_condition_has_the_key_the_evidence_and_the_words_that_it_is_to_have(judgement):
+def test_every_finding_has_the_documented_key_and_evidence(judgement):
     for finding in judgement.findings:
         check(finding, judgement)
 
 
 @given(RUNS, SETTINGS, MOMENTS)
-def test_any_run_can_be_judged_and_whatever_is_said_of_it_is_fit_to_be_told(run, settings, now):
+def test_any_run_gives_valid_findings(run, settings, now):
     judgement = of_run(run, settings, now=now)
     for finding in judgement.findings:
         check(finding, judgement)
@@ -429,21 +429,21 @@ def test_any_run_can_be_judged_and_whatever_is_said_of_it_is_fit_to_be_told(run,
 
 
 @given(RUNS, RUNS, SETTINGS, MOMENTS)
-def test_no_run_speaks_of_another_pipeline_or_flow_whatever_their_names_are(one, other, settings, now):
+def test_run_reports_only_its_own_pipeline_or_flow(one, other, settings, now):
     assume(one.subject.ident != other.subject.ident and one.run_id != other.run_id)
     judgement = of_run(one, settings, now=now)
     assert not any(judgement.covers(finding.evidence) for finding in of_run(other, settings, now=now).findings)
 
 
 @given(PICTURES, SETTINGS)
-def test_any_picture_of_the_levels_can_be_judged_and_whatever_is_said_is_fit_to_be_told(snapshot, settings):
+def test_any_snapshot_of_the_levels_gives_valid_findings(snapshot, settings):
     judgement = of_levels(snapshot, settings)
     for finding in judgement.findings:
         check(finding, judgement)
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
-def test_a_run_that_takes_longer_is_never_a_milder_finding(one, other):
+def test_longer_run_is_never_a_less_severe_finding(one, other):
     shorter, longer = sorted((one, other))
     ranks = {None: 0, "slow": 1, "too_long": 2}
     found = []
@@ -457,7 +457,7 @@ def test_a_run_that_takes_longer_is_never_a_milder_finding(one, other):
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9), st.integers(0, 9)), max_size=40),
     st.integers(0, 600),
 )
-def test_a_service_that_goes_on_to_fail_does_not_become_well_by_that(told, seconds):
+def test_more_failures_never_make_a_service_healthier(told, seconds):
     """One more minute in which everything failed never withdraws an outage."""
     before = minutes(*told)
     snapshot = levels(services=(a_service(minutes=before),))
@@ -470,7 +470,7 @@ def test_a_service_that_goes_on_to_fail_does_not_become_well_by_that(told, secon
         assert looked(after).findings
 
 
-def test_a_run_of_another_flow_is_another_alert():
+def test_run_of_another_flow_is_another_alert():
     one, other = (judged(a_flow("held", run_id=UUID(int=n), dead=(DEAD,))).findings[0] for n in (1, 2))
     assert one.key == other.key
     assert one.evidence != other.evidence

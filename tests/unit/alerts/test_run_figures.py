@@ -1,4 +1,4 @@
-"""What the figures of a run say: rejected rows and their growth, how long it took, and the tasks that died in it."""
+"""Findings from the figures of a run: rejected rows and their growth, its duration, and its dead tasks."""
 
 from dataclasses import replace
 
@@ -40,17 +40,17 @@ DEAD = DeadTasks(task="settle", cause="ValueError@jobs:42", reason="ValueError: 
         (36_001, "gate_abort", Severity.P1),
     ],
 )
-def test_rejected_rows_are_judged_as_the_gate_says(rejected, condition, urgency):
+def test_rejected_rows_are_judged_by_the_gate(rejected, condition, urgency):
     judgement = judged(rejecting(rejected))
     assert conditions(judgement) == ([] if condition is None else [condition])
-    # A run with few rejected rows says nothing of those of earlier runs: their alert stays until they are settled.
+    # A run with few rejected rows does not judge those of earlier runs: their alert stays until they are closed.
     assert judgement.covers("run:vendor:gate") == (condition is not None)
     for finding in judgement.findings:
         assert (finding.urgency, finding.key, finding.evidence) == (urgency, "letters:vendor", "run:vendor:gate")
         assert finding.persist == 0
 
 
-def test_the_vendor_file_is_one_p3_with_the_rows_the_rate_the_cause_and_the_commands():
+def test_vendor_file_is_one_p3_with_figures_and_commands():
     run = rejecting(5_400, cause="fee: Input should be a valid decimal", causes=1, pending=5_400)
     finding = the_one(judged(run))
     assert finding.urgency is Severity.P3
@@ -67,13 +67,13 @@ def test_the_vendor_file_is_one_p3_with_the_rows_the_rate_the_cause_and_the_comm
     assert f"run_id = '{RUN}'" in facts.sql
 
 
-def test_letters_that_were_replayed_meanwhile_are_not_counted_as_missing():
+def test_replayed_letters_are_not_counted_as_missing():
     facts = the_one(judged(rejecting(5_400, pending=400))).facts
     assert (facts.letters, facts.rate) == (400, 0.03)
     assert facts.impact.startswith("400 rows short: ")
 
 
-def test_a_run_without_letters_has_no_rate_of_them():
+def test_run_without_letters_has_no_letter_rate():
     facts = the_one(judged(a_run(failures=1))).facts
     assert (facts.letters, facts.rate, facts.measured) == (None, None, {"failures": 1})
 
@@ -87,11 +87,11 @@ def test_a_run_without_letters_has_no_rate_of_them():
         ("fee is N/A", 7, "(3.0 %), for 7 causes, most of them: fee is N/A"),
     ],
 )
-def test_no_more_is_said_of_the_cause_than_is_known(cause, causes, said):
+def test_unknown_part_of_a_cause_is_left_out(cause, causes, said):
     assert the_one(judged(rejecting(5_400, cause=cause, causes=causes))).title.endswith(said)
 
 
-def test_a_run_that_its_gate_stopped_stays_where_it_is():
+def test_run_stopped_by_its_gate_keeps_its_position():
     finding = the_one(judged(rejecting(40_000)))
     assert finding.title.startswith("vendor was aborted by its gate: 40,000 of 180,000 rows rejected (22.2 %)")
     assert finding.facts.next_step.startswith("it stays aborted")
@@ -99,13 +99,13 @@ def test_a_run_that_its_gate_stopped_stays_where_it_is():
 
 
 @pytest.mark.parametrize("status", ["failed", "stopped", "running"])
-def test_rows_of_a_run_that_goes_on_are_judged_when_it_is_complete(status):
+def test_rows_of_a_running_run_are_judged_when_it_is_complete(status):
     judgement = judged(rejecting(9_001, status=status, error_kind="transient"))
     assert not judgement.covers("run:vendor:gate")
     assert "rejected" not in conditions(judgement)
 
 
-def test_a_run_that_has_read_nothing_tells_of_no_letters():
+def test_run_that_read_nothing_reports_no_letters():
     assert judged(a_run(read=0, written=0, tier="log", pending=3)).findings == ()
 
 
@@ -123,7 +123,7 @@ def test_a_run_that_has_read_nothing_tells_of_no_letters():
         ((1_000,) * 10 + (0,), 400, True),  # long ago
     ],
 )
-def test_run_that_reads_far_fewer_rows_than_before_is_found(before, now, found):
+def test_run_with_far_fewer_rows_than_before_is_reported(before, now, found):
     judgement = judged(a_run(read=now, written=now, history=read_before(*before)))
     assert (conditions(judgement) == ["few_rows"]) is found
     assert judgement.covers("run:vendor:few_rows")
@@ -158,20 +158,20 @@ def test_few_rows_are_compared_with_complete_runs_only():
         ((30, 20, 900), 40, True),
     ],
 )
-def test_rejected_rows_grow_over_three_runs_in_a_row(before, now, found):
+def test_growth_of_rejected_rows_needs_three_runs_in_a_row(before, now, found):
     judgement = judged(a_run(rejected=now, history=rejected_before(*before)))
     assert (conditions(judgement) == ["letters_growing"]) is found
     assert judgement.covers("run:vendor:growing")
 
 
-def test_a_growth_is_told_with_its_figures():
+def test_growth_is_reported_with_its_figures():
     finding = the_one(judged(a_run(rejected=400, history=rejected_before(90, 20))))
     assert finding.title == "vendor rejects more rows with every run: 20, 90, now 400"
     assert (finding.key, finding.evidence) == ("growing:vendor", "run:vendor:growing")
     assert (finding.urgency, finding.persist) == (Severity.P2, 0.0)
 
 
-def test_runs_that_failed_or_stopped_are_left_out_and_aborted_ones_count():
+def test_failed_runs_are_ignored_and_aborted_runs_count():
     history = (*rejected_before(5, status="failed"), *rejected_before(30), *rejected_before(20, status="aborted"))
     assert conditions(judged(a_run(rejected=40, history=history))) == ["letters_growing"]
     aborted = a_run("aborted", rejected=40, history=history)
@@ -190,7 +190,7 @@ def test_runs_that_failed_or_stopped_are_left_out_and_aborted_ones_count():
         ({"growing_least": 41}, False),
     ],
 )
-def test_what_counts_as_growth_is_a_setting(thresholds, found):
+def test_growth_threshold_is_a_setting(thresholds, found):
     run = a_run(rejected=40, history=rejected_before(30, 20))
     assert bool(judged(run, with_thresholds(**thresholds)).findings) is found
 
@@ -211,7 +211,7 @@ USUAL = past(*[100.0] * 10, *[120.0] * 10)  # the median is 110, the 95th percen
         (240.1, "too_long"),
     ],
 )
-def test_a_run_is_slow_beside_the_median_and_too_long_beside_the_95th_percentile(seconds, condition):
+def test_duration_is_compared_with_median_and_95th_percentile(seconds, condition):
     judgement = judged(a_run(seconds=seconds, history=USUAL))
     assert conditions(judgement) == ([] if condition is None else [condition])
     assert judgement.covers("run:vendor:duration")
@@ -225,26 +225,26 @@ def test_a_run_is_slow_beside_the_median_and_too_long_beside_the_95th_percentile
     ("thresholds", "condition"),
     [({"slow": 1.7}, None), ({"slow": 1.5}, "slow"), ({"too_long": 1.4}, "too_long"), ({"too_long": 1.5}, "slow")],
 )
-def test_how_much_longer_is_a_setting(thresholds, condition):
+def test_slowness_factor_is_a_setting(thresholds, condition):
     found = conditions(judged(a_run(seconds=180, history=USUAL), with_thresholds(**thresholds)))
     assert found == ([] if condition is None else [condition])
 
 
 @pytest.mark.parametrize(("runs", "found"), [(4, False), (5, True), (6, True)])
-def test_it_takes_some_runs_to_say_what_is_usual(runs, found):
+def test_usual_duration_needs_several_runs(runs, found):
     assert bool(judged(a_run(seconds=1_000, history=past(*[100.0] * runs))).findings) is found
     failed = past(*[100.0] * 4) + past(100.0, 100.0, status="failed")
     assert judged(a_run(seconds=1_000, history=failed)).findings == ()
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(59.9, False), (60.0, True), (60.1, True)])
-def test_a_run_shorter_than_a_minute_is_too_long_for_nobody(seconds, found):
+def test_run_under_a_minute_is_never_too_long(seconds, found):
     run = a_run(seconds=seconds, history=past(*[1.0] * 9))
     assert bool(judged(run).findings) is found
     assert judged(run, with_thresholds(duration_least=0.0)).findings
 
 
-def test_a_duration_is_told_beside_what_is_usual():
+def test_duration_is_reported_with_the_usual_one():
     finding = the_one(judged(a_run(seconds=7_800, history=past(*[3_000.0] * 9))))
     assert finding.title == "vendor took 2 h 10 min: 95 % of its runs took 50 min or less"
     assert (finding.facts.seconds, finding.facts.usual_seconds) == (7_800, 3_000)
@@ -252,7 +252,7 @@ def test_a_duration_is_told_beside_what_is_usual():
 
 @pytest.mark.parametrize("failures", [0, 1])
 @pytest.mark.parametrize(("seconds", "found"), [(110.0, []), (10_000.0, ["too_long"])])
-def test_a_flow_takes_as_long_as_it_is_at_work_whether_it_was_gone_on_with_or_not(failures, seconds, found):
+def test_duration_of_a_resumed_flow_is_its_working_time(failures, seconds, found):
     flow = a_flow(seconds=seconds, history=USUAL, failures=failures)
     assert conditions(judged(flow)) == [*found, *["recovered"] * failures]
     for finding in judged(flow).findings[: len(found)]:
@@ -264,7 +264,7 @@ def test_a_flow_takes_as_long_as_it_is_at_work_whether_it_was_gone_on_with_or_no
 
 @pytest.mark.parametrize("status", ["running", "held", "stopped"])
 @pytest.mark.parametrize("count", [0, 1, 2, 10_000])
-def test_dead_tasks_are_one_p1_for_each_cause_however_many_there_are(status, count):
+def test_dead_tasks_are_one_p1_per_cause(status, count):
     dead = (replace(DEAD, count=count),) if count else ()
     judgement = judged(a_flow(status, dead=dead))
     assert conditions(judgement) == ["dead_task"] * bool(count)
@@ -274,7 +274,7 @@ def test_dead_tasks_are_one_p1_for_each_cause_however_many_there_are(status, cou
         assert (finding.urgency, finding.persist) == (Severity.P1, 0.0)
 
 
-def test_tasks_that_died_of_one_cause_under_two_names_are_one_finding():
+def test_one_cause_under_two_task_names_is_one_finding():
     dead = (DEAD, replace(DEAD, task="report", count=1, untried=0), replace(DEAD, cause="KeyError@jobs:7"))
     first, second = judged(a_flow("held", dead=dead)).findings
     assert first.title == (
@@ -284,7 +284,7 @@ def test_tasks_that_died_of_one_cause_under_two_names_are_one_finding():
     assert second.key == "task:flow/settlement:KeyError@jobs:7"
 
 
-def test_a_dead_task_is_told_with_the_commands_that_send_it_back_or_accept_it():
+def test_dead_task_is_reported_with_retry_and_accept_commands():
     finding = the_one(judged(a_flow("held", dead=(replace(DEAD, cause="odd cause"),), tasks_done=5, tasks_total=9)))
     assert finding.facts.commands == (
         f"redrive tasks retry --cause 'odd cause' --run {str(RUN)[:8]}",
@@ -296,5 +296,5 @@ def test_a_dead_task_is_told_with_the_commands_that_send_it_back_or_accept_it():
     assert "blocked" in finding.facts.next_step
 
 
-def test_dead_tasks_of_a_flow_that_was_given_up_wait_for_nobody():
+def test_dead_tasks_of_a_cancelled_flow_are_no_alert():
     assert judged(a_flow("abandoned", dead=(DEAD,))).findings == ()

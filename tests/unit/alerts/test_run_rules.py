@@ -1,4 +1,4 @@
-"""What is said of how a run ended, and when: errors, deadlines, recovery, and what is withdrawn."""
+"""Findings from the end of a run: errors, deadlines, recovery, and what is withdrawn."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -49,20 +49,20 @@ SIX_THIRTY = TimeOfDay(6, 30, ZoneInfo("Asia/Kolkata"))
         (Kind.QUOTA, "retries_exhausted", Severity.P2, 600.0),
     ],
 )
-def test_what_does_not_heal_is_told_at_once_and_what_heals_has_time_to_recover(kind, condition, urgency, persist):
+def test_permanent_error_is_immediate_and_transient_has_grace(kind, condition, urgency, persist):
     run = a_run("failed", error_kind=None if kind is None else str(kind), reason="it broke")
     finding = the_one(judged(run))
     assert (finding.condition, finding.urgency, finding.persist) == (condition, urgency, persist)
     assert (finding.key, finding.evidence) == ("run:vendor", "run:vendor:failed")
 
 
-def test_every_kind_of_error_is_either_one_that_heals_or_one_for_a_person():
+def test_every_kind_of_error_is_transient_or_permanent():
     for kind in Kind:
         assert conditions(judged(a_run("failed", error_kind=str(kind)))) in (["permanent_error"], ["retries_exhausted"])
 
 
 @pytest.mark.parametrize("recovery", [0.0, 60.0, 7_200.0])
-def test_the_time_to_recover_is_a_setting(recovery):
+def test_grace_period_is_a_setting(recovery):
     settings = AlertSettings(recovery=recovery)
     assert the_one(judged(a_run("failed", error_kind="transient"), settings)).persist == recovery
 
@@ -77,13 +77,13 @@ def test_the_time_to_recover_is_a_setting(recovery):
         ("transient", None, "run:vendor", Subject(kind="pipeline", name="vendor")),
     ],
 )
-def test_runs_that_fail_for_one_service_are_one_cause_however_many_they_are(kind, service, key, subject):
+def test_runs_failing_for_one_service_are_one_cause(kind, service, key, subject):
     finding = the_one(judged(a_run("failed", error_kind=kind, error_service=service)))
     assert (finding.key, finding.subject, finding.evidence) == (key, subject, "run:vendor:failed")
     assert finding.facts.affected == ("vendor",)
 
 
-def test_a_run_that_failed_says_why_what_it_did_and_what_comes_next():
+def test_failed_run_reports_reason_progress_and_next_step():
     run = a_run(
         "failed",
         error_kind="permanent",
@@ -108,12 +108,12 @@ def test_a_run_that_failed_says_why_what_it_did_and_what_comes_next():
     assert finding.since == run.ended_at
 
 
-def test_a_run_that_read_nothing_begins_anew_and_so_it_is_said():
+def test_run_that_read_nothing_is_reported_as_restarting():
     finding = the_one(judged(a_run("failed", error_kind="transient", read=0, written=0)))
     assert "running vendor again starts from the beginning" in finding.facts.next_step
 
 
-def test_of_a_service_that_is_to_blame_the_way_to_look_at_it_is_told():
+def test_failure_of_a_service_names_the_command_for_it():
     finding = the_one(judged(a_run("failed", error_kind="transient", error_service="shipfast", reason="503")))
     assert finding.title == "vendor has failed, and its retries are exhausted: 503"
     assert finding.facts.commands[0] == "redrive services show shipfast"
@@ -133,7 +133,7 @@ def test_share_of_the_source_is_known_until_the_run_is_complete():
         assert judged(run).findings[0].facts.source_share == share
 
 
-def test_tasks_whose_retries_are_spent_are_told_while_the_flow_still_runs():
+def test_exhausted_tasks_are_reported_while_the_flow_runs():
     failed = ("settle[17]: ReadTimeout: no answer",)
     running = the_one(judged(a_flow("running", failed=failed)))
     assert running.title == (
@@ -149,14 +149,14 @@ def test_tasks_whose_retries_are_spent_are_told_while_the_flow_still_runs():
         assert (finding.evidence, finding.persist) == ("run:flow/settlement:failed", 600.0)
 
 
-def test_a_failure_that_is_judged_late_is_no_news_where_a_run_was_complete_since():
+def test_late_judged_failure_before_a_complete_run_is_ignored():
     late = {"ended_at": NOW - HOUR, "error_kind": "permanent"}
     assert conditions(judged(a_run("failed", **late, last_complete=NOW - HOUR))) == ["permanent_error"]
     assert judged(a_run("failed", **late, last_complete=NOW - HOUR + SECOND)).findings == ()
 
 
 @pytest.mark.parametrize("status", ["stopped", "abandoned", "running"])
-def test_a_run_that_was_told_to_stop_or_was_given_up_is_no_alert(status):
+def test_stopped_or_cancelled_run_is_no_alert(status):
     run = a_run(status, reason="SIGTERM", error_kind="transient", rejected=90_000, tier="P1", sla=NOW + HOUR)
     judgement = judged(run)
     assert judgement.findings == ()
@@ -167,13 +167,13 @@ def test_a_run_that_was_told_to_stop_or_was_given_up_is_no_alert(status):
 # ── trap 41 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_41_a_run_whose_attempts_failed_and_were_retried_is_no_alert():
+def test_41_run_with_retried_attempts_is_no_alert():
     # Retries within a run leave no mark on how it ended.
     assert judged(a_run("complete", failures=0)).findings == ()
     assert judged(a_flow("running", tasks_done=3, tasks_total=9)).findings == ()
 
 
-def test_41_a_run_that_had_failed_and_is_complete_is_one_p3_and_withdraws_what_it_had_opened():
+def test_41_recovered_run_is_one_p3_and_withdraws_its_alerts():
     failed = judged(a_run("failed", error_kind="transient"))
     recovered = judged(a_run("complete", failures=1))
     assert recovered.covers(the_one(failed).evidence)
@@ -185,7 +185,7 @@ def test_41_a_run_that_had_failed_and_is_complete_is_one_p3_and_withdraws_what_i
 
 
 @pytest.mark.parametrize(("failures", "found"), [(0, []), (1, ["recovered"]), (2, ["recovered"])])
-def test_a_run_that_never_failed_did_not_recover(failures, found):
+def test_run_that_never_failed_did_not_recover(failures, found):
     assert conditions(judged(a_run(failures=failures))) == found
 
 
@@ -215,20 +215,20 @@ OF_VENDOR = {
         ("a status of a later version", set()),
     ],
 )
-def test_a_run_withdraws_what_it_can_tell_and_leaves_the_rest(status, weighed):
+def test_run_withdraws_only_what_it_can_judge(status, weighed):
     judgement = judged(a_run(status))
     assert {evidence for evidence in OF_VENDOR if judgement.covers(evidence)} == weighed
     assert not judgement.covers("run:orders:failed")
 
 
 @pytest.mark.parametrize("status", ["complete", "failed", "held", "stopped", "running", "abandoned"])
-def test_every_look_at_a_flow_says_which_of_its_tasks_are_dead(status):
+def test_every_judgement_of_a_flow_lists_its_dead_tasks(status):
     judgement = judged(a_flow(status))
     assert judgement.covers(f"dead:{RUN}:ValueError@jobs:42")
     assert not judgement.covers(f"dead:{UUID(int=1)}:ValueError@jobs:42")
 
 
-def test_a_flow_and_a_pipeline_of_one_name_neither_speak_for_nor_against_each_other():
+def test_flow_and_pipeline_of_one_name_are_independent():
     pipeline = Subject(kind="pipeline", name="settlement")
     failed = {"error_kind": "permanent", "sla": NOW - HOUR, "failed": ("settle: no answer",)}
     told = {"seconds": 9_000.0, "history": past(*[100.0] * 9)}
@@ -244,7 +244,7 @@ def test_a_flow_and_a_pipeline_of_one_name_neither_speak_for_nor_against_each_ot
     assert all(judged(a_flow()).covers(one.evidence) for one in of_flow)
 
 
-def test_a_flow_that_is_complete_with_other_parameters_has_mended_nothing():
+def test_flow_with_other_parameters_resolves_nothing():
     failed = a_flow("failed", variant="5e1f0a2b", failed=("settle: no answer",))
     finding = the_one(judged(failed))
     assert (finding.key, finding.evidence) == ("run:flow/settlement#5e1f0a2b", "run:flow/settlement#5e1f0a2b:failed")
@@ -255,14 +255,14 @@ def test_a_flow_that_is_complete_with_other_parameters_has_mended_nothing():
         assert complete.covers("level:lost:flow/settlement#5e1f0a2b") is mended
 
 
-def test_the_deadline_and_the_pace_of_a_flow_are_those_of_all_its_parameters():
+def test_deadline_and_pace_of_a_flow_cover_all_parameters():
     complete = judged(a_flow(variant="5e1f0a2b"))
     for evidence in ("sla:flow/settlement", "run:flow/settlement:duration", "level:duration:flow/settlement"):
         assert complete.covers(evidence)
 
 
 @pytest.mark.parametrize("name", ["*", "vendor*", "ven*"])
-def test_a_name_that_looks_like_a_pattern_is_a_name(name):
+def test_name_that_looks_like_a_pattern_is_a_name(name):
     subject = Subject(kind="pipeline", name=name)
     complete = judged(a_run(subject=subject))
     assert complete.covers(f"run:{name}:failed")
@@ -276,7 +276,7 @@ def test_a_name_that_looks_like_a_pattern_is_a_name(name):
 @pytest.mark.parametrize("status", ["failed", "aborted", "stopped", "running", "held"])
 @pytest.mark.parametrize(("past_it", "found"), [(-1, False), (0, False), (1, True)])
 @pytest.mark.parametrize("grace", [0.0, 900.0])
-def test_a_deadline_is_missed_when_it_has_passed_and_the_run_is_not_complete(status, past_it, found, grace):
+def test_deadline_is_missed_when_passed_and_run_is_incomplete(status, past_it, found, grace):
     run = a_run(status, sla=NOW - timedelta(seconds=past_it + grace), error_kind="transient")
     judgement = judged(run, with_thresholds(sla_grace=grace))
     missed = [one for one in judgement.findings if one.condition == "sla_missed"]
@@ -290,15 +290,15 @@ def test_a_deadline_is_missed_when_it_has_passed_and_the_run_is_not_complete(sta
 
 
 @pytest.mark.parametrize(("late", "found"), [(-1, False), (0, False), (1, True)])
-def test_a_run_that_is_complete_too_late_is_told_once_and_is_over(late, found):
+def test_run_completed_late_is_reported_once_and_resolved(late, found):
     judgement = judged(a_run(sla=NOW - timedelta(seconds=late)))
     assert conditions(judgement) == (["sla_missed"] if found else [])
-    # One on time withdraws the alert; one that is late closes it by what it tells.
+    # A run on time withdraws the alert; a late run closes it by its own finding.
     assert judgement.covers("sla:vendor") is not found
     assert all(finding.momentary for finding in judgement.findings)
 
 
-def test_late_run_on_a_holiday_is_no_news_for_a_weekday_pipeline():
+def test_late_run_on_a_holiday_is_no_alert_for_weekday_pipeline():
     daily = TimeOfDay(11, 0, ZoneInfo("UTC"))
     run = a_run(sla=NOW - HOUR, daily=daily)
     off = DaysOff(dates=frozenset({NOW.date()}))
@@ -308,18 +308,18 @@ def test_late_run_on_a_holiday_is_no_news_for_a_weekday_pipeline():
     assert conditions(judged(run, AlertSettings(holidays=off))) == ["sla_missed"]  # it may run on any day
 
 
-def test_a_run_that_was_in_time_is_so_however_late_it_is_judged():
+def test_run_in_time_stays_in_time_however_late_it_is_judged():
     run = a_run(ended_at=NOW - 2 * HOUR, sla=NOW - HOUR, failures=1)
     finding = the_one(judged(run))
     assert finding.condition == "recovered"
     assert finding.facts.impact == "silver.vendor is as of 2026-11-15 10:00 UTC; it was due by 11:00 UTC"
 
 
-def test_a_run_without_a_deadline_that_is_complete_has_missed_none():
+def test_complete_run_without_a_deadline_missed_none():
     assert judged(a_run(sla=None)).covers("sla:vendor")
 
 
-def test_an_old_run_that_was_gone_on_with_is_not_late_where_another_was_complete_since():
+def test_old_resumed_run_is_not_late_after_a_newer_complete_run():
     held_for_days = {"sla": NOW - 3 * DAY, "started_at": NOW - 4 * DAY}
     assert conditions(judged(a_run(**held_for_days))) == ["sla_missed"]
     assert conditions(judged(a_run(**held_for_days, last_complete=NOW - 3 * DAY))) == ["sla_missed"]
@@ -327,13 +327,13 @@ def test_an_old_run_that_was_gone_on_with_is_not_late_where_another_was_complete
     assert judged(a_run(**held_for_days, last_complete=NOW - 2 * DAY)).covers("sla:vendor")
 
 
-def test_a_flow_of_an_older_day_is_not_late_where_that_of_a_later_day_was_complete_since():
+def test_flow_of_older_day_is_not_late_after_a_later_day():
     monday = a_flow(variant="5e1f0a2b", sla=NOW - 3 * DAY, started_at=NOW - 4 * DAY)
     assert conditions(judged(monday)) == ["sla_missed"]
     assert judged(replace(monday, any_complete=NOW - 2 * DAY)).findings == ()
 
 
-def test_what_a_flow_makes_is_as_of_its_last_complete_run_with_whatever_parameters():
+def test_freshness_of_a_flow_is_its_last_complete_run():
     failed = a_flow("failed", failed=("settle: no answer",), variant="5e1f0a2b", last_complete=NOW - 3 * DAY)
     assert the_one(judged(replace(failed, any_complete=NOW - DAY))).facts.impact == (
         "what settlement makes is stale since 2026-11-14 12:00 UTC"
@@ -341,14 +341,14 @@ def test_what_a_flow_makes_is_as_of_its_last_complete_run_with_whatever_paramete
     assert the_one(judged(failed)).facts.impact == "what settlement makes is stale since 2026-11-12 12:00 UTC"
 
 
-def test_a_deadline_that_another_run_has_kept_meanwhile_is_not_missed_by_one_that_is_stuck():
+def test_deadline_met_by_another_run_is_not_missed():
     stuck = a_run("running", started_at=NOW - 5 * HOUR, sla=NOW - HOUR)
     assert conditions(judged(stuck)) == ["sla_missed"]
     assert conditions(judged(replace(stuck, last_complete=NOW - 5 * HOUR))) == ["sla_missed"]
     assert judged(replace(stuck, last_complete=NOW - 2 * HOUR)).findings == ()
 
 
-def test_a_deadline_is_told_on_the_wall_of_its_place():
+def test_deadline_is_shown_in_its_local_time():
     run = a_run("failed", error_kind="transient", daily=SIX_THIRTY, sla=datetime(2026, 11, 15, 1, 0, tzinfo=UTC))
     finding = next(one for one in judged(run).findings if one.condition == "sla_missed")
     assert finding.title == "vendor is failed, and was due at 06:30 IST (01:00 UTC), 11 h ago"
@@ -356,7 +356,7 @@ def test_a_deadline_is_told_on_the_wall_of_its_place():
     assert finding.facts.measured == {"late by": 39_600.0, "threshold": 0.0}
 
 
-def test_a_deadline_in_the_settings_holds_before_what_the_program_said():
+def test_configured_deadline_overrides_the_programs():
     settings = AlertSettings(pipelines={"vendor": PipelineSettings(sla=TimeOfDay(17, 25, ZoneInfo("Asia/Kolkata")))})
     run = a_run(started_at=NOW - 10 * MINUTE, sla=NOW + HOUR)
     assert judged(run).findings == ()

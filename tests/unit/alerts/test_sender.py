@@ -1,4 +1,4 @@
-"""Messages go out beside the work: whatever a channel does, a run neither waits nor fails, and no message is lost."""
+"""Messages are sent in the background: no channel delays or fails a run, and no message is lost."""
 
 import gc
 import threading
@@ -81,7 +81,7 @@ class Gate:
 # ── trap 40 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, store):
+def test_40_failing_channel_fails_no_run_and_loses_no_alert(sending, store):
     """One channel raises, one hangs, one answers 500, one is not there, one works."""
     recorder, gate = Recorder(), Gate()
     recorder.failing = {"raises": raising(ZeroDivisionError("a bug")), "hangs": gate}
@@ -107,7 +107,7 @@ def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, stor
 
         ledger, sender = sending(chosen, deliver=deliver)
         ledger.apply(judgement(finding()))
-        sender.ring()  # as a run does at its end: it goes on at once, whatever comes of this
+        sender.ring()  # as a run does at its end: it continues at once, whatever the delivery does
         eventually(lambda: all(send.attempts for send in ledger.sends(1)))
         assert recorder.said() == [("opened", "run:vendor")]
         found = {send.channel: send for send in ledger.sends(1)}
@@ -120,7 +120,7 @@ def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, stor
         }.items():
             assert found[name].status is SendStatus.WAITING
             assert reason in found[name].error
-        # Everything is mended: nothing was lost.
+        # The store is back: nothing was lost.
         recorder.failing.clear()
         gate.opened.set()
         server.clear()
@@ -131,7 +131,7 @@ def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, stor
     assert ledger.unsent() == []
 
 
-def test_a_real_receiver_that_answers_500_and_then_hangs_is_told_when_it_is_well_again(store):
+def test_receiver_that_fails_and_hangs_gets_alert_on_recovery(store):
     with FaultyServer() as server:
         server.on("/hook", Answer(500), Answer(hang=True), Answer(429, retry_after=100), Answer(200))
         hook = Channel(name="hook", kind="webhook", target=f"{server.url}/hook", timeout=0.5)
@@ -152,7 +152,7 @@ def test_a_real_receiver_that_answers_500_and_then_hangs_is_told_when_it_is_well
 # ── in the background ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_channel_that_hangs_holds_up_no_other(sending):
+def test_hanging_channel_does_not_delay_others(sending):
     recorder, gate = Recorder(), Gate()
     recorder.failing = {"slow": gate}
     ledger, sender = sending(slowly("slow", "quick"), deliver=recorder)
@@ -174,7 +174,7 @@ def slowly(*names):
     return AlertSettings(channels=named, routes=dict.fromkeys(Severity, names), exit_wait=LONG, storm=99)
 
 
-def test_the_thread_ends_when_there_is_nothing_to_wait_for_and_the_next_ring_begins_another(sending):
+def test_idle_thread_ends_and_next_message_starts_another(sending):
     before, recorder = len(threads()), Recorder()
     ledger, sender = sending(settings("slack"), deliver=recorder)
     for times in (1, 2):
@@ -184,7 +184,7 @@ def test_the_thread_ends_when_there_is_nothing_to_wait_for_and_the_next_ring_beg
     eventually(lambda: threads("redrive-to-slack") == [])
 
 
-def test_a_try_that_failed_is_made_again_by_itself(sending, monkeypatch):
+def test_failed_delivery_is_retried(sending, monkeypatch):
     monkeypatch.setattr("redrive.alerts.delivery.outbox.BASE", 0.01)
     monkeypatch.setattr(dispatcher, "PAUSE", 0.01)
     recorder, failures = Recorder(), iter([DeliveryFailed("503")] * 3)
@@ -202,7 +202,7 @@ def test_a_try_that_failed_is_made_again_by_itself(sending, monkeypatch):
     assert [send.attempts for send in ledger.sends(1)] == [4]
 
 
-def test_after_a_failure_a_channel_is_left_alone_whatever_else_is_due_to_it(sending):
+def test_failed_channel_gets_no_message_until_backoff_ends(sending):
     recorder, tries = Recorder(), []
     recorder.failing = {"slack": lambda: tries.append(1) or raising(DeliveryFailed("503"))()}
     ledger, sender = sending(settings("slack", "mail", storm=99), deliver=recorder)
@@ -215,7 +215,7 @@ def test_after_a_failure_a_channel_is_left_alone_whatever_else_is_due_to_it(send
     assert len(tries) == 5
 
 
-def test_how_long_a_channel_rests_is_no_matter_of_the_databases_clock(sending, store, monkeypatch):
+def test_backoff_of_a_channel_ignores_the_database_clock(sending, store, monkeypatch):
     monkeypatch.setattr(dispatcher, "PAUSE", 0.01)
     now = type(store.database.dialect).now
     slow = lambda dialect, connection: now(dialect, connection) - timedelta(minutes=10)  # noqa: E731
@@ -236,7 +236,7 @@ def test_how_long_a_channel_rests_is_no_matter_of_the_databases_clock(sending, s
     eventually(lambda: ("opened", "slot:1") in recorder.said())
 
 
-def test_what_is_left_behind_may_come_back_late_and_changes_nothing(sending):
+def test_abandoned_delivery_that_returns_late_changes_nothing(sending):
     recorder, gate = Recorder(), Gate()
     recorder.failing = {"slack": gate}
     ledger, sender = sending(settings("slack"), deliver=recorder)
@@ -250,7 +250,7 @@ def test_what_is_left_behind_may_come_back_late_and_changes_nothing(sending):
     assert sender.send_due(now=after(100)) == 1
 
 
-def test_what_hangs_for_ever_costs_a_few_threads_and_not_one_for_every_try(sending):
+def test_hanging_channel_costs_a_bounded_number_of_threads(sending):
     recorder, gate = Recorder(), Gate()
     recorder.failing = {"slack": gate}
     ledger, sender = sending(settings("slack"), deliver=recorder)
@@ -266,7 +266,7 @@ def test_what_hangs_for_ever_costs_a_few_threads_and_not_one_for_every_try(sendi
     assert ledger.unsent() == []
 
 
-def test_closing_waits_for_what_is_due(sending):
+def test_close_waits_for_due_messages(sending):
     recorder = Recorder()
     ledger, sender = sending(settings("slack", storm=99), deliver=recorder)
     ledger.apply(judgement(*many(20)))
@@ -279,7 +279,7 @@ def test_closing_waits_for_what_is_due(sending):
     assert len(recorder.messages) == 21
 
 
-def test_closing_does_not_wait_for_what_is_due_later_nor_for_ever(sending):
+def test_close_does_not_wait_for_later_messages_or_forever(sending):
     gate = Gate()
     recorder = Recorder()
     recorder.failing = {"slow": gate}
@@ -303,7 +303,7 @@ def test_closing_does_not_wait_for_what_is_due_later_nor_for_ever(sending):
 # ── when the store or the machine is in trouble ───────────────────────────────────────────────────────────────────────
 
 
-def test_while_the_store_is_lost_messages_wait_and_nobody_is_bothered(sending, monkeypatch):
+def test_messages_wait_while_the_store_is_lost(sending, monkeypatch):
     recorder, read, lost = Recorder(), Database.read, []
 
     def unsteady(database, work):
@@ -321,7 +321,7 @@ def test_while_the_store_is_lost_messages_wait_and_nobody_is_bothered(sending, m
     assert len(lost) == 2
 
 
-def test_what_was_delivered_while_the_store_was_lost_is_marked_later_and_not_sent_again(sending, monkeypatch):
+def test_delivery_during_store_loss_is_marked_later_not_resent(sending, monkeypatch):
     recorder, sent, lost = Recorder(), Outbox.sent, []
 
     def unsteady(outbox, claim, **options):
@@ -339,7 +339,7 @@ def test_what_was_delivered_while_the_store_was_lost_is_marked_later_and_not_sen
 
 
 @pytest.mark.parametrize("mark", ["sent", "failed"])
-def test_a_message_that_cannot_be_marked_holds_up_no_other(sending, monkeypatch, mark):
+def test_message_that_cannot_be_marked_does_not_block_others(sending, monkeypatch, mark):
     really, recorder = getattr(Outbox, mark), Recorder()
 
     def refuses_one(outbox, claim, *arguments, **options):
@@ -360,7 +360,7 @@ def test_a_message_that_cannot_be_marked_holds_up_no_other(sending, monkeypatch,
     assert [send.alert_id for send in ledger.unsent()] == [1]
 
 
-def test_a_store_that_stays_lost_is_an_error_for_who_sends_by_hand_and_for_nobody_else(sending, monkeypatch):
+def test_lost_store_is_an_error_only_for_manual_sending(sending, monkeypatch):
     ledger, sender = sending(settings("slack"), deliver=Recorder())
     ledger.apply(judgement(finding()))
     with monkeypatch.context() as patched:
@@ -371,7 +371,7 @@ def test_a_store_that_stays_lost_is_an_error_for_who_sends_by_hand_and_for_nobod
         sender.close()
 
 
-def test_where_no_thread_can_be_started_a_run_does_not_fail(sending, monkeypatch):
+def test_run_does_not_fail_where_no_thread_can_start(sending, monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
@@ -385,7 +385,7 @@ def test_where_no_thread_can_be_started_a_run_does_not_fail(sending, monkeypatch
     assert recorder.said() == [("opened", "run:vendor")]
 
 
-def test_a_sender_that_was_closed_and_is_kept_by_nobody_is_gone(store):
+def test_closed_unreferenced_sender_is_garbage_collected(store):
     AlertRepository(store.database, settings("slack")).apply(judgement(finding()))
     sender = Sender(store.database, settings("slack"), deliver=Recorder())
     sender.ring()
@@ -396,7 +396,7 @@ def test_a_sender_that_was_closed_and_is_kept_by_nobody_is_gone(store):
     assert reference() is None
 
 
-def test_who_forgets_a_store_that_has_told_something_without_closing_it_has_it_no_more(url):
+def test_unclosed_unreferenced_store_is_garbage_collected(url):
     recorder, chosen = Recorder(), settings("slack")
     store = redrive.connect(url)
     sender = Sender(store.database, chosen, deliver=recorder)
@@ -411,8 +411,8 @@ def test_who_forgets_a_store_that_has_told_something_without_closing_it_has_it_n
 # ── channels that cannot be used here ─────────────────────────────────────────────────────────────────────────────────
 
 
-class TestChannelThatCannotBeUsedHere:
-    def test_process_that_is_off_leaves_messages_to_others(self, sending):
+class TestUnusableChannel:
+    def test_process_with_alerts_off_leaves_messages_to_others(self, sending):
         chosen = settings("pager:pagerduty", "team:slack")
         ledger, other = sending(chosen, deliver=Recorder())
         ledger.apply(judgement(finding()))
@@ -443,7 +443,7 @@ class TestChannelThatCannotBeUsedHere:
         assert other.send_due() == 1
 
 
-def test_alert_that_cannot_be_shown_is_sent_in_plain_words(sending):
+def test_alert_that_cannot_be_rendered_is_sent_as_plain_text(sending):
     recorder = Recorder()
     ledger, sender = sending(settings("hub"), deliver=recorder)
     ledger.apply(judgement(finding(title="vendor has failed", facts=Facts(rows_done="many"))), now=after(0))

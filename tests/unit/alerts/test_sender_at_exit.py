@@ -1,4 +1,4 @@
-"""Messages when a program ends or forks: what is due goes out first, and nothing goes out twice."""
+"""Messages when a program ends or forks: due messages are sent first, and none is sent twice."""
 
 import os
 import subprocess
@@ -65,7 +65,7 @@ def run(url, tmp_path):
     return run
 
 
-def test_a_program_that_ends_sends_what_is_due_first(run, store):
+def test_ending_program_sends_due_messages_first(run, store):
     said, errors = run("sender.ring()")
     assert said == ["slot:0", "slot:1", "slot:2"]
     assert errors == ""
@@ -83,19 +83,19 @@ del one, senders, sender
 """
 
 
-def test_a_program_that_has_forgotten_its_stores_sends_what_is_due_all_the_same(run):
+def test_program_without_references_to_stores_sends_messages(run):
     said, errors = run(SEVERAL)
     assert said == [f"slot:{number}" for number in range(6)]
     assert errors == ""
 
 
-def test_a_program_that_fails_sends_what_is_due_all_the_same(run):
+def test_failing_program_sends_due_messages(run):
     said, errors = run("sender.ring(); raise SystemExit(3)", expect=3)
     assert said == ["slot:0", "slot:1", "slot:2"]
     assert errors == ""
 
 
-def test_a_program_does_not_wait_for_a_channel_that_hangs_and_the_next_one_sends_its_messages(run, store):
+def test_program_leaves_messages_of_hanging_channel_to_the_next(run, store):
     said, _ = run("sender.ring()", deliver="time.sleep(1_000)", exit_wait=0.1)
     assert said == []
     recorder = Recorder()
@@ -125,6 +125,6 @@ assert os.waitstatus_to_exitcode(status) == 0
 """
 
 
-def test_a_forked_child_has_none_of_its_parents_threads_and_sends_nothing_twice(run):
+def test_forked_child_has_no_sender_thread_and_sends_nothing(run):
     said, _ = run(FORKS)
     assert said == ["slot:0", "slot:1", "slot:2"]

@@ -1,4 +1,4 @@
-"""What is said of services: an outage, a refused credential, calls that were wrong, retries that rise."""
+"""Findings about services: an outage, a rejected credential, failing calls, rising retries."""
 
 from datetime import timedelta
 
@@ -46,7 +46,7 @@ def failing(first, last=1, *, attempts=20):
         (failing(6), NOW, True),
     ],
 )
-def test_a_service_is_down_when_it_has_failed_for_more_than_five_minutes(bad, now, found):
+def test_service_is_down_after_failing_over_five_minutes(bad, now, found):
     judgement = of_service(minutes=bad, now=now)
     assert conditions(judgement) == (["service_down"] if found else [])
     assert judgement.covers("level:down:shipfast")
@@ -57,7 +57,7 @@ def test_a_service_is_down_when_it_has_failed_for_more_than_five_minutes(bad, no
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(359, True), (360, False), (361, False)])
-def test_for_how_long_is_a_setting(seconds, found):
+def test_down_duration_is_a_setting(seconds, found):
     assert bool(of_service(with_thresholds(down_seconds=seconds), minutes=failing(6)).findings) is found
 
 
@@ -74,26 +74,26 @@ def test_for_how_long_is_a_setting(seconds, found):
         (0, 0, 0.0, False),
     ],
 )
-def test_a_minute_counts_when_half_of_its_attempts_failed(attempts, faults, share, found):
+def test_minute_counts_when_half_of_its_attempts_failed(attempts, faults, share, found):
     told = minutes(*((ago, attempts, faults) for ago in range(10, 0, -1)))
     assert bool(of_service(with_thresholds(down_share=share), minutes=told).findings) is found
 
 
-def test_a_minute_of_a_clock_that_is_ahead_is_not_known_yet():
+def test_minute_of_a_clock_that_is_ahead_is_not_known_yet():
     well, ahead = minutes((1, 20, 0)), minutes(*((-ago, 20, 20) for ago in range(1, 9)))
     assert of_service(minutes=(*failing(4, 2), *well, *ahead)).findings == ()
     assert the_one(of_service(minutes=(*failing(9), *minutes((-1, 20, 0))))).condition == "service_down"
 
 
 @pytest.mark.parametrize(("faults", "found"), [(4, False), (5, True), (6, True)])
-def test_a_few_calls_that_a_retry_has_healed_are_no_outage(faults, found):
+def test_few_calls_recovered_by_retry_are_no_outage(faults, found):
     # One call every ten minutes, whose first attempt fails and whose second one does not.
     told = minutes(*((10 * ago, 2, 1) for ago in range(faults, 0, -1)))
     assert bool(of_service(minutes=told).findings) is found
 
 
 @pytest.mark.parametrize(("since", "found"), [(1, True), (60, True), (61, False)])
-def test_an_outage_is_over_after_an_hour_in_which_nothing_failed(since, found):
+def test_outage_is_over_after_an_hour_without_failures(since, found):
     told = (*failing(since + 9, since + 1), *minutes(*((ago, 20, 0) for ago in range(since, 0, -1))))
     judgement = of_service(minutes=told)
     assert bool(judgement.findings) is found
@@ -102,7 +102,7 @@ def test_an_outage_is_over_after_an_hour_in_which_nothing_failed(since, found):
         assert finding.title.endswith("180 of 180 attempts; it answers again")
 
 
-def test_how_long_nothing_may_have_failed_is_a_setting():
+def test_hour_without_failures_is_a_setting():
     told = (*failing(20, 8), *minutes(*((ago, 20, 0) for ago in range(7, 0, -1))))
     assert of_service(with_thresholds(flap_seconds=420.0), minutes=told).findings
     assert of_service(with_thresholds(flap_seconds=419.0), minutes=told).findings == ()
@@ -113,7 +113,7 @@ class TestFlapping:
 
     @staticmethod
     def turns(times, *, good=1, attempts=20, faults=20):
-        """Fail for a minute, so many times, with good minutes between; the last one was a minute ago."""
+        """Return several failing minutes with good minutes between; the last was a minute ago."""
         first = 1 + (times - 1) * (good + 1)
         return minutes(*((ago, attempts, faults if (ago - 1) % (good + 1) == 0 else 0) for ago in range(first, 0, -1)))
 
@@ -121,7 +121,7 @@ class TestFlapping:
     def test_is_an_outage_the_third_time(self, times, found):
         assert bool(of_service(minutes=self.turns(times)).findings) is found
 
-    def test_tells_how_often(self):
+    def test_outage_shows_number_of_failures(self):
         finding = the_one(of_service(minutes=self.turns(9)))
         assert finding.title == (
             "shipfast fails on and off: 9 times since 11:43 UTC, last at 12:00 UTC: 180 of 340 attempts"
@@ -130,47 +130,47 @@ class TestFlapping:
 
     @pytest.mark.parametrize(("good", "found"), [(4, True), (5, False)])
     def test_takes_a_quarter_of_the_minutes(self, good, found):
-        """Three bad ones of eleven, or of thirteen."""
+        """Three failing minutes of eleven, or of thirteen."""
         assert bool(of_service(minutes=self.turns(3, good=good)).findings) is found
 
     @pytest.mark.parametrize(("times", "found"), [(4, False), (3, True)])
-    def test_how_often_is_a_setting(self, times, found):
+    def test_number_of_failures_is_a_setting(self, times, found):
         assert bool(of_service(with_thresholds(flap_times=times), minutes=self.turns(3)).findings) is found
 
-    def test_attempts_that_a_retry_fixed_are_none(self):
+    def test_recovered_attempts_do_not_count(self):
         """One call a minute, each third of which needs a second attempt."""
         told = minutes(*((ago, 2 if ago % 3 == 0 else 1, int(ago % 3 == 0)) for ago in range(60, 0, -1)))
         assert of_service(minutes=told).findings == ()
 
-    def test_stays_reported_when_it_fails_once_more_after_a_while(self):
+    def test_stays_reported_after_one_more_failure(self):
         told = minutes(*((ago + 40, 20, 20 if ago % 2 else 0) for ago in range(9, 0, -1)))
         good = minutes(*((ago, 20, 0) for ago in range(40, 1, -1)))
         assert conditions(of_service(minutes=(*told, *good, *failing(1)))) == ["service_down"]
 
 
-def test_minutes_without_attempts_neither_break_it_nor_prove_it():
+def test_minutes_without_attempts_neither_break_nor_prove_it():
     # The circuit is open: one probe every two minutes, and each of them fails.
     probes = minutes(*((ago, 1, 1) for ago in range(7, 0, -2)))
     down = of_service(minutes=(*failing(12, 9), *probes))
     assert the_one(down).title == "shipfast has failed for 12 min: 84 of 84 attempts since 11:48 UTC"
-    # It failed for two minutes, and nobody has tried it for half an hour: that it is down for so long is not known.
+    # It failed for two minutes and was not called for half an hour: whether it is still down is unknown.
     assert of_service(minutes=failing(32, 31)).findings == ()
 
 
 @pytest.mark.parametrize(("since", "found"), [(timedelta(minutes=59), True), (HOUR, True), (HOUR + SECOND, False)])
-def test_after_an_hour_of_silence_nothing_is_known_of_it_any_more(since, found):
+def test_service_is_unknown_after_an_hour_without_calls(since, found):
     judgement = of_service(minutes=failing(10), now=NOW + since)
     assert bool(judgement.findings) is found
     assert judgement.covers("level:down:shipfast")
 
 
 @pytest.mark.parametrize(("gap", "found"), [(60, True), (61, False)])
-def test_an_hour_of_silence_within_it_makes_two_of_it(gap, found):
+def test_hour_without_calls_makes_two_outages(gap, found):
     told = (*failing(gap + 4, gap + 2), *failing(1))
     assert bool(of_service(minutes=told).findings) is found
 
 
-def test_an_outage_is_told_with_its_figures_and_whom_it_harms():
+def test_outage_is_reported_with_figures_and_affected_pipelines():
     told = (*failing(7, 2, attempts=35), *minutes((1, 4, 2)))
     suffering = a_run("running", error_service="shipfast")
     snapshot = levels(services=(a_service(minutes=told, used_by=("orders",)),), running=(suffering,))
@@ -183,7 +183,7 @@ def test_an_outage_is_told_with_its_figures_and_whom_it_harms():
     assert "probes" in finding.facts.next_step
 
 
-def test_41_a_service_whose_failures_a_retry_healed_is_no_alert():
+def test_41_service_with_recovered_failures_is_no_alert():
     told = minutes(*((ago, 200, 3) for ago in range(60, 0, -1)))
     assert of_service(minutes=told, successes=11_820, retries=180, successes_before=200_000).findings == ()
 
@@ -207,7 +207,7 @@ def test_41_a_service_whose_failures_a_retry_healed_is_no_alert():
         (NOW - DAY, None, False),
     ],
 )
-def test_a_refused_credential_is_a_p1_until_something_succeeds_or_a_day_has_passed(refused, success, found):
+def test_rejected_credential_is_a_p1_until_success_or_a_day(refused, success, found):
     judgement = of_service(last_auth_failure=refused, last_success=success)
     assert conditions(judgement) == (["auth_refused"] if found else [])
     assert judgement.covers("level:auth:shipfast")
@@ -217,17 +217,17 @@ def test_a_refused_credential_is_a_p1_until_something_succeeds_or_a_day_has_pass
 
 
 @pytest.mark.parametrize(("refusals", "found"), [(0, False), (1, True), (2, True)])
-def test_one_refusal_is_enough(refusals, found):
+def test_one_rejection_is_enough(refusals, found):
     assert bool(of_service(failed_auth=refusals).findings) is found
 
 
 @pytest.mark.parametrize(("silence", "found"), [(3_600.0, False), (3_601.0, True)])
-def test_for_how_long_a_refusal_counts_is_a_setting(silence, found):
+def test_rejection_duration_is_a_setting(silence, found):
     told = of_service(with_thresholds(auth_silence=silence), last_auth_failure=NOW - HOUR)
     assert bool(told.findings) is found
 
 
-def test_a_refusal_is_told_with_how_often_and_when():
+def test_rejection_is_reported_with_count_and_time():
     finding = the_one(of_service(failed_auth=14, last_auth_failure=NOW - 15 * MINUTE))
     assert finding.title == "shipfast refused its credential 14 times within the hour, last at 11:45 UTC"
     assert "put a valid credential in place" in finding.facts.next_step
@@ -250,7 +250,7 @@ def test_any_call_that_ended_in_a_4xx_is_a_p3(calls, limit, found):
         assert finding.title.startswith(f"shipfast answered {calls} call")
 
 
-def test_missing_resources_are_routine_where_others_are_there():
+def test_missing_resources_are_routine_where_others_exist():
     assert conditions(of_service(failed_404=7, successes=1)) == []
     assert conditions(of_service(failed_404=7, successes=0)) == ["client_errors"]
 
@@ -289,7 +289,7 @@ def test_three_calls_in_a_row_with_a_5xx_are_a_p3():
         ({"successes": 0, "retries": 900}, {}, False),
     ],
 )
-def test_retries_rise_when_a_success_takes_more_than_usual_and_more_than_chance(told, thresholds, found):
+def test_rise_of_retries_must_exceed_usual_and_chance(told, thresholds, found):
     usual = {"successes": 10_000, "retries": 2_000, "successes_before": 20_000, "retries_before": 4_000}
     judgement = of_service(with_thresholds(**thresholds), **{**usual, **told})
     assert conditions(judgement) == (["retries_rising"] if found else [])
@@ -298,7 +298,7 @@ def test_retries_rise_when_a_success_takes_more_than_usual_and_more_than_chance(
         assert (finding.urgency, finding.persist) == (Severity.P3, 300.0)
 
 
-def test_retries_are_told_beside_what_is_usual():
+def test_retries_are_reported_with_the_usual_rate():
     finding = the_one(of_service(successes=1_000, retries=450, successes_before=20_000, retries_before=4_000))
     assert finding.title == "shipfast takes 0.45 retries for a success; 0.20 is usual at this hour"
 
@@ -315,7 +315,7 @@ class TestUsualRetries:
         assert conditions(of_service(quarters=self.NOW, usual=self.days(*[0.03] * 7))) == ["retries_rising"]
         assert conditions(of_service(quarters=self.NOW, usual=self.days(*[0.0] * 5, 0.1, 0.11))) == []
 
-    def test_a_day_of_which_little_is_known_does_not(self):
+    def test_day_with_little_data_does_not_raise_the_limit(self):
         few = self.days(0.3, successes=20)
         assert conditions(of_service(quarters=self.NOW, usual=(*self.days(*[0.01] * 6), *few))) == ["retries_rising"]
 
@@ -331,12 +331,12 @@ class TestUsualRetries:
         ("quarters", "usual", "weighed"),
         [
             (NOW, (), False),  # nothing to compare with
-            ((Window(successes=60, retries=20),), days(0.01), False),  # too few calls to say
+            ((Window(successes=60, retries=20),), days(0.01), False),  # too few calls to judge
             ((Window(successes=60, retries=1),), days(0.01), True),
             ((), days(0.01), True),  # it is not called any more
         ],
     )
-    def test_what_cannot_be_judged_leaves_the_alert_as_it_is(self, quarters, usual, weighed):
+    def test_unjudged_service_leaves_the_alert_unchanged(self, quarters, usual, weighed):
         judgement = of_service(quarters=quarters, usual=usual)
         assert judgement.findings == ()
         assert judgement.covers("level:retries:shipfast") is weighed
@@ -349,7 +349,7 @@ class TestFailingCalls:
             ({"calls": 1_000, "failed": 49}, {}, False),
             ({"calls": 1_000, "failed": 50}, {}, True),
             ({"calls": 1_000, "failed": 50}, {"calls_failed": 0.06}, False),
-            ({"calls": 20, "failed": 9}, {}, False),  # too few to say
+            ({"calls": 20, "failed": 9}, {}, False),  # too few to judge
             ({"calls": 20, "failed": 10}, {}, True),
             ({"calls": 20, "failed": 10}, {"calls_failed_least": 11}, False),
             # As many as ever.
@@ -365,11 +365,11 @@ class TestFailingCalls:
             assert (finding.key, finding.evidence) == ("service:shipfast:down", "level:calls:shipfast")
             assert (finding.urgency, finding.persist) == (Severity.P2, 300.0)
 
-    def test_tells_how_many(self):
+    def test_report_has_the_count(self):
         finding = the_one(of_service(calls=900, failed=65))
         assert finding.title == "shipfast fails 7.2 % of calls: 65 of 900 calls within the hour"
 
-    def test_too_few_to_judge_leaves_the_alert_as_it_is(self):
+    def test_too_few_calls_leave_the_alert_unchanged(self):
         assert not of_service(calls=20, failed=9).covers("level:calls:shipfast")
         assert of_service(calls=1_000, failed=9).covers("level:calls:shipfast")
 
@@ -378,7 +378,7 @@ RISEN = {"successes": 1_000, "retries": 900, "successes_before": 20_000, "retrie
 
 
 @pytest.mark.parametrize(("since", "found"), [(10, ["service_down"]), (74, []), (75, ["retries_rising"])])
-def test_retries_of_an_outage_are_told_as_that_and_nothing_else(since, found):
+def test_retries_of_an_outage_are_reported_as_outage_only(since, found):
     """What the last hour counts reaches back for an hour and a quarter."""
     told = (*failing(since + 10, since + 1), *minutes((since, 20, 0)))
     judgement = of_service(minutes=told, **RISEN)
@@ -386,11 +386,11 @@ def test_retries_of_an_outage_are_told_as_that_and_nothing_else(since, found):
     assert judgement.covers("level:retries:shipfast") is ("retries_rising" in found)
 
 
-def test_while_a_service_is_down_that_is_all_that_is_said_of_it():
+def test_service_that_is_down_has_no_other_alert():
     assert conditions(of_service(minutes=failing(30), **RISEN)) == ["service_down"]
 
 
-def test_service_with_thresholds_of_its_own_is_judged_by_these():
+def test_service_is_judged_by_its_own_thresholds():
     bad = minutes(*((ago, 10, 10) for ago in range(1, 11)))
     snapshot = levels(services=(a_service(name="bank", minutes=bad), a_service(name="post", minutes=bad)))
     own = AlertSettings(services={"bank": Thresholds(down_seconds=900.0)})

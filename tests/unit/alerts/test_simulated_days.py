@@ -1,4 +1,4 @@
-"""Hours and days of one service on a clock that does not wait: which messages an on-call gets, and which not."""
+"""Hours and days of one service on a simulated clock: which messages an on-call gets."""
 
 import logging
 import math
@@ -62,12 +62,12 @@ class TestFlapping:
         assert HOUR <= lasting[-1].at - world.failed_runs[-1] <= SETTLED_FLAP
 
     @pytest.mark.parametrize("period", [2, 7, 60])
-    def test_is_one_alert_for_a_service_that_is_called_all_the_time(self, period):
+    def test_is_one_alert_for_a_constantly_called_service(self, period):
         self.check_calls(period, seed=7)
 
     @pytest.mark.chaos
     @pytest.mark.parametrize("period", range(2, 61))
-    def test_of_any_period_is_one_alert_for_a_service_that_is_called_all_the_time(self, period):
+    def test_of_any_period_is_one_alert_for_constant_calls(self, period):
         self.check_calls(period, seed=period % 20 + 1)
 
     def check_calls(self, period, *, seed):
@@ -86,7 +86,7 @@ class TestFlapping:
 
 class TestOutage:
     @pytest.mark.parametrize("minutes", [20, 90])
-    def test_that_comes_once_is_over_after_a_good_hour(self, minutes):
+    def test_single_outage_is_over_after_a_good_hour(self, minutes):
         begins, ends = HOUR, HOUR + minutes * MINUTE
         world = World(lambda elapsed: float(begins <= elapsed < ends))
         world.pipeline()
@@ -99,7 +99,7 @@ class TestOutage:
 
 class TestDegradation:
     @pytest.mark.parametrize("seed", seeds(7, 8))
-    def test_that_lasts_for_days_is_one_alert_that_stays_open(self, seed):
+    def test_degradation_over_days_is_one_open_alert(self, seed):
         begins, ends = DAY, 3 * DAY + 12 * HOUR
         world = World(lambda elapsed: 0.3 if begins <= elapsed < ends else 0.01, seed=seed)
         world.traffic(120)
@@ -113,7 +113,7 @@ class TestDegradation:
         assert len(loud) == 1, "calls are lost, and that is said once"
 
     @pytest.mark.parametrize("seed", seeds(1, 4))
-    def test_that_grows_is_reported_before_the_first_calls_fail(self, seed):
+    def test_growing_degradation_is_reported_before_calls_fail(self, seed):
         begins = DAY
         world = World(lambda elapsed: 0.01 + 0.34 * max(0.0, (elapsed - begins) / (12 * HOUR)), seed=seed)
         world.traffic(300)

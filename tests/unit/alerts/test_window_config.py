@@ -1,4 +1,4 @@
-"""Maintenance windows and holidays in `redrive.toml`: what becomes of them, and what is said of what cannot be used."""
+"""Maintenance windows and holidays in `redrive.toml`: what they become, and the error for each invalid one."""
 
 from datetime import UTC, date, datetime, time
 from zoneinfo import ZoneInfo
@@ -73,13 +73,13 @@ class TestMaintenance:
             ("form = '22:00'", "did you mean 'from'?"),
         ],
     )
-    def test_wrong_windows_are_refused_with_their_line(self, say, lines, says):
+    def test_invalid_window_is_rejected_with_its_line(self, say, lines, says):
         with pytest.raises(ConfigError) as raised:
             say(f"[[maintenance]]\n{lines}\n")
         assert says in str(raised.value)
         assert "line " in str(raised.value)
 
-    def test_a_single_table_is_refused(self, say):
+    def test_single_table_is_rejected(self, say):
         with pytest.raises(ConfigError, match=r"write \[\[maintenance\]\] above each"):
             say("[maintenance]\nfrom = '22:00'\n")
 
@@ -104,7 +104,7 @@ class TestHolidays:
         assert settings.pipelines["orders"].holidays == DaysOff()
 
     @pytest.mark.parametrize("value", ["'24.12.2026'", "['2026-13-01']", "[1]", "''", "2026-12-24T10:00:00", "{}"])
-    def test_wrong_days_are_refused_with_their_line(self, say, value):
+    def test_invalid_day_is_rejected_with_its_line(self, say, value):
         with pytest.raises(ConfigError, match=r"line 2: alerts\.holidays"):
             say(f"[alerts]\nholidays = {value}\n")
 
@@ -122,7 +122,7 @@ class TestHolidays:
             ("DE-XX", "'DE-XX': Entity `DE` does not have subdivision XX"),
         ],
     )
-    def test_unknown_calendar_is_refused_by_the_watch(self, tmp_path, code, says):
+    def test_unknown_calendar_is_rejected_by_the_watch(self, tmp_path, code, says):
         pytest.importorskip("holidays")
         (tmp_path / "redrive.toml").write_text(f"[alerts]\nholidays = '{code}'\n")
         with pytest.raises(ConfigError) as raised:

@@ -1,4 +1,4 @@
-"""What becomes of an alert, step by step."""
+"""The lifecycle of an alert, step by step."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -21,14 +21,14 @@ def books():
 # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_need_not_persist_is_told_at_once_and_only_once(books):
+def test_immediate_event_is_reported_once(books):
     assert books.judge(finding()) == [What.OPENED]
     assert books.judge(finding(), at=60) == []
     assert books.alert().seen == 2
     assert books.alert().last_seen == after(60)
 
 
-def test_an_event_that_must_persist_is_told_when_it_has_held_for_that_long(books):
+def test_persistent_event_is_reported_after_its_duration(books):
     assert books.judge(finding(persist=600)) == []
     assert books.alert().status is AlertStatus.WAITING
     assert books.pass_time(599) == []
@@ -36,37 +36,37 @@ def test_an_event_that_must_persist_is_told_when_it_has_held_for_that_long(books
     assert books.alert().opened_at == after(600)
 
 
-def test_persistence_counts_from_when_it_began_where_that_is_known(books):
+def test_persistence_counts_from_the_known_start(books):
     assert books.judge(finding(persist=600, since=after(-500)), at=0) == []
     assert books.pass_time(100) == [What.OPENED]
     assert books.alert().since == after(-500)
 
 
-def test_a_level_is_told_when_it_is_measured_again_after_long_enough_and_not_by_the_clock_alone(books):
+def test_level_is_reported_when_measured_again_not_by_clock(books):
     level = finding("level:slot:s", P1, persist=300)
     assert books.judge(level) == []
     assert books.pass_time(5_000) == [], "nobody knows whether it still holds"
     assert books.judge(level, at=5_030) == [What.OPENED]
 
 
-def test_what_goes_away_before_anybody_is_told_is_forgotten(books):
+def test_event_that_ends_before_its_alert_is_forgotten(books):
     books.judge(finding("level:slot:s", P1, persist=300))
     assert books.judge(under=["level:slot:"], at=299) == []
     assert books.cases == {}
     assert books.over == []
 
 
-def test_a_new_witness_that_need_not_wait_opens_what_waits(books):
+def test_immediate_evidence_opens_a_waiting_alert(books):
     books.judge(finding("run:vendor:failed", persist=600, key="service:bank:down"))
     level = finding("level:down:bank", key="service:bank:down", since=after(-300))
     assert books.judge(level, at=30) == [What.OPENED]
     assert books.alert("service:bank:down").evidence == {"run:vendor:failed", "level:down:bank"}
 
 
-# ── urgency ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── severity ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_becomes_more_urgent_is_told_at_once_even_where_somebody_is_at_it(books):
+def test_higher_severity_is_reported_even_if_acknowledged(books):
     books.judge(finding(urgency=P3))
     books.decide("run:vendor", state_machine.acknowledge, 10, by="ann", note=None)
     assert books.judge(finding(urgency=P1), at=20) == [What.ESCALATED]
@@ -74,7 +74,7 @@ def test_what_becomes_more_urgent_is_told_at_once_even_where_somebody_is_at_it(b
     assert books.alert().acknowledged_by is None
 
 
-def test_what_becomes_less_urgent_changes_without_a_word_and_may_not_flap_back_into_a_message(books):
+def test_lower_severity_is_silent_and_does_not_flap(books):
     books.judge(finding(urgency=P1))
     assert books.judge(finding(urgency=P3), at=10) == []
     assert books.alert().urgency is P3
@@ -83,7 +83,7 @@ def test_what_becomes_less_urgent_changes_without_a_word_and_may_not_flap_back_i
     assert books.pass_time(3_600) == [What.REPEATED]
 
 
-def test_the_most_urgent_witness_is_believed_until_it_takes_back_what_it_said(books):
+def test_most_severe_evidence_counts_until_withdrawn(books):
     books.judge(finding("run:vendor:gate", P1, key="letters:vendor", title="7 % rejected"))
     books.judge(finding("level:pending:vendor", P3, key="letters:vendor", title="120 pending"), at=30)
     assert books.alert("letters:vendor").title == "7 % rejected"
@@ -92,7 +92,7 @@ def test_the_most_urgent_witness_is_believed_until_it_takes_back_what_it_said(bo
     assert books.alert("letters:vendor").urgency is P3
 
 
-def test_of_two_equally_urgent_findings_the_newest_is_shown_and_all_who_suffer_are_named(books):
+def test_newest_of_equal_findings_is_shown_with_all_subjects(books):
     down = "service:bank:down"
     for number, name in enumerate(["vendor", "orders"]):
         books.judge(
@@ -105,12 +105,12 @@ def test_of_two_equally_urgent_findings_the_newest_is_shown_and_all_who_suffer_a
     assert books.alert(down).facts.affected == ("vendor",)
 
 
-def test_two_findings_of_one_cause_in_one_judgement_are_one_message_as_urgent_as_the_worst(books):
+def test_two_findings_of_one_cause_are_one_message(books):
     assert books.judge(finding("a", P3), finding("b", P1)) == [What.OPENED]
     assert books.alert().urgency is P1
 
 
-def test_an_urgent_witness_that_has_not_held_long_enough_does_not_make_the_alert_urgent_yet(books):
+def test_severe_evidence_counts_only_after_its_duration(books):
     assert books.judge(finding("a", P3)) == [What.OPENED]
     assert books.judge(finding("b", P1, persist=60), at=1) == []
     assert books.alert().urgency is P3
@@ -120,14 +120,14 @@ def test_an_urgent_witness_that_has_not_held_long_enough_does_not_make_the_alert
 # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_alert_is_over_when_nobody_speaks_for_it_any_more(books):
+def test_alert_is_resolved_without_evidence(books):
     books.judge(finding("run:a:failed", key="service:bank:down"), finding("run:b:failed", key="service:bank:down"))
     assert books.judge(judged=["run:a:failed"], at=10) == []
     assert books.judge(judged=["run:b:failed"], at=20) == [What.RESOLVED]
     assert books.over[-1].resolved_at == after(20)
 
 
-def test_a_level_must_be_gone_for_a_while(books):
+def test_level_must_be_clear_for_a_while(books):
     level = finding("level:down:bank")
     books.judge(level)
     assert books.judge(under=["level:down:"], at=100) == []
@@ -136,7 +136,7 @@ def test_a_level_must_be_gone_for_a_while(books):
     assert books.pass_time(400) == [What.RESOLVED]
 
 
-class TestNameOfTheEnd:
+class TestResolvedName:
     """An alert is resolved as what was last sent of it, not as what was left of it at the end."""
 
     KEY = "service:bank:down"
@@ -146,7 +146,7 @@ class TestNameOfTheEnd:
         findings = [finding(*names[name], key=self.KEY, condition=name, title=name) for name in conditions]
         books.judge(*findings, under=["level:"], at=at)
 
-    def test_resolved_alert_names_what_it_was_escalated_to(self, books):
+    def test_resolved_alert_names_the_alert_it_became(self, books):
         self.judge(books, "server_errors", at=0)
         self.judge(books, "server_errors", "service_down", at=60)
         self.judge(books, "server_errors", at=120)
@@ -156,7 +156,7 @@ class TestNameOfTheEnd:
         (over,) = books.over
         assert (over.condition, over.title) == ("service_down", "service_down")
 
-    def test_resolved_alert_names_what_was_repeated(self, books):
+    def test_resolved_alert_names_the_reminder(self, books):
         self.judge(books, "service_down", at=0)
         self.judge(books, "server_errors", at=60)
         books.pass_time(90_000)
@@ -180,33 +180,33 @@ class TestFlapping:
         assert books.pass_time(at + 60 + 3_599) == []
         assert books.pass_time(at + 60 + 3_600) == [What.RESOLVED]
 
-    def test_run_that_fails_and_succeeds_in_turn_is_at_most_two_alerts(self, books):
+    def test_alternating_run_is_at_most_two_alerts(self, books):
         for at in range(0, 12_000, 1_200):
             books.judge(finding(), at=at)
             books.judge(judged=["run:vendor:failed"], at=at + 600)
             books.pass_time(at + 1_199)
         assert [what for _, what, _ in books.told] == [What.OPENED, What.RESOLVED, What.OPENED]
 
-    def test_good_run_alone_does_not_resolve_what_a_service_did(self, books):
+    def test_good_run_alone_does_not_resolve_a_service_alert(self, books):
         bank = Subject(kind="service", name="bank")
         books.judge(finding(key="service:bank:down", subject=bank))
         assert books.judge(judged=["run:vendor:failed"], at=60) == []
         assert books.judge(finding(key="service:bank:down", subject=bank), at=120) == []
         assert len(books.told) == 1
 
-    def test_what_comes_back_after_an_hour_is_an_incident_of_its_own(self, books):
+    def test_return_after_an_hour_is_a_new_incident(self, books):
         books.judge(finding())
         books.judge(judged=["run:vendor:failed"], at=10)
         books.judge(finding(), at=3_611)
         assert books.judge(judged=["run:vendor:failed"], at=3_620) == [What.RESOLVED]
 
-    def test_what_an_operator_has_closed_did_not_flap(self, books):
+    def test_alert_closed_by_an_operator_did_not_flap(self, books):
         books.judge(finding())
         books.decide("run:vendor", state_machine.close, 5, by="ann", note="fixed")
         books.judge(finding(), at=10)
         assert books.judge(judged=["run:vendor:failed"], at=20) == [What.RESOLVED]
 
-    def test_what_an_operator_decides_is_resolved_at_once(self, books):
+    def test_decision_of_an_operator_is_resolved_at_once(self, books):
         """Rejected rows of one run after another, each time discarded: nothing to wait for."""
         for at in (0, 100, 200):
             books.judge(finding("run:vendor:gate", key="letters:vendor", condition="rejected"), at=at)
@@ -224,26 +224,26 @@ class TestRecoveredRuns:
         assert books.judge(replace(recovered(), facts=facts), judged=COMPLETE, at=90_000) == [What.OPENED]
 
 
-def test_what_is_going_away_is_not_repeated(books):
+def test_resolving_alert_has_no_reminder(books):
     books.judge(finding("level:down:bank", P1))
     books.judge(under=["level:down:"], at=3_500)
     assert books.pass_time(3_700) == []
 
 
-def test_what_was_not_looked_at_stays_as_it_is(books):
+def test_unexamined_alert_stays_unchanged(books):
     books.judge(finding("level:slot:a"))
     assert books.judge(judged=["level:slot:b"], under=["run:"], at=9_999) == []
     assert books.alert().gone_since is None
 
 
-def test_what_is_found_again_after_it_was_over_is_a_new_alert(books):
+def test_recurrence_after_resolution_is_a_new_alert(books):
     books.judge(finding())
     books.judge(judged=["run:vendor:failed"], at=10)
     assert books.judge(finding(), at=20) == [What.OPENED]
     assert books.alert().id != books.over[0].id
 
 
-def test_a_person_may_close_it_and_what_nobody_was_told_of_is_closed_without_a_word(books):
+def test_operator_closes_an_undelivered_alert_silently(books):
     books.judge(finding())
     assert books.decide("run:vendor", state_machine.close, 5, by="ann", note="mended") == [What.RESOLVED]
     assert books.over[0].resolution == "closed by ann: mended"
@@ -251,12 +251,12 @@ def test_a_person_may_close_it_and_what_nobody_was_told_of_is_closed_without_a_w
     assert books.decide("run:vendor", state_machine.close, 15, by="ann", note="known") == []
 
 
-# ── a witness that blames now this, now that ──────────────────────────────────────────────────────────────────────────
+# ── evidence whose cause changes ──────────────────────────────────────────────────────────────────────────────────────
 
 BLAMED = ("run:vendor", "service:bank:down", "service:post:down")
 
 
-def test_a_failure_that_is_blamed_on_another_cause_each_time_has_held_since_the_first(books):
+def test_failure_with_changing_cause_persists_since_the_first(books):
     told = [
         (at, what)
         for at in range(0, 1_500, 300)
@@ -267,7 +267,7 @@ def test_a_failure_that_is_blamed_on_another_cause_each_time_has_held_since_the_
     assert (alert.key, alert.since) == (BLAMED[2], NOON)
 
 
-def test_an_alert_that_people_know_of_stays_the_one_whatever_its_witness_comes_to_blame(books):
+def test_reported_alert_stays_the_same_when_its_cause_changes(books):
     assert books.judge(finding(key="run:vendor", title="no answer")) == [What.OPENED]
     for at in range(1, 50):
         assert books.judge(finding(key=BLAMED[at % 3], title=f"failure {at}"), at=at) == []
@@ -276,7 +276,7 @@ def test_an_alert_that_people_know_of_stays_the_one_whatever_its_witness_comes_t
     assert books.judge(judged=["run:vendor:failed"], at=60) == [What.RESOLVED]
 
 
-def test_what_is_known_and_comes_to_blame_something_worse_is_escalated(books):
+def test_reported_alert_with_a_worse_cause_is_escalated(books):
     books.judge(finding(key="service:bank:down"))
     worse = finding(urgency=P1, key="service:bank:auth", condition="permanent_error")
     assert books.judge(worse, at=9) == [What.ESCALATED]
@@ -284,7 +284,7 @@ def test_what_is_known_and_comes_to_blame_something_worse_is_escalated(books):
     assert (set(books.cases), books.alert("service:bank:down").condition) == ({"service:bank:down"}, "permanent_error")
 
 
-def test_a_waiting_failure_that_is_blamed_on_what_people_know_of_joins_that_alert(books):
+def test_waiting_failure_joins_the_alert_of_its_cause(books):
     books.judge(finding("level:down:bank", key="service:bank:down"))
     books.judge(finding(persist=600), at=1)
     assert books.judge(finding(key="service:bank:down", persist=600), at=2) == []
@@ -292,18 +292,18 @@ def test_a_waiting_failure_that_is_blamed_on_what_people_know_of_joins_that_aler
     assert books.alert("service:bank:down").evidence == {"level:down:bank", "run:vendor:failed"}
 
 
-def test_what_a_person_has_closed_does_not_draw_the_next_failure_to_it(books):
+def test_alert_closed_by_an_operator_gets_no_new_failure(books):
     books.judge(finding(key="run:vendor"))
     books.decide("run:vendor", state_machine.close, 5, by="ann", note="mended")
     assert books.judge(finding(key="service:bank:down"), at=9) == [What.OPENED]
     assert set(books.cases) == {"service:bank:down"}
 
 
-# ── repeats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reminders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("urgency", "every"), [(P1, 3_600), (P2, 14_400), (P3, 86_400)])
-def test_what_stays_open_is_repeated_as_its_urgency_demands_until_somebody_is_at_it(books, urgency, every):
+def test_open_alert_has_reminders_until_acknowledged(books, urgency, every):
     books.judge(finding(urgency=urgency))
     assert books.pass_time(every - 1) == []
     assert books.pass_time(every) == [What.REPEATED]
@@ -316,13 +316,13 @@ def test_what_stays_open_is_repeated_as_its_urgency_demands_until_somebody_is_at
     assert (books.alert().acknowledged_by, books.alert().note) == ("bob", "on it")
 
 
-def test_what_is_never_to_be_repeated_is_not():
+def test_alert_without_reminders_is_sent_once():
     books = Books(AlertSettings(repeat={P1: None}))
     books.judge(finding(urgency=P1))
     assert books.pass_time(1e7) == []
 
 
-# ── runs that recover, and what is over when it is told ───────────────────────────────────────────────────────────────
+# ── recovered runs, and findings that are over when they are reported ─────────────────────────────────────────────────
 
 COMPLETE = ("run:vendor:failed", "level:lost:vendor", "recovered:vendor")
 
@@ -341,7 +341,7 @@ def recovered(run_id=RUN):
 
 @pytest.mark.parametrize("evidence", ["run:vendor:failed", "level:lost:vendor"])
 @pytest.mark.parametrize("said_by_the_rule", [True, False])
-def test_a_run_that_recovers_before_anybody_was_told_is_one_p3(books, evidence, said_by_the_rule):
+def test_run_recovered_before_an_alert_is_one_p3(books, evidence, said_by_the_rule):
     books.judge(finding(evidence, persist=600, facts=Facts(run_id=RUN, error="bank is down")))
     assert books.judge(*([recovered()] if said_by_the_rule else []), judged=COMPLETE, at=300) == [What.OPENED]
     assert books.cases == {}
@@ -350,18 +350,18 @@ def test_a_run_that_recovers_before_anybody_was_told_is_one_p3(books, evidence, 
     assert books.judge(*([recovered()] if said_by_the_rule else []), judged=COMPLETE, at=301) == []
 
 
-def test_a_run_that_recovers_after_people_were_told_is_resolved_and_nothing_else(books):
+def test_run_recovered_after_an_alert_is_only_resolved(books):
     books.judge(finding(facts=Facts(run_id=RUN)))
     assert books.judge(recovered(), judged=COMPLETE, at=300) == [What.RESOLVED]
 
 
-def test_one_of_several_runs_that_suffered_from_an_open_outage_recovers_without_a_word(books):
+def test_run_recovered_within_an_open_outage_is_silent(books):
     for name in ("vendor", "orders"):
         books.judge(finding(f"run:{name}:failed", key="service:bank:down"))
     assert books.judge(recovered(), judged=COMPLETE, at=300) == []
 
 
-def test_a_waiting_failure_that_was_followed_by_a_gate_abort_has_not_recovered(books):
+def test_waiting_failure_followed_by_gate_abort_not_recovered(books):
     books.judge(finding(persist=600))
     abort = finding("run:vendor:gate", P1, key="letters:vendor", condition="gate_abort")
     assert books.judge(abort, judged=COMPLETE, at=10) == [What.OPENED]
@@ -369,7 +369,7 @@ def test_a_waiting_failure_that_was_followed_by_a_gate_abort_has_not_recovered(b
 
 
 @pytest.mark.parametrize("said_by_the_rule", [True, False])
-def test_a_flow_that_recovers_with_some_parameters_says_nothing_of_those_with_others(books, said_by_the_rule):
+def test_recovered_flow_does_not_cover_other_parameters(books, said_by_the_rule):
     flow = Subject(kind="flow", name="load")
     known, waiting = "run:flow/load#0badcafe:failed", "run:flow/load#deadbeef:failed"
     books.judge(finding(known, key="run:flow/load#0badcafe", subject=flow))
@@ -380,7 +380,7 @@ def test_a_flow_that_recovers_with_some_parameters_says_nothing_of_those_with_ot
     assert set(books.cases) == {"run:flow/load#0badcafe"}
 
 
-def test_a_gate_abort_of_a_pipeline_does_not_hide_that_the_flow_of_its_name_recovered(books):
+def test_gate_abort_of_a_pipeline_hides_no_recovered_flow(books):
     flow = Subject(kind="flow", name="vendor")
     books.judge(finding("run:flow/vendor:failed", key="run:flow/vendor", subject=flow, persist=600))
     abort = finding("run:vendor:gate", P1, key="letters:vendor", condition="gate_abort")
@@ -396,7 +396,7 @@ def test_a_gate_abort_of_a_pipeline_does_not_hide_that_the_flow_of_its_name_reco
         ("flow/load#deadbeef", Subject(kind="flow", name="load")),
     ],
 )
-def test_who_recovered_is_named_although_a_service_was_to_blame(books, ident, subject):
+def test_recovered_run_is_named_despite_the_service(books, ident, subject):
     bank = Subject(kind="service", name="bank")
     books.judge(finding(f"run:{ident}:failed", key="service:bank:down", subject=bank, persist=600))
     assert books.judge(judged=[f"run:{ident}:failed"], at=60) == [What.OPENED]
@@ -404,7 +404,7 @@ def test_who_recovered_is_named_although_a_service_was_to_blame(books, ident, su
     assert books.over[0].title == f"{subject.name} recovered by itself after it had failed"
 
 
-def test_a_run_that_recovered_is_named_in_one_line_without_secrets(books):
+def test_recovered_run_is_one_line_without_secrets(books):
     name = "line one\nline two password=hunter2hunter2 " + "x" * 400
     books.judge(finding(f"run:{name}:failed", subject=Subject(kind="pipeline", name=name), persist=600))
     books.judge(judged=[f"run:{name}:failed"], at=60)
@@ -415,14 +415,14 @@ def test_a_run_that_recovered_is_named_in_one_line_without_secrets(books):
     assert len(alert.title) <= 160
 
 
-def test_what_is_over_when_it_is_found_is_told_once(books):
+def test_finding_that_is_over_is_reported_once(books):
     late = finding("sla:vendor", P1, key="sla:vendor", condition="sla_missed", momentary=True)
     assert books.judge(late) == [What.OPENED]
     assert books.over[0].is_over
     assert books.judge(late, at=1) == []
 
 
-def test_what_is_over_when_it_is_found_closes_what_was_open(books):
+def test_finding_that_is_over_resolves_an_open_alert(books):
     books.judge(finding("sla:vendor", P1, key="sla:vendor", condition="sla_missed"))
     late = finding("sla:vendor", P1, key="sla:vendor", condition="sla_missed", momentary=True, title="an hour late")
     assert books.judge(late, at=1) == [What.RESOLVED]

@@ -1,4 +1,4 @@
-"""What becomes of alerts, in any order."""
+"""The lifecycle of alerts under events in any order."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -24,9 +24,9 @@ witnesses = st.tuples(
 
 
 class Life(RuleBasedStateMachine):
-    """Findings, withdrawals, people and time, in any order; whatever happens, people can trust what they are told.
+    """Findings, withdrawals, operators and time, in any order; every message is true when it is sent.
 
-    A witness blames one cause at a time, and another one whenever it likes.
+    Evidence names one cause at a time, and may change it at any time.
     """
 
     @initialize()
@@ -70,7 +70,7 @@ class Life(RuleBasedStateMachine):
         every=st.sampled_from([1, 59, 301]),
     )
     def blame(self, evidence, blamed, persist, every):
-        """A witness says the same again and again, of one cause after another: that is one alert at most."""
+        """Judge the same subject repeatedly with changing causes: that is one alert at most."""
         for key in blamed:
             self.judge([(key, evidence, Severity.P2, persist, None)], [], ())
             self.now += every

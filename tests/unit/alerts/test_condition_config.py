@@ -1,4 +1,4 @@
-"""Conditions in `redrive.toml`: what becomes of them, and what is said of what cannot be used."""
+"""Conditions in `redrive.toml`: what they become, and the error for each invalid one."""
 
 import pytest
 
@@ -35,7 +35,7 @@ class TestQueries:
             "SELECT*FROM jobs",
         ],
     )
-    def test_statement_that_reads_is_accepted(self, say, query):
+    def test_select_statement_is_accepted(self, say, query):
         assert say(f"[conditions.b]\nquery = '''{query}'''\nurl = 'shop.db'\nabove = 1\nseverity = 'P3'\n").defined
 
     @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ class TestConditions:
         window = "[[maintenance]]\nfrom = '22:00'\nuntil = '23:00'\nzone = 'UTC'\ncondition = 'backlog'\n"
         assert say(f"{window}[conditions.backlog]\n{GOOD}").maintenance[0].only.conditions == ("backlog",)
 
-    def test_variable_of_the_url_may_be_missing_where_alerts_are_off(self, say):
+    def test_variable_of_the_url_is_optional_without_alerts(self, say):
         text = f"[conditions.b]\n{QUERY.replace('shop.db', '$SHOP')}"
         with pytest.raises(ConfigError, match="names the variable SHOP, which is not set"):
             say(text)
@@ -162,13 +162,13 @@ class TestConditions:
             (f"[conditions.b]\n{GOOD}limit = 1\n", "limit is not a setting"),
         ],
     )
-    def test_wrong_conditions_are_refused_with_their_line(self, say, text, says):
+    def test_invalid_condition_is_rejected_with_its_line(self, say, text, says):
         with pytest.raises(ConfigError) as raised:
             say(text)
         assert says in str(raised.value)
         assert "line " in str(raised.value)
 
-    def test_unknown_metric_is_refused_by_the_watch(self, say):
+    def test_unknown_metric_is_rejected_by_the_watch(self, say):
         pytest.importorskip("prometheus_client")
         say(f"[conditions.b]\n{GOOD}", how=check_channels)
         with pytest.raises(ConfigError, match="did you mean 'redrive_letters'"):

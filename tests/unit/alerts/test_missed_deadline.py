@@ -1,4 +1,4 @@
-"""A deadline that is missed for days is one incident, until the run has come."""
+"""A deadline that is missed for days is one incident until the run completes."""
 
 from datetime import timedelta
 
@@ -22,7 +22,7 @@ KEY = "sla:flow/settlement"
     comes=st.integers(1, 6 * DAY),
     acknowledged_after=st.integers(0, 60),
 )
-def test_missed_deadline_is_one_incident_until_the_run_has_come(grace, looks, comes, acknowledged_after):
+def test_missed_deadline_is_one_incident_until_the_run_ends(grace, looks, comes, acknowledged_after):
     settings = with_thresholds(sla_grace=float(grace))
     books = Books(settings)
     for number, at in enumerate([*looks, *(day * DAY + grace // 2 for day in range(1, 6) if day * DAY > looks[-1])]):

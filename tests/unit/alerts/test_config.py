@@ -1,4 +1,4 @@
-"""What `redrive.toml` says of alerts: what becomes of it, and what is said of what cannot be used."""
+"""Alert settings in `redrive.toml`: what they become, and the error for each invalid one."""
 
 import re
 import subprocess
@@ -46,7 +46,7 @@ def say(tmp_path):
 
 @pytest.fixture
 def refused(say, tmp_path):
-    """What is said of a file that cannot be used."""
+    """Return the error for an invalid file."""
 
     def refused(text, environ=ENVIRON, *, how=read):
         with pytest.raises(ConfigError) as raised:
@@ -59,14 +59,14 @@ def refused(say, tmp_path):
     return refused
 
 
-# ── what can be said ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── valid settings ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_file_alerts_have_their_defaults(tmp_path):
+def test_alerts_have_defaults_without_a_file(tmp_path):
     assert read(load(environ={}, directory=tmp_path)) == AlertSettings()
 
 
-def test_a_file_that_says_nothing_of_alerts_leaves_their_defaults(say):
+def test_file_without_alerts_keeps_their_defaults(say):
     assert say("[letters]\nstore_redacted = true\n") == AlertSettings()
 
 
@@ -145,7 +145,7 @@ url = "duckdb:///data/sums.duckdb"
 """
 
 
-def test_a_file_says_everything_there_is_to_say(say, tmp_path):
+def test_file_can_set_every_setting(say, tmp_path):
     found = say(EVERYTHING)
     assert found == AlertSettings(
         persist=120.0,
@@ -210,8 +210,8 @@ def test_a_file_says_everything_there_is_to_say(say, tmp_path):
 
 
 @pytest.mark.parametrize("one", fields(Thresholds), ids=lambda one: one.name)
-def test_every_threshold_can_be_set_to_what_it_is_by_default(say, one):
-    """One that is not a count must be told what it is measured in: `_MEASURES` in the reading."""
+def test_every_threshold_can_be_set_to_its_default(say, one):
+    """A threshold that is not a count needs a unit: `_MEASURES` in `read`."""
     found = say(f"[alerts.thresholds]\n{one.name} = {one.default}\n").thresholds
     assert found == Thresholds()
     assert type(getattr(found, one.name)) is type(one.default)
@@ -221,21 +221,21 @@ def test_every_threshold_can_be_set_to_what_it_is_by_default(say, one):
     ("text", "days"),
     [('"daily"', range(7)), ('"sun"', [6]), ('["sat", "sun", "sat"]', [5, 6]), ('"weekdays"', range(5))],
 )
-def test_days_may_be_said_in_several_ways(say, text, days):
+def test_days_can_be_written_in_several_ways(say, text, days):
     assert say(f"[pipelines.x]\ndays = {text}\n").pipelines["x"].days == frozenset(days)
 
 
 # ── off ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_environment_has_the_last_word_on_whether_there_are_alerts(say):
+def test_environment_overrides_whether_alerts_are_on(say):
     assert not say("[alerts]\nenabled = false\n", {}).enabled
     assert say("[alerts]\nenabled = false\n", {"REDRIVE_ALERTS": "on"}).enabled
     assert not say("[alerts]\nenabled = true\n", {"REDRIVE_ALERTS": "off"}).enabled
     assert not say("", {"REDRIVE_ALERTS": "0"}).enabled
 
 
-def test_without_alerts_the_variables_of_production_need_not_be_there(say, refused):
+def test_production_variables_are_optional_without_alerts(say, refused):
     for off in (say(EVERYTHING, {"REDRIVE_ALERTS": "off"}), say(EVERYTHING.replace("= true", "= false", 1), {})):
         assert not off.enabled
         assert {one.target for one in off.channels.values() if one.kind in ("pagerduty", "slack", "webhook")} == {""}
@@ -244,7 +244,7 @@ def test_without_alerts_the_variables_of_production_need_not_be_there(say, refus
     assert "not set" in refused(EVERYTHING, {})
 
 
-def test_without_alerts_a_file_is_checked_all_the_same(refused):
+def test_file_is_checked_without_alerts(refused):
     assert refused("[routes]\nP9 = 'log'\n", {"REDRIVE_ALERTS": "off"}).startswith("redrive.toml, line 2: routes.P9")
     assert "enabled must be true or false" in refused("[alerts]\nenabled = 1\n", {"REDRIVE_ALERTS": "off"})
 
@@ -252,7 +252,7 @@ def test_without_alerts_a_file_is_checked_all_the_same(refused):
 # ── what cannot be used ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_service_has_the_thresholds_of_all_but_for_its_own(tmp_path):
+def test_service_has_default_thresholds_except_its_own(tmp_path):
     text = "[alerts.thresholds]\ndown_faults = 9\n[services.bank]\ndown_seconds = '15min'\n"
     (tmp_path / "redrive.toml").write_text(text)
     found = read(load(environ={}, directory=tmp_path))
@@ -474,7 +474,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "says"), REFUSED.items(), ids=list(REFUSED.values()))
-def test_what_cannot_be_used_is_refused_with_its_file_its_line_and_its_key(refused, text, says):
+def test_invalid_setting_is_rejected_with_file_line_and_key(refused, text, says):
     assert refused(text).startswith(f"redrive.toml, {says}")
 
 
@@ -526,7 +526,7 @@ VALUES = [
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), min_size=1, max_size=8), st.booleans())
-def test_whatever_a_file_says_it_is_used_or_refused_in_one_sentence_about_a_line(said, off):
+def test_any_file_is_read_or_rejected_in_one_sentence(said, off):
     text = "".join(f"{key} = {value}\n" for key, value in said.items())
     with TemporaryDirectory() as directory:
         file = Path(directory) / "redrive.toml"
@@ -543,9 +543,7 @@ def outcome(directory, environ):
         return str(error)
 
 
-def test_a_channel_that_needs_what_is_not_installed_is_refused_with_the_command_that_installs_it(
-    say, refused, monkeypatch
-):
+def test_channel_without_its_library_is_rejected_with_command(say, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "apprise", None)
     mail = "[channels.mail]\napprise = 'mailto://u:hunter2@h'\n[routes]\nP1 = 'mail'\n"
     assert refused(mail) == (
@@ -560,7 +558,7 @@ def test_a_channel_that_needs_what_is_not_installed_is_refused_with_the_command_
 
 @pytest.mark.process
 @pytest.mark.parametrize("url", ["nosuch://u:hunter2@h", "slack://hunter2"])
-def test_apprise_itself_looks_at_its_urls_when_there_is_time(say, refused, caplog, url):
+def test_apprise_checks_its_urls_in_the_full_check(say, refused, caplog, url):
     text = f"[channels.mail]\napprise = '{url}'\n[routes]\nP1 = 'mail'\n"
     assert say(text).channels["mail"].target == url
     assert refused(text, how=check_channels) == (
@@ -571,7 +569,7 @@ def test_apprise_itself_looks_at_its_urls_when_there_is_time(say, refused, caplo
 
 
 @pytest.mark.parametrize("program", ["no-such-program-anywhere", "./lamp.sh"])
-def test_a_program_must_be_there_when_there_is_time_to_look(say, refused, program):
+def test_program_must_exist_in_the_full_check(say, refused, program):
     text = f"[channels.lamp]\ncommand = ['{program}', 'hunter2']\n[routes]\nP1 = 'lamp'\n"
     assert refused(text, how=check_channels) == (
         "redrive.toml, line 2: channels.lamp.command names a program that does not exist or is not executable"
@@ -579,7 +577,7 @@ def test_a_program_must_be_there_when_there_is_time_to_look(say, refused, progra
 
 
 @pytest.mark.process
-def test_channels_that_can_be_used_pass_the_closer_look(say, tmp_path):
+def test_usable_channels_pass_the_full_check(say, tmp_path):
     (tmp_path / "lamp.sh").write_text("#!/bin/sh\n")
     (tmp_path / "lamp.sh").chmod(0o755)
     text = EVERYTHING.replace('["pager"]', f'["{sys.executable}"]')
@@ -590,7 +588,7 @@ def test_channels_that_can_be_used_pass_the_closer_look(say, tmp_path):
 
 
 @pytest.mark.process
-def test_reading_loads_neither_apprise_nor_anything_else_that_only_channels_need(tmp_path):
+def test_reading_imports_no_channel_library(tmp_path):
     (tmp_path / "redrive.toml").write_text("[channels.x]\napprise = 'mailto://u:p@h'\n[routes]\nP1 = 'x'\n")
     program = (
         "import sys; from redrive.config import load; from redrive.alerts.config.read import read; read(load());"
@@ -613,7 +611,7 @@ def environ_for(text):
 
 
 @pytest.mark.parametrize("text", [text for kind, text in BLOCKS if kind == "toml" and not text.startswith("# refused")])
-def test_what_the_page_writes_can_be_used(say, text):
+def test_examples_of_the_page_can_be_used(say, text):
     if "\nholidays = " in text:
         pytest.importorskip("holidays")
     assert say(text, environ_for(text)) != AlertSettings() or "[store]" in text
@@ -623,12 +621,12 @@ def test_what_the_page_writes_can_be_used(say, text):
     ("text", "said"),
     [(text, said) for (_, text), (_, said) in pairwise(BLOCKS) if text.startswith("# refused")],
 )
-def test_what_the_page_calls_refused_is_refused_in_its_words(refused, text, said):
+def test_rejected_examples_of_the_page_have_its_message(refused, text, said):
     assert refused(text) == said.rstrip()
 
 
 @pytest.mark.parametrize(("key", "default"), [(key, default) for key, default, _ in ROWS])
-def test_the_defaults_of_the_page_are_the_defaults(say, key, default):
+def test_defaults_of_the_page_are_the_defaults(say, key, default):
     table = "alerts.thresholds" if key in {one.name for one in fields(Thresholds)} else "alerts"
     assert say(f"[{table}]\n{key} = {default}\n" if default else "") == AlertSettings()
 

@@ -1,4 +1,4 @@
-"""What is said in one message, of what is due to one channel."""
+"""Which due messages of a channel are combined into a summary or a digest."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -43,11 +43,11 @@ def free(*waiting, taken=()):
     return [one.id for one in sendable(waiting, NOON, taken=taken)]
 
 
-def test_what_is_due_and_in_nobodys_hand_may_be_sent():
+def test_due_unclaimed_message_may_be_sent():
     assert free(send(1), send(2, due=1), send(3), send(4), taken={3}) == [1, 4]
 
 
-def test_nobody_hears_that_an_alert_is_over_before_he_has_heard_of_it():
+def test_resolve_is_not_sent_before_its_alert():
     opened, over = send(1, alert=7, due=60), send(2, alert=7, what=What.RESOLVED)
     assert free(opened, over) == []
     assert free(send(1, alert=7), over, taken={1}) == []
@@ -58,11 +58,11 @@ def test_nobody_hears_that_an_alert_is_over_before_he_has_heard_of_it():
 # ── storms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_few_messages_go_out_one_by_one():
+def test_few_messages_are_sent_one_by_one():
     assert grouped([send(1), send(2), send(3)]) == [("one", [1]), ("one", [2]), ("one", [3])]
 
 
-def test_what_comes_beyond_is_one_summary():
+def test_excess_messages_become_one_summary():
     assert grouped([send(number) for number in range(1, 8)]) == [
         ("one", [1]),
         ("one", [2]),
@@ -80,51 +80,51 @@ def test_what_comes_beyond_is_one_summary():
         (9, []),
     ],
 )
-def test_what_was_sent_within_the_window_counts_and_there_is_one_summary_in_it(sent, expected):
+def test_messages_of_the_window_count_towards_one_summary(sent, expected):
     assert grouped([send(1), send(2), send(3)], sent=sent) == expected
 
 
-def test_a_summary_of_one_is_that_one():
+def test_summary_of_one_message_is_that_message():
     assert grouped([send(1)], sent=3) == [("one", [1])]
 
 
-def test_the_most_urgent_are_those_that_go_out_by_themselves():
+def test_most_severe_alerts_are_sent_individually():
     due = [send(1, urgency=P3), send(2, urgency=P2), send(3, urgency=P3), send(4, urgency=P1), send(5, urgency=P1)]
     assert grouped(due) == [("one", [4]), ("one", [5]), ("one", [2]), ("summary", [1, 3])]
 
 
-def test_a_message_that_a_channel_refuses_again_and_again_does_not_hold_up_the_others():
+def test_rejected_message_does_not_block_others():
     assert grouped([send(1, urgency=P1, attempts=4), send(2, urgency=P3)]) == [("one", [2]), ("one", [1])]
 
 
 # ── digests ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_waited_for_the_morning_is_one_message_whatever_was_sent_before():
+def test_messages_waiting_for_morning_become_one_message():
     due = [send(1, digest=True), send(2, urgency=P1), send(3, digest=True)]
     assert grouped(due) == [("one", [2]), ("digest", [1, 3])]
     assert grouped(due, sent=99) == [("digest", [1, 3])]
 
 
-def test_what_came_after_something_that_waited_for_the_morning_comes_with_it():
+def test_later_message_joins_the_morning_digest():
     opened, over = send(1, alert=7, digest=True), send(2, alert=7, what=What.RESOLVED)
     assert grouped([opened, over, send(3)]) == [("one", [3]), ("digest", [1, 2])]
 
 
-def test_a_digest_of_one_is_that_one():
+def test_digest_of_one_message_is_that_message():
     assert grouped([send(1, digest=True)]) == [("one", [1])]
 
 
-# ── who is never told in sums ─────────────────────────────────────────────────────────────────────────────────────────
+# ── channels without summaries ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(0, 99))
-def test_pagerduty_is_told_of_each_alert_by_itself(digests, sent):
+def test_pagerduty_gets_each_alert_individually(digests, sent):
     due = [send(number, digest=digest) for number, digest in enumerate(digests, 1)]
     assert grouped(due, sent=sent, kind="pagerduty") == [("one", [one.id]) for one in due]
 
 
-def test_a_test_is_sent_as_it_is_and_at_once():
+def test_test_message_is_sent_unchanged_at_once():
     tests = [send(number, what=What.TEST) for number in range(1, 6)]
     assert grouped(tests, sent=99) == [("one", [one.id]) for one in tests]
 
@@ -150,7 +150,7 @@ drawn_sends = st.lists(
 
 
 @given(drawn_sends, st.integers(0, 10))
-def test_nothing_is_said_twice_and_a_channel_is_never_flooded(due, sent):
+def test_channel_gets_no_duplicates_and_no_flood(due, sent):
     found = groups(due, sent=sent, settings=SETTINGS, kind="slack")
     said = [one.id for group in found for one in group.sends]
     assert len(said) == len(set(said))
@@ -161,17 +161,17 @@ def test_nothing_is_said_twice_and_a_channel_is_never_flooded(due, sent):
 
 
 @given(drawn_sends, st.integers(0, 10))
-def test_what_is_said_of_one_alert_is_said_in_order(due, sent):
+def test_messages_of_one_alert_are_sent_in_order(due, sent):
     found = groups(due, sent=sent, settings=SETTINGS, kind="slack")
     for alert in {one.alert_id for one in due}:
         said = [one.id for group in found for one in group.sends if one.alert_id == alert]
         assert said == sorted(said)
 
 
-def test_a_group_says_what_it_is_made_of():
+def test_group_lists_its_messages():
     assert groups([send(1)], sent=0, settings=SETTINGS, kind="log") == [MessageBatch("one", (send(1),))]
 
 
-def test_what_is_open_is_sent_before_what_is_over():
+def test_open_alerts_are_sent_before_resolved_ones():
     waited = [send(1), send(2, alert=1, what=What.RESOLVED), send(3, urgency=P3), send(4, urgency=P1)]
     assert grouped(waited, kind="pagerduty") == [("one", [4]), ("one", [3]), ("one", [1]), ("one", [2])]
