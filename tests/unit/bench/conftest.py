@@ -18,7 +18,7 @@ MEMORY = Path("/dev/shm")
 def bench():
     """Run a program of `bench/`, and give back what it printed."""
     with tempfile.TemporaryDirectory(prefix="redrive-bench-", dir=MEMORY if MEMORY.is_dir() else None) as scratch:
-        Path(scratch).chmod(0o755)  # PostgreSQL runs as somebody else
+        Path(scratch).chmod(0o755)  # PostgreSQL runs as another user
 
         def run(program, *options):
             command = [sys.executable, "-W", "error", BENCH / program, *options]

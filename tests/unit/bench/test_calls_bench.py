@@ -1,4 +1,4 @@
-"""The benchmark of calls runs, and says what it measured in a form that can be read by a program."""
+"""The benchmark of calls runs and reports its figures as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def run(bench, tmp_path_factory):
-    """One run, for people and for programs at once."""
+    """Run once, and return the tables and the JSON document."""
     written = tmp_path_factory.mktemp("calls") / "calls.json"
     printed = bench("calls.py", "--quick", "--json", written)
     return printed, json.loads(written.read_text())
@@ -31,7 +31,7 @@ def document(run):
     return run[1]
 
 
-def test_the_document_says_where_and_with_what_it_was_measured(document):
+def test_document_has_environment_and_versions(document):
     where = document["environment"]
 
     assert document["benchmark"] == "calls"
@@ -51,11 +51,11 @@ def test_each_cost_has_its_row_with_the_same_keys(document, section):
 
 
 @pytest.mark.parametrize("section", ["sync", "async"])
-def test_a_call_is_measured_with_rollups_on(document, section):
+def test_call_is_measured_with_rollups_on(document, section):
     assert RECORDED in {row["name"] for row in document["rows"] if row["section"] == section}
 
 
-def test_threads_are_counted_with_and_without_time_inside_the_function(document):
+def test_threads_are_counted_with_and_without_function_time(document):
     rows = [row for row in document["rows"] if row["section"] == "threads"]
 
     assert {row["work"] for row in rows} == {"returns at once", "sleeps 1 ms"}
@@ -63,12 +63,12 @@ def test_threads_are_counted_with_and_without_time_inside_the_function(document)
     assert all(row.keys() == THREAD_KEYS and row["ratio_8_to_1"] > 0 for row in rows)
 
 
-def test_the_headline_compares_with_the_limit(document):
+def test_headline_compares_with_the_limit(document):
     added = {"sync_ns_added", "async_ns_added", "sync_ns_added_with_rollups", "async_ns_added_with_rollups"}
     assert document["headline"].keys() == added | {"limit_ns"}
 
 
-def test_the_record_has_what_each_guard_adds_with_its_spread_and_its_ratios(document):
+def test_record_has_cost_of_each_guard_with_spread_and_ratios(document):
     tables = document["record"]["tables"]
     ours = {figure["row"]: figure for figure in tables[0]["figures"]}["redrive"]
 
@@ -78,7 +78,7 @@ def test_the_record_has_what_each_guard_adds_with_its_spread_and_its_ratios(docu
     assert {target["limit"] for target in document["record"]["targets"]} == {1_000}
 
 
-def test_the_tables_fit_a_hundred_columns_and_end_with_the_headline(run):
+def test_tables_fit_a_hundred_columns_and_end_with_headline(run):
     lines = run[0].rstrip().splitlines()
 
     assert max(map(len, lines)) <= 100

@@ -1,4 +1,4 @@
-"""The benchmark of capacity runs, and reports what it measured."""
+"""The benchmark of capacity runs and reports its figures."""
 
 import sys
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""The benchmark of the queue runs, and says what it measured in a form that can be read by a program."""
+"""The benchmark of the dead-letter queue runs and reports its figures as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def run(bench, tmp_path_factory):
-    """One run, for people and for programs at once."""
+    """Run once, and return the tables and the JSON document."""
     written = tmp_path_factory.mktemp("letters") / "letters.json"
     printed = bench("letters.py", "--quick", "--json", written)
     return printed, json.loads(written.read_text())
@@ -35,7 +35,7 @@ def rows_of(document, section, database):
     return [row for row in document["rows"] if (row["section"], row["database"]) == (section, database)]
 
 
-def test_the_document_says_where_and_with_what_it_was_measured(document):
+def test_document_has_environment_and_versions(document):
     assert document["benchmark"] == "letters"
     assert document["quick"] is True
     assert document["environment"].keys() == {"date", "machine", "python", "versions"}
@@ -53,7 +53,7 @@ def test_each_section_has_rows_with_the_same_keys(document, section, database):
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_putting_stands_beside_the_floor_and_the_naive_way(document, database):
+def test_put_is_compared_with_the_floor_and_the_naive_way(document, database):
     rows = {row["name"]: row for row in rows_of(document, "put", database)}
 
     assert rows.keys() == {"put_many", "making NewLetters", "put_many, all stored before", "floor", "naive"}
@@ -62,7 +62,7 @@ def test_putting_stands_beside_the_floor_and_the_naive_way(document, database):
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_causes_are_counted_for_today_and_for_the_days_before(document, database):
+def test_causes_are_counted_for_today_and_earlier_days(document, database):
     counted = {row["name"]: row["counted"] for row in rows_of(document, "causes", database)}
 
     assert counted["today"] == 2_000
@@ -71,21 +71,21 @@ def test_causes_are_counted_for_today_and_for_the_days_before(document, database
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_letters_are_sent_back_discarded_purged_and_moved(document, database):
+def test_letters_are_replayed_discarded_purged_and_moved(document, database):
     touched = {row["name"]: row["touched"] for row in rows_of(document, "work", database)}
 
     assert touched["purge"] == touched["replay"] + touched["discard"]
     assert touched["import"] == touched["export"] > 0
 
 
-def test_the_headline_holds_the_figures_that_have_targets(document):
+def test_headline_has_the_figures_with_targets(document):
     assert [end["database"] for end in document["headline"]] == DATABASES
     for end in document["headline"]:
         assert document["targets"].keys() < end.keys()
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_the_record_has_putting_beside_the_floor_and_asking_beside_sql(document, database):
+def test_record_compares_put_with_floor_and_queries_with_sql(document, database):
     tables = {table["title"]: table["figures"] for table in document["record"]["tables"]}
     put = {figure["row"]: figure for figure in tables[f"Putting letters, {database}"] if figure["name"] == "rate"}
 
@@ -94,7 +94,7 @@ def test_the_record_has_putting_beside_the_floor_and_asking_beside_sql(document,
     assert any(database in target["what"] for target in document["record"]["targets"])
 
 
-def test_the_tables_fit_a_hundred_columns_and_end_with_the_targets(run):
+def test_tables_fit_a_hundred_columns_and_end_with_targets(run):
     lines = run[0].rstrip().splitlines()
 
     assert max(map(len, lines)) <= 100

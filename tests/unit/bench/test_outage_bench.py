@@ -1,4 +1,4 @@
-"""The benchmark of recovery runs, and says what it measured in a form that can be read by a program."""
+"""The benchmark of recovery runs and reports its figures as JSON."""
 
 import json
 

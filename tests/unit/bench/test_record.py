@@ -1,4 +1,4 @@
-"""What the benchmarks leave behind: a document with a line for each figure, and the page that is made of it."""
+"""The record of the benchmarks: a document with a line for each figure, and the page generated from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def page_of(*parts):
 # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_spread_is_told_of_what_was_repeated():
+def test_figure_of_several_runs_has_a_spread():
     assert record.spread([3.0, 1.0, 2.0]) == {"repeats": 3, "low": 1, "median": 2, "high": 3}
     assert record.spread([1.0]) is None
     assert record.spread([1.0, float("inf")]) is None
@@ -52,11 +52,11 @@ def test_a_spread_is_told_of_what_was_repeated():
         *((2, "exactly", True), (3, "exactly", False), (None, "at least", None)),
     ],
 )
-def test_a_target_is_met_missed_or_not_measured(value, relation, met):
+def test_target_is_met_missed_or_not_measured(value, relation, met):
     assert Target("speed", value, relation, 2, "×").met is met
 
 
-def test_a_figure_without_spread_ratios_and_note_says_only_what_it_is():
+def test_figure_without_extras_is_name_and_value_only():
     [table] = record.record("", [Table("Loads", [Figure("loop", "rate", "rows/s", None)])])["tables"]
     assert table["figures"] == [{"row": "loop", "name": "rate", "unit": "rows/s", "value": None}]
 
@@ -64,7 +64,7 @@ def test_a_figure_without_spread_ratios_and_note_says_only_what_it_is():
 # ── the document ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_figure_is_a_line_of_the_document_whatever_it_holds():
+def test_figure_is_one_line_of_the_document():
     figure = Figure("loop", "rate", "rows/s", 1.5, record.spread([1, 1.5]), {"× loop": 1.0}, "a note")
     text = results.written({**WHERE, "parts": [part(figures=[figure] * 3)]})
 
@@ -72,12 +72,12 @@ def test_a_figure_is_a_line_of_the_document_whatever_it_holds():
     assert len([line for line in text.splitlines() if '"row": "loop"' in line and '"note": "a note"' in line]) == 3
 
 
-def test_the_same_document_is_written_the_same_way():
+def test_same_document_is_written_the_same_way():
     document = {**WHERE, "parts": [part(figures=[Figure("loop", "rate", "rows/s", 1.5)])]}
     assert results.written(json.loads(results.written(document))) == results.written(document)
 
 
-def test_parts_that_were_not_asked_for_stay_in_their_order(monkeypatch):
+def test_unselected_parts_keep_their_order(monkeypatch):
     monkeypatch.setattr(results.measure, "environment", lambda: WHERE)
     earlier = {**WHERE, "parts": [part(part="calls", seconds=1), part(part="rows", seconds=1)]}
 
@@ -86,7 +86,7 @@ def test_parts_that_were_not_asked_for_stay_in_their_order(monkeypatch):
     assert [(one["part"], one["seconds"]) for one in document["parts"]] == [("calls", 12), ("letters", 12), ("rows", 1)]
 
 
-def test_figures_of_another_machine_are_not_kept_beside_those_of_this_one(monkeypatch):
+def test_figures_of_different_machines_are_not_mixed(monkeypatch):
     monkeypatch.setattr(results.measure, "environment", lambda: WHERE)
     earlier = {**WHERE, "python": "CPython 3.13.0", "parts": [part(part="calls")]}
 
@@ -94,7 +94,7 @@ def test_figures_of_another_machine_are_not_kept_beside_those_of_this_one(monkey
 
 
 @pytest.mark.parametrize("content", [None, "", "{"])
-def test_an_earlier_document_that_cannot_be_read_is_none(tmp_path, content):
+def test_unreadable_earlier_document_is_ignored(tmp_path, content):
     path = tmp_path / "results.json"
     if content is not None:
         path.write_text(content)
@@ -104,7 +104,7 @@ def test_an_earlier_document_that_cannot_be_read_is_none(tmp_path, content):
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_table_has_a_row_for_each_contender_with_its_median_and_its_ratios():
+def test_table_has_a_row_per_contender_with_median_and_ratios():
     figures = [
         Figure("redrive", "rate", "rows/s", 257_123.4, record.spread([257_123.4, 200_000.0]), {"× loop": 9.349}),
         Figure("redrive", "peak memory", "MB", 190.0),
@@ -125,7 +125,7 @@ def test_a_table_has_a_row_for_each_contender_with_its_median_and_its_ratios():
     ]
 
 
-def test_what_falls_short_is_said_twice_and_what_is_met_once():
+def test_missed_target_is_reported_twice_and_met_target_once():
     targets = [Target("put_many", 0.26, "at least", 0.33, "of the floor"), Target("causes", 46, "at least", 20, "×")]
     text = page_of(part(targets=targets))
 
@@ -136,31 +136,31 @@ def test_what_falls_short_is_said_twice_and_what_is_met_once():
     assert "causes" not in short
 
 
-def test_where_all_targets_are_met_nothing_falls_short():
+def test_nothing_falls_short_where_all_targets_are_met():
     assert "falls short" not in page_of(part(targets=[Target("causes", 46, "at least", 20, "×")]))
 
 
-def test_a_quick_look_says_so_and_is_held_against_nothing():
+def test_quick_run_is_marked_and_compared_with_no_target():
     text = page_of(part(quick=True, targets=[Target("causes", 1, "at least", 20, "×")]))
 
     assert "**A quick look only: Rows.**" in text
     assert "missed" not in text
 
 
-def test_a_part_without_figures_is_named_with_its_reason_before_any_figure():
+def test_part_without_figures_is_named_first_with_its_reason():
     lost = part(title="Tasks", command="python bench/tasks.py", state="cut off", reason="it had not ended after 9 s")
     text = page_of(lost, part())
 
     assert "- Tasks (`python bench/tasks.py`): cut off, it had not ended after 9 s" in text.partition("## Targets")[0]
 
 
-def test_a_revision_with_changes_is_told_from_one_without():
+def test_revision_with_changes_is_marked():
     dirty = {"commit": "abc123", "dirty": True}
     assert "| `abc123`, `abc123` with changes |" in page_of(part(), part(revision=dirty))
     assert "| unknown |" in page_of(part(revision=None))
 
 
-def test_the_page_of_the_documentation_is_made_of_the_record_beside_the_benchmarks():
+def test_docs_page_is_generated_from_the_record():
     document = results.read(ROOT / results.RESULTS)
     assert document, "run make bench"
     assert (ROOT / results.PAGE).read_text(encoding="utf-8") == page.page(document)
@@ -169,7 +169,7 @@ def test_the_page_of_the_documentation_is_made_of_the_record_beside_the_benchmar
 # ── a week ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_week_is_recorded_beside_a_message_for_every_failure():
+def test_week_is_recorded_beside_a_message_for_every_failure():
     told = week.Told(week.MONDAY, "opened", "P3", "vendor", "P3 vendor: 54 rows rejected")
     lived = week.Week([told, told], Counter({"failed attempts": 7, "failed runs": 3, "rejected rows": 54}), 190, 1_005)
 

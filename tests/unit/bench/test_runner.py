@@ -1,4 +1,4 @@
-"""All benchmarks by one command: each part to its end, cut off or failed, and the others go on."""
+"""All benchmarks by one command: a part that fails or hangs does not stop the others."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def made(tmp_path, monkeypatch):
     return make
 
 
-def test_a_part_brings_its_figures_and_when_and_with_what_they_were_measured(made):
+def test_part_has_figures_time_and_environment(made):
     [part] = runner.all_of([made("done", DONE)], quick=False, minutes=1)
 
     assert (part["state"], part["reason"], part["quick"]) == ("done", "", False)
@@ -70,7 +70,7 @@ def test_a_part_brings_its_figures_and_when_and_with_what_they_were_measured(mad
     assert runner.format_duration(part).endswith(", short of: speed")
 
 
-def test_a_part_that_fails_is_reported_with_its_last_word_and_the_others_go_on(made):
+def test_failed_part_is_reported_and_the_others_run(made):
     parts = [made("fails", FAILS), made("silent", SAYS_NOTHING), made("done", DONE)]
     found = runner.all_of(parts, quick=True, minutes=1)
 
@@ -83,14 +83,14 @@ def test_a_part_that_fails_is_reported_with_its_last_word_and_the_others_go_on(m
     assert found[0]["tables"] == found[0]["targets"] == []
 
 
-def test_a_part_that_does_not_end_is_cut_off(made):
+def test_endless_part_is_killed(made):
     [found] = runner.all_of([made("hangs", "import time; time.sleep(600)", limit=0.1)], quick=False, minutes=1)
 
     assert found["state"] == "cut off"
     assert found["reason"].startswith("it had not ended after ")
 
 
-def test_what_is_cut_off_ends_what_it_has_started(tmp_path, monkeypatch):
+def test_killed_part_leaves_no_child_process(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "bench"))
     place = tmp_path / "child"
     program = subprocess.Popen([sys.executable, "-c", HANGS.format(place=str(place))], start_new_session=True)
@@ -104,7 +104,7 @@ def test_what_is_cut_off_ends_what_it_has_started(tmp_path, monkeypatch):
         os.kill(int(place.read_text()), 0)
 
 
-def test_when_the_time_of_all_is_up_the_rest_is_cut_off(made):
+def test_remaining_parts_are_killed_when_time_is_up(made):
     [found] = runner.all_of([made("hangs", "import time; time.sleep(600)")], quick=False, minutes=0)
     assert (found["state"], found["reason"]) == ("cut off", "no time was left for it")
 
@@ -113,7 +113,7 @@ def test_parts_are_chosen_by_name_and_run_in_their_own_order():
     assert [part.name for part in runner.chosen("letters, calls")] == ["calls", "letters"]
 
 
-def test_every_part_names_a_program_that_is_there():
+def test_every_part_names_an_existing_program():
     assert [part.name for part in runner.PARTS if not (ROOT / part.program).is_file()] == []
     assert len({part.name for part in runner.PARTS}) == len(runner.PARTS)
 
@@ -125,7 +125,7 @@ def run(*arguments):
 
 
 @pytest.mark.parametrize(("only", "said"), [("rowz", "there is no rowz; there are calls, "), (",", "name some of ")])
-def test_a_name_that_is_none_is_refused_in_one_sentence(only, said):
+def test_unknown_part_is_rejected_in_one_sentence(only, said):
     done = run("--only", only)
 
     assert done.returncode == 2
@@ -133,7 +133,7 @@ def test_a_name_that_is_none_is_refused_in_one_sentence(only, said):
     assert "Traceback" not in done.stderr
 
 
-def test_hanging_tasks_are_killed_and_the_record_and_the_page_say_so(tmp_path):
+def test_hanging_tasks_are_killed_and_reported(tmp_path):
     written, shown = tmp_path / "results.json", tmp_path / "page.md"
 
     done = run("--quick", "--only", "hangs", "--results", written, "--page", shown)
@@ -146,7 +146,7 @@ def test_hanging_tasks_are_killed_and_the_record_and_the_page_say_so(tmp_path):
     assert "A quick look only: Tasks that hang." in shown.read_text()
 
 
-def test_a_benchmark_that_fails_makes_the_command_fail_and_the_page_say_so(tmp_path, monkeypatch):
+def test_failed_benchmark_fails_the_command_and_shows_on_page(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nif sys.argv and 'task_hangs' in ' '.join(sys.orig_argv): sys.exit('out of order')\n"

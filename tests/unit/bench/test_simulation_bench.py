@@ -1,11 +1,11 @@
-"""The simulations run by their commands, and their figures are held against what jitter is to achieve."""
+"""The simulations run by their commands, and their figures are compared with targets for jitter."""
 
 from __future__ import annotations
 
 import json
 
 
-def test_contention_and_herd_have_their_tables_and_their_targets(bench):
+def test_contention_and_herd_have_tables_and_targets(bench):
     document = json.loads(bench("simulation.py", "--quick", "--json"))
     contended, returned, taken = document["record"]["tables"]
 

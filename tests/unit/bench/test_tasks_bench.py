@@ -1,4 +1,4 @@
-"""The benchmark of tasks runs, checks that everybody ran every task, and says what it measured in words and JSON."""
+"""The benchmark of tasks runs, checks that every task ran, and reports its figures as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ needs_peers = pytest.mark.skipif(
 )
 
 
-def test_redrive_stands_beside_a_fork_per_task(bench):
+def test_redrive_is_compared_with_a_fork_per_task(bench):
     how = ("--quick", "--only", "sqlite", "--shapes", *SHAPES, "--peers", OURS, "fork", "--sizes", "10")
     document = json.loads(bench("tasks.py", *how, "--json"))
     rows = {(row["shape"], row["peer"], row["tasks"]): row for row in document["rows"]}
@@ -65,7 +65,7 @@ def test_dbos_and_luigi_run_the_same_tasks(bench, database, shape, ways):
 
 
 @needs_peers
-def test_the_tables_fit_a_hundred_columns_while_the_document_goes_to_a_file(bench, tmp_path):
+def test_tables_fit_a_hundred_columns_with_document_in_a_file(bench, tmp_path):
     written = tmp_path / "tasks.json"
 
     how = ("--quick", "--only", "sqlite", "--shapes", "diamond", "--peers", "redrive-thread", "pebble")
@@ -81,7 +81,7 @@ def test_the_tables_fit_a_hundred_columns_while_the_document_goes_to_a_file(benc
     assert [len(table["figures"]) for table in document["record"]["tables"]] == [4, 4]
 
 
-def test_what_takes_too_long_is_stopped_and_counts_by_what_it_has_done(bench):
+def test_slow_contender_is_stopped_and_partly_counted(bench):
     how = ("--only", "sqlite", "--shapes", "flat", "--peers", "fork", "--sizes", "100000", "--repeat", "1")
 
     for limit in ("2", "10", "40"):  # a busy machine may finish no task within the first

@@ -1,4 +1,4 @@
-"""The benchmark of rows runs, checks what everybody loaded, and says what it measured for people and for programs."""
+"""The benchmark of rows runs, checks the loaded rows, and reports its figures as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def beside_the_loop(bench):
     return json.loads(bench("rows.py", *how, "--json"))
 
 
-def test_redrive_stands_beside_the_loop_and_the_floor(beside_the_loop):
+def test_redrive_is_compared_with_the_loop_and_the_floor(beside_the_loop):
     database, document = "PostgreSQL", beside_the_loop
     rows = {(row["peer"], row["rows"]): row for row in document["rows"]}
 
@@ -40,7 +40,7 @@ def test_redrive_stands_beside_the_loop_and_the_floor(beside_the_loop):
     assert [end["peer"] for end in document["headline"]] == [OURS]
 
 
-def test_the_record_has_a_target_for_speed_and_for_memory(beside_the_loop):
+def test_record_has_a_target_for_speed_and_for_memory(beside_the_loop):
     record = beside_the_loop["record"]
     assert [table["title"].partition(",")[0] for table in record["tables"]] == ["PostgreSQL"] * 3
     assert [target["unit"] for target in record["targets"]] == [
@@ -57,7 +57,7 @@ def test_dlt_loads_the_same_rows(bench):
     assert all(row["unavailable"] is None and row["rows_per_s"] > 0 for row in rows)
 
 
-def test_the_tables_fit_a_hundred_columns_while_the_document_goes_to_a_file(bench, tmp_path):
+def test_tables_fit_a_hundred_columns_with_document_in_a_file(bench, tmp_path):
     written = tmp_path / "rows.json"
 
     how = ("--quick", "--only", "sqlite", "--peers", "redrive-pydantic", "loop")
@@ -68,7 +68,7 @@ def test_the_tables_fit_a_hundred_columns_while_the_document_goes_to_a_file(benc
     assert json.loads(written.read_text())["effort"]["rows"] == 1_000
 
 
-def test_the_file_is_the_same_each_time_with_exactly_three_in_a_hundred_without_a_fee(tmp_path):
+def test_file_is_the_same_each_time_with_3_percent_without_fee(tmp_path):
     specification = importlib.util.spec_from_file_location("vendor", BENCH / "vendor.py")
     vendor = importlib.util.module_from_spec(specification)
     sys.modules["vendor"] = vendor  # a dataclass looks for its module there
