@@ -24,7 +24,7 @@ def service(clock):
 
 
 class Flaky:
-    """Raises or returns what it was given, one after the other; then goes on returning the last."""
+    """Raises or returns its arguments one after the other, then the last one every time."""
 
     def __init__(self, *script):
         self.script = list(script)

@@ -1,4 +1,4 @@
-"""The breaker as callers meet it; the numbers are those of docs/semantics.md."""
+"""The circuit breaker as callers see it; the numbers are those of docs/semantics.md."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ def trip(shipfast, flaky, failures=5):
             shipfast.call(flaky(TimeoutError()))
 
 
-def test_15_no_lock_is_held_while_the_function_runs():
+def test_15_no_lock_is_taken_while_the_function_runs():
     together = threading.Barrier(4, timeout=30)  # breaks unless all four are inside the function at once
     shipfast = Service("shipfast", retry=ONCE, breaker=Breaker())
     results = []
@@ -30,7 +30,7 @@ def test_15_no_lock_is_held_while_the_function_runs():
     assert sorted(results) == [0, 1, 2, 3]
 
 
-def test_15_nor_while_a_probe_or_a_repeat_runs(service, clock, flaky):
+def test_15_no_lock_is_taken_while_a_probe_or_retry_runs(service, clock, flaky):
     shipfast = service(retry=ONCE)
     trip(shipfast, flaky)
     clock.advance(40)
@@ -59,7 +59,7 @@ def _elsewhere(shipfast):
     raise caught[0]
 
 
-def test_16_of_many_threads_one_is_let_through_as_the_probe(service, clock, flaky):
+def test_16_one_of_many_threads_is_let_through_as_the_probe(service, clock, flaky):
     shipfast = service(retry=ONCE, breaker=Breaker(probes=1))
     trip(shipfast, flaky)
     clock.advance(40)
@@ -89,7 +89,7 @@ def test_16_of_many_threads_one_is_let_through_as_the_probe(service, clock, flak
     assert shipfast.circuit == "closed"
 
 
-async def test_16_a_cancelled_probe_returns_its_permit(service, clock, flaky):
+async def test_16_cancelled_probe_returns_its_permit(service, clock, flaky):
     shipfast = service(retry=ONCE)
     trip(shipfast, flaky)
     clock.advance(40)
@@ -108,7 +108,7 @@ async def test_16_a_cancelled_probe_returns_its_permit(service, clock, flaky):
     assert shipfast.call(flaky("alive")) == "alive"
 
 
-async def test_16_so_does_one_in_a_block(service, clock, flaky):
+async def test_16_cancelled_probe_in_a_block_returns_its_permit(service, clock, flaky):
     shipfast = service(retry=ONCE)
     trip(shipfast, flaky)
     clock.advance(40)
@@ -126,7 +126,7 @@ async def test_16_so_does_one_in_a_block(service, clock, flaky):
     assert shipfast.call(flaky("alive")) == "alive"
 
 
-def test_16_a_probe_that_is_never_heard_of_again_gives_way_after_its_lease(service, clock, flaky):
+def test_16_lost_probe_is_replaced_after_its_lease(service, clock, flaky):
     shipfast = service(retry=ONCE, breaker=Breaker(lease=60))
     trip(shipfast, flaky)
     clock.advance(40)
@@ -140,7 +140,7 @@ def test_16_a_probe_that_is_never_heard_of_again_gives_way_after_its_lease(servi
 
 
 @pytest.mark.parametrize("neutral", [redrive.Permanent("bad request"), redrive.Reject("bad row"), ValueError("bug")])
-def test_17_a_neutral_outcome_in_half_open_neither_closes_nor_opens(service, clock, flaky, neutral):
+def test_17_neutral_outcome_in_half_open_changes_no_state(service, clock, flaky, neutral):
     shipfast = service(retry=ONCE, breaker=Breaker(probes=1))
     trip(shipfast, flaky)
     clock.advance(40)
@@ -152,7 +152,7 @@ def test_17_a_neutral_outcome_in_half_open_neither_closes_nor_opens(service, clo
     assert shipfast.circuit == "closed"
 
 
-def test_17_permanent_errors_never_open_it(service, flaky):
+def test_17_permanent_errors_never_open_the_circuit(service, flaky):
     shipfast = service(retry=ONCE)
     for _ in range(50):
         with pytest.raises(redrive.Permanent):
@@ -161,7 +161,7 @@ def test_17_permanent_errors_never_open_it(service, flaky):
 
 
 @pytest.mark.parametrize("late", [TimeoutError(), "late success"])
-def test_18_a_call_that_began_while_closed_changes_no_later_state(service, clock, flaky, late):
+def test_18_call_started_while_closed_changes_no_later_state(service, clock, flaky, late):
     shipfast = service(retry=ONCE, breaker=Breaker(probes=1))
     begun, finish, ended = threading.Event(), threading.Event(), []
 
@@ -191,7 +191,7 @@ def test_18_a_call_that_began_while_closed_changes_no_later_state(service, clock
     assert shipfast.circuit == "closed"
 
 
-def test_19_the_call_that_trips_it_raises_its_own_error(service, flaky):
+def test_19_call_that_opens_the_circuit_raises_its_own_error(service, flaky):
     shipfast = service(retry=ONCE, breaker=Breaker(failures=1))
     with pytest.raises(TimeoutError) as caught:
         shipfast.call(flaky(TimeoutError("maybe it happened")))
@@ -199,7 +199,7 @@ def test_19_the_call_that_trips_it_raises_its_own_error(service, flaky):
     assert not isinstance(caught.value, CircuitOpen)
 
 
-def test_20_a_call_stops_with_its_own_error_when_the_circuit_opens_under_it(service, clock, flaky):
+def test_20_call_stops_with_its_own_error_when_circuit_opens(service, clock, flaky):
     shipfast, work = service(breaker=Breaker(failures=2)), flaky(TimeoutError("own"))
     with pytest.raises(TimeoutError, match="own") as caught:
         shipfast.call(work)
@@ -209,7 +209,7 @@ def test_20_a_call_stops_with_its_own_error_when_the_circuit_opens_under_it(serv
     assert caught.value.redrive.retry_in > 20
 
 
-def test_20_an_open_circuit_is_not_repeated_and_says_when_to_come_back(service, clock, flaky):
+def test_20_open_circuit_is_not_retried_and_has_next_probe_time(service, clock, flaky):
     shipfast, work = service(breaker=Breaker(failures=2)), flaky(TimeoutError())
     with pytest.raises(TimeoutError):
         shipfast.call(work)
@@ -223,7 +223,7 @@ def test_20_an_open_circuit_is_not_repeated_and_says_when_to_come_back(service, 
         assert part in str(refused.value)
 
 
-def test_a_circuit_recovers_through_its_probes(service, clock, flaky):
+def test_circuit_recovers_through_its_probes(service, clock, flaky):
     shipfast = service(retry=ONCE)
     trip(shipfast, flaky)
     clock.advance(40)
@@ -233,14 +233,14 @@ def test_a_circuit_recovers_through_its_probes(service, clock, flaky):
     assert shipfast.circuit == "closed"
 
 
-def test_a_slow_success_counts_as_a_failure_if_asked(service, clock):
+def test_slow_success_counts_as_a_failure_if_configured(service, clock):
     shipfast = service(breaker=Breaker(failures=3, slow=2.0))
     for _ in range(3):
         shipfast.call(lambda: clock.advance(2.5))
     assert shipfast.circuit == "open"
 
 
-def test_by_rate_the_successes_of_untroubled_calls_count(service, clock, flaky):
+def test_successes_of_clean_calls_count_towards_the_rate(service, clock, flaky):
     shipfast = service(retry=ONCE, breaker=Breaker(rate=0.5, minimum=10))
     for _ in range(20):
         shipfast.call(flaky("fine"))
@@ -250,7 +250,7 @@ def test_by_rate_the_successes_of_untroubled_calls_count(service, clock, flaky):
     assert shipfast.circuit == "open"
 
 
-def test_every_change_of_state_is_announced(service, clock, flaky):
+def test_every_change_of_state_emits_an_event(service, clock, flaky):
     seen = []
     shipfast = service(retry=ONCE, breaker=Breaker(probes=1), on_event=seen.append)
     trip(shipfast, flaky)
@@ -260,7 +260,7 @@ def test_every_change_of_state_is_announced(service, clock, flaky):
     assert changes == [("closed", "open"), ("open", "half_open"), ("half_open", "closed")]
 
 
-def test_it_can_be_closed_by_hand_or_left_out(service, flaky):
+def test_circuit_can_be_reset_or_left_out(service, flaky):
     shipfast = service(retry=ONCE)
     trip(shipfast, flaky)
     shipfast.reset()

@@ -1,4 +1,4 @@
-"""Keys and tokens as callers meet them; the numbers are those of docs/semantics.md."""
+"""Keys and tokens as callers see them; the numbers are those of docs/semantics.md."""
 
 import asyncio
 import gc
@@ -47,19 +47,19 @@ def used_up(**headers):
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_function_that_takes_a_credential_is_given_the_first_key(service):
+def test_function_with_credential_parameter_gets_the_first_key(service):
     api = Api()
     service(credentials=KeyPool(["key-aaaa", "key-bbbb"])).call(api)
     assert api.seen == ["key-aaaa"]
 
 
-def test_a_credential_the_caller_passes_himself_stays(service):
+def test_credential_passed_by_the_caller_is_used(service):
     api = Api()
     service(credentials=KeyPool(["key-aaaa"])).call(api, credential="mine")
     assert api.seen == ["mine"]
 
 
-def test_a_used_up_key_is_rotated_at_once_and_rested_until_its_reset(service, clock):
+def test_exhausted_key_is_rotated_and_unused_until_its_reset(service, clock):
     api = Api(**{"key-aaaa": used_up})
     shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb"], resets="00:00 America/Los_Angeles"))
     shipfast.call(api)
@@ -83,7 +83,7 @@ def test_rotation_is_not_charged_to_attempts_or_budget(service):
     assert api.seen == keys
 
 
-def test_no_key_left_is_a_clear_error_that_names_the_next_reset(service, clock):
+def test_exhausted_pool_error_names_the_next_reset(service, clock):
     api = Api(**{"key-aaaa": used_up, "key-bbbb": used_up})
     shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb"], resets=7200))
     with pytest.raises(QuotaExhausted) as spent:
@@ -100,7 +100,7 @@ def test_no_key_left_is_a_clear_error_that_names_the_next_reset(service, clock):
     assert shipfast.call(api).status_code == 200
 
 
-def test_a_refused_key_is_not_sent_again_in_the_call(service, clock):
+def test_rejected_key_is_not_sent_again_in_the_call(service, clock):
     api = Api(**{"key-aaaa": 401, "key-bbbb": used_up})
     with pytest.raises(QuotaExhausted) as spent:
         service(credentials=KeyPool(["key-aaaa", "key-bbbb"], resets=7200)).call(api)
@@ -108,7 +108,7 @@ def test_a_refused_key_is_not_sent_again_in_the_call(service, clock):
     assert spent.value.resets_at == clock.now() + timedelta(hours=2)
 
 
-def test_a_key_with_more_failures_takes_over_from_a_refused_one(service):
+def test_key_with_more_failures_replaces_a_rejected_one(service):
     api = Api(**{"key-aaaa": 401, "key-bbbb": 401, "key-cccc": 401})
     shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb", "key-cccc"]))
     for _ in range(3):
@@ -123,7 +123,7 @@ def test_a_key_with_more_failures_takes_over_from_a_refused_one(service):
     assert shipfast.call(api).status_code == 200
 
 
-def test_a_quota_answer_that_says_when_is_believed(service, clock):
+def test_reset_time_of_a_quota_response_is_used(service, clock):
     api = Api(**{"key-aaaa": lambda: used_up(**{"Retry-After": "30"})})
     shipfast = service(credentials=KeyPool(["key-aaaa"], resets=86_400))
     with pytest.raises(QuotaExhausted) as spent:
@@ -131,14 +131,14 @@ def test_a_quota_answer_that_says_when_is_believed(service, clock):
     assert spent.value.resets_at == clock.now() + timedelta(seconds=30)
 
 
-def test_a_reset_that_lies_in_the_past_does_not_rotate_for_ever(service):
+def test_reset_in_the_past_does_not_rotate_forever(service):
     api = Api(**{"key-aaaa": lambda: used_up(**{"Retry-After": "0"})})
     with pytest.raises(QuotaExhausted):
         service(credentials=KeyPool(["key-aaaa"])).call(api)
     assert len(api.seen) <= 3
 
 
-def test_success_forgives(service):
+def test_success_clears_failures_of_a_key(service):
     answers = iter([401, 200, 200])
     api = Api(**{"key-aaaa": lambda: next(answers)})
     shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb"]))
@@ -151,7 +151,7 @@ def test_success_forgives(service):
     assert api.seen[2:] == ["key-bbbb", "key-aaaa", "key-aaaa"]
 
 
-def test_24_a_429_rests_the_key_and_a_503_breaks_the_host(service, clock):
+def test_24_429_pauses_the_key_and_503_counts_for_the_circuit(service, clock):
     limited = iter([httpx.Response(429, headers={"Retry-After": "5"})])
     api = Api(**{"key-aaaa": lambda: next(limited, 200)})
     seen = []
@@ -168,7 +168,7 @@ def test_24_a_429_rests_the_key_and_a_503_breaks_the_host(service, clock):
     assert len([event for event in seen if isinstance(event, KeyCooled)]) == 1
 
 
-def test_24_while_the_only_key_pauses_other_callers_wait_instead_of_failing(service, clock):
+def test_24_callers_wait_while_the_only_key_is_paused(service, clock):
     limited = iter([httpx.Response(429, headers={"Retry-After": "5"})])
     api = Api(**{"key-aaaa": lambda: next(limited, 200)})
     once = service(credentials=KeyPool(["key-aaaa"]), retry=Retry(attempts=1))
@@ -224,7 +224,7 @@ def guarded_by(issuer):
     return api
 
 
-def test_a_token_is_fetched_on_first_use_and_kept(service):
+def test_token_is_fetched_on_first_use_and_reused(service):
     issuer = Issuer()
     shipfast = service(credentials=Token(issuer.fetch))
     for _ in range(5):
@@ -232,7 +232,7 @@ def test_a_token_is_fetched_on_first_use_and_kept(service):
     assert issuer.issued == 1
 
 
-def test_23_a_401_refreshes_once_repeats_once_and_is_no_breaker_failure(service, clock):
+def test_23_401_refreshes_and_retries_once_without_breaker(service, clock):
     issuer, seen = Issuer(), []
     shipfast = service(
         credentials=Token(issuer.fetch),
@@ -249,7 +249,7 @@ def test_23_a_401_refreshes_once_repeats_once_and_is_no_breaker_failure(service,
     assert [event.generation for event in seen if isinstance(event, TokenRefreshed)] == [1, 2]
 
 
-def test_23_a_second_401_is_final(service):
+def test_23_second_401_is_final(service):
     issuer, calls = Issuer(), []
 
     def never(*, credential):
@@ -264,7 +264,7 @@ def test_23_a_second_401_is_final(service):
     assert "Check or renew the credential" in final.value.redrive.advice
 
 
-def test_23_a_403_does_not_refresh(service):
+def test_23_403_does_not_refresh(service):
     issuer = Issuer()
 
     def forbidden(*, credential):
@@ -276,7 +276,7 @@ def test_23_a_403_does_not_refresh(service):
 
 
 @pytest.mark.parametrize("fetch", ["fetch", "afetch"])
-async def test_23_a_401_storm_of_fifty_coroutines_causes_one_refresh(fetch):
+async def test_23_401_storm_of_fifty_coroutines_causes_one_refresh(fetch):
     issuer = Issuer()
     shipfast = Service("shipfast", credentials=Token(getattr(issuer, fetch)))
     refused, answered = 0, asyncio.Event()
@@ -287,7 +287,7 @@ async def test_23_a_401_storm_of_fifty_coroutines_causes_one_refresh(fetch):
         if not good:
             refused += 1
             if refused == 50:
-                answered.set()  # nobody hears of his 401 before all have been refused
+                answered.set()  # no caller gets its 401 before all have been rejected
             await answered.wait()
         httpx.Response(200 if good else 401, request=httpx.Request("GET", "http://partner/")).raise_for_status()
         return credential
@@ -300,7 +300,7 @@ async def test_23_a_401_storm_of_fifty_coroutines_causes_one_refresh(fetch):
     assert issuer.issued == 3  # the first, the one that expired it, and one refresh
 
 
-def test_23_a_401_storm_of_fifty_threads_causes_one_refresh():
+def test_23_401_storm_of_fifty_threads_causes_one_refresh():
     issuer = Issuer()
     shipfast = Service("shipfast", credentials=Token(issuer.fetch))
     together = threading.Barrier(50, timeout=30)
@@ -324,7 +324,7 @@ def test_23_a_401_storm_of_fifty_threads_causes_one_refresh():
     assert issuer.issued == 3
 
 
-async def test_23_a_storm_on_the_very_first_use_fetches_once():
+async def test_23_storm_on_the_very_first_use_fetches_once():
     issuer = Issuer()
     shipfast = Service("shipfast", credentials=Token(issuer.afetch))
     api = guarded_by(issuer)
@@ -336,7 +336,7 @@ async def test_23_a_storm_on_the_very_first_use_fetches_once():
     assert issuer.issued == 1
 
 
-def test_23_a_late_failure_of_the_old_token_does_not_refresh_again(service):
+def test_23_late_failure_of_the_old_token_does_not_refresh(service):
     issuer = Issuer()
     shipfast = service(credentials=Token(issuer.fetch))
     api = guarded_by(issuer)
@@ -362,7 +362,7 @@ def _in_thread(work):
     thread.join()
 
 
-async def test_who_waits_for_a_fetch_may_be_cancelled_the_fetch_goes_on():
+async def test_cancelled_waiter_does_not_cancel_the_fetch():
     entered, release, fetched = asyncio.Event(), asyncio.Event(), 0
 
     async def fetch():
@@ -388,7 +388,7 @@ async def test_who_waits_for_a_fetch_may_be_cancelled_the_fetch_goes_on():
     assert fetched == 1
 
 
-async def test_a_fetch_that_hangs_is_bound_by_the_time_of_the_call():
+async def test_hanging_fetch_is_limited_by_the_time_of_the_call():
     async def fetch():
         await asyncio.sleep(60)
 
@@ -400,7 +400,7 @@ async def test_a_fetch_that_hangs_is_bound_by_the_time_of_the_call():
         await shipfast.acall(api)
 
 
-async def test_a_task_that_a_fetch_started_may_use_the_service_later():
+async def test_task_started_by_a_fetch_may_use_the_service_later():
     tasks, api, fetches = [], Api(), 0
 
     async def background():
@@ -423,7 +423,7 @@ async def test_a_task_that_a_fetch_started_may_use_the_service_later():
     assert api.seen == ["token-1", "token-1", "token-2"]
 
 
-def test_no_attempt_begins_after_a_fetch_that_took_all_the_time(service, clock):
+def test_no_attempt_starts_after_a_fetch_took_all_the_time(service, clock):
     api = Api()
 
     def fetch():
@@ -435,7 +435,7 @@ def test_no_attempt_begins_after_a_fetch_that_took_all_the_time(service, clock):
     assert api.seen == []
 
 
-def test_an_account_whose_token_cannot_be_fetched_does_not_stop_the_others(service, flaky):
+def test_account_with_a_failed_fetch_does_not_stop_the_others(service, flaky):
     bad, api = flaky(PermissionError("locked")), Api()
     shipfast = service(credentials=KeyPool([Token(bad), Token(lambda: "good-token")]))
     for _ in range(4):
@@ -444,14 +444,14 @@ def test_an_account_whose_token_cannot_be_fetched_does_not_stop_the_others(servi
     assert bad.calls == 1
 
 
-def test_nor_one_whose_token_cannot_be_refreshed(service, flaky):
+def test_account_with_a_failed_refresh_does_not_stop_the_others(service, flaky):
     fetch = flaky("old-token", PermissionError("locked"))
     api = Api(**{"old-token": 401})
     service(credentials=KeyPool([Token(fetch), Token(lambda: "good-token")])).call(api)
     assert api.seen == ["old-token", "good-token"]
 
 
-def test_a_call_waits_for_the_pause_that_ends_first_and_takes_that_key(service, clock):
+def test_call_uses_the_key_with_the_earliest_end_of_pause(service, clock):
     waits = {"key-aaaa": iter([2, 2]), "key-bbbb": iter([100])}
     seen = []
 
@@ -471,7 +471,7 @@ def test_a_call_waits_for_the_pause_that_ends_first_and_takes_that_key(service, 
 
 
 @pytest.mark.parametrize("key", ["key\n", "two words", "tab\tbed", "bell\a"])
-def test_a_key_that_no_request_can_carry_is_refused_without_being_shown(service, key):
+def test_key_invalid_in_a_request_is_rejected_and_not_shown(service, key):
     with pytest.raises(ValueError, match="strip it") as refusal:
         KeyPool([key])
     assert key not in str(refusal.value)
@@ -479,7 +479,7 @@ def test_a_key_that_no_request_can_carry_is_refused_without_being_shown(service,
         service(credentials=Token(lambda: key)).call(Api())
 
 
-def test_a_fetch_that_fails_is_an_attempt_that_failed(service, clock, flaky):
+def test_failed_fetch_is_a_failed_attempt(service, clock, flaky):
     fetch = flaky(TimeoutError(), TimeoutError(), "token-9")
     api = Api()
     service(credentials=Token(fetch)).call(api)
@@ -488,7 +488,7 @@ def test_a_fetch_that_fails_is_an_attempt_that_failed(service, clock, flaky):
     assert api.seen == ["token-9"]
 
 
-def test_a_refresh_that_fails_may_be_tried_again(service, flaky):
+def test_failed_refresh_may_be_retried(service, flaky):
     fetch = flaky("old-token", TimeoutError(), "new-token")
     api = Api(**{"old-token": 401})
     service(credentials=Token(fetch)).call(api)
@@ -497,12 +497,12 @@ def test_a_refresh_that_fails_may_be_tried_again(service, flaky):
 
 
 @pytest.mark.parametrize("token", ["", None, b"bytes"])
-def test_a_fetch_that_returns_no_token_is_said_so(service, token):
+def test_fetch_that_returns_no_token_is_an_error(service, token):
     with pytest.raises(TypeError, match="must return a non-empty string"):
         service(credentials=Token(lambda: token)).call(Api())
 
 
-def test_an_async_fetch_cannot_serve_a_synchronous_call(service):
+def test_async_fetch_cannot_serve_a_synchronous_call(service):
     async def fetch():
         return "token"
 
@@ -510,7 +510,7 @@ def test_an_async_fetch_cannot_serve_a_synchronous_call(service):
         service(credentials=Token(fetch)).call(Api())
 
 
-def test_a_pool_of_accounts_refreshes_the_token_and_rotates_the_account(service):
+def test_account_pool_refreshes_the_token_then_rotates(service):
     first, second = Issuer(), Issuer()
     drained = False
 
@@ -535,7 +535,7 @@ def test_a_pool_of_accounts_refreshes_the_token_and_rotates_the_account(service)
     assert shipfast.call(api) == "b:token-0003"
 
 
-def test_a_huge_retry_after_on_a_key_is_no_overflow(service):
+def test_huge_retry_after_on_a_key_does_not_overflow(service):
     api = Api(**{"key-aaaa": lambda: httpx.Response(429, headers={"Retry-After": "9" * 9})})
     shipfast = service(credentials=KeyPool(["key-aaaa"]))
     with pytest.raises(httpx.HTTPStatusError):
@@ -544,7 +544,7 @@ def test_a_huge_retry_after_on_a_key_is_no_overflow(service):
         shipfast.call(api)
 
 
-def test_a_daily_reset_is_named_in_utc(service):
+def test_daily_reset_is_named_in_utc(service):
     clock = FakeClock(datetime(2026, 11, 15, 12, 0, tzinfo=UTC))
     api = Api(**{"key-aaaa": used_up})
     pool = KeyPool(["key-aaaa"], resets="00:00 America/Los_Angeles")
@@ -555,7 +555,7 @@ def test_a_daily_reset_is_named_in_utc(service):
 # ── whose credential, whose fault ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_24_what_another_service_has_answered_for_is_blamed_on_nobody_else(service):
+def test_24_failure_of_an_inner_service_is_blamed_on_it_only(service):
     inner = service("inner", retry=Retry(attempts=1), breaker=Breaker(failures=1), credentials=KeyPool(["inner-01"]))
     outer = service(
         "outer",
@@ -601,7 +601,7 @@ def test_24_what_another_service_has_answered_for_is_blamed_on_nobody_else(servi
     assert outer.circuit == "closed"
 
 
-def test_what_is_sent_inside_an_attempt_is_sent_with_its_credential(service):
+def test_inner_request_of_an_attempt_uses_its_credential(service):
     shipfast = service(credentials=KeyPool(["key-aaaa", "key-bbbb", "key-cccc"]))
     api, seen = Api(**{"key-aaaa": used_up}), []
 
@@ -639,7 +639,7 @@ def test_each_account_is_tried_even_if_its_token_was_refreshed(service):
     assert service(credentials=KeyPool([account("a"), account("b"), account("c")])).call(api) == "c-2"
 
 
-def test_an_exhausted_pool_says_so_in_verdict_line_and_counts(service, caplog):
+def test_exhausted_pool_is_named_in_verdict_line_and_counts(service, caplog):
     caplog.set_level("INFO")
     shipfast = service(credentials=KeyPool(["key-aaaa"], resets=3600))
     api = Api(**{"key-aaaa": used_up})
@@ -656,7 +656,7 @@ def test_an_exhausted_pool_says_so_in_verdict_line_and_counts(service, caplog):
     assert lines[0].wait_s is None
 
 
-def test_many_who_meet_the_same_empty_key_tell_it_once():
+def test_concurrent_callers_report_an_exhausted_key_once():
     together, seen = threading.Barrier(10, timeout=30), []
 
     def api(*, credential):
@@ -680,7 +680,7 @@ def test_many_who_meet_the_same_empty_key_tell_it_once():
     assert len([event for event in seen if isinstance(event, KeyCooled)]) == 1
 
 
-def test_13_a_step_of_the_wall_clock_does_not_prolong_a_pause(service, clock):
+def test_13_step_of_the_wall_clock_does_not_prolong_a_pause(service, clock):
     limited = iter([httpx.Response(429, headers={"Retry-After": "2"})])
     api = Api(**{"key-aaaa": lambda: next(limited, 200)})
     shipfast = service(credentials=KeyPool(["key-aaaa"]), retry=Retry(attempts=1))
@@ -691,7 +691,7 @@ def test_13_a_step_of_the_wall_clock_does_not_prolong_a_pause(service, clock):
     assert clock.sleeps == [2]
 
 
-def test_14_a_pause_takes_no_time_in_tests(clock, service):
+def test_14_pause_takes_no_time_in_tests(clock, service):
     limited = iter([redrive.RateLimited(retry_after=3)])
 
     def api(*, credential):
@@ -708,7 +708,7 @@ def test_14_a_pause_takes_no_time_in_tests(clock, service):
 # ── fetches that would wait for themselves ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_fetch_that_calls_its_own_service_is_refused(service):
+def test_fetch_that_calls_its_own_service_is_rejected(service):
     shipfast = service(credentials=Token(lambda: log_in()))
 
     @shipfast
@@ -719,7 +719,7 @@ def test_a_fetch_that_calls_its_own_service_is_refused(service):
         shipfast.call(Api())
 
 
-async def test_so_is_an_async_one():
+async def test_async_fetch_that_calls_its_own_service_is_rejected():
     async def fetch():
         return await shipfast.acall(log_in)
 
@@ -731,7 +731,7 @@ async def test_so_is_an_async_one():
         await shipfast.acall(log_in)
 
 
-async def test_a_synchronous_call_in_the_loop_does_not_wait_for_a_coroutine_that_fetches():
+async def test_sync_call_in_the_loop_does_not_wait_for_async_fetch():
     fetched = 0
 
     async def slow():
@@ -753,7 +753,7 @@ async def test_a_synchronous_call_in_the_loop_does_not_wait_for_a_coroutine_that
     assert await refreshing in ("quick", "slow")
 
 
-def test_a_fetch_that_raises_stop_iteration_ends_no_loop(service):
+def test_fetch_that_raises_stop_iteration_ends_no_loop(service):
     def fetch():
         raise StopIteration
 
@@ -765,7 +765,7 @@ def test_a_fetch_that_raises_stop_iteration_ends_no_loop(service):
 
 
 @pytest.mark.process
-def test_a_fork_in_the_middle_of_a_fetch_does_not_wait_for_its_parent():
+def test_fork_during_a_fetch_does_not_wait_for_its_parent():
     program = """
 import os, sys, threading, redrive
 entered, release = threading.Event(), threading.Event()
@@ -790,13 +790,13 @@ sys.exit(os.waitstatus_to_exitcode(status))
 # ── other keys take over within the call ─────────────────────────────────────────────────────────────────────────
 
 
-class TestTakingOver:
-    def test_refused_key_gives_way_to_the_next(self, service):
+class TestKeyRotation:
+    def test_rejected_key_is_replaced_by_the_next(self, service):
         api = Api(**{"key-aaaa": 401, "key-bbbb": 401})
         assert service(credentials=KeyPool(["key-aaaa", "key-bbbb", "key-cccc"])).call(api).status_code == 200
         assert api.seen == ["key-aaaa", "key-bbbb", "key-cccc"]
 
-    def test_every_key_is_tried_once_where_all_are_refused(self, service):
+    def test_every_key_is_tried_once_where_all_are_rejected(self, service):
         api = Api(**{"key-aaaa": 401, "key-bbbb": 401})
         refused = service(credentials=KeyPool(["key-aaaa", "key-bbbb"]))
         with pytest.raises(httpx.HTTPStatusError) as caught:
@@ -804,7 +804,7 @@ class TestTakingOver:
         assert api.seen == ["key-aaaa", "key-bbbb"]
         assert "the key was rejected" in caught.value.__notes__[0]
 
-    def test_limited_key_gives_way_to_the_next(self, service, clock):
+    def test_limited_key_is_replaced_by_the_next(self, service, clock):
         api = Api(**{"key-aaaa": 429})
         pool = service(credentials=KeyPool(["key-aaaa", "key-bbbb"]))
         for _ in range(3):
@@ -840,12 +840,12 @@ class TestLongestPause:
         clock.advance(3600)
         assert once.call(api).status_code == 200
 
-    def test_reset_puts_the_key_to_use(self, limited):
+    def test_operator_reset_makes_the_key_usable(self, limited):
         once, api = limited
         once.reset()
         assert once.call(api).status_code == 200
 
-    def test_used_up_key_is_used_again_after_its_reset(self, service, clock, caplog):
+    def test_exhausted_key_is_used_again_after_its_reset(self, service, clock, caplog):
         answers = iter([httpx.Response(403, headers={"Retry-After": "999999999"}, json=QUOTA)])
         api = Api(**{"key-aaaa": lambda: next(answers, 200)})
         once = service(credentials=KeyPool(["key-aaaa"], resets=7200))
@@ -860,7 +860,7 @@ class TestLongestPause:
 
 
 def abandoned_fetch(closed):
-    """A service whose first token is being fetched in an event loop that nobody runs any more."""
+    """A service whose first token is being fetched in an event loop that no longer runs."""
     fetches = []
 
     async def fetch():
@@ -916,14 +916,14 @@ def test_cancelled_caller_of_a_failing_fetch_leaves_no_warning():
 
 
 class TestExpiry:
-    """A token is fetched anew before it expires, without a 401."""
+    """A token is fetched again before it expires, without a 401."""
 
     @pytest.mark.parametrize(
         "expiry",
         [600, 600.0, timedelta(minutes=10), datetime(2025, 1, 1, 0, 10, tzinfo=UTC)],
         ids=["int", "float", "timedelta", "datetime"],
     )
-    def test_fetch_says_when_it_expires(self, service, clock, expiry):
+    def test_fetch_can_return_the_expiry(self, service, clock, expiry):
         tokens = iter([("token-0001", expiry), "token-0002"])
         bank = service(credentials=Token(lambda: next(tokens)))
         used = []
@@ -939,7 +939,7 @@ class TestExpiry:
                 used.append(attempt.credential)
         assert used == ["token-0001", "token-0001", "token-0002", "token-0002"]
 
-    async def test_ttl_holds_for_every_token(self, service, clock):
+    async def test_ttl_applies_to_every_token(self, service, clock):
         fetched = []
 
         async def fetch():
@@ -958,7 +958,7 @@ class TestExpiry:
         clock.advance(90)
         assert await bank.acall(use) == "token-0003"
 
-    def test_expiry_that_makes_no_sense_is_said(self, service):
+    def test_invalid_expiry_is_an_error(self, service):
         with pytest.raises(
             TypeError, match="must return when it expires as seconds, a timedelta or a datetime with zone"
         ):
@@ -967,7 +967,7 @@ class TestExpiry:
             Token(lambda: "token-0001", ttl=0)
 
 
-class TestTokenThatExpiresAtOnce:
+class TestExpiredToken:
     """The clock of the server may differ: the token is used, and fetched once for each call."""
 
     @pytest.fixture
@@ -1002,7 +1002,7 @@ class TestTokenThatExpiresAtOnce:
         await service(credentials=Token(afetch)).acall(api.later)
         assert api.seen == ["token-0001"]
 
-    def test_time_that_is_over_before_its_use_counts_as_expired(self, fetch):
+    def test_expiry_before_first_use_counts_as_expired(self, fetch):
         fetch.expiry = 1e-9
         api = Api()
         Service("shipfast", credentials=Token(fetch)).call(api)
@@ -1022,7 +1022,7 @@ class TestTokenThatExpiresAtOnce:
 
 @pytest.mark.parametrize("bad", ["\u2013", "é"])
 @pytest.mark.parametrize("kind", ["key", "token"])
-def test_credential_that_no_header_takes_is_not_shown(bad, kind):
+def test_credential_invalid_in_a_header_is_not_shown(bad, kind):
     secret = f"sk-live-Zq9xW7vT3p{bad}Lm2Rk8"
     credentials = KeyPool([secret]) if kind == "key" else Token(lambda: secret)
     shipfast = redrive.Service("shipfast", credentials=credentials)

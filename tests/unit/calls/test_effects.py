@@ -1,4 +1,4 @@
-"""A request that may have arrived is not sent again, whichever error tells of it."""
+"""A request that may have arrived is not sent again, whichever error reports the failure."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def raised_in_handler(send):
     try:
         send()
     except Exception:
-        raise PaymentError  # noqa: B904  # the context alone tells
+        raise PaymentError  # noqa: B904  # only the context shows it
 
 
 def raised_twice(send):
@@ -99,7 +99,7 @@ def attempts_made(guard, function):
     return len(caught.value.redrive.attempts), caught.value.redrive.why
 
 
-class TestErrorOfAnUnsafeRequest:
+class TestUnsafeRequestError:
     @pytest.mark.parametrize("send", [by_httpx, by_requests])
     @pytest.mark.parametrize("lost", LOST)
     def test_is_final_without_wrapper(self, server, send, lost):
@@ -163,10 +163,10 @@ class TestErrorOfAnUnsafeRequest:
 
 
 class TestRuleWithRetryAfter:
-    """A rule of the program says how long to wait, not that the server has left the request alone."""
+    """A rule of the program sets the wait; it does not state that the server did not act."""
 
     @pytest.mark.parametrize("kind", ["transient", "rate_limited", "retry_now", "ambiguous"])
-    def test_does_not_repeat_a_post(self, server, kind):
+    def test_does_not_retry_a_post(self, server, kind):
         server.on("/pay", Answer(503))
         classifier = redrive.Classifier().rule(status=503, kind=kind, retry_after=0.001)
         service = Service("bank", retry=QUICK, breaker=None, classifier=classifier)
@@ -186,24 +186,24 @@ class TestRuleWithRetryAfter:
                 send()
                 assert server.count("/pay") - before == 1
 
-    def test_repeats_a_get(self, server):
+    def test_retries_a_get(self, server):
         server.on("/read", Answer(503))
         classifier = redrive.Classifier().rule(status=503, kind="rate_limited", retry_after=0.001)
         service = Service("bank", retry=QUICK, classifier=classifier)
         assert attempts_made(service, lambda: by_httpx("GET", f"{server.url}/read"))[0] == 3
 
 
-class TestWrappedErrorThatCanBeRepeated:
+class TestRetryableWrappedError:
     @pytest.mark.parametrize("send", [by_httpx, by_requests])
     @pytest.mark.parametrize("wrap", [raised_from, raised_in_group])
-    def test_of_a_get(self, server, send, wrap):
+    def test_get_is_retried(self, server, send, wrap):
         server.on("/read", Answer(502))
         made, _ = attempts_made(Service("bank", retry=QUICK), lambda: wrap(lambda: send("GET", f"{server.url}/read")))
         assert made == 3
 
     @pytest.mark.parametrize("send", [by_httpx, by_requests])
     @pytest.mark.parametrize("answer", [Answer(429), Answer(503, retry_after=0)])
-    def test_of_a_post_that_was_turned_away(self, server, send, answer):
+    def test_rejected_post_is_retried(self, server, send, answer):
         server.on("/pay", answer)
         made, _ = attempts_made(
             Service("bank", retry=QUICK), lambda: raised_from(lambda: send("POST", f"{server.url}/pay"))
@@ -211,18 +211,18 @@ class TestWrappedErrorThatCanBeRepeated:
         assert made == 3
 
     @pytest.mark.parametrize("send", [by_httpx, by_requests])
-    def test_of_a_post_that_never_left(self, send):
+    def test_unsent_post_is_retried(self, send):
         made, _ = attempts_made(
             Service("bank", retry=QUICK), lambda: raised_from(lambda: send("POST", "http://127.0.0.1:9/"))
         )
         assert made == 3
 
-    def test_of_a_service_declared_idempotent(self, server):
+    def test_post_of_an_idempotent_service_is_retried(self, server):
         server.on("/pay", Answer(502))
         service = Service("bank", retry=QUICK, idempotent=True)
         assert attempts_made(service, lambda: raised_from(lambda: by_httpx("POST", f"{server.url}/pay")))[0] == 3
 
-    def test_of_a_get_made_while_a_post_error_is_handled(self, server):
+    def test_get_made_while_a_post_error_is_handled_is_retried(self, server):
         server.on("/pay", Answer(502))
         server.on("/read", Answer(502))
         try:
@@ -246,7 +246,7 @@ class TestIdempotencyKey:
 @pytest.mark.parametrize(
     "answer", [object(), "x", 503, None, lambda: 1], ids=["object", "text", "number", "None", "function"]
 )
-def test_error_that_answers_every_name_reaches_the_caller(answer):
+def test_error_with_every_attribute_reaches_the_caller(answer):
     class Odd(Exception):
         def __getattr__(self, name):
             return answer

@@ -52,17 +52,17 @@ def attempts_made(send, *args, **headers):
 class TestFaultAfterSending:
     @pytest.mark.parametrize("fault", FAULTS)
     @pytest.mark.parametrize(("method", "expected"), [("POST", 1), ("GET", 3), ("PUT", 3)])
-    def test_repeats_idempotent_methods_alone(self, server, send, fault, method, expected):
+    def test_retries_idempotent_methods_only(self, server, send, fault, method, expected):
         server.on("/pay", FAULTS[fault])
         assert attempts_made(send, method, f"{server.url}/pay") == expected
 
-    def test_repeats_a_post_that_never_left(self, send):
+    def test_retries_a_post_that_was_never_sent(self, send):
         assert attempts_made(send, "POST", "http://127.0.0.1:9/pay") == 3
 
 
 class TestUrllib:
     @pytest.mark.parametrize("fault", ["reset", "no answer"])
-    def test_repeats_a_post_with_a_key(self, server, fault):
+    def test_retries_a_post_with_a_key(self, server, fault):
         server.on("/pay", FAULTS[fault])
         assert attempts_made(by_urllib, "POST", f"{server.url}/pay", **{"Idempotency-Key": "order-7"}) == 3
 

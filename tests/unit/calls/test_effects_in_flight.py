@@ -1,4 +1,4 @@
-"""A request that is in flight when a time limit ends its attempt is not sent again."""
+"""A request in flight when a time limit ends its attempt is not sent again."""
 
 import asyncio
 import functools
@@ -155,26 +155,26 @@ def in_own_executor(send):
         executor.shutdown(wait=False)
 
 
-class TestLimitOfTheService:
+class TestServiceTimeout:
     @pytest.mark.parametrize(
         "run", [directly, in_task_group, in_nested_task_groups, gathered, in_awaited_task, waited_for_as_set]
     )
     @pytest.mark.parametrize("send", [by_httpx, by_aiohttp])
     @pytest.mark.parametrize("slow", SLOW)
-    def test_post_is_not_repeated(self, server, payments, slow, send, run):
+    def test_post_is_not_retried(self, server, payments, slow, send, run):
         server.on("/pay", SLOW[slow])
         service = Service("bank", retry=QUICK, timeout=LIMIT)
         asyncio.run(attempts_made(service, lambda: run(lambda: send("POST", f"{server.url}/pay"))))
         assert payments() <= 1
 
     @pytest.mark.parametrize("run", [directly, in_task_group])
-    def test_get_is_repeated(self, server, run):
+    def test_get_is_retried(self, server, run):
         server.on("/read", Answer(hang=True))
         service = Service("bank", retry=QUICK, timeout=0.1)
         made = asyncio.run(attempts_made(service, lambda: run(lambda: by_httpx("GET", f"{server.url}/read"))))
         assert made == 2
 
-    def test_post_that_waits_for_a_connection_is_repeated(self, server):
+    def test_post_that_waits_for_a_connection_is_retried(self, server):
         server.on("/read", Answer(hang=True))
 
         async def main():
@@ -203,7 +203,7 @@ class TestLimitOfTheService:
         assert asyncio.run(main()) == 2
 
     @pytest.mark.parametrize("slow", SLOW)
-    def test_post_is_not_repeated_under_trio(self, server, payments, slow):
+    def test_post_is_not_retried_under_trio(self, server, payments, slow):
         server.on("/pay", SLOW[slow])
 
         async def in_nursery():
@@ -216,22 +216,22 @@ class TestLimitOfTheService:
             assert payments() <= most
 
 
-class TestLimitInsideTheFunction:
+class TestFunctionTimeout:
     @pytest.mark.parametrize("run", [under_wait_for, under_timeout])
     @pytest.mark.parametrize("send", [by_httpx, by_aiohttp])
     @pytest.mark.parametrize("slow", SLOW)
-    def test_post_is_not_repeated(self, server, payments, slow, send, run):
+    def test_post_is_not_retried(self, server, payments, slow, send, run):
         server.on("/pay", SLOW[slow])
         service = Service("bank", retry=QUICK)
         asyncio.run(attempts_made(service, lambda: run(lambda: send("POST", f"{server.url}/pay"))))
         assert payments() <= 1
 
 
-class TestTaskThatOutlivesItsAttempt:
+class TestOutlivingTask:
     @pytest.mark.parametrize("run", [*SURVIVING, shielded, behind_an_event])
     @pytest.mark.parametrize("send", [by_httpx, by_aiohttp])
     @pytest.mark.parametrize("way", ["function", "block"])
-    def test_post_is_not_repeated(self, server, payments, send, run, way):
+    def test_post_is_not_retried(self, server, payments, send, run, way):
         server.on("/pay", Answer(hang=True))
         service = Service("bank", retry=QUICK, timeout=LIMIT if run in (shielded, behind_an_event) else None)
 
@@ -249,13 +249,13 @@ class TestTaskThatOutlivesItsAttempt:
         assert payments() <= 1
 
     @pytest.mark.parametrize("run", SURVIVING)
-    def test_get_is_repeated(self, server, run):
+    def test_get_is_retried(self, server, run):
         server.on("/read", Answer(hang=True))
         service = Service("bank", retry=QUICK)
         assert asyncio.run(attempts_made(service, lambda: run(lambda: by_httpx("GET", f"{server.url}/read")))) == 2
 
     @pytest.mark.parametrize("run", SURVIVING)
-    def test_post_with_a_key_is_repeated(self, server, run):
+    def test_post_with_a_key_is_retried(self, server, run):
         server.on("/pay", Answer(hang=True))
 
         async def pay():
@@ -265,8 +265,8 @@ class TestTaskThatOutlivesItsAttempt:
         assert asyncio.run(attempts_made(Service("bank", retry=QUICK), pay)) == 2
 
 
-class TestRequestInAThread:
-    def test_post_of_to_thread_is_not_repeated(self, server, payments):
+class TestThreadRequest:
+    def test_post_of_to_thread_is_not_retried(self, server, payments):
         server.on("/pay", Answer(delay=2 * LIMIT))
         service = Service("bank", retry=QUICK, timeout=LIMIT)
         pay = functools.partial(asyncio.to_thread, requests.post, f"{server.url}/pay")
@@ -276,14 +276,14 @@ class TestRequestInAThread:
     @pytest.mark.parametrize(
         "wait", [lambda future: future.result(LIMIT), lambda future: [*as_completed([future], LIMIT)]]
     )
-    def test_post_of_an_executor_is_not_repeated(self, server, payments, wait):
+    def test_post_of_an_executor_is_not_retried(self, server, payments, wait):
         server.on("/pay", Answer(delay=2 * LIMIT))
         with ThreadPoolExecutor(2) as threads, pytest.raises(TimeoutError):
             Service("bank", retry=QUICK).call(lambda: wait(threads.submit(requests.post, f"{server.url}/pay")))
         assert payments() <= 1
 
     @pytest.mark.parametrize("wait", [in_wait, in_map, in_dict, joined, in_own_executor])
-    def test_post_that_is_waited_for_is_not_repeated(self, server, payments, wait):
+    def test_awaited_post_is_not_retried(self, server, payments, wait):
         server.on("/pay", Answer(delay=2 * LIMIT))
         with pytest.raises(TimeoutError):
             Service("bank", retry=QUICK).call(wait, lambda: requests.post(f"{server.url}/pay"))

@@ -1,4 +1,4 @@
-"""A mail is not sent again once the server has all of it, and has not said what became of it."""
+"""A mail is not sent again once the server has received it without a response."""
 
 import smtplib
 
@@ -55,24 +55,24 @@ def mailer(**options):
 
 
 class TestSmtplib:
-    def test_mail_whose_answer_is_lost_is_not_sent_again(self, server):
+    def test_mail_with_a_lost_response_is_not_sent_again(self, server):
         server.breaks_after = b"."
         with pytest.raises(smtplib.SMTPServerDisconnected) as caught:
             mailer().call(send, server)
         assert len(server.mails) == 1
         assert "a mail is not retried once it may have taken effect" in caught.value.redrive.why
 
-    def test_session_that_breaks_before_the_mail_is_repeated(self, server):
+    def test_session_broken_before_the_mail_is_retried(self, server):
         server.breaks_after = b"RCPT"
         mailer().call(send, server)
         assert len(server.mails) == 1
 
-    def test_mail_that_the_server_refuses_for_now_is_sent_again(self, server):
+    def test_temporarily_rejected_mail_is_sent_again(self, server):
         server.answer = b"451 try again later"
         mailer().call(send, server)
         assert len(server.mails) == 2
 
-    def test_end_of_a_session_that_fails_does_not_send_the_mail_again(self, server, monkeypatch):
+    def test_failing_end_of_session_does_not_send_the_mail_again(self, server, monkeypatch):
         def quit_slowly(smtp, command, args=""):
             raise TimeoutError
 
@@ -82,7 +82,7 @@ class TestSmtplib:
             mailer().call(send, server)
         assert len(server.mails) == 1
 
-    def test_idempotent_service_sends_it_again(self, server):
+    def test_idempotent_service_sends_the_mail_again(self, server):
         server.breaks_after = b"."
         with pytest.raises(smtplib.SMTPServerDisconnected):
             mailer(idempotent=True).call(send, server)

@@ -1,4 +1,4 @@
-"""A POST that was answered by a redirect is not sent again when what it points to fails."""
+"""A POST answered by a redirect is not sent again when the target of the redirect fails."""
 
 import asyncio
 
@@ -95,7 +95,7 @@ def test_post_with_an_older_redirect_is_sent_once(server, send, status):
     assert posts_sent(server, status, Answer(503), lambda url: service.call(send, url)) == 1
 
 
-def test_get_that_is_redirected_is_repeated(server):
+def test_redirected_get_is_retried(server):
     server.on("/old", Answer(302, headers={"Location": "/new"}))
     server.on("/new", Answer(503))
     with pytest.raises(httpx.HTTPStatusError) as caught:

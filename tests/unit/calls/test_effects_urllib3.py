@@ -54,20 +54,20 @@ class TestPoolManager:
         server.on("/pay", LOST["cut body"])
         assert sent(server, "/pay", pay) == 1
 
-    def test_post_with_a_key_is_repeated_after_an_error(self, server, pool):
+    def test_post_with_a_key_is_retried_after_an_error(self, server, pool):
         server.on("/pay", LOST["reset"])
         assert sent(server, "/pay", lambda: pool.request("POST", f"{server.url}/pay", headers=KEY, retries=False)) == 2
 
-    def test_post_that_was_refused_is_repeated(self, server, pool):
+    def test_rejected_post_is_retried(self, server, pool):
         server.on("/pay", Answer(503, retry_after=0))
         assert sent(server, "/pay", lambda: pool.request("POST", f"{server.url}/pay", retries=False)) == 2
 
-    def test_post_that_never_left_is_repeated(self, pool):
+    def test_post_that_was_never_sent_is_retried(self, pool):
         with pytest.raises(urllib3.exceptions.HTTPError) as caught:
             Service("bank", retry=QUICK).call(lambda: pool.request("POST", "http://127.0.0.1:9/", retries=False))
         assert len(caught.value.redrive.attempts) == 2
 
-    def test_get_is_repeated(self, server, pool):
+    def test_get_is_retried(self, server, pool):
         server.on("/read", LOST["reset"])
         assert sent(server, "/read", lambda: pool.request("GET", f"{server.url}/read", retries=False)) == 2
 

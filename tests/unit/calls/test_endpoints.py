@@ -32,7 +32,7 @@ class TestRoute:
             ("/", "/"),
         ],
     )
-    def test_ids_are_left_out_and_names_stay(self, path, expected):
+    def test_ids_are_left_out_and_names_remain(self, path, expected):
         assert route(path) == expected
 
     @given(st.text(max_size=700))
@@ -77,7 +77,7 @@ class TestShownPath:
         (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert error.endswith("The request: GET /users/3")
 
-    def test_name_of_the_user_stays_in_the_line(self, caplog):
+    def test_user_name_is_shown_in_the_line(self, caplog):
         bank = Service("bank").with_options(endpoint="users")
         with FaultyServer() as server, caplog.at_level("INFO", logger="redrive.attempts"):
             server.on("/users/*", Answer(json={}))
@@ -102,7 +102,7 @@ def service(**options):
 
 
 class TestCounts:
-    def test_call_that_its_caller_cancels_is_counted(self):
+    def test_call_cancelled_by_its_caller_is_counted(self):
         bank = Service("bank")
 
         @bank
@@ -134,7 +134,7 @@ class TestCounts:
 
 
 class TestBreakerPerEndpoint:
-    def test_one_bad_function_does_not_cut_off_the_others(self):
+    def test_failing_function_does_not_block_the_others(self):
         bank = service()
         for _ in range(2):
             with pytest.raises(ConnectionRefusedError):
@@ -189,6 +189,6 @@ class TestBreakerPerEndpoint:
         assert bank.call(work) == 1
         assert bank.circuit == "open"
 
-    def test_wrong_choice_is_refused(self):
+    def test_invalid_choice_is_rejected(self):
         with pytest.raises(ValueError, match='must be "service" or "endpoint"'):
             service(breaker_per="route")

@@ -1,4 +1,4 @@
-"""Services in forked children: no lock that a thread of the parent held is waited for."""
+"""Services in forked children: the child does not wait for a lock that a thread of the parent had."""
 
 import logging
 import multiprocessing

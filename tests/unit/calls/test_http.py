@@ -1,4 +1,4 @@
-"""HTTP adapters against a real server that misbehaves; the numbers are those of docs/semantics.md."""
+"""HTTP adapters against a real server with faults; the numbers are those of docs/semantics.md."""
 
 import asyncio
 import io
@@ -63,7 +63,7 @@ SHORT_READ = redrive.Timeout(total=60, connect=30, read=SHORT)  # a busy machine
 
 
 def requests_heard(server, path, expected):
-    """How many requests the server has heard, once it has heard all: a client that gives up is ahead of it."""
+    """Return the number of requests at the server once all have arrived: a client that times out is ahead of it."""
     for _ in range(2_000):
         if server.count(path) >= expected:
             break
@@ -71,14 +71,14 @@ def requests_heard(server, path, expected):
     return server.count(path)
 
 
-def test_failures_then_success_are_one_answer_to_the_caller(client, server):
+def test_failures_then_success_are_one_response_to_the_caller(client, server):
     server.on("/orders", *Answer(503).times(2), Answer(json={"ok": True}))
     response = client.send(Service("shipfast", retry=QUICK), "GET", "/orders")
     assert response.json() == {"ok": True}
     assert server.count("/orders") == 3
 
 
-def test_a_response_that_stays_bad_is_handed_back_with_its_story(client, server):
+def test_last_bad_response_is_returned_with_its_attempts(client, server):
     server.on("/orders", Answer(503, json={"message": "down for maintenance"}))
     response = client.send(Service("shipfast", retry=Retry(attempts=3, base=0.001, cap=0.001)), "GET", "/orders")
     assert response.status_code == 503
@@ -87,7 +87,7 @@ def test_a_response_that_stays_bad_is_handed_back_with_its_story(client, server)
     assert "down for maintenance" in str(response.redrive)
 
 
-def test_a_permanent_answer_is_not_repeated_and_keeps_what_the_server_said(client, server):
+def test_permanent_response_is_returned_unchanged_at_once(client, server):
     server.on("/orders", Answer(422, json={"detail": "fee must not be negative"}))
     response = client.send(Service("shipfast", retry=QUICK), "POST", "/orders", json={"fee": -1})
     assert response.status_code == 422
@@ -97,19 +97,19 @@ def test_a_permanent_answer_is_not_repeated_and_keeps_what_the_server_said(clien
 
 
 @pytest.mark.parametrize("reset", ["before", "mid-body"])
-def test_a_connection_that_breaks_even_in_mid_body_is_repeated(client, server, reset):
+def test_connection_broken_in_mid_body_is_retried(client, server, reset):
     server.on("/page", Answer(json=list(range(100)), reset=reset), Answer(json=[1]))
     assert client.send(Service("shipfast", retry=QUICK), "GET", "/page").json() == [1]
     assert server.count("/page") == 2
 
 
-def test_a_hang_is_cut_by_the_time_of_one_attempt(client, server):
+def test_hang_is_ended_by_the_attempt_timeout(client, server):
     server.on("/page", Answer(hang=True), Answer(json=[1]))
     assert client.send(Service("shipfast", retry=QUICK, timeout=0.7), "GET", "/page").json() == [1]
     assert server.count("/page") == 2
 
 
-def test_a_read_timeout_after_exhaustion_is_still_the_librarys_read_timeout(client, server):
+def test_exhausted_read_timeout_is_the_librarys_own_error(client, server):
     server.on("/page", Answer(hang=True))
     shipfast = Service("shipfast", retry=Retry(attempts=2, base=0.001, cap=0.001), timeout=SHORT_READ)
     with pytest.raises(READ_TIMEOUTS) as caught:
@@ -117,7 +117,7 @@ def test_a_read_timeout_after_exhaustion_is_still_the_librarys_read_timeout(clie
     assert "service 'shipfast', GET /page: 2 attempts" in caught.value.__notes__[0]
 
 
-def test_a_body_that_drips_is_cut_by_the_time_of_one_attempt(client, server):
+def test_slow_body_is_ended_by_the_attempt_timeout(client, server):
     server.on("/page", Answer(body="x" * 200, drip=0.02), Answer(json=[1]))
     assert client.send(Service("shipfast", retry=QUICK, timeout=0.7), "GET", "/page").json() == [1]
 
@@ -144,7 +144,7 @@ class TestTimeout:
         assert asked[0] == {"connect": 3, "read": 5, "write": 5, "pool": 3}
         assert asked[1] == {"connect": 3, "read": 7, "write": 7, "pool": 3}
 
-    def test_requests_is_given_both_limits(self, server):
+    def test_requests_gets_both_limits(self, server):
         asked = []
 
         class Asks(requests.adapters.HTTPAdapter):
@@ -159,7 +159,7 @@ class TestTimeout:
             session.get(server.url, timeout=(5, 2))
         assert asked == [(3, None), (3, 2)]
 
-    def test_limits_without_sense_are_refused(self):
+    def test_invalid_limits_are_rejected(self):
         with pytest.raises(ValueError, match=r"read of 9 s is longer than the total of 5 s"):
             redrive.Timeout(total=5, read=9)
         with pytest.raises(ValueError, match="needs total, connect or read"):
@@ -168,7 +168,7 @@ class TestTimeout:
             Service("shipfast", timeout="5")
 
 
-def test_an_open_circuit_sends_nothing(client, server):
+def test_open_circuit_sends_nothing(client, server):
     server.on("/page", Answer(503))
     shipfast = Service("shipfast", retry=Retry(attempts=5, base=0, cap=0))
     client.send(shipfast, "GET", "/page")
@@ -177,7 +177,7 @@ def test_an_open_circuit_sends_nothing(client, server):
     assert server.count("/page") == 5
 
 
-def test_rules_may_object_to_an_answer_that_looks_fine(client, server):
+def test_rules_may_reject_a_successful_response(client, server):
     server.on("/job", Answer(202), Answer(202), Answer(json={"state": "done"}))
     classifier = Classifier().rule(status=202, kind="transient", reason="not ready")
     response = client.send(Service("shipfast", retry=QUICK, classifier=classifier), "GET", "/job")
@@ -187,7 +187,7 @@ def test_rules_may_object_to_an_answer_that_looks_fine(client, server):
 # ── 10: unknown outcomes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_10_a_post_after_a_read_timeout_is_not_repeated(client, server):
+def test_10_post_after_a_read_timeout_is_not_retried(client, server):
     server.on("/orders", Answer(hang=True))
     with pytest.raises(READ_TIMEOUTS) as caught:
         client.send(Service("shipfast", retry=QUICK, timeout=SHORT_READ), "POST", "/orders", json={"id": 7})
@@ -196,30 +196,30 @@ def test_10_a_post_after_a_read_timeout_is_not_repeated(client, server):
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_10_nor_after_an_answer_that_leaves_its_effect_open(client, server, status):
+def test_10_post_with_ambiguous_response_is_not_retried(client, server, status):
     server.on("/orders", Answer(status))
     assert client.send(Service("shipfast", retry=QUICK), "POST", "/orders").status_code == status
     assert server.count("/orders") == 1
 
 
-def test_10_it_is_repeated_where_the_server_says_that_it_did_not_act(client, server):
+def test_10_post_is_retried_where_the_server_did_not_act(client, server):
     server.on("/orders", Answer(429, retry_after=0), Answer(503, retry_after=0), Answer(201))
     assert client.send(Service("shipfast", retry=QUICK), "POST", "/orders").status_code == 201
 
 
-def test_10_it_is_repeated_with_an_idempotency_key_of_the_callers_own(client, server):
+def test_10_post_is_retried_with_a_key_of_the_caller(client, server):
     server.on("/orders", Answer(502), Answer(201))
     response = client.send(Service("shipfast", retry=QUICK), "POST", "/orders", headers={"Idempotency-Key": "order-17"})
     assert response.status_code == 201
     assert [request.headers.get("Idempotency-Key") for request in server.requests] == ["order-17"] * 2
 
 
-def test_10_it_is_repeated_where_the_service_is_declared_idempotent(client, server):
+def test_10_post_is_retried_for_an_idempotent_service(client, server):
     server.on("/search", Answer(502), Answer(json=[]))
     assert client.send(Service("shipfast", retry=QUICK, idempotent=True), "POST", "/search").status_code == 200
 
 
-def test_10_it_is_repeated_where_it_provably_never_left():
+def test_10_post_is_retried_where_it_was_never_sent():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -229,7 +229,7 @@ def test_10_it_is_repeated_where_it_provably_never_left():
             assert len(caught.value.redrive.attempts) == 5
 
 
-def test_10_a_post_inside_a_guarded_function_is_held_to_the_same(server):
+def test_10_post_inside_a_guarded_function_has_the_same_rules(server):
     server.on("/orders", Answer(hang=True))
     shipfast = Service("shipfast", retry=QUICK)
     with (
@@ -274,7 +274,7 @@ def test_11_redirected_post_keeps_its_key(client, server, status):
     assert keys_seen(server)[-1] not in first
 
 
-def test_11_request_that_is_sent_again_after_a_redirect_has_another_key(server):
+def test_11_request_after_a_redirect_has_another_key(server):
     server.on("/orders", Answer(307, headers={"Location": "/v2/orders"}))
     server.on("/v2/orders", Answer(201))
     shipfast = Service("shipfast", retry=QUICK, idempotent="key")
@@ -292,7 +292,7 @@ def test_11_request_that_is_sent_again_after_a_redirect_has_another_key(server):
     assert len(set(keys)) == 5
 
 
-def test_11_one_key_per_logical_call_also_across_credentials(client, server):
+def test_11_call_has_one_key_across_credentials(client, server):
     server.limit_keys({"key-aaaa": 0, "key-bbbb": None}, bearer=True)
     server.on("/orders", Answer(502), Answer(201))
     shipfast = Service("shipfast", retry=QUICK, idempotent="key", credentials=KeyPool(["key-aaaa", "key-bbbb"]))
@@ -305,7 +305,7 @@ def test_11_one_key_per_logical_call_also_across_credentials(client, server):
     assert keys_seen(server)[-1] not in first
 
 
-def test_11_a_function_may_ask_for_the_key(service, flaky):
+def test_11_function_may_have_a_key_parameter(service, flaky):
     outcome, seen = flaky(TimeoutError(), TimeoutError(), "done"), []
 
     def work(*, idempotency_key):
@@ -319,7 +319,7 @@ def test_11_a_function_may_ask_for_the_key(service, flaky):
     assert seen[-1] != seen[0]
 
 
-def test_11_or_name_it(service):
+def test_11_function_may_name_the_key_parameter(service):
     seen = []
 
     def work(*, idempotency_key):
@@ -329,7 +329,7 @@ def test_11_or_name_it(service):
     assert seen == ["order-17"]
 
 
-def test_11_requests_inside_a_guarded_function_keep_their_keys_from_attempt_to_attempt(server):
+def test_11_requests_in_a_function_have_the_same_keys_on_retry(server):
     server.on("/orders", Answer(201))
     server.on("/payments", Answer(502), Answer(201))
     shipfast = Service("shipfast", retry=QUICK, idempotent="key")
@@ -351,7 +351,7 @@ def test_11_requests_inside_a_guarded_function_keep_their_keys_from_attempt_to_a
 # ── 12: bodies and responses ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_12_a_body_that_can_be_read_once_is_not_sent_again(client, server):
+def test_12_body_that_can_be_read_once_is_not_sent_again(client, server):
     server.on("/upload", Answer(503), Answer(200))
 
     def parts():
@@ -367,20 +367,20 @@ def test_12_a_body_that_can_be_read_once_is_not_sent_again(client, server):
     assert server.count("/upload") == 1
 
 
-def test_12_bytes_and_files_are_sent_again_whole(client, server):
+def test_12_bytes_and_files_are_sent_again_complete(client, server):
     server.on("/upload", *Answer(503).times(2), Answer(200))
     body = io.BytesIO(b"complete") if client.kind == "requests" else b"complete"
     assert client.send(Service("shipfast", retry=QUICK), "PUT", "/upload", content=body).status_code == 200
     assert [request.body for request in server.requests] == [b"complete"] * 3
 
 
-def test_12_discarded_responses_give_their_connection_back(client, server):
+def test_12_discarded_responses_release_their_connection(client, server):
     server.on("/page", *Answer(503, json=[0] * 1000).times(4), Answer(json=[1]))
     assert client.send(Service("shipfast", retry=QUICK), "GET", "/page").json() == [1]
     assert len({request.connection for request in server.requests}) == 1
 
 
-def test_12_so_do_those_of_a_guarded_function(server):
+def test_12_discarded_responses_of_a_function_release_theirs(server):
     server.on("/page", *Answer(503, json=[0] * 100_000).times(3), Answer(json=[1]))
     shipfast = Service("shipfast", retry=QUICK)
     discarded = []
@@ -404,7 +404,7 @@ def test_12_so_do_those_of_a_guarded_function(server):
     ("apply", "gate"),
     [("bearer", {"bearer": True}), ("X-Api-Key", {"header": "X-Api-Key"}), ("query:key", {"query": "key"})],
 )
-def test_the_credential_is_applied_as_told_and_rotated(client, server, apply, gate):
+def test_credential_is_applied_as_configured_and_rotated(client, server, apply, gate):
     server.limit_keys({"key-aaaa": 1, "key-bbbb": None}, **gate)
     server.on("/page", Answer(json=[1]))
     shipfast = Service("shipfast", retry=QUICK, credentials=KeyPool(["key-aaaa", "key-bbbb"]))
@@ -414,7 +414,7 @@ def test_the_credential_is_applied_as_told_and_rotated(client, server, apply, ga
     assert all(request.query["n"] == "1" for request in server.requests)
 
 
-def test_an_expired_token_is_refreshed_below_the_client(client, server):
+def test_expired_token_is_refreshed_below_the_client(client, server):
     server.require_token(uses=2)
     server.on("/page", Answer(json=[1]))
     shipfast = Service("shipfast", retry=QUICK, credentials=Token(server.issue_token))
@@ -424,7 +424,7 @@ def test_an_expired_token_is_refreshed_below_the_client(client, server):
 
 
 @pytest.mark.parametrize("apply", ["bearer", "X-Api-Key", "query:key"])
-def test_the_credential_follows_a_redirect_at_home_but_not_abroad(client, server, apply):
+def test_credential_follows_a_redirect_to_the_same_host_only(client, server, apply):
     with FaultyServer() as abroad:
         abroad.on("/page", Answer(json=["abroad"]))
         server.on("/there", Answer(302, headers={"Location": "/here"}))
@@ -439,7 +439,7 @@ def test_the_credential_follows_a_redirect_at_home_but_not_abroad(client, server
 
 
 @pytest.mark.parametrize("status", [302, 308])
-def test_the_credential_of_a_query_is_taken_out_of_a_redirect(client, server, status, caplog):
+def test_query_credential_is_removed_from_a_redirect(client, server, status, caplog):
     """Servers that normalise paths keep the query: the client would show the key, and send it abroad."""
     secret = "sk/secret+1=23"
 
@@ -462,7 +462,7 @@ def test_the_credential_of_a_query_is_taken_out_of_a_redirect(client, server, st
 
 
 @pytest.mark.parametrize("apply", ["", "two words", "query:", "x:y"])
-def test_a_nonsense_way_of_applying_it_is_refused(apply):
+def test_invalid_way_of_applying_a_credential_is_rejected(apply):
     with pytest.raises(ValueError, match="apply must be"):
         Service("shipfast").httpx_transport(apply=apply)
 
@@ -470,7 +470,7 @@ def test_a_nonsense_way_of_applying_it_is_refused(apply):
 # ── httpx alone ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_streamed_download_is_left_to_its_caller(server):
+def test_streamed_download_is_left_to_its_caller(server):
     server.on("/big", Answer(503, json={}), Answer(body=b"x" * 100_000))
     shipfast = Service("shipfast", retry=QUICK)
     with httpx.Client(transport=shipfast.httpx_transport(stream=True), base_url=server.url) as client:  # noqa: SIM117
@@ -489,7 +489,7 @@ def test_decoding_and_elapsed_work_as_without_redrive(server):
     assert response.elapsed.total_seconds() > 0
 
 
-def test_one_transport_serves_both_clients_and_an_inner_one_can_be_given(server):
+def test_one_transport_serves_both_clients_and_an_inner_one(server):
     server.on("/page", Answer(json=[1]))
     shipfast = Service("shipfast")
     transport = shipfast.httpx_transport(httpx.HTTPTransport(retries=0))
@@ -504,7 +504,7 @@ def test_one_transport_serves_both_clients_and_an_inner_one_can_be_given(server)
         asyncio.run(misuse())
 
 
-def test_09_a_client_below_and_a_guard_above_do_not_multiply(server):
+def test_09_guarded_client_and_function_do_not_multiply(server):
     server.on("/page", Answer(503))
     shipfast = Service("shipfast", retry=Retry(attempts=3, base=0.001, cap=0.001), breaker=None)
     with httpx.Client(transport=shipfast.httpx_transport(), base_url=server.url) as client:
@@ -521,7 +521,7 @@ def test_09_a_client_below_and_a_guard_above_do_not_multiply(server):
 # ── what must not happen ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_10_a_post_whose_answer_broke_off_is_not_repeated(client, server):
+def test_10_post_with_a_truncated_response_is_not_retried(client, server):
     server.on("/orders", Answer(json=list(range(100)), reset="mid-body"))
     with pytest.raises((httpx.RequestError, requests.RequestException)):
         client.send(Service("shipfast", retry=QUICK), "POST", "/orders", json={})
@@ -529,13 +529,13 @@ def test_10_a_post_whose_answer_broke_off_is_not_repeated(client, server):
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])
-def test_10_a_retry_after_on_another_answer_than_503_does_not_say_that_nothing_was_done(client, server, status):
+def test_10_retry_after_counts_as_not_done_on_503_only(client, server, status):
     server.on("/orders", Answer(status, retry_after=0))
     client.send(Service("shipfast", retry=QUICK), "POST", "/orders", json={})
     assert server.count("/orders") == 1
 
 
-def test_11_a_request_sent_twice_by_its_caller_is_two_calls_with_two_keys(server):
+def test_11_request_sent_twice_by_its_caller_has_two_keys(server):
     server.on("/orders", Answer(201))
     shipfast = Service("shipfast", idempotent="key")
     with httpx.Client(transport=shipfast.httpx_transport(), base_url=server.url) as client:
@@ -545,7 +545,7 @@ def test_11_a_request_sent_twice_by_its_caller_is_two_calls_with_two_keys(server
     assert len(set(keys_seen(server))) == 2
 
 
-def test_11_an_attempt_that_skips_what_is_done_does_not_reuse_its_key(server):
+def test_11_attempt_that_skips_a_request_does_not_reuse_its_key(server):
     written = {}
 
     def deduplicating(request):
@@ -568,7 +568,7 @@ def test_11_an_attempt_that_skips_what_is_done_does_not_reuse_its_key(server):
     assert sorted(written.values()) == ["a", "b", "c"]
 
 
-def test_11_a_key_of_another_service_does_not_make_a_repeat_safe(client, server):
+def test_11_key_of_another_service_does_not_make_a_retry_safe(client, server):
     server.on("/orders", Answer(hang=True))
     shipfast = Service("shipfast", retry=Retry(attempts=2, base=0, cap=0), timeout=SHORT_READ, idempotent="key")
 
@@ -582,7 +582,7 @@ def test_11_a_key_of_another_service_does_not_make_a_repeat_safe(client, server)
     assert len(set(keys_seen(server))) == 1
 
 
-def test_11_nor_does_one_that_a_redirect_left_behind(server):
+def test_11_key_lost_in_a_redirect_does_not_make_a_retry_safe(server):
     with FaultyServer() as abroad:
         abroad.on("/orders", Answer(502))
         server.on("/orders", Answer(307, headers={"Location": abroad.url + "/orders"}))
@@ -593,7 +593,7 @@ def test_11_nor_does_one_that_a_redirect_left_behind(server):
         assert abroad.count("/orders") == 1
 
 
-def test_11_blocks_inside_a_call_keep_the_keys_of_what_they_send(server):
+def test_11_requests_of_inner_blocks_have_the_same_keys(server):
     server.on("/rows", lambda request: Answer(502 if request.number == 2 else 201))
     shipfast, pending = Service("shipfast", retry=QUICK, idempotent="key"), ["a", "b", "c"]
     with httpx.Client(transport=shipfast.httpx_transport(), base_url=server.url) as client:
@@ -613,7 +613,7 @@ def test_11_blocks_inside_a_call_keep_the_keys_of_what_they_send(server):
     assert len(set(sent)) == len({key for _, key in sent}) == 3
 
 
-def test_25_a_repeat_that_is_not_made_is_not_charged(client, server):
+def test_25_retry_that_is_not_made_is_not_charged(client, server):
     server.on("/orders", Answer(502))
     server.on("/page", Answer(502), Answer(502), Answer(json=[1]))
     shipfast = Service("shipfast", retry=QUICK, breaker=None, budget=RetryBudget(ratio=0, reserve=2))
@@ -622,7 +622,7 @@ def test_25_a_repeat_that_is_not_made_is_not_charged(client, server):
     assert client.send(shipfast, "GET", "/page").json() == [1]
 
 
-def test_a_token_that_expired_under_a_streamed_upload_is_fresh_for_the_next_call(client, server):
+def test_token_expired_under_an_upload_is_fresh_for_the_next(client, server):
     server.require_token(uses=1)
     server.on("/upload", Answer(200))
     shipfast = Service("shipfast", retry=QUICK, credentials=Token(server.issue_token))
@@ -638,7 +638,7 @@ def test_a_token_that_expired_under_a_streamed_upload_is_fresh_for_the_next_call
 
 
 @pytest.mark.parametrize("kind", ["httpx", "requests"])
-def test_a_header_credential_does_not_leave_the_host_it_is_mounted_for(server, kind):
+def test_header_credential_is_sent_to_its_host_only(server, kind):
     with FaultyServer() as abroad:
         abroad.on("/page", Answer(json=["abroad"]))
         server.on("/here", Answer(302, headers={"Location": abroad.url + "/page"}))
@@ -655,7 +655,7 @@ def test_a_header_credential_does_not_leave_the_host_it_is_mounted_for(server, k
         assert "key-aaaa" not in repr(abroad.requests[0].headers)
 
 
-def test_a_key_in_the_query_shows_in_no_log_and_no_error(client, server, caplog):
+def test_query_key_is_in_no_log_and_no_error(client, server, caplog):
     caplog.set_level("DEBUG")
     server.on("/page", Answer(404))
     server.on("/gone", Answer(reset="before"))
@@ -673,7 +673,7 @@ def test_a_key_in_the_query_shows_in_no_log_and_no_error(client, server, caplog)
     assert "hunter2" not in shown
 
 
-def test_nor_does_one_that_is_written_otherwise_in_a_url(client, server):
+def test_query_key_in_another_encoding_is_in_no_log(client, server):
     server.on("/gone", Answer(reset="before"))
     shipfast = Service("shipfast", retry=Retry(attempts=1), credentials=KeyPool(["SeCr+et/Ab=="]))
     with pytest.raises((httpx.RequestError, requests.RequestException)) as broken:
@@ -681,7 +681,7 @@ def test_nor_does_one_that_is_written_otherwise_in_a_url(client, server):
     assert "SeCr" not in f"{broken.value!r} {broken.value.__notes__}"
 
 
-def test_the_second_leg_of_an_auth_flow_goes_through_the_service_too(server):
+def test_second_leg_of_an_auth_flow_goes_through_the_service(server):
     challenge = {"WWW-Authenticate": 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'}
     server.on("/page", Answer(401, headers=challenge), Answer(503), Answer(json=[1]))
     shipfast = Service("shipfast", retry=QUICK)
@@ -690,7 +690,7 @@ def test_the_second_leg_of_an_auth_flow_goes_through_the_service_too(server):
         assert session.get(server.url + "/page", auth=HTTPDigestAuth("etl", "secret")).json() == [1]
 
 
-def test_the_callers_query_stays_as_he_wrote_it(client, server):
+def test_query_of_the_caller_is_sent_unchanged(client, server):
     server.on("/page", Answer(json=[1]))
     shipfast = Service("shipfast", credentials=KeyPool(["key-aaaa"]))
     client.send(shipfast, "GET", "/page?b=2&flag&a=%2F&b=1", apply="query:key")
@@ -698,7 +698,7 @@ def test_the_callers_query_stays_as_he_wrote_it(client, server):
 
 
 @pytest.mark.parametrize("given", [None, 5, (5, 5), (None, 5)])
-def test_the_shorter_of_the_callers_and_the_services_timeout_holds_for_requests(server, given):
+def test_shorter_of_both_timeouts_applies_to_requests(server, given):
     server.on("/page", Answer(hang=True))
     shipfast = Service("shipfast", retry=Retry(attempts=1), timeout=SHORT)
     with requests.Session() as session:
@@ -707,7 +707,7 @@ def test_the_shorter_of_the_callers_and_the_services_timeout_holds_for_requests(
             session.get(server.url + "/page", timeout=given)
 
 
-def test_a_fallback_does_not_stand_in_for_a_response(client, server):
+def test_fallback_does_not_replace_a_response(client, server):
     server.on("/page", Answer(503))
     shipfast = Service("shipfast", retry=Retry(attempts=5, base=0, cap=0), fallback={"cached": True})
     assert client.send(shipfast, "GET", "/page").status_code == 503
@@ -715,7 +715,7 @@ def test_a_fallback_does_not_stand_in_for_a_response(client, server):
         client.send(shipfast, "GET", "/page")
 
 
-def test_a_response_that_a_rule_objects_to_is_whole_when_it_is_handed_back(client, server):
+def test_response_rejected_by_a_rule_is_returned_whole(client, server):
     server.on("/job", Answer(202, json={"state": "running"}))
     classifier = Classifier().rule(status=202, kind="transient")
     shipfast = Service("shipfast", retry=Retry(attempts=2, base=0, cap=0), classifier=classifier)
@@ -733,12 +733,12 @@ def test_a_response_that_a_rule_objects_to_is_whole_when_it_is_handed_back(clien
         ("https://api.example/", "https://evil.example/", False),
     ],
 )
-def test_an_origin_is_trusted_with_a_credential_only_at_home(here, there, trusted):
+def test_origin_gets_a_credential_only_at_home(here, there, trusted):
     assert Origin.of(here).trusts(Origin.of(there)) is trusted
 
 
 @pytest.mark.parametrize("nonsense", [5, "transport"])
-def test_a_nonsense_transport_or_adapter_is_refused(nonsense):
+def test_invalid_transport_or_adapter_is_rejected(nonsense):
     with pytest.raises(TypeError, match="transport must be an httpx transport"):
         Service("shipfast").httpx_transport(nonsense)
     with pytest.raises(TypeError, match="adapter must be a requests adapter"):
@@ -749,7 +749,7 @@ def test_a_nonsense_transport_or_adapter_is_refused(nonsense):
     ("method", "attempts"),
     [("PROPFIND", 2), ("REPORT", 2), ("SEARCH", 2), ("QUERY", 2), ("DELETE", 2), ("POST", 1), ("MKCOL", 1)],
 )
-def test_lost_request_is_repeated_by_its_method(method, attempts):
+def test_lost_request_is_retried_by_its_method(method, attempts):
     sent = []
 
     def answer(request):

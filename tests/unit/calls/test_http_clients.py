@@ -1,4 +1,4 @@
-"""HTTP adapters as clients find them: proxies of the environment, endless bodies, retries below, secrets in paths."""
+"""HTTP adapters and the settings of clients: proxies of the environment, endless bodies, retries below, secrets."""
 
 import threading
 from contextlib import contextmanager
@@ -53,15 +53,15 @@ class TestProxies:
             monkeypatch.setenv("HTTP_PROXY", url)
             yield url
 
-    def test_httpx_goes_by_the_proxy_of_the_environment(self, proxy):
+    def test_httpx_uses_the_proxy_of_the_environment(self, proxy):
         with httpx.Client(transport=Service("bank").httpx_transport()) as client:
             assert client.get("http://bank.invalid/rates").text == "http://bank.invalid/rates"
 
-    async def test_async_httpx_goes_by_the_proxy_of_the_environment(self, proxy):
+    async def test_async_httpx_uses_the_proxy_of_the_environment(self, proxy):
         async with httpx.AsyncClient(transport=Service("bank").httpx_transport()) as client:
             assert (await client.get("http://bank.invalid/rates")).text == "http://bank.invalid/rates"
 
-    def test_requests_goes_by_the_proxy_of_the_environment(self, proxy):
+    def test_requests_uses_the_proxy_of_the_environment(self, proxy):
         with requests.Session() as session:
             session.mount("http://", Service("bank").requests_adapter())
             assert session.get("http://bank.invalid/rates", timeout=20).text == "http://bank.invalid/rates"
@@ -77,7 +77,7 @@ class TestProxies:
             server.on("/rates", Answer(200, body="direct"))
             assert client.get(f"{server.url}/rates").text == "direct"
 
-    def test_transport_that_is_passed_decides_for_itself(self, proxy):
+    def test_passed_transport_decides_for_itself(self, proxy):
         with FaultyServer() as server:
             server.on("/rates", Answer(200, body="direct"))
             transport = Service("bank").httpx_transport(httpx.HTTPTransport())
@@ -103,13 +103,13 @@ class TestEvents:
             yield url, seen
             seen.set()
 
-    def test_event_is_handed_on_as_it_comes(self, events):
+    def test_event_is_forwarded_as_it_arrives(self, events):
         url, seen = events
         with httpx.Client(transport=Service("bank").httpx_transport()) as client, client.stream("GET", url) as response:
             assert next(response.iter_lines()) == "data: first"
             seen.set()
 
-    async def test_event_is_handed_on_as_it_comes_to_a_coroutine(self, events):
+    async def test_event_is_forwarded_as_it_arrives_to_a_coroutine(self, events):
         url, seen = events
         transport = Service("bank").httpx_transport()
         async with httpx.AsyncClient(transport=transport) as client, client.stream("GET", url) as response:

@@ -1,4 +1,4 @@
-"""An exception that is not the attempt's reaches the caller at once, whichever line of the call it arrives at."""
+"""An exception that is not the attempt's own reaches the caller at once, at whichever line of the call it is raised."""
 
 import asyncio
 import contextlib
@@ -209,7 +209,7 @@ class TestWait:
             limited.call(flaky(1))
         assert clock.sleeps == [5]
 
-    def test_interrupted_probe_gives_its_permit_back(self, service, clock, flaky):
+    def test_interrupted_probe_returns_its_permit(self, service, clock, flaky):
         broken = service(breaker=Breaker(failures=1, probes=1), retry=Retry(attempts=1))
         with pytest.raises(ConnectionResetError):
             broken.call(flaky(ConnectionResetError()))
@@ -283,7 +283,7 @@ class TestAttempt:
             service().call(lambda: bad)
 
 
-class TestWrapped:
+class TestWrappedError:
     """A client library that catches what the handler raised, and raises an error of its own."""
 
     @pytest.mark.parametrize("library", ["httpx", "requests"])
@@ -305,7 +305,7 @@ class TestWrapped:
             service().call(fetch)
         assert len(calls) == 1
 
-    def test_error_of_the_program_is_not_taken_for_a_timeout(self, service, alarm):
+    def test_error_of_the_program_is_not_read_as_a_timeout(self, service, alarm):
         alarm(too_late)
         calls = []
 
@@ -398,7 +398,7 @@ class TestUserCode:
         assert fetched == [threading.main_thread(), other]
 
 
-class TestReplaced:
+class TestReplacedStopSignal:
     """Another error takes the place of an order to stop, since a clean-up fails or a driver loses its connection."""
 
     @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit], ids=lambda stop: stop.__name__)
@@ -623,7 +623,7 @@ class TestReplacedCancellation:
         assert await service().acall(work) == "done"
 
 
-class TestHandledStop:
+class TestHandledStopSignal:
     """A call that a clean-up makes, while its caller handles an order to stop."""
 
     @pytest.mark.parametrize("where", ["except", "finally", "replaced", "context manager"])

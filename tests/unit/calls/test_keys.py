@@ -94,7 +94,7 @@ def stamped():
 
 
 def tickets(number, *, body=b"ticket"):
-    """Order tickets; a repeated attempt continues where the one before has ended."""
+    """Order tickets; a retry continues where the previous attempt ended."""
     left = [number]
 
     def order():
@@ -105,7 +105,7 @@ def tickets(number, *, body=b"ticket"):
     return order
 
 
-class TestRequestThatDiffersInTheNextAttempt:
+class TestChangedRequest:
     @pytest.mark.parametrize("fault", [LOST, Answer(503)])
     def test_is_not_sent(self, bank, run, fault):
         bank.answers(fault)
@@ -113,7 +113,7 @@ class TestRequestThatDiffersInTheNextAttempt:
             run(stamped())
         assert bank.effects == [b"5 at 0"]
 
-    def test_is_sent_if_the_first_was_turned_away(self, bank, run):
+    def test_is_sent_if_the_first_was_rejected(self, bank, run):
         bank.answers(Answer(429))
         run(stamped())
         assert bank.effects == [b"5 at 1"]
@@ -154,7 +154,7 @@ class TestRequestThatDiffersInTheNextAttempt:
             bank.service.call(pay)
         assert bank.effects == [b"0"]
 
-    def test_is_sent_after_the_first_was_repeated(self, bank, run):
+    def test_is_sent_after_the_first_was_retried(self, bank, run):
         left = [b"a", b"b", b"c"]
 
         def order():
@@ -176,12 +176,12 @@ class TestEqualRequests:
         assert caught.value.redrive.why.startswith("equal requests were sent in one attempt")
         assert len(caught.value.redrive.attempts) == 1
 
-    def test_are_sent_after_the_first_was_repeated(self, bank, run):
+    def test_are_sent_after_the_first_was_retried(self, bank, run):
         bank.answers(LOST)
         run(tickets(3))
         assert len(bank.effects) == 3
 
-    def test_of_an_earlier_attempt_are_refused(self, bank, run):
+    def test_of_an_earlier_attempt_are_rejected(self, bank, run):
         left = [b"a", b"b", b"a"]
 
         def order():
@@ -194,7 +194,7 @@ class TestEqualRequests:
             run(order)
         assert bank.effects == [b"a", b"b"]
 
-    def test_keep_their_key_after_one_was_turned_away(self, bank):
+    def test_keep_their_key_after_one_was_rejected(self, bank):
         bank.answers(Answer(401), LOST)
         seen = []
 
@@ -208,7 +208,7 @@ class TestEqualRequests:
             bank.service.call(pay)
         assert bank.effects == [b"x"]
 
-    def test_of_a_get_are_repeated(self, bank):
+    def test_of_a_get_are_retried(self, bank):
         bank.answers(Answer(200), Answer(503))
         polls = []
         with httpx.Client(transport=bank.service.httpx_transport()) as client:
@@ -244,7 +244,7 @@ class TestKeyOfAnotherCall:
                 assert bank.effects == [b"5"]
 
     @pytest.mark.parametrize("inner", ["same service", "other service", "block"])
-    def test_does_not_protect_what_a_function_sends(self, bank, inner):
+    def test_does_not_protect_requests_of_a_function(self, bank, inner):
         bank.answers(*[Answer(503)] * 8)
         plain, other = (Service(name, retry=QUICK, breaker=None) for name in ("plain", "other"))
 
@@ -265,7 +265,7 @@ class TestKeyOfAnotherCall:
             calls[inner]()
         assert bank.effects == [b"5"]
 
-    def test_protects_where_the_caller_chose_it(self, bank):
+    def test_protects_if_the_caller_chose_the_key(self, bank):
         bank.answers(*[Answer(503)] * 3)
         service = redrive.Service("plain", retry=QUICK, breaker=None)
 

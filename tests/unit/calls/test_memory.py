@@ -1,4 +1,4 @@
-"""What a service keeps of the functions it has called: nothing large, and not without bound."""
+"""A service remembers only bounded, small data about the functions that it has called."""
 
 import functools
 import gc
@@ -26,7 +26,7 @@ def calls(frame):
 
 
 @pytest.mark.parametrize("kind", ["closure", "default", "partial"])
-def test_what_a_function_refers_to_is_let_go(kind):
+def test_objects_of_a_function_are_released(kind):
     service, frame = Service("bank"), Frame()
     assert service.call(calls(frame)[kind]) is True
     gone = weakref.ref(frame)
@@ -35,7 +35,7 @@ def test_what_a_function_refers_to_is_let_go(kind):
     assert gone() is None
 
 
-async def test_what_a_coroutine_function_refers_to_is_let_go():
+async def test_objects_of_a_coroutine_function_are_released():
     service, frame = Service("bank"), Frame()
 
     async def upload(held=frame):
@@ -48,7 +48,7 @@ async def test_what_a_coroutine_function_refers_to_is_let_go():
     assert gone() is None
 
 
-def test_known_functions_are_bounded():
+def test_remembered_functions_are_bounded():
     service = Service("bank")
     for number in range(function._MOST_KNOWN + 10):
         names = {}

@@ -1,4 +1,4 @@
-"""Services and what they guard, sent to other processes as cloudpickle and joblib do it."""
+"""Services and their functions sent to other processes by cloudpickle and joblib."""
 
 import pickle
 import subprocess
@@ -108,7 +108,7 @@ def test_tasks_of_one_process_share_a_received_service():
     assert run(receiver.format(run(sender))).split() == ["ConnectionResetError", "CircuitOpen"]
 
 
-def test_unpickled_in_its_own_process_it_is_the_same_service(flaky):
+def test_unpickled_in_its_own_process_is_the_same_service(flaky):
     service = Service("bank", breaker=Breaker(failures=1), retry=None)
     same = pickle.loads(pickle.dumps(service))
     with pytest.raises(ConnectionResetError):
@@ -127,7 +127,7 @@ def test_view_keeps_its_options():
     assert pickle.loads(pickle.dumps(view)).options == view.options
 
 
-def test_service_with_a_store_says_why_it_stays(tmp_path):
+def test_service_with_a_store_explains_why_it_cannot_be_sent(tmp_path):
     with redrive.connect(tmp_path / "redrive.db") as store:
         service = Service("bank", store=store)
         with pytest.raises(TypeError, match=r"it has a store, which stays in its process\. Make the"):

@@ -1,4 +1,4 @@
-"""Bodies of uploads: read for dead letters and derived keys, and sent as they are all the same."""
+"""Bodies of uploads: read for dead letters and derived keys, and sent unchanged."""
 
 import io
 import tempfile
@@ -100,7 +100,7 @@ def keys_of(server, path):
     return [request.headers.get("Idempotency-Key") for request in server.requests if request.path == path]
 
 
-class TestBodyOf:
+class TestBody:
     @pytest.mark.parametrize("kind", [*READABLE, "list"])
     def test_body_is_what_is_sent(self, kind):
         request = httpx.Request("POST", "http://bank/upload", **upload_of(kind))
@@ -114,7 +114,7 @@ class TestBodyOf:
         sent = b"".join(request.stream)
         assert body_of(request) == sent
 
-    def test_file_is_read_from_where_requests_begins(self):
+    def test_file_is_read_from_where_requests_starts(self):
         file = open_file(b"header;order 7")
         file.seek(7)
         request = requests.Request("POST", "http://bank/upload", data=file).prepare()
@@ -128,19 +128,19 @@ class TestBodyOf:
         assert body_of(requests.Request("POST", "http://bank/upload", data=bytearray(ORDER)).prepare()) == ORDER
 
     @pytest.mark.parametrize("kind", [*ONCE_ONLY, "form of a pipe"])
-    def test_body_that_can_be_read_once_is_left_alone(self, kind):
+    def test_body_that_can_be_read_once_is_not_read(self, kind):
         request = httpx.Request("POST", "http://bank/upload", **upload_of(kind))
         with pytest.raises(BodyMissing, match="only once"):
             body_of(request)
         assert ORDER in b"".join(request.stream)
 
-    def test_file_that_was_closed_is_missing(self):
+    def test_closed_file_is_missing(self):
         with open_file() as file:
             request = httpx.Request("POST", "http://bank/upload", content=file)
         with pytest.raises(BodyMissing, match="cannot be read"):
             body_of(request)
 
-    def test_file_that_has_changed_is_missing(self):
+    def test_changed_file_is_missing(self):
         file = open_file()
         request = httpx.Request("POST", "http://bank/upload", content=file)
         file.truncate(3)
@@ -158,21 +158,21 @@ class TestBodyOf:
         assert body_of(httpx.Request("GET", "http://bank/")) in (None, b"")
         assert body_of(requests.Request("GET", "http://bank/").prepare()) is None
 
-    def test_boundary_does_not_tell_forms_apart(self):
+    def test_boundary_does_not_make_forms_different(self):
         def content(order):
             return content_of(httpx.Request("POST", "http://bank/upload", **upload_of("form", order)))
 
         assert content(ORDER) == content(ORDER) != content(b"order 8")
 
 
-class TestKeysOfUploads:
-    """Inside a guarded function an upload has a key that is derived from its body, or the call is not repeated."""
+class TestUploadKeys:
+    """Inside a guarded function an upload has a key that is derived from its body, or the call is not retried."""
 
     def service(self):
         return redrive.Service("bank", retry=QUICK, breaker=None, budget=None, idempotent="key")
 
     @pytest.mark.parametrize("kind", READABLE)
-    def test_upload_is_repeated_with_its_key(self, server, send, kind):
+    def test_upload_is_retried_with_its_key(self, server, send, kind):
         server.on("/status", Answer(502), Answer(200))
         service = self.service()
         request = send(service)
@@ -216,7 +216,7 @@ class TestKeysOfUploads:
         assert "without an Idempotency-Key" in str(failed.value.__notes__)
 
     @pytest.mark.parametrize(("method", "headers"), [("PUT", {}), ("POST", {"Idempotency-Key": "own"})])
-    def test_upload_that_needs_no_derived_key_is_repeated(self, server, send, method, headers):
+    def test_upload_that_needs_no_derived_key_is_retried(self, server, send, method, headers):
         server.on("/status", Answer(502), Answer(200))
         service = self.service()
         request = send(service)
@@ -229,7 +229,7 @@ class TestKeysOfUploads:
         submit()
         assert server.count("/upload") == 2
 
-    def test_upload_that_was_turned_away_may_be_repeated(self, server, send):
+    def test_rejected_upload_may_be_retried(self, server, send):
         server.on("/upload", Answer(503, headers={"Retry-After": "0"}), Answer(201))
         service = self.service()
         request = send(service)
@@ -260,7 +260,7 @@ class TestKeysOfUploads:
         assert looked == []
 
 
-class TestFilesThatAreSentAgain:
+class TestResentFiles:
     """A file is sent again from where it was when it was first sent."""
 
     def service(self):
@@ -295,11 +295,11 @@ class TestFilesThatAreSentAgain:
         assert [request.body for request in server.requests] == [ORDER, ORDER]
 
 
-class TestContinuedAttempts:
+class TestResumedAttempts:
     """An attempt that begins where the last one stopped must not lose a POST that equals an answered one."""
 
     @pytest.mark.parametrize("failures", [1, 2])
-    def test_equal_post_after_a_resume_is_refused(self, server, send, failures):
+    def test_equal_post_after_a_resume_is_rejected(self, server, send, failures):
         server.on("/status", *[Answer(502)] * failures, Answer(200))
         service = redrive.Service("bank", retry=QUICK, breaker=None, budget=None, idempotent="key")
         request, todo = send(service), ["POST", "GET", "POST"]
@@ -317,7 +317,7 @@ class TestContinuedAttempts:
             work()
         assert server.count("/upload") == 1
 
-    def test_function_that_looks_before_it_posts_starts_over(self, server, send):
+    def test_function_that_reads_before_it_posts_starts_over(self, server, send):
         server.on("/status", lambda request: Answer(502 if request.number == 2 else 200))
         service = redrive.Service("bank", retry=QUICK, breaker=None, budget=None, idempotent="key")
         request = send(service)

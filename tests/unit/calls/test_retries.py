@@ -1,4 +1,4 @@
-"""Retries as a caller meets them; the numbers are those of docs/semantics.md."""
+"""Retries as a caller sees them; the numbers are those of docs/semantics.md."""
 
 import asyncio
 import concurrent.futures
@@ -41,13 +41,13 @@ def test_01_retry_after_as_a_date_is_read_on_the_wall_clock(service, clock, flak
 
 
 @pytest.mark.parametrize("value", ["soon", "-5", "1e9999", ""])
-def test_01_a_retry_after_that_makes_no_sense_leaves_the_normal_backoff(service, clock, flaky, value):
+def test_01_invalid_retry_after_leaves_the_normal_backoff(service, clock, flaky, value):
     fetch = flaky(response(503, Retry_After=value), response(200))
     service(retry=Retry(base=0.5, cap=0.5, jitter="none")).call(fetch)
     assert clock.sleeps == [0.5]
 
 
-def test_01_a_retry_after_that_does_not_fit_fails_now_and_says_when_to_come_back(service, clock, flaky):
+def test_01_retry_after_beyond_the_time_fails_now_with_a_time(service, clock, flaky):
     fetch = flaky(redrive.RateLimited(retry_after=3600))
     with pytest.raises(redrive.RateLimited) as caught:
         service().call(fetch)
@@ -57,17 +57,17 @@ def test_01_a_retry_after_that_does_not_fit_fails_now_and_says_when_to_come_back
     assert "Come back in 60 min" in caught.value.__notes__[0]
 
 
-def test_01_a_redirect_that_asks_for_patience_is_handed_on_at_once_and_not_repeated(service, clock, flaky):
+def test_01_redirect_with_retry_after_is_returned_at_once(service, clock, flaky):
     fetch = flaky(response(303, Retry_After="4", Location="/done"))
     assert service().call(fetch).status_code == 303
     assert fetch.calls == 1
-    assert clock.sleeps == []  # who follows it, if anybody, is not known here
+    assert clock.sleeps == []  # whether the caller follows it is not known here
 
 
 # ── 2, 3: state of the backoff ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_02_decorrelated_jitter_begins_anew_with_each_call(service, clock, flaky):
+def test_02_decorrelated_jitter_restarts_with_each_call(service, clock, flaky):
     shipfast = service(
         retry=Retry(attempts=8, base=1, cap=1000, within=10_000, jitter="decorrelated"), breaker=None, budget=None
     )
@@ -79,7 +79,7 @@ def test_02_decorrelated_jitter_begins_anew_with_each_call(service, clock, flaky
 
 
 @pytest.mark.slow
-def test_03_the_ten_thousandth_attempt_still_waits_no_longer_than_the_cap(service, clock, flaky):
+def test_03_attempt_ten_thousand_waits_no_longer_than_the_cap(service, clock, flaky):
     with pytest.warns(redrive.PolicyWarning):
         retry = Retry(attempts=2_000, base=0.1, cap=2, within=100_000)
     with pytest.raises(TimeoutError):
@@ -91,7 +91,7 @@ def test_03_the_ten_thousandth_attempt_still_waits_no_longer_than_the_cap(servic
 # ── 4: the deadline ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_04_the_time_inside_the_function_counts_and_no_wait_overshoots(service, clock):
+def test_04_function_time_counts_and_no_wait_exceeds_deadline(service, clock):
     shipfast = service(retry=Retry(attempts=9, base=1, cap=4, jitter="none", within=10), breaker=None, budget=None)
     began = clock.monotonic()
 
@@ -110,7 +110,7 @@ def test_04_the_time_inside_the_function_counts_and_no_wait_overshoots(service, 
 
 
 @pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
-def test_05_an_order_to_stop_passes_untouched_and_counts_nowhere(service, flaky, signal):
+def test_05_stop_signal_passes_unchanged_and_is_not_counted(service, flaky, signal):
     shipfast = service(breaker=Breaker(failures=1))
     stop = signal()
     work = flaky(stop)
@@ -123,14 +123,14 @@ def test_05_an_order_to_stop_passes_untouched_and_counts_nowhere(service, flaky,
     assert shipfast.stats().failures == {}
 
 
-def test_05_a_cancelled_future_is_an_order_to_stop_too(service, flaky):
+def test_05_cancelled_future_is_a_stop_signal(service, flaky):
     work = flaky(concurrent.futures.CancelledError())
     with pytest.raises(concurrent.futures.CancelledError):
         service(classifier=redrive.Classifier(unknown="transient")).call(work)
     assert work.calls == 1
 
 
-async def test_05_a_cancelled_wait_for_does_not_go_on_in_the_background():
+async def test_05_cancelled_wait_for_does_not_continue_in_background():
     calls = 0
 
     async def hang():
@@ -147,7 +147,7 @@ async def test_05_a_cancelled_wait_for_does_not_go_on_in_the_background():
     assert shipfast.stats().failures == {"cancelled": 1}
 
 
-async def test_05_a_call_cancelled_while_it_waits_between_attempts_ends_there(flaky):
+async def test_05_call_cancelled_during_backoff_ends_there(flaky):
     work = flaky(TimeoutError())
     shipfast = Service("shipfast", retry=Retry(base=30, jitter="none"), breaker=None)
 
@@ -187,7 +187,7 @@ def hidden():
 @pytest.mark.parametrize("make", [AsyncObject, lambda: functools.partial(AsyncObject()), hidden])
 @pytest.mark.parametrize("how", ["decorated", "call", "acall"])
 @pytest.mark.parametrize("keyed", [False, "key"])
-async def test_06_an_async_callable_is_repeated_however_it_is_hidden(make, how, keyed):
+async def test_06_any_async_callable_is_retried(make, how, keyed):
     shipfast = Service("shipfast", retry=QUICK, idempotent=keyed)
     work = make()
     run = {"decorated": lambda: shipfast(work)(42), "call": lambda: shipfast.call(work, 42)}
@@ -197,7 +197,7 @@ async def test_06_an_async_callable_is_repeated_however_it_is_hidden(make, how, 
     assert shipfast.stats().calls == 1
 
 
-async def test_06_acall_takes_a_plain_function_as_well(service, flaky):
+async def test_06_acall_accepts_a_plain_function(service, flaky):
     work = flaky(TimeoutError(), 7)
     assert await service().acall(work) == 7
     assert work.calls == 2
@@ -220,26 +220,26 @@ class Pages:
 
 
 @pytest.mark.parametrize("function", [pages, apages, functools.partial(pages), Pages()])
-def test_07_a_generator_function_is_refused_at_decoration_with_what_to_do(service, function):
+def test_07_generator_function_is_rejected_at_decoration(service, function):
     with pytest.raises(TypeError, match=r"is a generator function: after its first yield .* yield from outside"):
         service()(function)
     with pytest.raises(TypeError, match="is a generator function"):
         redrive.retry(function)
 
 
-def test_07_a_generator_function_is_refused_by_call_as_well(service):
+def test_07_generator_function_is_rejected_by_call(service):
     with pytest.raises(TypeError, match="is a generator function"):
         service().call(pages)
 
 
-def test_07_a_function_may_return_a_generator_it_has_made(service):
+def test_07_function_may_return_a_generator(service):
     assert list(service().call(lambda: (n for n in range(3)))) == [0, 1, 2]
 
 
 # ── 8: exhaustion ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_08_after_exhaustion_the_callers_own_except_still_catches():
+def test_08_exhausted_error_is_caught_by_the_callers_except():
     with FaultyServer() as server, httpx.Client(timeout=httpx.Timeout(30, read=0.3)) as client:
         server.on("/", Answer(hang=True))
         shipfast = Service("shipfast", retry=Retry(attempts=2, base=0.001, cap=0.001))
@@ -254,7 +254,7 @@ def test_08_after_exhaustion_the_callers_own_except_still_catches():
         assert part in note
 
 
-def test_08_an_error_raised_again_and_again_tells_the_latest_story_only(service, flaky):
+def test_08_error_raised_repeatedly_has_its_latest_attempts(service, flaky):
     error = TimeoutError("the same object")
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -285,7 +285,7 @@ def leaks(run):
         gc.enable()
 
 
-def test_08_no_cycle_through_tracebacks_is_left_behind(service):
+def test_08_no_cycle_through_tracebacks_remains(service):
     shipfast = service(retry=Retry(attempts=3), breaker=None)
     assert not leaks(shipfast.call)
 
@@ -316,7 +316,7 @@ def test_08_no_cycle_through_tracebacks_is_left_behind(service):
     assert not leaks(with_a_fallback)
 
 
-def test_08_a_block_that_is_refused_leaves_no_cycle_either(service, flaky):
+def test_08_rejected_block_leaves_no_cycle(service, flaky):
     shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
     with pytest.raises(TimeoutError):
         shipfast.call(flaky(TimeoutError()))
@@ -332,7 +332,7 @@ def test_08_a_block_that_is_refused_leaves_no_cycle_either(service, flaky):
         gc.enable()
 
 
-def test_08_a_fallback_that_gives_the_error_back_does_not_make_it_its_own_cause(service, flaky):
+def test_08_fallback_that_returns_the_error_is_not_its_cause(service, flaky):
     def give_back(*, error):
         raise error
 
@@ -353,7 +353,7 @@ def test_09_nested_policies_of_one_service_do_not_multiply(service, flaky):
     assert work.calls == 3
 
 
-async def test_09_nor_across_tasks_that_an_attempt_starts(service, flaky):
+async def test_09_nested_policies_in_tasks_do_not_multiply(service, flaky):
     shipfast, work = service(breaker=None, budget=None, retry=Retry(attempts=3)), flaky(TimeoutError())
 
     @shipfast
@@ -370,7 +370,7 @@ async def test_09_nor_across_tasks_that_an_attempt_starts(service, flaky):
     assert work.calls == 3
 
 
-def test_09_nor_in_a_block_inside_a_call(service, flaky):
+def test_09_nested_policies_in_a_block_do_not_multiply(service, flaky):
     shipfast, work = service(breaker=None, budget=None, retry=Retry(attempts=3)), flaky(TimeoutError())
 
     def block():
@@ -383,7 +383,7 @@ def test_09_nor_in_a_block_inside_a_call(service, flaky):
     assert work.calls == 3
 
 
-def test_09_policies_of_different_services_each_do_their_work(service, flaky):
+def test_09_policies_of_different_services_are_both_applied(service, flaky):
     inner, outer = service("inner", retry=Retry(attempts=2)), service("outer", retry=Retry(attempts=2))
     work = flaky(TimeoutError())
     with pytest.raises(TimeoutError) as caught:
@@ -392,7 +392,7 @@ def test_09_policies_of_different_services_each_do_their_work(service, flaky):
     assert len(caught.value.__notes__) == 2
 
 
-async def test_09_a_task_that_outlives_its_attempt_repeats_for_itself(service, flaky):
+async def test_09_task_that_outlives_its_attempt_retries_by_itself(service, flaky):
     shipfast, work, tasks = service(breaker=None), flaky(TimeoutError(), TimeoutError(), "done"), []
     released = asyncio.Event()
 
@@ -431,7 +431,7 @@ def test_09_functions_of_one_name_are_not_one_service(flaky):
 # ── 13, 14: clocks ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_13_a_step_of_the_wall_clock_changes_no_duration(service, clock):
+def test_13_step_of_the_wall_clock_changes_no_duration(service, clock):
     calls = 0
 
     def work():
@@ -446,13 +446,13 @@ def test_13_a_step_of_the_wall_clock_changes_no_duration(service, clock):
     assert caught.value.redrive.elapsed == 7
 
 
-def test_14_waiting_can_be_switched_off_for_the_whole_program(flaky):
+def test_14_waiting_can_be_disabled_for_the_whole_program(flaky):
     patient = Service("patient", retry=Retry(base=60, cap=60, jitter="none"))
     with set_testing():
         assert patient.call(flaky(TimeoutError(), TimeoutError(), "done")) == "done"
 
 
-def test_14_log_shows_the_waits_that_are_made(flaky, caplog):
+def test_14_log_shows_the_actual_waits(flaky, caplog):
     patient = Service("patient", retry=Retry(base=60, cap=60, jitter="none"))
     with set_testing(longest_wait=0.01):
         patient.call(flaky(TimeoutError(), "done"))
@@ -467,7 +467,7 @@ def test_14_attempts_can_be_capped_as_well(flaky):
 
 
 @pytest.mark.parametrize("options", [{"longest_wait": -1}, {"attempts": 0}])
-def test_14_a_nonsense_test_mode_is_refused(options):
+def test_14_invalid_test_mode_is_rejected(options):
     with pytest.raises(ValueError, match="must be"):
         set_testing(**options)
 
@@ -475,7 +475,7 @@ def test_14_a_nonsense_test_mode_is_refused(options):
 # ── 25: the budget ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_25_repeats_are_a_share_of_calls_with_a_reserve(service, flaky):
+def test_25_retries_are_a_share_of_calls_with_a_reserve(service, flaky):
     shipfast = service(budget=RetryBudget(ratio=0.1, reserve=3), breaker=None, retry=Retry(attempts=2))
     for _ in range(50):
         shipfast.call(flaky("fine"))
@@ -499,7 +499,7 @@ def test_25_first_attempts_are_never_charged(service, flaky):
     assert "retry budget is exhausted" in caught.value.redrive.why
 
 
-def test_25_the_budget_is_shared_by_threads_to_the_last_token():
+def test_25_budget_is_shared_by_threads_to_the_last_token():
     shipfast = Service(
         "shipfast",
         budget=RetryBudget(ratio=0, reserve=100),

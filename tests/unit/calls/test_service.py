@@ -1,4 +1,4 @@
-"""A service as its user sees it: ways to call, fallbacks, what is logged and announced, what is refused."""
+"""A service as its user sees it: ways to call, fallbacks, log lines and events, rejected options."""
 
 import asyncio
 import functools
@@ -20,7 +20,7 @@ from redrive.testing import Answer, FaultyServer
 # ── ways to call ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_decorated_function_keeps_its_name_signature_and_arguments(service):
+def test_decorated_function_has_its_name_and_signature(service):
     @service()
     def fetch(page: int, *, size: int = 10) -> str:
         """Fetch a page."""
@@ -32,7 +32,7 @@ def test_a_decorated_function_keeps_its_name_signature_and_arguments(service):
     assert list(inspect.signature(fetch).parameters) == ["page", "size"]
 
 
-def test_a_method_can_be_decorated(service, flaky):
+def test_method_can_be_decorated(service, flaky):
     work = flaky(TimeoutError(), "done")
 
     class Partner:
@@ -44,7 +44,7 @@ def test_a_method_can_be_decorated(service, flaky):
     assert partner.fetch(3) == ("done", partner, 3)
 
 
-async def test_an_async_function_stays_one(service, flaky):
+async def test_async_function_remains_async(service, flaky):
     work = flaky(TimeoutError(), "done")
 
     @service()
@@ -55,7 +55,7 @@ async def test_an_async_function_stays_one(service, flaky):
     assert await fetch() == "done"
 
 
-def test_a_block_is_repeated_until_it_succeeds(service, clock, flaky):
+def test_block_is_retried_until_it_succeeds(service, clock, flaky):
     work, numbers = flaky(TimeoutError(), ConnectionResetError(), "done"), []
     for attempt in service().attempts():
         with attempt:
@@ -66,7 +66,7 @@ def test_a_block_is_repeated_until_it_succeeds(service, clock, flaky):
     assert len(clock.sleeps) == 2
 
 
-def test_a_block_may_return_from_inside_and_is_counted(service, flaky):
+def test_block_may_return_from_inside_and_is_counted(service, flaky):
     shipfast, work = service(), flaky(TimeoutError(), "done")
 
     def fetch():
@@ -79,7 +79,7 @@ def test_a_block_may_return_from_inside_and_is_counted(service, flaky):
     assert shipfast.stats().successes == 1
 
 
-async def test_a_block_works_in_a_coroutine(service, flaky):
+async def test_block_works_in_a_coroutine(service, flaky):
     work = flaky(TimeoutError(), "done")
     async for attempt in service().attempts():
         with attempt:
@@ -87,7 +87,7 @@ async def test_a_block_works_in_a_coroutine(service, flaky):
     assert result == "done"
 
 
-def test_a_block_that_gives_up_raises_its_own_error_with_the_story(service, flaky):
+def test_exhausted_block_raises_its_own_error_with_attempts(service, flaky):
     work = flaky(TimeoutError("own"))
 
     def fetch():
@@ -114,7 +114,7 @@ def test_attempt_is_used_once(service, nested):
         fetch()
 
 
-def test_a_block_sees_its_credential_and_is_refused_without_with(service):
+def test_block_has_its_credential_and_needs_a_with(service):
     shipfast = service(credentials=KeyPool(["key-aaaa"]), timeout=3)
     (attempt,) = _entered(shipfast.attempts())
     assert attempt.credential == "key-aaaa"
@@ -132,7 +132,7 @@ def _entered(attempts):
     return seen
 
 
-def test_a_block_is_refused_by_an_open_circuit(service, flaky):
+def test_block_is_rejected_by_an_open_circuit(service, flaky):
     shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
     with pytest.raises(TimeoutError):
         shipfast.call(flaky(TimeoutError()))
@@ -140,7 +140,7 @@ def test_a_block_is_refused_by_an_open_circuit(service, flaky):
         _entered(shipfast.attempts())
 
 
-def test_the_one_liner_with_and_without_options(flaky):
+def test_one_liner_works_with_and_without_options(flaky):
     @redrive.retry
     def plain():
         return "plain"
@@ -159,7 +159,7 @@ def test_the_one_liner_with_and_without_options(flaky):
         redrive.retry(3)
 
 
-async def test_the_one_liner_on_an_async_function_with_rules(flaky):
+async def test_one_liner_works_on_an_async_function_with_rules(flaky):
     class BankDown(Exception):
         pass
 
@@ -172,7 +172,7 @@ async def test_the_one_liner_on_an_async_function_with_rules(flaky):
     assert await fetch() == "done"
 
 
-def test_a_function_that_takes_a_timeout_is_given_the_services(service):
+def test_function_with_timeout_parameter_gets_the_services(service):
     @service(timeout=2.5)
     def fetch(url, timeout=99):
         return timeout
@@ -182,7 +182,7 @@ def test_a_function_that_takes_a_timeout_is_given_the_services(service):
     assert fetch("x", timeout=8) == 8
 
 
-async def test_an_async_attempt_is_cut_at_its_timeout_and_repeated():
+async def test_async_attempt_is_ended_at_its_timeout_and_retried():
     calls = 0
 
     async def fetch():
@@ -194,7 +194,7 @@ async def test_an_async_attempt_is_cut_at_its_timeout_and_repeated():
     assert await Service("shipfast", timeout=0.05, retry=Retry(base=0, cap=0)).acall(fetch) == 2
 
 
-def test_an_ambiguous_error_is_repeated_twice_and_no_more(service, flaky):
+def test_ambiguous_error_is_retried_at_most_twice(service, flaky):
     work = flaky(httpx.Response(500))
     with pytest.raises(redrive.RetriesExhausted) as caught:
         service().call(work)
@@ -206,7 +206,7 @@ def test_an_ambiguous_error_is_repeated_twice_and_no_more(service, flaky):
     assert caught.value.redrive.attempts[-1].outcome == "ambiguous"
 
 
-def test_a_failing_post_in_a_function_is_no_answer_though_it_is_not_repeated():
+def test_unretried_post_of_a_function_is_retries_exhausted():
     with FaultyServer() as server, httpx.Client(base_url=server.url) as client:
         server.on("/orders", Answer(503))
         with pytest.raises(redrive.RetriesExhausted, match="a POST without an Idempotency-Key is not retried"):
@@ -214,7 +214,7 @@ def test_a_failing_post_in_a_function_is_no_answer_though_it_is_not_repeated():
         assert server.count("/orders") == 1
 
 
-def test_a_response_nobody_can_repeat_away_is_an_answer_and_is_returned(service, flaky):
+def test_permanent_response_of_a_row_is_returned(service, flaky):
     work = flaky(httpx.Response(404))
     response = service().call(work)
     assert response.status_code == 404
@@ -222,7 +222,7 @@ def test_a_response_nobody_can_repeat_away_is_an_answer_and_is_returned(service,
     assert work.calls == 1
 
 
-def test_functions_behind_one_decorator_are_told_apart(service):
+def test_functions_of_one_decorator_have_different_names(service):
     def logged(function):
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
@@ -246,7 +246,7 @@ def test_functions_behind_one_decorator_are_told_apart(service):
     assert fetch(1) == (1, "key-aaaa")
 
 
-def test_a_method_is_given_its_credential_bound_or_not(service):
+def test_method_gets_its_credential_bound_or_not(service):
     class Partner:
         def fetch(self, page, credential=None):
             return page, credential
@@ -257,7 +257,7 @@ def test_a_method_is_given_its_credential_bound_or_not(service):
     assert shipfast.call(Partner().fetch, 3, "mine") == (3, "mine")
 
 
-def test_what_a_partial_presets_stays(service):
+def test_presets_of_a_partial_are_unchanged(service):
     def fetch(*, credential, timeout):
         return credential, timeout
 
@@ -266,7 +266,7 @@ def test_what_a_partial_presets_stays(service):
     assert shipfast.call(functools.partial(fetch, timeout=60)) == ("key-aaaa", 60)
 
 
-def test_a_function_inside_an_attempt_is_given_the_key_of_what_it_is_called_with(service, flaky):
+def test_inner_function_gets_the_key_of_its_own_arguments(service, flaky):
     outcome, seen = flaky(None, TimeoutError(), None), []
     shipfast = service(idempotent="key")
 
@@ -288,7 +288,7 @@ def test_a_function_inside_an_attempt_is_given_the_key_of_what_it_is_called_with
         shipfast.call(lambda: shipfast.call(write, object()))
 
 
-def test_an_unkeyed_call_does_not_look_at_the_arguments_of_what_is_inside(service):
+def test_unkeyed_call_does_not_read_arguments_of_inner_calls(service):
     class Detached:
         def __repr__(self):
             raise RuntimeError("detached instance")
@@ -301,7 +301,7 @@ def test_an_unkeyed_call_does_not_look_at_the_arguments_of_what_is_inside(servic
     assert shipfast.call(lambda: shipfast.call(write, Detached())) == 36
 
 
-def test_a_stop_iteration_of_the_functions_is_its_error(service, flaky):
+def test_stop_iteration_of_the_function_is_its_error(service, flaky):
     with pytest.raises(StopIteration):
         service().call(flaky(StopIteration()))
 
@@ -357,7 +357,7 @@ def test_default_breaker_lets_a_call_make_all_its_attempts(service, flaky):
 # ── fallbacks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fallback_value_takes_the_place_of_spent_retries_and_is_counted(service, flaky):
+def test_fallback_value_replaces_exhausted_retries(service, flaky):
     seen = []
     shipfast = service(retry=Retry(attempts=2), fallback=None, on_event=seen.append)
     assert shipfast.call(flaky(TimeoutError())) is None
@@ -365,7 +365,7 @@ def test_a_fallback_value_takes_the_place_of_spent_retries_and_is_counted(servic
     assert [type(event) for event in seen[-2:]] == [CallFailed, FallbackUsed]
 
 
-def test_a_fallback_function_gets_the_arguments_and_the_error_if_it_wants(service, flaky):
+def test_fallback_function_gets_arguments_and_optional_error(service, flaky):
     fail = flaky(TimeoutError("down"))
 
     def fetch(page, *, size):
@@ -405,7 +405,7 @@ def test_blocks_of_a_call_have_one_idempotency_key(service, idempotent):
     assert keys[0] != keys[3]
 
 
-async def test_a_fallback_may_be_async(service, flaky):
+async def test_fallback_may_be_async(service, flaky):
     async def fetch():
         return flaky(TimeoutError())()
 
@@ -415,7 +415,7 @@ async def test_a_fallback_may_be_async(service, flaky):
     assert await service(retry=Retry(attempts=1), fallback=cached).acall(fetch) == "cached"
 
 
-def test_a_fallback_serves_while_the_circuit_is_open_but_never_hides_a_permanent_error(service, flaky):
+def test_fallback_serves_an_open_circuit_but_no_permanent_error(service, flaky):
     shipfast = service(retry=Retry(attempts=1), breaker=Breaker(failures=1), fallback="cached")
     assert shipfast.call(flaky(TimeoutError())) == "cached"
     work = flaky("fresh")
@@ -426,7 +426,7 @@ def test_a_fallback_serves_while_the_circuit_is_open_but_never_hides_a_permanent
         shipfast.call(flaky(ValueError("a bug")))
 
 
-def test_a_fallback_that_fails_is_seen(service, flaky):
+def test_failing_fallback_is_seen(service, flaky):
     def broken():
         raise LookupError("nothing cached")
 
@@ -461,7 +461,7 @@ def test_one_structured_line_per_attempt(service, clock, caplog, flaky):
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
 
 
-def test_an_untroubled_call_writes_its_line_too_where_somebody_reads(service, caplog, flaky):
+def test_successful_call_is_logged_at_info_level(service, caplog, flaky):
     service().call(flaky("quiet"))
     assert caplog.records == []
     caplog.set_level(logging.INFO, "redrive.attempts")
@@ -470,7 +470,7 @@ def test_an_untroubled_call_writes_its_line_too_where_somebody_reads(service, ca
     assert (record.outcome, record.attempt) == ("success", 1)
 
 
-def test_a_call_refused_by_the_circuit_writes_a_line(service, caplog, flaky):
+def test_call_rejected_by_the_circuit_is_logged(service, caplog, flaky):
     caplog.set_level("INFO")
     shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
     for _ in range(2):
@@ -483,7 +483,7 @@ def test_a_call_refused_by_the_circuit_writes_a_line(service, caplog, flaky):
     assert shipfast.stats().failures == {"transient": 1, "circuit_open": 1}
 
 
-def test_an_open_circuit_is_said_once_by_default(service, caplog, flaky):
+def test_open_circuit_is_logged_once_by_default(service, caplog, flaky):
     shipfast = service(breaker=Breaker(failures=1), retry=Retry(attempts=1))
     for _ in range(100):
         with pytest.raises((TimeoutError, CircuitOpen)):
@@ -509,7 +509,7 @@ def test_permanent_errors_and_fallbacks_are_no_error_lines(service, caplog, flak
     assert "ERROR" not in [record.levelname for record in caplog.records]
 
 
-def test_the_line_as_json(service, caplog, flaky):
+def test_line_can_be_json(service, caplog, flaky):
     with pytest.raises(TimeoutError):
         service(retry=Retry(attempts=1)).call(flaky(TimeoutError()))
     line = json.loads(JsonFormatter().format(caplog.records[0]))
@@ -529,7 +529,7 @@ def test_line_of_a_call_names_no_row(service, caplog):
     assert json.loads(JsonFormatter().format(caplog.records[0]))["outcome"] == "row"
 
 
-def test_the_json_formatter_masks_secrets_and_serialises_anything():
+def test_json_formatter_masks_secrets_and_serializes_anything():
     extra = {"odd": {1, 2}, "dsn": "postgresql://etl:hunter2@db/lake", "deep": [{"url": "?key=hunter2"}], "n": math.nan}
     record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "token=hunter2", **extra})
     text = JsonFormatter().format(record)
@@ -538,7 +538,7 @@ def test_the_json_formatter_masks_secrets_and_serialises_anything():
     assert line["odd"] == "{1, 2}"
 
 
-def test_hooks_see_every_attempt_and_a_broken_hook_harms_nobody(service, caplog, flaky):
+def test_hooks_get_every_attempt_and_a_broken_hook_is_harmless(service, caplog, flaky):
     seen = []
 
     def broken(event):
@@ -574,10 +574,10 @@ def test_views_of_a_service_share_its_state(service, flaky):
     assert shipfast.circuit == "open"
 
 
-# ── errors and what is refused ───────────────────────────────────────────────────────────────────────────────────
+# ── errors and rejected options ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_permanent_error_names_service_attempts_time_and_what_to_do(service, flaky):
+def test_permanent_error_names_service_attempts_time_and_action(service, flaky):
     with pytest.raises(KeyError) as caught:
         service().call(flaky(KeyError("fee")))
     (note,) = caught.value.__notes__
@@ -585,7 +585,7 @@ def test_a_permanent_error_names_service_attempts_time_and_what_to_do(service, f
         assert part in note
 
 
-def test_an_error_that_cannot_carry_the_story_is_raised_all_the_same(service):
+def test_error_that_cannot_have_attributes_is_raised_unchanged(service):
     class Frozen(Exception):
         __slots__ = ()
 
@@ -632,7 +632,7 @@ def test_our_errors_survive_pickling(service, flaky):
         ({"on_event": 1}, TypeError, "on_event needs a function"),
     ],
 )
-def test_a_nonsense_service_is_refused_in_one_sentence(options, error, sentence):
+def test_invalid_service_is_rejected_in_one_sentence(options, error, sentence):
     with pytest.raises(error) as refusal:
         Service(**{"name": "shipfast", **options})
     assert sentence in str(refusal.value)
@@ -654,13 +654,13 @@ async def agenerator():
         (dict, "not the class dict; decorate its methods"),
     ],
 )
-def test_what_cannot_be_decorated_is_refused(service, function, sentence):
+def test_invalid_decoration_target_is_rejected(service, function, sentence):
     with pytest.raises(TypeError) as refusal:
         service()(function)
     assert sentence in str(refusal.value)
 
 
-async def test_what_cannot_be_called_is_refused(service):
+async def test_invalid_call_target_is_rejected(service):
     for nonsense in (None, 5, "x"):
         with pytest.raises(TypeError, match="a service guards a function"):
             service().call(nonsense)
@@ -674,7 +674,7 @@ async def test_what_cannot_be_called_is_refused(service):
     await coroutine
 
 
-def test_habits_from_elsewhere_are_met_with_what_to_do(service):
+def test_habits_from_other_libraries_get_advice(service):
     with pytest.raises(TypeError, match=r"classifier=Classifier\(\).rule"):
         redrive.retry(TimeoutError)
     with pytest.raises(TypeError, match=r"RateLimited\(retry_after=30\)"):
@@ -701,12 +701,12 @@ def test_advice_follows_the_reason_for_stopping(service, flaky):
     assert "the next probe finds out" in caught.value.redrive.advice
 
 
-def test_a_rule_with_an_unknown_kind_is_refused():
+def test_rule_with_an_unknown_kind_is_rejected():
     with pytest.raises(ValueError, match="transient"):
         Classifier().rule(ValueError, kind="sometimes")
 
 
-def test_policies_that_will_hurt_are_warned_about_with_the_services_name():
+def test_harmful_policy_warns_with_the_services_name():
     with pytest.warns(redrive.PolicyWarning, match=r"service 'bank': base 0.1 s is shorter than the usual round trip"):
         Service("bank", retry=Retry(base=0.1), round_trip=0.5)
     with pytest.warns(redrive.PolicyWarning) as warned:
@@ -714,7 +714,7 @@ def test_policies_that_will_hurt_are_warned_about_with_the_services_name():
     assert any("does not fit the SLA of 30 s" in str(warning.message) for warning in warned)
 
 
-def test_call_that_opens_the_circuit_alone_is_warned_about(service, flaky):
+def test_call_that_opens_the_circuit_by_itself_warns(service, flaky):
     with pytest.warns(redrive.PolicyWarning, match=r"fails 2 times opens the circuit.* pass Breaker\(failures=4\)"):
         bank = service(breaker=Breaker(failures=2), retry=Retry(attempts=4, base=0, cap=0))
     work = flaky(ConnectionResetError())
@@ -738,12 +738,12 @@ def test_call_that_opens_the_circuit_alone_is_warned_about(service, flaky):
         ({"retry": 3}, r"retry must be a Retry or None, not int: write redrive.Retry\(attempts=4\)"),
     ],
 )
-def test_wrong_option_is_answered_with_the_right_one(wrong, right):
+def test_wrong_option_names_the_right_one(wrong, right):
     with pytest.raises(TypeError, match=right):
         Service("bank", **wrong)
 
 
-def test_a_service_shows_its_worst_case():
+def test_service_shows_its_worst_case():
     assert "5 attempts, at worst 65.0 s, circuit closed" in repr(Service("bank", timeout=10))
     assert "5 attempts, waits of at most 15.0 s, circuit closed" in repr(Service("bank"))
 
@@ -759,7 +759,7 @@ def test_user_errors_state_the_verdict(service, clock, flaky):
         redrive.RateLimited(retry_after=-1)
 
 
-def test_unknown_errors_are_seen_unless_one_service_says_otherwise(service, flaky):
+def test_unknown_error_is_permanent_unless_configured(service, flaky):
     class Odd(Exception):
         pass
 
@@ -771,7 +771,7 @@ def test_unknown_errors_are_seen_unless_one_service_says_otherwise(service, flak
     assert (once.calls, thrice.calls) == (1, 3)
 
 
-def test_everything_together_under_a_partial(service, flaky):
+def test_all_options_work_together_under_a_partial(service, flaky):
     shipfast = service(
         retry=Retry(), breaker=Breaker(), budget=RetryBudget(), credentials=Token(lambda: "token-1"), timeout=5
     )
@@ -782,7 +782,7 @@ def test_everything_together_under_a_partial(service, flaky):
     assert shipfast.call(functools.partial(fetch, "orders"), 7) == ("orders", 7, "token-1", 5, 36)
 
 
-def test_a_missing_extra_is_one_sentence_with_the_command(monkeypatch):
+def test_missing_extra_is_one_sentence_with_the_command(monkeypatch):
     import sys
 
     for module in ("redrive.calls.adapters.requests", "requests"):

@@ -99,7 +99,7 @@ def test_token_is_fetched_once_for_all(blocking):
     assert used == ["token-0001"] * 5
 
 
-def test_cancelled_fetch_is_made_by_another():
+def test_cancelled_fetch_is_taken_over_by_another_caller():
     fetched = []
 
     async def fetch():

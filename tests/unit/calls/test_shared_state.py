@@ -1,4 +1,4 @@
-"""Services that share what they know, over a board in memory; the store's own is tested with the stores."""
+"""Services that share their state, over a board in memory; the store's own is tested with the stores."""
 
 import gc
 import logging
@@ -23,7 +23,7 @@ BREAKER = Breaker(failures=1, probes=1)
 
 
 class Board:
-    """What all processes of a test have said. `seen_from(node)` is what one of them is given as its store."""
+    """The reports of all processes of a test. `seen_from(node)` is the store of one of them."""
 
     def __init__(self):
         self.reports, self.drained, self.asked, self.told = {}, {}, 0, []
@@ -100,7 +100,7 @@ def eventually(condition):
 
 
 def after_another_look(board):
-    """Wait until the board was asked twice more: what stood on it before has been heard."""
+    """Wait until the board was read twice more: earlier reports have been read by then."""
     before = board.asked
     eventually(lambda: board.asked >= before + 2)
 
@@ -125,7 +125,7 @@ def answer(credential=""):
 # ── circuits ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_22_a_circuit_that_opens_in_one_process_is_open_in_the_others_of_its_machine(board):
+def test_22_circuit_of_one_process_opens_in_all_of_the_machine(board):
     one, other = bank(board.seen_from()), bank(board.seen_from())
     trip(one)
     eventually(lambda: other.circuit == "open")
@@ -134,7 +134,7 @@ def test_22_a_circuit_that_opens_in_one_process_is_open_in_the_others_of_its_mac
     assert 0 < refused.value.retry_in <= 36
 
 
-def test_22_on_other_machines_it_opens_when_two_of_them_say_so(board):
+def test_22_other_machines_open_when_two_report_it(board):
     first, second, third = (bank(board.seen_from(node)) for node in ("a", "b", "c"))
     trip(first)
     eventually(lambda: len(board.told) == 1)
@@ -144,13 +144,13 @@ def test_22_on_other_machines_it_opens_when_two_of_them_say_so(board):
     eventually(lambda: third.circuit == "open")
 
 
-def test_22_or_one_if_its_word_is_to_be_enough(board):
+def test_22_other_machines_open_at_one_with_a_quorum_of_one(board):
     one, other = bank(board.seen_from("a")), bank(board.seen_from("b"), breaker=Breaker(quorum=1))
     trip(one)
     eventually(lambda: other.circuit == "open")
 
 
-def test_a_service_whose_machine_says_so_already_says_nothing(board):
+def test_opening_already_reported_by_its_machine_is_not_written(board):
     service = bank(board.seen_from(every=600))
     board.say("open", "here", "another", retry_in=30)
     trip(service)
@@ -159,7 +159,7 @@ def test_a_service_whose_machine_says_so_already_says_nothing(board):
     assert board.told == []
 
 
-def test_a_service_does_not_take_its_own_word_for_another_s(board):
+def test_service_ignores_its_own_reports(board):
     service = bank(board.seen_from())
     trip(service)
     eventually(lambda: board.told)
@@ -170,7 +170,7 @@ def test_a_service_does_not_take_its_own_word_for_another_s(board):
     assert service.circuit == "closed"
 
 
-def test_two_services_of_one_name_in_one_process_hear_each_other(board):
+def test_two_services_of_one_name_in_a_process_share_reports(board):
     view = board.seen_from()
     one, other = bank(view), bank(view)
     trip(one)
@@ -178,7 +178,7 @@ def test_two_services_of_one_name_in_one_process_hear_each_other(board):
     assert len(carriers()) == 1
 
 
-def test_a_service_that_starts_during_an_outage_knows_of_it_before_its_first_call(board):
+def test_service_started_during_an_outage_knows_it_at_once(board):
     trip(bank(board.seen_from()))
     eventually(lambda: board.told)
     late = bank(board.seen_from())
@@ -186,7 +186,7 @@ def test_a_service_that_starts_during_an_outage_knows_of_it_before_its_first_cal
         late.call(answer)
 
 
-def test_what_is_heard_is_announced_here_and_not_passed_on(board):
+def test_shared_opening_emits_an_event_and_is_not_forwarded(board):
     seen = []
     one, other = bank(board.seen_from()), bank(board.seen_from(), on_event=seen.append)
     trip(one)
@@ -196,7 +196,7 @@ def test_what_is_heard_is_announced_here_and_not_passed_on(board):
     assert [word.kind for word in board.told] == ["open"]
 
 
-def test_a_call_in_flight_while_the_circuit_opens_by_word_is_void(board):
+def test_call_in_flight_at_a_shared_opening_is_void(board):
     other = bank(board.seen_from(), breaker=Breaker(failures=1, probes=1, cooldown=0.05, jitter=0))
 
     def straggler():
@@ -211,7 +211,7 @@ def test_a_call_in_flight_while_the_circuit_opens_by_word_is_void(board):
 
 
 @pytest.mark.parametrize("by_word", [True, False])
-def test_the_others_probe_soon_once_one_has_found_the_service_well(board, clock, by_word):
+def test_other_processes_probe_soon_after_one_success(board, clock, by_word):
     at_once = Breaker(failures=1, jitter=0, probes=1)
     one, other = bank(board.seen_from(), clock=clock), bank(board.seen_from(), breaker=at_once)
     trip(one if by_word else other)
@@ -230,7 +230,7 @@ def _try(service):
         return False
 
 
-def test_closing_by_hand_in_one_process_lets_the_others_probe(board):
+def test_reset_in_one_process_lets_the_others_probe(board):
     one, other = bank(board.seen_from()), bank(board.seen_from(), breaker=Breaker(jitter=0, probes=1))
     trip(one)
     eventually(lambda: other.circuit == "open")
@@ -238,7 +238,7 @@ def test_closing_by_hand_in_one_process_lets_the_others_probe(board):
     eventually(lambda: _try(other))
 
 
-def test_a_reset_by_a_person_closes_the_circuit_in_every_process(board):
+def test_reset_by_an_operator_closes_every_process(board):
     services = [bank(board.seen_from(node)) for node in ("a", "b", "c")]
     for service in services:
         trip(service)
@@ -275,7 +275,7 @@ def drain(service, *used):
     return service.call(call)
 
 
-def test_a_key_that_one_process_has_used_up_is_not_used_by_the_others(board):
+def test_key_exhausted_in_one_process_is_unused_in_others(board):
     seen = []
     one, other = keyed(board.seen_from("a")), keyed(board.seen_from("b"), on_event=seen.append)
     assert drain(one, KEYS[0]) == KEYS[1]
@@ -285,7 +285,7 @@ def test_a_key_that_one_process_has_used_up_is_not_used_by_the_others(board):
     assert len(board.told) == 1
 
 
-def test_nor_by_a_process_that_starts_later_and_a_success_does_not_forgive_it(board):
+def test_shared_exhausted_key_outlasts_successes_and_restarts(board):
     drain(keyed(board.seen_from()), KEYS[0])
     eventually(lambda: board.drained)
     late = keyed(board.seen_from())
@@ -294,7 +294,7 @@ def test_nor_by_a_process_that_starts_later_and_a_success_does_not_forgive_it(bo
         drain(keyed(board.seen_from(), KEYS[0]), KEYS[0])
 
 
-def test_a_rest_that_is_over_is_not_heard_any_more(board):
+def test_expired_exhaustion_of_a_key_is_not_shared(board):
     name = keyed(board.seen_from()).core.credentials.names()[0]
     over = datetime.now(UTC) - timedelta(seconds=1)
     board.drained["bank", name.digest] = DrainedKey("bank", name.digest, name.key_id, over)
@@ -303,7 +303,7 @@ def test_a_rest_that_is_over_is_not_heard_any_more(board):
     assert not any(isinstance(event, KeyCooled) for event in seen)
 
 
-def test_keys_used_up_are_used_again_after_a_reset_that_says_so(board):
+def test_exhausted_keys_are_used_again_after_a_reset_of_keys(board):
     one, other = keyed(board.seen_from()), keyed(board.seen_from())
     drain(one, KEYS[0])
     eventually(lambda: other.call(answer) == KEYS[1])
@@ -313,7 +313,7 @@ def test_keys_used_up_are_used_again_after_a_reset_that_says_so(board):
     eventually(lambda: other.call(answer) == KEYS[0])
 
 
-def test_nor_are_others_told_of_them_any_more(board):
+def test_reset_keys_are_no_longer_shared_as_exhausted(board):
     service = keyed(board.seen_from())
     board.broken = True
     drain(service, KEYS[0])
@@ -325,7 +325,7 @@ def test_nor_are_others_told_of_them_any_more(board):
     assert board.told == []
 
 
-def test_no_key_is_told_but_a_digest_that_differs_from_service_to_service(board):
+def test_shared_key_is_a_digest_specific_to_the_service(board):
     drain(keyed(board.seen_from()), *KEYS[:1])
     view = board.seen_from()
     other = Service("exchange", store=view, retry=ONCE, classifier=QUOTA, credentials=KeyPool(KEYS))
@@ -336,13 +336,13 @@ def test_no_key_is_told_but_a_digest_that_differs_from_service_to_service(board)
     assert "key-one" not in repr(board.told)
 
 
-def test_a_key_of_four_characters_is_not_shown_at_all(board):
+def test_key_of_four_characters_is_not_shown_at_all(board):
     drain(keyed(board.seen_from(), "k111", "k222"), "k111")
     eventually(lambda: board.drained)
     assert "k111" not in repr(board.told)
 
 
-def test_tokens_are_known_by_their_place(board):
+def test_tokens_are_identified_by_position(board):
     accounts = [Token(lambda: "north"), Token(lambda: "south")]
     assert drain(keyed(board.seen_from(), *accounts), "north") == "south"
     eventually(lambda: board.drained)
@@ -350,7 +350,7 @@ def test_tokens_are_known_by_their_place(board):
     assert [key.digest for key in board.drained.values()] == ["token 1"]
 
 
-def test_a_pause_is_not_told(board):
+def test_pause_of_a_key_is_not_shared(board):
     service = keyed(board.seen_from(), retry=Retry(attempts=2), breaker=Breaker(failures=2))
 
     def limited(*, credential):
@@ -365,7 +365,7 @@ def test_a_pause_is_not_told(board):
 # ── the thread ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_successful_call_asks_and_tells_nothing(board):
+def test_successful_call_reads_and_writes_nothing(board):
     service = keyed(board.seen_from(every=600))
     asked = board.asked
     for _ in range(1_000):
@@ -374,10 +374,10 @@ def test_a_successful_call_asks_and_tells_nothing(board):
     assert board.told == []
 
 
-def test_a_failing_call_does_not_wait_for_the_store(board):
+def test_failing_call_does_not_wait_for_the_store(board):
     service = bank(board.seen_from())
     board.open_for_business.clear()
-    trip(service)  # returns although nothing can be told
+    trip(service)  # returns although no report can be written
     with pytest.raises(CircuitOpen):
         service.call(answer)
     assert board.told == []
@@ -385,7 +385,7 @@ def test_a_failing_call_does_not_wait_for_the_store(board):
     eventually(lambda: board.told)
 
 
-def test_a_store_that_is_lost_is_told_of_once_and_so_is_its_return_and_news_waits(board, caplog):
+def test_lost_store_is_logged_once_and_reports_are_buffered(board, caplog):
     caplog.set_level(logging.WARNING, "redrive.events")
     service = keyed(board.seen_from())
     board.broken = True
@@ -404,7 +404,7 @@ def test_a_store_that_is_lost_is_told_of_once_and_so_is_its_return_and_news_wait
     ]
 
 
-def test_a_store_that_does_not_answer_keeps_a_new_service_waiting_only_so_long(board, caplog, monkeypatch):
+def test_slow_store_delays_a_new_service_for_a_bounded_time(board, caplog, monkeypatch):
     monkeypatch.setattr(shared_state, "FIRST_READ_TIMEOUT", 0.05)
     monkeypatch.setattr(shared_state, "STOP_TIMEOUT", 0.05)
     board.open_for_business.clear()
@@ -413,14 +413,14 @@ def test_a_store_that_does_not_answer_keeps_a_new_service_waiting_only_so_long(b
     assert "the board has not answered for 0.05 s" in caplog.text
 
 
-def test_a_store_that_is_down_does_not_keep_a_service_from_being_made(board, caplog):
+def test_unreachable_store_does_not_prevent_a_service(board, caplog):
     board.broken = True
     service = bank(board.seen_from())
     assert service.call(answer) == "fine"
     assert caplog.text.count("the board is lost") == 1
 
 
-def test_where_the_store_is_known_to_be_lost_further_services_do_not_wait_for_it(board, monkeypatch):
+def test_further_services_do_not_wait_for_a_lost_store(board, monkeypatch):
     board.broken = True
     view = board.seen_from()
     bank(view)
@@ -429,7 +429,7 @@ def test_where_the_store_is_known_to_be_lost_further_services_do_not_wait_for_it
     assert bank(view).call(answer) == "fine"
 
 
-def test_what_is_known_at_the_end_is_told_before_the_store_is_closed(board):
+def test_reports_are_written_before_the_store_is_closed(board):
     view = board.seen_from(every=600)
     service = keyed(view)
     drain(service, KEYS[0])
@@ -439,7 +439,7 @@ def test_what_is_known_at_the_end_is_told_before_the_store_is_closed(board):
     assert carriers() == []
 
 
-def test_a_service_whose_store_was_closed_goes_on_alone_and_a_new_one_shares_again(board):
+def test_service_of_a_closed_store_continues_alone(board):
     view = board.seen_from()
     alone = bank(view)
     view.stop()
@@ -450,7 +450,7 @@ def test_a_service_whose_store_was_closed_goes_on_alone_and_a_new_one_shares_aga
     eventually(lambda: len(board.told) == 1)
 
 
-def test_a_service_does_not_keep_a_closed_store_alive(board):
+def test_service_does_not_keep_a_closed_store_alive(board):
     service = bank(board.seen_from())
     gone = weakref.ref(board.views[0])
     board.views.pop().stop()
@@ -459,7 +459,7 @@ def test_a_service_does_not_keep_a_closed_store_alive(board):
     assert service.call(answer) == "fine"
 
 
-def test_the_thread_ends_with_the_last_service_and_its_news_is_told_all_the_same(board):
+def test_thread_ends_with_the_last_service_after_its_reports(board):
     service = keyed(board.seen_from())
     board.open_for_business.clear()
     drain(service, KEYS[0])
@@ -471,13 +471,13 @@ def test_the_thread_ends_with_the_last_service_and_its_news_is_told_all_the_same
     eventually(lambda: not carriers())
 
 
-def test_a_service_with_nothing_to_share_starts_no_thread(board):
+def test_service_with_nothing_to_share_starts_no_thread(board):
     bank(board.seen_from(), breaker=None)
     assert carriers() == []
 
 
 @pytest.mark.process
-def test_without_a_store_there_is_no_thread_and_nothing_is_imported_for_it():
+def test_no_thread_and_no_import_without_a_store():
     program = (
         "import sys, threading, redrive\n"
         "redrive.Service('bank', credentials=redrive.KeyPool(['key-1111'])).call(lambda: 1)\n"
@@ -487,6 +487,6 @@ def test_without_a_store_there_is_no_thread_and_nothing_is_imported_for_it():
     assert done.stdout.split() == ["1", "False"]
 
 
-def test_what_is_no_store_is_refused():
+def test_invalid_store_is_rejected():
     with pytest.raises(TypeError, match=r"store must be what redrive\.connect"):
         Service("bank", store="sqlite:///x.db")

@@ -1,4 +1,4 @@
-"""A request that was answered is not sent again where the function judges the answer and raises an error of its own."""
+"""An answered request is not sent again where the function judges the response and raises its own error."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ def sent_by(server, path, call):
     return server.count(path) - before, caught.value
 
 
-class TestOwnErrorAfterAnAnswer:
+class TestOwnErrorAfterResponse:
     @pytest.mark.parametrize(
         "error", [BankDown, ConnectionError, ConnectionRefusedError, TimeoutError, redrive.Transient]
     )
@@ -151,7 +151,7 @@ class TestOwnErrorAfterAnAnswer:
 
         assert sent_by(server, "/pay", lambda: make_bank().call(pay))[0] == 1
 
-    def test_is_final_with_the_response_in_an_attribute_of_an_attribute(self, server):
+    def test_is_final_with_the_response_in_a_nested_attribute(self, server):
         class Payment:
             state = None
 
@@ -175,8 +175,8 @@ class TestOwnErrorAfterAnAnswer:
         assert sent_by(server, "/pay", lambda: make_bank().call(Payment().pay))[0] == 1
 
 
-class TestOwnErrorThatCanBeRepeated:
-    def test_where_the_service_is_declared_idempotent(self, server):
+class TestRetryableOwnError:
+    def test_post_of_an_idempotent_service_is_retried(self, server):
         def pay():
             response = requests.post(f"{server.url}/pay")
             raise BankDown(response.status_code)
@@ -184,7 +184,7 @@ class TestOwnErrorThatCanBeRepeated:
         assert sent_by(server, "/pay", lambda: make_bank(idempotent=True).call(pay))[0] == 3
 
     @pytest.mark.parametrize("post", [requests.post, httpx.post])
-    def test_where_the_request_has_a_key(self, server, post):
+    def test_post_with_a_key_is_retried(self, server, post):
         def pay():
             response = post(f"{server.url}/pay", headers={"Idempotency-Key": "k-1"})
             raise BankDown(response.status_code)
@@ -192,7 +192,7 @@ class TestOwnErrorThatCanBeRepeated:
         assert sent_by(server, "/pay", lambda: make_bank().call(pay))[0] == 3
 
     @pytest.mark.parametrize("post", [requests.post, httpx.post, by_urllib3, by_http_client])
-    def test_where_the_server_did_not_act(self, server, post):
+    def test_post_is_retried_where_the_server_did_not_act(self, server, post):
         def pay():
             response = post(f"{server.url}/busy")
             if response is not None:
@@ -200,7 +200,7 @@ class TestOwnErrorThatCanBeRepeated:
 
         assert sent_by(server, "/busy", lambda: make_bank().call(pay))[0] == 3
 
-    def test_of_a_get(self, server):
+    def test_get_is_retried(self, server):
         def read():
             response = requests.get(f"{server.url}/pay")
             raise BankDown(response.status_code)
@@ -208,7 +208,7 @@ class TestOwnErrorThatCanBeRepeated:
         assert sent_by(server, "/pay", lambda: make_bank().call(read))[0] == 3
 
 
-class TestResponseOfAnEarlierRequest:
+class TestEarlierResponse:
     """A job is submitted once, and polled in attempts."""
 
     def poll(self, server):
@@ -224,7 +224,7 @@ class TestResponseOfAnEarlierRequest:
         job = requests.post(f"{server.url}/jobs")
         assert sent_by(server, "/jobs/7", lambda: make_bank().call(poll, job))[0] == 3
 
-    def test_as_argument_handed_on_does_not_count(self, server):
+    def test_as_forwarded_argument_does_not_count(self, server):
         def check(job, state):
             if state != "done":
                 raise redrive.Transient(f"job of {job.status_code} is not done yet")
@@ -260,7 +260,7 @@ class TestResponseOfAnEarlierRequest:
 
 
 @pytest.mark.parametrize("key", ["order-7", None])
-def test_cut_body_is_repeated_by_the_adapter_where_the_request_has_a_key(server, key):
+def test_cut_body_with_a_key_is_retried_by_the_adapter(server, key):
     server.on("/pay", Answer(200, body=b"x" * 50, reset="mid-body"))
     service = redrive.Service("bank", retry=redrive.Retry(attempts=3, base=0.001, cap=0.001))
 

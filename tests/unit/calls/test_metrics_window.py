@@ -1,4 +1,4 @@
-"""Sums of what a service did: everything is counted once, and where it belongs."""
+"""Sums of what a service did: each outcome is counted once, in the right window."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -20,24 +20,24 @@ moments = st.floats(NOON - 3 * QUARTER, NOON + 3 * QUARTER)
 
 
 @given(latencies)
-def test_a_latency_is_counted_in_the_bucket_whose_edge_it_does_not_exceed(taken):
+def test_latency_is_counted_in_the_bucket_of_its_edge(taken):
     expected = Counter(bisect_left(EDGES, one) for one in taken)
     assert spread(taken) == [expected[bucket] for bucket in range(len(EDGES) + 1)]
 
 
-def test_an_edge_belongs_to_the_bucket_below_it():
+def test_edge_belongs_to_the_bucket_below_it():
     assert spread([0.005, 0.0051, 60.0, 60.1]) == [1, 1, *[0] * 10, 1, 1]
 
 
 @given(moments, st.sampled_from([MINUTE, QUARTER]))
-def test_a_window_holds_the_moments_from_its_beginning_to_the_next_one_s(at, length):
+def test_window_is_from_its_start_until_the_next_one(at, length):
     begins = window(at, length)
     assert begins <= at < begins + length
     assert begins % length == 0
 
 
 @given(moments, st.floats(0, 4 * QUARTER))
-def test_a_span_is_cut_at_windows_and_no_part_of_it_is_lost(begins, seconds):
+def test_span_is_split_at_windows_without_loss(begins, seconds):
     parts = list(spans(begins, begins + seconds, QUARTER))
     assert sum(part for _, part in parts) == pytest.approx((begins + seconds) - begins)
     assert all(0 < part <= QUARTER for _, part in parts)
@@ -58,7 +58,7 @@ bulks = st.tuples(moments, latencies)
 
 
 @given(st.lists(attempts), st.lists(bulks))
-def test_what_is_told_is_counted_once_in_its_quarter_and_in_its_minute(told, many):
+def test_outcome_is_counted_in_its_quarter_and_its_minute(told, many):
     book = MetricsWindow()
     for at, outcome, seconds, repeat, fault in told:
         book.attempted(at, outcome, seconds, retry=repeat, fault=fault)
@@ -85,7 +85,7 @@ def test_what_is_told_is_counted_once_in_its_quarter_and_in_its_minute(told, man
 
 
 @given(st.lists(attempts), st.lists(attempts))
-def test_two_books_together_are_the_book_of_both(first, second):
+def test_merge_of_two_books_is_the_book_of_both(first, second):
     def book(*told):
         made = MetricsWindow()
         for at, outcome, seconds, repeat, fault in told:
@@ -103,7 +103,7 @@ def test_two_books_together_are_the_book_of_both(first, second):
         assert sums.open_seconds == pytest.approx(both.quarters[at].open_seconds)
 
 
-def test_a_book_in_which_nothing_was_counted_is_empty():
+def test_book_without_counts_is_empty():
     book = MetricsWindow()
     assert not book
     book.succeeded(NOON, [])
@@ -112,14 +112,14 @@ def test_a_book_in_which_nothing_was_counted_is_empty():
     assert book
 
 
-def test_a_call_of_which_nothing_was_sent_is_a_call_and_no_attempt():
+def test_call_without_a_request_is_a_call_without_attempt():
     book = MetricsWindow()
     book.rejected(NOON + 5, "circuit_open")
     assert dict(book.quarters[NOON].counts) == {"calls": 1, "circuit_open": 1}
     assert not book.minutes
 
 
-def test_what_became_of_a_call_is_counted_by_its_names():
+def test_outcomes_of_a_call_are_counted_by_their_names():
     book = MetricsWindow()
     book.ended(NOON, "calls_failed", "failed_auth")
     book.ended(NOON + QUARTER - 1, "calls_failed")
@@ -128,7 +128,7 @@ def test_what_became_of_a_call_is_counted_by_its_names():
     assert dict(book.quarters[NOON + QUARTER].counts) == {"fallbacks": 1}
 
 
-def test_minutes_nobody_asks_for_any_more_are_dropped_and_quarters_stay():
+def test_expired_minutes_are_dropped_and_quarters_remain():
     book = MetricsWindow()
     for hours in range(6):
         book.succeeded(NOON + 3600 * hours, [0.1])

@@ -1,4 +1,4 @@
-"""Services that are recorded, into sums in memory; the store's own are tested with the stores."""
+"""Recorded services, with sums in memory; those in the store are tested with the stores."""
 
 import asyncio
 import gc
@@ -55,7 +55,7 @@ class Shelf:
         for stop in self.stops:
             stop()
 
-    # What processes tell each other: nothing.
+    # Processes share no reports here.
 
     def read(self, services, *, keys):
         return Reports((), ())
@@ -128,7 +128,7 @@ def at(hour, minute=0):
 # ── what is counted ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_successful_call_is_a_call_an_attempt_and_a_success_in_its_bucket(service, shelf, clock):
+def test_successful_call_counts_as_call_attempt_and_success(service, shelf, clock):
     bank = service()
     bank.call(fine)
     bank.call(lambda: clock.advance(0.03))
@@ -140,7 +140,7 @@ def test_a_successful_call_is_a_call_an_attempt_and_a_success_in_its_bucket(serv
     assert shelf.minute(NOON) == (2, 0)
 
 
-def test_each_success_is_counted_in_the_quarter_and_the_minute_it_ended_in(service, shelf, clock):
+def test_success_is_counted_in_the_windows_it_ended_in(service, shelf, clock):
     bank = service()
     for _ in range(32):
         bank.call(fine)
@@ -149,7 +149,7 @@ def test_each_success_is_counted_in_the_quarter_and_the_minute_it_ended_in(servi
     assert [shelf.minute(at(12, minute)) for minute in (0, 1, 15, 16)] == [(3, 0), (4, 0), (4, 0), (1, 0)]
 
 
-def test_a_boundary_between_two_calls_that_follow_at_once_parts_them(service, shelf, clock):
+def test_window_boundary_separates_consecutive_calls(service, shelf, clock):
     bank = service()
     clock.advance(899.5)
     for _ in range(11):
@@ -159,7 +159,7 @@ def test_a_boundary_between_two_calls_that_follow_at_once_parts_them(service, sh
     assert [shelf.minute(at(12, minute)) for minute in (14, 15)] == [(5, 0), (6, 0)]
 
 
-def test_successes_are_counted_where_they_ended_also_if_nobody_calls_again_for_long(service, shelf, clock):
+def test_idle_services_successes_are_in_the_right_window(service, shelf, clock):
     bank = service()
     clock.advance(899)
     bank.call(fine)
@@ -170,7 +170,7 @@ def test_successes_are_counted_where_they_ended_also_if_nobody_calls_again_for_l
     assert shelf.counts(at(13))["calls"] == 1
 
 
-def test_the_wall_clock_decides_where_it_is_set_forward_or_back(service, shelf, clock):
+def test_wall_clock_step_decides_the_window(service, shelf, clock):
     bank = service()
     bank.call(fine)
     clock.jump(3600)
@@ -182,7 +182,7 @@ def test_the_wall_clock_decides_where_it_is_set_forward_or_back(service, shelf, 
     assert [shelf.counts(at(hour))["calls"] for hour in (11, 12, 13)] == [1, 1, 1]
 
 
-def test_a_call_that_is_repeated_counts_each_attempt_by_what_came_of_it(service, shelf, flaky):
+def test_retried_call_counts_each_attempt_by_its_outcome(service, shelf, flaky):
     bank = service(retry=Retry(attempts=5, base=1, cap=1, jitter="none"))
     answers = flaky(TimeoutError(), ConnectionResetError(), TimeoutError(), "fine")
     assert bank.call(answers) == "fine"
@@ -198,7 +198,7 @@ def test_attempts_are_counted_when_they_end(service, shelf):
     assert shelf.counts(at(12, 15)) == {"attempts": 1, "retries": 1, "transient": 1, "calls_failed": 1}
 
 
-def test_an_error_that_is_not_the_service_s_is_no_fault(service, shelf):
+def test_programs_own_error_is_not_blamed_on_the_service(service, shelf):
     bank = service()
     with pytest.raises(ZeroDivisionError):
         bank.call(lambda: 1 / 0)
@@ -221,7 +221,7 @@ def test_an_error_that_is_not_the_service_s_is_no_fault(service, shelf):
         (503, set()),
     ],
 )
-def test_a_call_that_ends_on_a_bad_answer_is_counted_by_whose_fault_it_is(service, shelf, status, counted):
+def test_call_with_a_bad_response_is_counted_by_its_blame(service, shelf, status, counted):
     bank = service()
     transport = bank.httpx_transport(httpx.MockTransport(lambda request: httpx.Response(status)))
     with httpx.Client(transport=transport) as client:
@@ -232,7 +232,7 @@ def test_a_call_that_ends_on_a_bad_answer_is_counted_by_whose_fault_it_is(servic
     assert shelf.minute(NOON) == (1, int(status >= 500 or status in (408, 425)))
 
 
-class TestRefusedCredential:
+class TestRejectedCredential:
     """Whether a service answered well after a refusal, where both are within one minute."""
 
     def times(self, service, shelf, clock, answers):
@@ -245,16 +245,16 @@ class TestRefusedCredential:
         sums = shelf.sums()
         return sums.last_success, sums.last_failed_auth
 
-    def test_success_before_the_refusal_does_not_count_as_later(self, service, shelf, clock):
+    def test_success_before_the_rejection_does_not_count_as_later(self, service, shelf, clock):
         succeeded, refused = self.times(service, shelf, clock, [200, 200, 401])
         assert succeeded < refused == NOON.timestamp() + 2
 
-    def test_success_after_the_refusal_counts_as_later(self, service, shelf, clock):
+    def test_success_after_the_rejection_counts_as_later(self, service, shelf, clock):
         succeeded, refused = self.times(service, shelf, clock, [200, 401, 200])
         assert succeeded >= refused == NOON.timestamp() + 1
 
 
-def test_a_fallback_is_counted_and_its_call_has_not_failed_unless_the_fallback_does(service, shelf):
+def test_successful_fallback_is_counted_as_no_failed_call(service, shelf):
     bank = service()
     assert bank.with_options(fallback=7).call(fail) == 7
     assert shelf.counts() == {"calls": 1, "attempts": 1, "transient": 1, "fallbacks": 1}
@@ -263,7 +263,7 @@ def test_a_fallback_is_counted_and_its_call_has_not_failed_unless_the_fallback_d
     assert shelf.counts() == {"calls": 2, "attempts": 2, "transient": 2, "fallbacks": 2, "calls_failed": 1}
 
 
-def test_what_an_inner_service_has_answered_for_is_not_blamed_on_the_outer_one(service, shelf):
+def test_failure_of_an_inner_service_is_not_the_outer_ones(service, shelf):
     inner, outer = service("inner"), service("outer")
 
     def refuse():
@@ -279,7 +279,7 @@ def test_what_an_inner_service_has_answered_for_is_not_blamed_on_the_outer_one(s
     assert shelf.minute(NOON, "outer") == (2, 0)
 
 
-def test_a_call_that_meets_an_open_circuit_is_counted_and_nothing_was_attempted(service, shelf):
+def test_call_at_an_open_circuit_is_counted_without_attempts(service, shelf):
     bank = service(breaker=Breaker(failures=1))
     with pytest.raises(TimeoutError):
         bank.call(fail)
@@ -289,7 +289,7 @@ def test_a_call_that_meets_an_open_circuit_is_counted_and_nothing_was_attempted(
     assert shelf.minute(NOON) == (1, 1)
 
 
-def test_coroutines_and_threads_and_blocks_are_counted_alike(service, shelf):
+def test_coroutines_threads_and_blocks_are_counted_the_same(service, shelf):
     bank = service()
 
     async def afine():
@@ -321,7 +321,7 @@ def test_two_services_of_one_name_add_to_the_same_sums(service, shelf):
 # ── open circuits ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_time_for_which_a_circuit_is_not_closed_is_counted_while_it_lasts(service, shelf, clock):
+def test_time_not_closed_is_counted_while_it_passes(service, shelf, clock):
     bank = service(breaker=Breaker(failures=1, probes=1, cooldown=60, jitter=0))
     clock.advance(800)
     with pytest.raises(TimeoutError):
@@ -336,7 +336,7 @@ def test_the_time_for_which_a_circuit_is_not_closed_is_counted_while_it_lasts(se
     assert shelf.sums(at(12, 15)).open_seconds == pytest.approx(35)
 
 
-def test_a_circuit_that_opens_and_closes_between_two_looks_is_counted(service, shelf, clock):
+def test_circuit_opened_and_closed_between_flushes_is_counted(service, shelf, clock):
     bank = service(breaker=Breaker(failures=1))
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -350,12 +350,12 @@ def test_a_circuit_that_opens_and_closes_between_two_looks_is_counted(service, s
 # ── how it is written ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_service_without_a_store_records_nothing(clock):
+def test_service_without_a_store_records_nothing(clock):
     Service("bank", clock=clock).call(fine)
     assert not writers()
 
 
-def test_while_the_store_is_lost_everything_is_kept_and_that_is_said_once(service, shelf, clock, caplog):
+def test_lost_store_is_buffered_and_reported_once(service, shelf, clock, caplog):
     caplog.set_level(logging.WARNING, "redrive.events")
     bank = service()
     shelf.broken = True
@@ -370,7 +370,7 @@ def test_while_the_store_is_lost_everything_is_kept_and_that_is_said_once(servic
     assert caplog.text.count("writing service metrics to") == 1
 
 
-def test_what_was_written_is_not_added_again_when_only_the_answer_was_lost(service, shelf):
+def test_write_with_a_lost_response_is_not_added_again(service, shelf):
     bank = service()
     shelf.loses_answers = True
     for _ in range(4):
@@ -383,7 +383,7 @@ def test_what_was_written_is_not_added_again_when_only_the_answer_was_lost(servi
     assert list(numbers) == list(range(1, len(numbers) + 1))
 
 
-def test_nothing_is_written_while_nothing_is_done(service, shelf):
+def test_idle_service_writes_nothing(service, shelf):
     bank = service()
     bank.call(fine)
     for _ in range(3):
@@ -391,7 +391,7 @@ def test_nothing_is_written_while_nothing_is_done(service, shelf):
     assert len(shelf.batches) == 1
 
 
-def test_it_is_written_by_and_by_without_anybody_asking(shelf, clock):
+def test_figures_are_written_in_the_background(shelf, clock):
     shelf.every = 0.01
     bank = Service("bank", store=shelf, clock=clock)
     bank.call(fine)
@@ -400,7 +400,7 @@ def test_it_is_written_by_and_by_without_anybody_asking(shelf, clock):
     eventually(lambda: len(shelf.batches) == 2)
 
 
-def test_what_a_service_did_that_is_forgotten_is_written_and_then_nobody_waits_any_more(service, shelf):
+def test_figures_of_a_deleted_service_are_written(service, shelf):
     bank = service()
     for _ in range(3):
         bank.call(fine)
@@ -412,7 +412,7 @@ def test_what_a_service_did_that_is_forgotten_is_written_and_then_nobody_waits_a
     assert shelf.counts()["calls"] == 4
 
 
-def test_closing_the_store_writes_what_there_is_and_ends_the_recording(service, shelf, clock):
+def test_closing_the_store_writes_figures_and_stops_recording(service, shelf, clock):
     bank = service(breaker=Breaker(failures=1))
     bank.call(fine)
     shelf.close()
@@ -425,7 +425,7 @@ def test_closing_the_store_writes_what_there_is_and_ends_the_recording(service, 
     assert shelf.counts()["calls"] == 1
 
 
-def test_a_store_that_is_closed_while_it_cannot_be_reached_says_what_is_missing(service, shelf, caplog):
+def test_closing_an_unreachable_store_reports_the_loss(service, shelf, caplog):
     caplog.set_level(logging.WARNING, "redrive.events")
     bank = service()
     bank.call(fine)
@@ -434,7 +434,7 @@ def test_a_store_that_is_closed_while_it_cannot_be_reached_says_what_is_missing(
     assert "the last service metrics were not written to the shelf" in caplog.text
 
 
-def test_what_a_recorded_service_tells_of_itself_is_the_same(service, shelf, flaky):
+def test_recorded_service_reports_the_same_about_itself(service, shelf, flaky):
     bank = service(retry=Retry(attempts=3, base=1, cap=1))
     for _ in range(10):
         bank.call(fine)
@@ -474,7 +474,7 @@ def test_three_calls_in_a_row_that_end_in_5xx_are_a_streak(service, shelf, answe
     assert shelf.counts().get("streaks_5xx", 0) == streaks
 
 
-def test_closing_waits_for_a_store_that_another_process_writes_to(tmp_path, monkeypatch, caplog):
+def test_close_waits_for_a_store_busy_with_another_process(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(service_log, "PATIENCE", 0.01)
     store = redrive.connect(f"sqlite:///{tmp_path / 'store.db'}", patience=0.01)
     bank = Service("bank", store=store)
