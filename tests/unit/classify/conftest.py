@@ -63,7 +63,7 @@ def answering() -> Iterator[Serve]:
 
 @pytest.fixture
 def untrusted_url() -> Iterator[str]:
-    """A TLS server whose certificate nobody signed."""
+    """A TLS server with a self-signed certificate."""
     server = Quiet(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
@@ -74,7 +74,7 @@ def untrusted_url() -> Iterator[str]:
 
 @pytest.fixture
 def refused_port() -> Iterator[int]:
-    """A port nobody listens on, and nobody else can take."""
+    """A closed port that no other process can bind."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         yield probe.getsockname()[1]

@@ -53,7 +53,7 @@ DATA_ERRORS = [
 
 
 @pytest.mark.parametrize("error", DATA_ERRORS, ids=lambda error: f"{type(error).__name__}: {error}")
-def test_a_data_error_is_the_rows_fault_in_a_row_permanent_in_a_call_and_ambiguous_in_a_task(error):
+def test_data_error_has_another_verdict_in_each_scope(error):
     assert classify(error, "row").kind is Kind.ROW
     assert classify(error, "call").kind is Kind.PERMANENT
     assert classify(error, "task").kind is Kind.AMBIGUOUS
@@ -70,7 +70,7 @@ GARBLED = [
 
 
 @pytest.mark.parametrize("error", GARBLED, ids=lambda error: f"{type(error).__name__}: {error}")
-def test_bytes_that_do_not_parse_are_the_rows_fault_in_a_row_and_ambiguous_elsewhere(error):
+def test_unparsable_bytes_reject_a_row_and_are_else_ambiguous(error):
     assert classify(error, "row").kind is Kind.ROW
     assert classify(error, "call").kind is Kind.AMBIGUOUS
     assert classify(error, "task").kind is Kind.AMBIGUOUS
@@ -88,7 +88,7 @@ BUGS = [
 
 @pytest.mark.parametrize("scope", ["call", "row", "task"])
 @pytest.mark.parametrize("error", BUGS, ids=lambda error: type(error).__name__)
-def test_a_bug_in_the_code_is_permanent_everywhere(error, scope):
+def test_bug_in_the_code_is_permanent_everywhere(error, scope):
     verdict = classify(error, scope)
     assert verdict.kind is Kind.PERMANENT
     assert verdict.reason.startswith("bug: ")
@@ -106,7 +106,7 @@ ERRNO_KINDS = {
 
 
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for kind, names in ERRNO_KINDS.items() for name in names])
-def test_the_operating_systems_number_decides(name, kind):
+def test_error_number_of_the_os_decides(name, kind):
     number = getattr(errno, name)
     verdict = classify(OSError(number, os.strerror(number)))
     assert verdict.kind == kind
@@ -148,7 +148,7 @@ def test_the_operating_systems_number_decides(name, kind):
     ],
     ids=repr,
 )
-def test_the_nearest_named_class_decides_where_there_is_no_code(error, kind, rule):
+def test_nearest_named_class_decides_where_there_is_no_code(error, kind, rule):
     verdict = classify(error)
     assert (verdict.kind, verdict.rule) == (kind, rule)
 
@@ -161,7 +161,7 @@ class BankSlow(TimeoutError):
     pass
 
 
-def test_an_unknown_error_is_permanent_and_in_a_task_ambiguous():
+def test_unknown_error_is_permanent_and_in_a_task_ambiguous():
     verdict = classify(BankDown("the bank is down"))
     assert verdict.kind is Kind.PERMANENT
     assert verdict.rule == "unknown"
@@ -171,25 +171,25 @@ def test_an_unknown_error_is_permanent_and_in_a_task_ambiguous():
     assert classify(BankDown(), "task").kind is Kind.AMBIGUOUS
 
 
-def test_a_bare_oserror_goes_by_its_cause():
+def test_bare_oserror_is_judged_by_its_cause():
     error = OSError("no number")
     error.__cause__ = ConnectionResetError(errno.ECONNRESET, "reset")
     assert classify(error).rule == "errno.ECONNRESET"
 
 
-def test_a_subclass_goes_by_its_nearest_ancestor_and_keeps_its_own_name_in_the_reason():
+def test_subclass_is_judged_by_its_nearest_named_ancestor():
     verdict = classify(BankSlow())
     assert verdict.kind is Kind.TRANSIENT
     assert verdict.rule == "type.TimeoutError"
     assert verdict.reason == "timed out (BankSlow)"
 
 
-def test_an_unknown_scope_is_refused_with_the_known_ones():
+def test_unknown_scope_is_rejected_with_the_known_ones():
     with pytest.raises(ValueError, match="call, row, task"):
         classify(ValueError(), "batch")
 
 
 @pytest.mark.parametrize("thing", [None, 5, "error", object(), ValueError, {"status": 500}])
-def test_what_is_neither_an_exception_nor_a_response_is_refused(thing):
+def test_object_that_is_no_error_or_response_is_rejected(thing):
     with pytest.raises(TypeError, match="only an exception or a response can be classified"):
         classify(thing)

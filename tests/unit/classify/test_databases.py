@@ -28,7 +28,7 @@ SQLSTATES = {
 
 
 @pytest.mark.parametrize(("code", "kind"), [(code, kind) for kind, codes in SQLSTATES.items() for code in codes])
-def test_the_sqlstate_decides_whichever_driver_carries_it(code, kind):
+def test_sqlstate_decides_for_every_driver(code, kind):
     of_psycopg = pg.lookup(code)("refused")
     of_asyncpg = asyncpg.PostgresError.new({"S": "ERROR", "C": code, "M": "refused"})
     for error in (of_psycopg, of_asyncpg, sa.exc.DBAPIError("SELECT 1", {}, of_psycopg)):
@@ -39,14 +39,14 @@ def test_the_sqlstate_decides_whichever_driver_carries_it(code, kind):
         assert verdict.detail == "refused"
 
 
-def test_the_rule_names_the_code_or_its_class():
+def test_rule_names_the_code_or_its_class():
     assert classify(pg.DeadlockDetected()).rule == "sqlstate.40P01"
     assert classify(pg.DeadlockDetected()).reason == "deadlock detected (SQLSTATE 40P01)"
     assert classify(pg.UniqueViolation()).rule == "sqlstate.23*"
     assert classify(pg.UniqueViolation()).reason == "duplicate key (SQLSTATE 23505)"
 
 
-def test_a_sqlstate_nobody_lists_leaves_the_type_to_decide():
+def test_unlisted_sqlstate_leaves_the_type_to_decide():
     verdict = classify(pg.InvalidCursorState("24000 is in no table"))
     assert verdict.rule.startswith("type.psycopg.")
 
@@ -59,7 +59,7 @@ class StrangeError(Exception):
     sqlstate = 23505
 
 
-def test_psycopg2_calls_it_pgcode_and_what_is_no_sqlstate_is_none():
+def test_pgcode_of_psycopg2_is_read_and_invalid_code_ignored():
     assert classify(OldDriverError()).rule == "sqlstate.23*"
     assert classify(StrangeError()).rule == "unknown"
 
@@ -81,11 +81,11 @@ def test_psycopg2_calls_it_pgcode_and_what_is_no_sqlstate_is_none():
         ("the connection is closed", "transient"),
     ],
 )
-def test_while_connecting_there_is_no_code_and_the_words_decide(text, kind):
+def test_message_decides_for_connection_errors_without_a_code(text, kind):
     assert classify(psycopg.OperationalError(f"connection failed: {text}")).kind == kind
 
 
-def test_words_do_not_count_where_a_code_exists():
+def test_message_is_ignored_where_a_code_exists():
     assert classify(pg.LockNotAvailable("password authentication failed")).kind is Kind.TRANSIENT
 
 
@@ -103,7 +103,7 @@ def test_words_do_not_count_where_a_code_exists():
     ],
     ids=repr,
 )
-def test_what_a_driver_refuses_by_itself_goes_by_its_type(error, kind):
+def test_error_raised_by_the_driver_is_judged_by_its_type(error, kind):
     assert classify(error).kind == kind
 
 
@@ -128,7 +128,7 @@ def sqlite_error(connection, *statements, parameters=()):
     return caught.value
 
 
-def test_sqlite_says_by_its_code_what_went_wrong(sqlite):
+def test_sqlite_code_decides(sqlite):
     first, second = sqlite
     insert = "INSERT INTO t VALUES (1, 1)"
     assert classify(sqlite_error(first, insert, insert)).rule == "sqlite.CONSTRAINT"
@@ -143,7 +143,7 @@ def test_sqlite_says_by_its_code_what_went_wrong(sqlite):
     assert busy.detail == "database is locked"
 
 
-def test_a_snapshot_another_writer_outdated_is_repeated_at_once(sqlite):
+def test_outdated_snapshot_is_retried_at_once(sqlite):
     first, second = sqlite
     second.execute("BEGIN")
     second.execute("SELECT * FROM t").fetchall()
@@ -152,7 +152,7 @@ def test_a_snapshot_another_writer_outdated_is_repeated_at_once(sqlite):
     assert (verdict.kind, verdict.rule) == (Kind.RETRY_NOW, "sqlite.BUSY_SNAPSHOT")
 
 
-def test_a_file_that_is_no_database_or_cannot_be_opened_is_permanent(tmp_path):
+def test_invalid_or_unopenable_database_file_is_permanent(tmp_path):
     (tmp_path / "text").write_text("not a database at all, " * 50)
     connection = sqlite3.connect(tmp_path / "text")
     assert classify(sqlite_error(connection, "SELECT * FROM t")).rule == "sqlite.NOTADB"
@@ -162,7 +162,7 @@ def test_a_file_that_is_no_database_or_cannot_be_opened_is_permanent(tmp_path):
     assert classify(caught.value).rule == "sqlite.CANTOPEN"
 
 
-def test_a_full_database_is_permanent(sqlite):
+def test_full_database_is_permanent(sqlite):
     first, _ = sqlite
     first.execute("PRAGMA max_page_count=3")
     assert classify(sqlite_error(first, "INSERT INTO t VALUES (1, zeroblob(50000))")).rule == "sqlite.FULL"
@@ -182,7 +182,7 @@ def test_a_full_database_is_permanent(sqlite):
         (255, "permanent", "type.sqlite3.OperationalError"),
     ],
 )
-def test_an_extended_code_goes_by_its_own_entry_or_its_primary_one(code, kind, rule):
+def test_extended_code_has_its_own_entry_or_the_primary_one(code, kind, rule):
     error = sqlite3.OperationalError("provoking this one would take a broken disk")
     error.sqlite_errorcode = code
     assert (classify(error).kind, classify(error).rule) == (kind, rule)
@@ -199,7 +199,7 @@ MYSQL_CODES = {
 
 
 @pytest.mark.parametrize(("code", "kind"), [(code, kind) for kind, codes in MYSQL_CODES.items() for code in codes])
-def test_mysql_says_by_its_number_what_went_wrong(code, kind):
+def test_mysql_number_decides(code, kind):
     with pytest.raises(pymysql.MySQLError) as caught:
         pymysql.err.raise_mysql_exception(b"\xff" + code.to_bytes(2, "little") + b"#HY000it says so")
     for error in (caught.value, sa.exc.DBAPIError("SELECT 1", {}, caught.value)):
@@ -207,13 +207,13 @@ def test_mysql_says_by_its_number_what_went_wrong(code, kind):
         assert (verdict.kind, verdict.rule, verdict.detail) == (kind, f"mysql.{code}", "it says so")
 
 
-def test_a_mysql_nobody_listens_at_is_transient(refused_port):
+def test_unreachable_mysql_is_transient(refused_port):
     with pytest.raises(pymysql.OperationalError) as caught:
         pymysql.connect(host="127.0.0.1", port=refused_port, user="etl")
     assert (classify(caught.value).kind, classify(caught.value).rule) == (Kind.TRANSIENT, "mysql.2003")
 
 
-def test_a_mysql_error_without_a_known_number_goes_by_its_type():
+def test_mysql_error_with_unknown_number_is_judged_by_type():
     assert classify(pymysql.IntegrityError(9999, "new in MySQL 12")).rule == "type.pymysql.IntegrityError"
     assert classify(pymysql.InterfaceError(0, "")).kind is Kind.AMBIGUOUS
 
@@ -242,14 +242,14 @@ def duckdb_error(*statements, connection=None):
         (["SET memory_limit='1MB'", "SELECT count(*) FROM range(9999999) a GROUP BY a.range"], "resource", None),
     ],
 )
-def test_duckdb_says_by_its_class_what_went_wrong(statements, kind, rule):
+def test_duckdb_class_decides(statements, kind, rule):
     verdict = classify(duckdb_error(*statements))
     assert verdict.kind == kind
     assert verdict.rule == f"type.duckdb.{rule or 'OutOfMemoryException'}"
     assert verdict.detail
 
 
-def test_a_conflict_of_duckdb_transactions_is_repeated_at_once_and_a_misused_one_is_a_bug():
+def test_duckdb_conflict_is_retried_at_once_and_misuse_is_a_bug():
     first = duckdb.connect()
     second = first.cursor()
     first.execute("CREATE TABLE t AS SELECT 1 AS i")
@@ -262,7 +262,7 @@ def test_a_conflict_of_duckdb_transactions_is_repeated_at_once_and_a_misused_one
     assert classify(duckdb_error("BEGIN", connection=first)).kind is Kind.PERMANENT
 
 
-def test_sqlalchemy_is_looked_through_to_the_drivers_error(tmp_path):
+def test_driver_error_below_sqlalchemy_decides(tmp_path):
     engine = sa.create_engine(f"sqlite:///{tmp_path}/a.db")
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE t (i INTEGER PRIMARY KEY)"))
@@ -296,16 +296,16 @@ def test_sqlalchemy_is_looked_through_to_the_drivers_error(tmp_path):
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_sqlalchemys_own_errors_go_by_their_type(error, kind, rule):
+def test_sqlalchemys_own_errors_are_judged_by_type(error, kind, rule):
     verdict = classify(error)
     assert (verdict.kind, verdict.rule) == (kind, rule)
 
 
-def test_a_value_sqlalchemy_cannot_bind_is_the_rows_fault_in_a_row():
+def test_value_that_sqlalchemy_cannot_bind_rejects_a_row():
     assert classify(sa.exc.StatementError("bind", "INSERT", {}, ValueError("N/A")), "row").kind is Kind.ROW
 
 
-def test_a_pool_that_is_empty_for_too_long_is_transient():
+def test_pool_timeout_is_transient():
     engine = sa.create_engine("sqlite://", poolclass=sa.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.01)
     held, release, errors = threading.Event(), threading.Event(), []
 

@@ -1,4 +1,4 @@
-"""What the other side said is kept: it is what fixes the problem."""
+"""The message of the server is part of the verdict."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def detail_of(body, content_type="application/json"):
         ("   ", None),
     ],
 )
-def test_the_telling_part_of_a_body_is_found(body, detail):
+def test_message_part_of_a_body_is_found(body, detail):
     assert detail_of(body) == detail
 
 
-def test_a_detail_is_cut_at_a_thousand_characters():
+def test_detail_is_cut_at_a_thousand_characters():
     detail = detail_of("x" * 5_000_000)
     assert len(detail) == 1000
     assert detail.endswith("x…")
 
 
-def test_a_secret_in_what_the_server_said_is_masked_even_at_the_cut():
+def test_secret_in_a_server_message_is_masked_even_at_the_cut():
     assert "hunter2" not in detail_of('{"message": "bad password=hunter2"}')
     assert "hunter2" not in detail_of('{"fee": 1, "password": "hunter2"}')
     assert "sk-live" not in detail_of("x" * 990 + " sk-live-abcdefghijklmnop")
 
 
-def test_secret_that_a_tag_names_is_masked():
+def test_secret_named_by_a_tag_is_masked():
     assert "hunter2" not in detail_of("<error><password>hunter2abc</password></error>")
 
 
@@ -63,7 +63,7 @@ def test_secret_at_the_cut_of_a_page_is_left_out():
         assert "ghp_" not in detail_of(page)
 
 
-def test_json_nested_beyond_reason_is_shown_as_text():
+def test_deeply_nested_json_is_shown_as_text():
     assert detail_of("[" * 100_000).startswith("[[[[")
 
 
@@ -72,7 +72,7 @@ class Delivery(pydantic.BaseModel):
     city: str
 
 
-def test_a_validation_error_shows_all_its_errors_and_not_the_record():
+def test_validation_error_shows_all_errors_but_not_the_record():
     with pytest.raises(pydantic.ValidationError) as caught:
         Delivery.model_validate({"fee": "secret-fee", "city": None})
     verdict = classify(caught.value, "row")
@@ -89,9 +89,9 @@ class Mute(Exception):
         raise RuntimeError("no words")
 
 
-def test_an_error_whose_text_is_broken_is_called_by_its_class():
+def test_error_with_broken_text_is_shown_by_its_class():
     assert classify(Mute()).detail == "Mute"
 
 
-def test_an_error_without_text_has_no_detail():
+def test_error_without_text_has_no_detail():
     assert classify(TimeoutError()).detail is None

@@ -1,4 +1,4 @@
-"""HTTP answers, as responses and as exceptions of every client, from a real server."""
+"""HTTP responses and the exceptions of every HTTP client, from a real server."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ INVALID_BODY = b'{"detail": [{"loc": ["body", "fee"], "msg": "Field required", "
         (401, {}, b"", "auth", None, None),
     ],
 )
-def test_every_client_leads_to_the_same_verdict(answering, client, status, headers, body, kind, wait, detail):
+def test_every_client_gets_the_same_verdict(answering, client, status, headers, body, kind, wait, detail):
     failure = client(answering(status, headers, body))
     verdict = classify(failure)
     assert (verdict.kind, verdict.status, verdict.retry_after) == (kind, status, wait)
@@ -89,7 +89,7 @@ def test_every_client_leads_to_the_same_verdict(answering, client, status, heade
         failure.close()
 
 
-async def test_aiohttp_leads_to_the_same_verdict_too(answering):
+async def test_aiohttp_gets_the_same_verdict(answering):
     async with aiohttp.ClientSession() as session, session.get(answering(403, {"Retry-After": "9"}, QUOTA_BODY)) as got:
         await got.read()
         verdict = classify(got)
@@ -101,19 +101,19 @@ async def test_aiohttp_leads_to_the_same_verdict_too(answering):
     assert (verdict.kind, verdict.retry_after, verdict.status) == ("rate_limited", 9.0, 403)
 
 
-async def test_an_aiohttp_error_without_headers_goes_by_its_status():
+async def test_aiohttp_error_without_headers_is_judged_by_status():
     error = aiohttp.ClientResponseError(None, (), status=504, message="upstream silent")
     verdict = classify(error)
     assert (verdict.kind, verdict.status, verdict.detail) == ("transient", 504, "upstream silent")
 
 
-def test_a_page_instead_of_json_is_no_matter_of_its_status():
+def test_html_page_instead_of_json_is_judged_by_status():
     error = aiohttp.ContentTypeError(None, (), status=200, message="unexpected mimetype: text/html", headers={})
     assert classify(error).rule == "type.aiohttp.ContentTypeError"
     assert classify(error).kind is Kind.AMBIGUOUS
 
 
-def test_a_response_of_the_standard_library_is_one_too(answering):
+def test_response_of_the_standard_library_is_a_response(answering):
     url = answering(502, {}, b"")
     connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
     connection.request("GET", "/")
@@ -135,13 +135,13 @@ STATUS_KINDS = {
 
 @pytest.mark.parametrize(("status", "kind"), [(status, kind) for kind, all_ in STATUS_KINDS.items() for status in all_])
 @pytest.mark.parametrize("scope", ["call", "row", "task"])
-def test_the_status_decides_in_every_scope(status, kind, scope):
+def test_status_decides_in_every_scope(status, kind, scope):
     verdict = classify(httpx.Response(status), scope)
     assert (verdict.kind, verdict.status) == (kind, status)
     assert verdict.reason.startswith(f"HTTP {status}")
 
 
-def test_the_rule_names_the_status_or_its_class_and_the_reason_its_phrase():
+def test_rule_names_the_status_and_reason_its_phrase():
     assert classify(httpx.Response(503)).rule == "http.503"
     assert classify(httpx.Response(503)).reason == "HTTP 503 Service Unavailable"
     assert classify(httpx.Response(507)).rule == "http.5xx"
@@ -150,19 +150,19 @@ def test_the_rule_names_the_status_or_its_class_and_the_reason_its_phrase():
 
 
 @pytest.mark.parametrize("status", [403, 408, 413, 425, 429, 500, 502, 503, 504, 529])
-def test_retry_after_counts_on_an_answer_that_can_heal(status):
+def test_retry_after_counts_on_a_transient_response(status):
     verdict = classify(httpx.Response(status, headers={"retry-after": "3"}))
     assert (verdict.kind, verdict.retry_after, verdict.status) == (Kind.RATE_LIMITED, 3.0, status)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 405, 410, 422])
-def test_retry_after_is_noise_on_an_answer_that_cannot(status):
+def test_retry_after_is_ignored_on_a_permanent_response(status):
     with_header = classify(httpx.Response(status, headers={"retry-after": "3"}))
     assert with_header == classify(httpx.Response(status))
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_a_failure_only_with_retry_after(status):
+def test_redirect_is_a_failure_only_with_retry_after(status):
     verdict = classify(httpx.Response(status, headers={"Retry-After": "1"}))
     assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, 1.0)
     with pytest.raises(ValueError, match=f"status {status} is not a failure"):
@@ -170,12 +170,12 @@ def test_a_redirect_is_a_failure_only_with_retry_after(status):
 
 
 @pytest.mark.parametrize("status", [100, 200, 201, 204, 206, 304])
-def test_a_success_is_not_a_failure(status):
+def test_success_is_not_a_failure(status):
     with pytest.raises(ValueError, match="is not a failure"):
         classify(httpx.Response(status))
 
 
-def test_an_error_raised_for_a_redirect_is_permanent():
+def test_error_raised_for_a_redirect_is_permanent():
     request = httpx.Request("GET", "https://example.com/")
     with pytest.raises(httpx.HTTPStatusError) as caught:
         httpx.Response(302, request=request).raise_for_status()
@@ -183,7 +183,7 @@ def test_an_error_raised_for_a_redirect_is_permanent():
     assert (verdict.kind, verdict.rule, verdict.status) == (Kind.PERMANENT, "http.3xx", 302)
 
 
-def test_a_redirect_beside_another_error_is_not_its_cause():
+def test_redirect_beside_another_error_is_not_its_cause():
     response = requests.Response()
     response.status_code = 302
     response.headers["Retry-After"] = "5"
@@ -192,14 +192,14 @@ def test_a_redirect_beside_another_error_is_not_its_cause():
     )
 
 
-def test_a_requests_error_without_a_response_goes_by_its_type():
+def test_requests_error_without_a_response_is_judged_by_type():
     assert classify(requests.HTTPError("no response")).rule == "type.requests.HTTPError"
 
 
 @pytest.mark.parametrize(
     "value", ["soon", "-5", "1e9999", "", "  ", "nan", "inf", "Infinity", "0x10", "١٢", "5 s", "3,4"]
 )
-def test_a_retry_after_that_makes_no_sense_is_ignored(value):
+def test_invalid_retry_after_is_ignored(value):
     headers = {"Retry-After": value.encode()}
     assert classify(httpx.Response(503, headers=headers)) == classify(httpx.Response(503))
     verdict = classify(httpx.Response(429, headers=headers))
@@ -209,24 +209,24 @@ def test_a_retry_after_that_makes_no_sense_is_ignored(value):
 @pytest.mark.parametrize(
     "date", ["Wed, 01 May 2024 12:01:30 GMT", "Wednesday, 01-May-24 12:01:30 GMT", "Wed May  1 12:01:30 2024"]
 )
-def test_an_http_date_in_any_of_the_three_forms_is_honoured(date):
+def test_http_date_in_any_of_the_three_forms_is_read(date):
     verdict = classify(httpx.Response(503, headers={"Retry-After": date}), now=NOW)
     assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, 90.0)
 
 
-def test_a_date_in_the_past_means_now_not_never():
+def test_date_in_the_past_means_now_not_never():
     verdict = classify(httpx.Response(503, headers={"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}), now=NOW)
     assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, 0.0)
 
 
-def test_a_date_is_compared_with_the_servers_own_clock():
+def test_date_is_compared_with_the_servers_own_clock():
     headers = {"Retry-After": "Wed, 01 May 2024 10:00:30 GMT", "Date": "Wed, 01 May 2024 10:00:00 GMT"}
     assert classify(httpx.Response(503, headers=headers), now=NOW).retry_after == 30.0
     headers["Date"] = "yesterday"
     assert classify(httpx.Response(503, headers=headers), now=NOW).retry_after == 0.0
 
 
-def test_without_a_date_of_the_server_the_present_time_is_used():
+def test_present_time_is_used_without_a_server_date():
     verdict = classify(httpx.Response(503, headers={"Retry-After": "Wed, 01 Jan 2800 00:00:00 GMT"}))
     assert verdict.retry_after > 3600 * 24 * 365 * 100
 
@@ -252,7 +252,7 @@ def test_headers_are_found_in_any_mapping_and_any_case(headers):
     assert classify(response).retry_after == 4.0
 
 
-def test_headers_that_cannot_be_walked_say_nothing():
+def test_headers_that_cannot_be_iterated_are_ignored():
     class Response:
         status = 503
         headers = 17
@@ -266,7 +266,7 @@ def test_headers_that_cannot_be_walked_say_nothing():
         *("quotaExceeded", "dailyLimitExceeded", "insufficient_quota", "RESOURCE_EXHAUSTED"),
     ],
 )
-def test_a_403_that_names_a_used_up_credential_is_quota(reason):
+def test_403_that_names_an_exhausted_credential_is_quota(reason):
     body = json.dumps({"error": {"status": reason}})
     verdict = classify(httpx.Response(403, text=body))
     assert (verdict.kind, verdict.rule) == (Kind.QUOTA, "http.403.quota")
@@ -286,12 +286,12 @@ def test_a_403_that_names_a_used_up_credential_is_quota(reason):
         *("API rate limit exceeded for 203.0.113.7.", "You have exceeded a secondary rate limit."),
     ],
 )
-def test_a_403_that_asks_to_slow_down_is_rate_limited(said):
+def test_403_that_asks_to_slow_down_is_rate_limited(said):
     verdict = classify(httpx.Response(403, json={"message": said}))
     assert (verdict.kind, verdict.rule, verdict.status) == (Kind.RATE_LIMITED, "http.403.limit", 403)
 
 
-def test_a_429_that_names_a_used_up_credential_is_quota():
+def test_429_that_names_an_exhausted_credential_is_quota():
     verdict = classify(httpx.Response(429, json={"error": {"code": "insufficient_quota"}}))
     assert (verdict.kind, verdict.rule) == (Kind.QUOTA, "http.429.quota")
 
@@ -311,21 +311,21 @@ def test_a_429_that_names_a_used_up_credential_is_quota():
         ({"retry-after-ms": "soon"}, None),
     ],
 )
-def test_what_a_limit_asks_for_is_read_in_every_usual_form(headers, wait):
+def test_wait_of_a_rate_limit_is_read_in_every_usual_form(headers, wait):
     now = datetime(2025, 1, 1, tzinfo=UTC)
     assert Classifier().classify(httpx.Response(429, headers=headers), now=now).retry_after == wait
 
 
-def test_the_end_of_a_period_counts_only_for_a_limit():
+def test_end_of_a_period_counts_only_for_a_limit():
     assert classify(httpx.Response(503, headers={"X-RateLimit-Reset": "3000"})).retry_after is None
 
 
-def test_quota_stays_quota_with_a_retry_after_and_keeps_the_wait():
+def test_quota_with_retry_after_stays_quota_with_the_wait():
     verdict = classify(httpx.Response(403, text='{"reason": "quotaExceeded"}', headers={"Retry-After": "60"}))
     assert (verdict.kind, verdict.retry_after) == (Kind.QUOTA, 60.0)
 
 
-def test_a_403_for_another_reason_is_permanent_and_other_statuses_do_not_become_quota():
+def test_403_for_another_reason_is_permanent():
     assert classify(httpx.Response(403, text='{"reason": "insufficientPermissions"}')).kind is Kind.PERMANENT
     assert classify(httpx.Response(403, text="myquotaExceededness")).kind is Kind.PERMANENT
     assert classify(httpx.Response(400, text='{"reason": "quotaExceeded"}')).kind is Kind.PERMANENT
@@ -367,19 +367,19 @@ def unread_requests_response():
     ],
     ids=lambda response: type(response).__module__,
 )
-def test_an_unread_stream_is_not_read(response):
+def test_unread_stream_is_not_read(response):
     verdict = classify(response)
     assert (verdict.kind, verdict.detail) == (Kind.TRANSIENT, None)
 
 
-async def test_an_unread_aiohttp_body_stays_unread(answering):
+async def test_unread_aiohttp_body_stays_unread(answering):
     async with aiohttp.ClientSession() as session, session.get(answering(403, {}, QUOTA_BODY)) as got:
         assert classify(got).kind is Kind.PERMANENT
         assert await got.read() == QUOTA_BODY
         assert classify(got).kind is Kind.QUOTA
 
 
-def test_the_body_of_an_http_error_in_memory_is_shown_and_left_in_place():
+def test_http_error_body_in_memory_is_shown_and_stays_readable():
     body = io.BytesIO(b'xx{"reason": "quotaExceeded"}')
     body.read(2)
     error = urllib.error.HTTPError("https://example.com/", 403, "Forbidden", Message(), body)
@@ -389,7 +389,7 @@ def test_the_body_of_an_http_error_in_memory_is_shown_and_left_in_place():
     assert classify(error).kind is Kind.PERMANENT
 
 
-def test_an_http_error_without_a_body_goes_by_its_status():
+def test_http_error_without_a_body_is_judged_by_status():
     error = urllib.error.HTTPError("https://example.com/", 410, "Gone", Message(), None)
     assert classify(error).rule == "http.410"
     error.close()
@@ -401,14 +401,14 @@ class ApiError(Exception):
         self.body = body
 
 
-def test_an_api_clients_own_exception_goes_by_the_status_it_carries():
+def test_api_clients_own_exception_is_judged_by_its_status():
     verdict = classify(ApiError(422, '{"message": "fee must be a number"}'))
     assert (verdict.kind, verdict.rule, verdict.detail) == (Kind.PERMANENT, "http.4xx", "fee must be a number")
     assert classify(ApiError(200)).rule == "unknown"
     assert classify(ApiError("503")).rule == "unknown"
 
 
-def test_the_status_of_a_response_is_read_from_any_client():
+def test_status_of_a_response_is_read_from_any_client():
     assert response_status(httpx.Response(204)) == 204
     assert response_status(urllib3.HTTPResponse(status=500)) == 500
     response = requests.Response()
@@ -427,7 +427,7 @@ class Job:
 
 
 @pytest.mark.parametrize("value", [None, 200, "200", {"status_code": 200}, Order(), Job(), ApiError(500)])
-def test_what_is_no_response_has_no_status(value):
+def test_object_that_is_no_response_has_no_status(value):
     assert response_status(value) is None
 
 
@@ -440,7 +440,7 @@ def test_response_types_are_known_by_name():
     assert not any(is_response_type(cls) for cls in (dict, str, Order, urllib.error.HTTPError, httpx.Request))
 
 
-def test_a_classifier_can_call_a_success_a_failure():
+def test_classifier_can_call_a_success_a_failure():
     picky = Classifier().rule(status=200, body='"error"', kind="row")
     assert picky.classify(httpx.Response(200, text='{"error": "no such id"}')).kind is Kind.ROW
     with pytest.raises(ValueError, match="is not a failure"):

@@ -1,4 +1,4 @@
-"""Classifying imports nothing the program has not imported, and the package keeps clear of the world."""
+"""Classifying imports nothing that the program has not imported, and the package has no side effects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loaded_by(program):
     return subprocess.run([sys.executable, "-c", report], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_importing_the_package_loads_neither_tables_nor_libraries():
+def test_importing_the_package_loads_no_tables_or_libraries():
     program = (
         "import sys, redrive.classify\nprint([name for name in sys.modules if name.startswith('redrive.classify.')])"
     )
@@ -65,10 +65,10 @@ def imported_by(source):
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_the_package_is_pure(path):
+def test_package_is_pure(path):
     assert FORBIDDEN.isdisjoint(imported_by(path.read_text()))
 
 
-def test_the_clock_is_asked_in_one_place():
+def test_clock_is_read_in_one_place():
     askers = [path.name for path in PACKAGE.rglob("*.py") if ".now(" in path.read_text()]
     assert askers == ["classifier.py"]

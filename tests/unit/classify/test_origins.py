@@ -1,4 +1,4 @@
-"""Errors of unknown classes: judged by what they say of themselves, and by what they were raised for."""
+"""Errors of unknown classes: judged by their attributes and their causes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestCause:
         assert verdict.reason == "ApiError for read timed out"
         assert verdict.detail == "bank"
 
-    def test_error_raised_where_another_is_handled_goes_by_that(self):
+    def test_error_raised_while_handling_another_is_judged_by_it(self):
         def fetch():
             try:
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
@@ -52,7 +52,7 @@ class TestCause:
 
         assert classify(raised(fetch)).rule == "errno.ECONNREFUSED"
 
-    def test_error_of_a_function_called_while_another_is_handled_stands_for_itself(self):
+    def test_error_of_a_function_called_in_a_handler_is_independent(self):
         def handler():
             raise ApiError("job over its limit")
 
@@ -64,7 +64,7 @@ class TestCause:
 
         assert classify(raised(fetch)).rule == "unknown"
 
-    def test_context_that_is_suppressed_does_not_count(self):
+    def test_suppressed_context_does_not_count(self):
         def fetch():
             try:
                 raise ConnectionResetError
@@ -107,13 +107,13 @@ class TestAttributes:
         assert (classify(error).kind, classify(error).status) == (kind, status)
 
     @pytest.mark.parametrize("code", [200, 7, True, "503", 1205])
-    def test_other_codes_say_nothing(self, code):
+    def test_other_codes_are_ignored(self, code):
         error = ApiError("bank")
         error.code = code
         assert classify(error).rule == "unknown"
 
     @pytest.mark.parametrize("flag", ["retryable", "retriable", "is_retryable", "is_transient"])
-    def test_error_that_says_it_can_be_retried_is_transient(self, flag):
+    def test_error_marked_as_retryable_is_transient(self, flag):
         error = ApiError("bank")
         setattr(error, flag, True)
         assert (classify(error).kind, classify(error).rule) == (Kind.TRANSIENT, f"attribute.{flag}")
@@ -121,19 +121,19 @@ class TestAttributes:
         assert classify(error).rule == "unknown"
 
     @pytest.mark.parametrize("name", ["retry_after", "retry_after_s", "retry_after_seconds"])
-    def test_error_that_says_how_long_to_wait_is_rate_limited(self, name):
+    def test_error_with_a_wait_is_rate_limited(self, name):
         error = ApiError("bank")
         setattr(error, name, 7)
         assert (classify(error).kind, classify(error).retry_after) == (Kind.RATE_LIMITED, 7)
 
     @pytest.mark.parametrize("wait", [True, -1, "7", float("nan"), None])
-    def test_wait_that_makes_no_sense_says_nothing(self, wait):
+    def test_invalid_wait_is_ignored(self, wait):
         error = ApiError("bank")
         error.retry_after = wait
         assert classify(error).rule == "unknown"
 
     @pytest.mark.parametrize("place", ["headers", "resp_headers", "meta"])
-    def test_headers_are_found_where_clients_keep_them(self, place):
+    def test_headers_are_found_where_clients_store_them(self, place):
         error = ApiError("bank")
         error.status_code = 429
         error.meta = None
@@ -152,13 +152,13 @@ class TestGroups:
         assert verdict.kind is Kind.TRANSIENT
         assert verdict.reason == "connection reset (the gravest of 2 errors)"
 
-    def test_gravest_error_decides(self):
+    def test_most_severe_error_decides(self):
         errors = [TimeoutError(), redrive.RateLimited(retry_after=7), ExceptionGroup("inner", [ApiError()])]
         assert classify(ExceptionGroup("three", errors)).rule == "unknown"
         verdict = classify(ExceptionGroup("two", errors[:2]))
         assert (verdict.kind, verdict.retry_after) == (Kind.RATE_LIMITED, 7)
 
-    def test_rules_hold_for_the_errors_of_a_group_and_for_the_group(self):
+    def test_rules_apply_to_a_group_and_to_its_errors(self):
         group = ExceptionGroup("two", [ApiError(), ApiError()])
         assert Classifier().rule(ApiError, kind="transient").classify(group).kind is Kind.TRANSIENT
         assert Classifier().rule(ExceptionGroup, kind="row").classify(group).kind is Kind.ROW
@@ -187,7 +187,7 @@ class TestGroups:
 
 
 class Answer:
-    """A response of a library that nobody here has heard of."""
+    """A response of an unknown library."""
 
     def __init__(self, status_code, headers=()):
         self.status_code = status_code
@@ -201,8 +201,8 @@ class Reply:
     status_code: int | None
 
 
-class TestShape:
-    def test_unknown_response_that_says_the_service_failed_is_retried(self):
+class TestResponseShape:
+    def test_unknown_response_that_reports_a_failure_is_retried(self):
         answers = iter([Answer(503), Answer(500), Answer(200)])
         service = Service("bank", clock=FakeClock())
         assert service.call(lambda: next(answers)).status_code == 200
@@ -236,7 +236,7 @@ class TestShape:
         assert Service("bank").call(lambda: value) is value
 
 
-def test_unknown_error_says_what_to_do():
+def test_unknown_error_suggests_what_to_do():
     def fail():
         raise ApiError("bank")
 
@@ -246,7 +246,7 @@ def test_unknown_error_says_what_to_do():
 
 
 @pytest.mark.parametrize("status", [501, 505])
-def test_request_that_no_server_understands_is_not_blamed_on_the_service(status):
+def test_invalid_request_is_not_blamed_on_the_service(status):
     service = Service("bank", clock=FakeClock(), breaker=redrive.Breaker(failures=1))
     for headers in ({}, {"Retry-After": "1"}):
         response = service.call(lambda headers=headers: httpx.Response(status, headers=headers))
@@ -254,7 +254,7 @@ def test_request_that_no_server_understands_is_not_blamed_on_the_service(status)
     assert service.circuit == "closed"
 
 
-class TestWaitThatAnErrorNames:
+class TestErrorWait:
     @staticmethod
     def error(**attributes):
         error = ApiError("limited")
@@ -267,14 +267,14 @@ class TestWaitThatAnErrorNames:
         verdict = classify(self.error(**{name: status, "retry_after": 120}))
         assert (verdict.kind, verdict.status, verdict.retry_after) == (Kind.RATE_LIMITED, status, 120.0)
 
-    def test_does_not_count_beside_headers_or_where_waiting_is_useless(self):
+    def test_is_ignored_beside_headers_or_where_waiting_is_useless(self):
         assert classify(self.error(status=503, retry_after=120, headers={"Retry-After": "7"})).retry_after == 7.0
         assert classify(self.error(status=503, retry_after=120, headers={"Date": "today"})).retry_after is None
         assert classify(self.error(status=404, retry_after=120)).retry_after is None
         assert classify(self.error(status=503, retry_after=0)).kind == Kind.TRANSIENT
 
     @pytest.mark.parametrize("wait", [pytest.param(10**400, id="huge"), -1, float("nan"), float("inf"), True, "7"])
-    def test_must_be_a_number_that_can_be_waited_for(self, wait):
+    def test_must_be_a_finite_number(self, wait):
         assert classify(self.error(retry_after=wait)).rule == "unknown"
         assert classify(self.error(retry_after=wait, status=503)).retry_after is None
 

@@ -1,4 +1,4 @@
-"""Packs: what they name, and what cannot be in the table of `tests/packs`, which provokes the errors themselves."""
+"""Packs: what they name, and cases that the table of `tests/packs`, which provokes the errors, cannot contain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with warnings.catch_warnings(action="ignore"):  # it would like to have grpcio-s
     import google.api_core.exceptions
 
 
-def test_response_of_httpx2_that_says_the_service_failed_is_no_success():
+def test_httpx2_response_that_reports_a_failure_is_no_success():
     service = Service("bank", retry=None)
     with pytest.raises(Exception, match="503"):
         service.call(lambda: httpx2.Response(503))
@@ -43,7 +43,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("library", MODULES)
-def test_every_exception_of_the_library_is_named_or_has_a_named_base(library):
+def test_every_library_exception_or_its_base_is_named(library):
     found = [
         cls
         for module in MODULES[library]
@@ -81,12 +81,12 @@ class TestPyodbc:
 
 
 class TestReportedError:
-    def test_error_that_another_only_reports_decides(self):
+    def test_error_reported_by_another_decides(self):
         said = google.api_core.exceptions.TooManyRequests("slow down")
         verdict = classify(google.api_core.exceptions.RetryError("exhausted", said))
         assert (verdict.kind, verdict.rule) == (Kind.RATE_LIMITED, "type.google.TooManyRequests")
 
-    def test_report_without_an_error_stands_for_itself(self):
+    def test_report_without_an_error_is_judged_by_itself(self):
         verdict = classify(google.api_core.exceptions.RetryError("exhausted", None))
         assert (verdict.kind, verdict.rule) == (Kind.TRANSIENT, "type.google.RetryError")
 
@@ -96,12 +96,12 @@ class TestReportedError:
         assert classify(error).kind is Kind.PERMANENT
 
 
-class TestCodeOfSeveralMeanings:
+class TestAmbiguousCode:
     @pytest.mark.parametrize(
         ("said", "kind"),
         [("Incorrect username or password was specified.", "auth"), ("Could not connect", "transient")],
     )
-    def test_message_tells_them_apart(self, said, kind):
+    def test_message_distinguishes_the_meanings(self, said, kind):
         # With the connector itself in `make packs`.
         error = type("Error", (Exception,), {"__module__": "snowflake.connector.errors"})(said)
         error.errno, error.sqlstate = 250001, "08001"

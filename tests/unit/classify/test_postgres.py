@@ -53,13 +53,13 @@ def refusal(connection, *statement):
         ("DO $$ BEGIN RAISE EXCEPTION 'fee not plausible'; END $$", "row", "sqlstate.P0001", "fee not plausible"),
     ],
 )
-def test_a_statement_that_postgres_refuses(connection, statement, kind, rule, detail):
+def test_statement_rejected_by_postgres_is_judged_by_its_code(connection, statement, kind, rule, detail):
     verdict = classify(refusal(connection, statement))
     assert (verdict.kind, verdict.rule) == (kind, rule)
     assert detail in verdict.detail
 
 
-def test_a_lock_that_is_not_available_and_a_statement_that_takes_too_long(connection, postgres_url):
+def test_unavailable_lock_and_slow_statement_are_judged_by_code(connection, postgres_url):
     with psycopg.connect(postgres_url) as other:
         other.execute("SELECT * FROM deliveries WHERE id = 1 FOR UPDATE")
         verdict = classify(refusal(connection, "SELECT * FROM deliveries WHERE id = 1 FOR UPDATE NOWAIT"))
@@ -69,7 +69,7 @@ def test_a_lock_that_is_not_available_and_a_statement_that_takes_too_long(connec
         assert (verdict.kind, verdict.rule) == (Kind.AMBIGUOUS, "sqlstate.57014")
 
 
-def test_a_real_deadlock_is_repeated_at_once(connection, postgres_url):
+def test_real_deadlock_is_retried_at_once(connection, postgres_url):
     both_hold_one, errors = threading.Barrier(2), []
 
     def cross(first, second):
@@ -90,7 +90,7 @@ def test_a_real_deadlock_is_repeated_at_once(connection, postgres_url):
     assert classify(errors[0]).kind is Kind.RETRY_NOW
 
 
-def test_a_real_serialization_failure_is_repeated_at_once(connection, postgres_url):
+def test_real_serialization_failure_is_retried_at_once(connection, postgres_url):
     with psycopg.connect(postgres_url) as other:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         other.execute("SELECT * FROM deliveries")
@@ -99,7 +99,7 @@ def test_a_real_serialization_failure_is_repeated_at_once(connection, postgres_u
     assert (verdict.kind, verdict.rule) == (Kind.RETRY_NOW, "sqlstate.40001")
 
 
-def test_a_connection_that_the_server_ended_is_transient(connection, postgres_url):
+def test_connection_ended_by_the_server_is_transient(connection, postgres_url):
     with psycopg.connect(postgres_url, autocommit=True) as victim:
         connection.execute("SELECT pg_terminate_backend(%s, 5000)", [victim.info.backend_pid])
         ended = refusal(victim, "SELECT 1")
@@ -128,19 +128,19 @@ async def test_bad_credentials_are_auth_and_the_password_is_not_shown(postgres_u
         assert "battery-staple" not in str(verdict)
 
 
-async def test_an_unknown_database_is_permanent(postgres_url):
+async def test_unknown_database_is_permanent(postgres_url):
     for error in (cannot_connect(f"{postgres_url}_x"), await cannot_connect_by_asyncpg(f"{postgres_url}_x")):
         assert classify(error).kind is Kind.PERMANENT
 
 
-async def test_a_server_that_is_not_there_is_transient(refused_port):
+async def test_unreachable_server_is_transient(refused_port):
     url = f"postgresql://etl@127.0.0.1:{refused_port}/lake"
     for error in (cannot_connect(url), await cannot_connect_by_asyncpg(url)):
         verdict = classify(error)
         assert (verdict.kind, verdict.reason) == (Kind.TRANSIENT, "connection refused")
 
 
-def test_sqlalchemy_says_the_same(connection, postgres_url):
+def test_sqlalchemy_gets_the_same_verdict(connection, postgres_url):
     engine = sa.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as own, pytest.raises(sa.exc.IntegrityError) as duplicate:
         own.execute(sa.text("INSERT INTO deliveries VALUES (1, 5)"))
@@ -155,7 +155,7 @@ def test_sqlalchemy_says_the_same(connection, postgres_url):
     assert classify(ended.value).kind is Kind.TRANSIENT
 
 
-def test_a_rule_on_the_drivers_class_holds_below_sqlalchemy(connection, postgres_url):
+def test_rule_on_the_drivers_class_applies_below_sqlalchemy(connection, postgres_url):
     engine = sa.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as own, pytest.raises(sa.exc.IntegrityError) as caught:
         own.execute(sa.text("INSERT INTO deliveries VALUES (1, 5)"))

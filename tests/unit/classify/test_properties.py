@@ -1,4 +1,4 @@
-"""Whatever is thrown at it, the classifier answers."""
+"""The classifier has a verdict for every exception and every response."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def test_every_response_of_a_failure_gets_a_verdict(status, headers, body, scope
 
 
 @given(st.binary(max_size=300))
-def test_every_body_leaves_the_kind_to_the_status(body):
+def test_body_never_changes_the_kind_of_a_status(body):
     assert classify(httpx.Response(422, content=body)).kind is Kind.PERMANENT

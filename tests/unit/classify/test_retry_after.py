@@ -1,4 +1,4 @@
-"""The parser of Retry-After takes any text."""
+"""The parser of Retry-After accepts any text."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ near_dates = st.text("0123456789:-, GMTSunNovayd", max_size=40)
 
 
 @given(st.one_of(st.text(), near_dates))
-def test_any_text_gives_none_or_a_finite_wait(text):
+def test_any_text_is_none_or_a_finite_wait(text):
     wait = parse_retry_after(text, NOW)
     assert wait is None or (isfinite(wait) and wait >= 0)
 
 
 @given(st.integers(min_value=0, max_value=10**9 - 1))
-def test_seconds_are_taken_as_they_are(seconds):
+def test_seconds_are_read_unchanged(seconds):
     assert parse_retry_after(str(seconds), NOW) == seconds
 
 
 @pytest.mark.parametrize("unit", [1, 1_000])
 @given(st.integers(min_value=-(10**8), max_value=10**10))
-def test_seconds_and_milliseconds_since_1970_are_moments(unit, wait):
+def test_epoch_seconds_and_milliseconds_are_times(unit, wait):
     moment = int(NOW.timestamp()) + wait
     assert parse_retry_after(str(moment * unit), NOW) == max(0, wait)
 
 
-def test_a_moment_nobody_lives_to_see_is_ignored():
+def test_far_future_time_is_ignored():
     assert parse_retry_after("1" + "0" * 20, NOW) is None
 
 
-def test_more_digits_than_a_number_can_hold_are_ignored():
+def test_excess_digits_are_ignored():
     assert parse_retry_after("9" * 400, NOW) is None
 
 
@@ -69,14 +69,14 @@ def test_every_date_that_can_be_written_is_read_back(seconds):
         "Wed, 01 May 2024 10:00:00 CET",
     ],
 )
-def test_date_that_does_not_exist_is_ignored(date):
+def test_nonexistent_date_is_ignored(date):
     assert parse_retry_after(date, NOW) is None
 
 
-def test_a_leap_second_is_the_second_before_it():
+def test_leap_second_is_the_second_before():
     assert parse_http_date("Sat, 31 Dec 2016 23:59:60 GMT", NOW) == datetime(2016, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-def test_two_digits_of_a_year_mean_the_century_that_is_less_than_fifty_years_ahead():
+def test_two_digit_year_is_less_than_fifty_years_ahead():
     assert parse_http_date("Monday, 01-Jan-73 00:00:00 GMT", NOW).year == 2073
     assert parse_http_date("Monday, 01-Jan-94 00:00:00 GMT", NOW).year == 1994

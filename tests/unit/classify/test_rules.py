@@ -1,4 +1,4 @@
-"""Rules of the user's, and which one wins."""
+"""Rules of the user, and which of several rules wins."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def kind_of(classifier, failure, scope="call"):
     return classifier.classify(failure, scope).kind.value
 
 
-def test_a_rule_makes_an_unknown_error_known():
+def test_rule_classifies_an_unknown_error():
     verdict = Classifier().rule(BankDown, kind="transient").classify(BankDown("closed"))
     assert (verdict.kind, verdict.rule, verdict.reason) == (Kind.TRANSIENT, "rule(BankDown)", "BankDown")
     assert verdict.detail == "closed"
 
 
-def test_a_classifier_never_changes():
+def test_classifier_never_changes():
     plain = Classifier()
     ruled = plain.rule(BankDown, kind="transient")
     assert kind_of(plain, BankDown()) == "permanent"
@@ -50,25 +50,25 @@ def test_a_classifier_never_changes():
         ruled.rules = ()
 
 
-def test_a_classifier_survives_the_way_to_another_process():
+def test_classifier_can_be_sent_to_another_process():
     ruled = Classifier(unknown="ambiguous").rule(requests.Timeout, kind="row", status=range(500, 510))
     assert pickle.loads(pickle.dumps(ruled)) == ruled
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_every_kind_can_be_given_by_name_or_as_itself(kind):
+def test_every_kind_can_be_passed_by_name_or_as_a_member(kind):
     assert Classifier().rule(BankDown, kind=kind).classify(BankDown()).kind is kind
     assert Classifier().rule(BankDown, kind=kind.value).classify(BankDown()).kind is kind
 
 
 @pytest.mark.parametrize("scope", ["call", "row", "task"])
-def test_the_kind_of_the_unknown_can_be_chosen_and_then_holds_in_every_scope(scope):
+def test_kind_of_unknown_errors_applies_in_every_scope(scope):
     assert kind_of(Classifier(unknown="ambiguous"), BankDown(), scope) == "ambiguous"
     assert kind_of(Classifier(unknown=Kind.TRANSIENT), BankDown(), scope) == "transient"
     assert Classifier(unknown="transient").classify(ValueError(), scope) == classify(ValueError(), scope)
 
 
-def test_a_catch_all_makes_unknown_errors_repeatable_and_nothing_else():
+def test_catch_all_rule_makes_only_unknown_errors_retryable():
     lenient = Classifier().rule(Exception, kind="transient")
     assert kind_of(lenient, BankDown()) == "transient"
     assert kind_of(lenient, BankUnreachable()) == "transient"
@@ -79,26 +79,26 @@ def test_a_catch_all_makes_unknown_errors_repeatable_and_nothing_else():
     assert kind_of(lenient, error) == "permanent"
 
 
-def test_a_rule_on_the_exact_class_wins_over_everything_built_in():
+def test_rule_on_the_exact_class_wins_over_built_in_rules():
     assert kind_of(Classifier().rule(pg.UniqueViolation, kind="discard"), pg.UniqueViolation()) == "discard"
     assert kind_of(Classifier().rule(TypeError, kind="discard"), TypeError()) == "discard"
     assert kind_of(Classifier().rule(OSError, kind="transient"), DISK_FULL) == "transient"
 
 
-def test_a_base_class_wins_over_a_base_class_further_up():
+def test_base_class_wins_over_a_base_class_further_up():
     assert kind_of(Classifier().rule(BankError, kind="row"), BankUnreachable()) == "row"
     assert kind_of(Classifier().rule(OSError, kind="row"), BankUnreachable()) == "transient"
     assert kind_of(Classifier().rule(httpx.TransportError, kind="row"), httpx.ReadTimeout("x")) == "transient"
 
 
-def test_a_base_class_does_not_win_over_a_code():
+def test_base_class_does_not_win_over_a_code():
     assert kind_of(Classifier().rule(psycopg.Error, kind="transient"), pg.UniqueViolation()) == "row"
     assert (
         kind_of(Classifier().rule(psycopg.Error, kind="transient"), psycopg.errors.ProgrammingError("x")) == "permanent"
     )
 
 
-def test_a_shorter_sqlstate_does_not_win_over_a_longer_one():
+def test_shorter_sqlstate_does_not_win_over_a_longer_one():
     by_class = Classifier().rule(sqlstate="40*", kind="permanent").rule(sqlstate="23*", kind="permanent")
     assert kind_of(by_class, pg.DeadlockDetected()) == "retry_now"
     assert kind_of(by_class, pg.StatementCompletionUnknown()) == "ambiguous"
@@ -108,7 +108,7 @@ def test_a_shorter_sqlstate_does_not_win_over_a_longer_one():
     assert kind_of(Classifier().rule(sqlstate="40P01", kind="row"), pg.DeadlockDetected()) == "row"
 
 
-def test_of_two_rules_the_one_with_more_conditions_wins():
+def test_rule_with_more_conditions_wins():
     classifier = (
         Classifier()
         .rule(status=409, body="already", kind="discard")
@@ -119,7 +119,7 @@ def test_of_two_rules_the_one_with_more_conditions_wins():
     assert kind_of(classifier, httpx.Response(409, text="conflict")) == "row"
 
 
-def test_of_two_sqlstates_the_longer_wins_and_of_two_classes_the_nearer():
+def test_longer_sqlstate_and_nearer_class_win():
     classifier = Classifier().rule(sqlstate="23505", kind="discard").rule(sqlstate="23*", kind="permanent")
     assert kind_of(classifier, pg.UniqueViolation()) == "discard"
     classifier = Classifier().rule(BankDown, kind="transient").rule(BankError, kind="row")
@@ -127,18 +127,18 @@ def test_of_two_sqlstates_the_longer_wins_and_of_two_classes_the_nearer():
     assert kind_of(classifier, BankError()) == "row"
 
 
-def test_of_two_equal_rules_the_later_wins():
+def test_later_of_two_equal_rules_wins():
     assert kind_of(Classifier().rule(BankDown, kind="row").rule(BankDown, kind="transient"), BankDown()) == "transient"
 
 
-def test_a_rule_that_the_table_outranks_does_not_hide_one_that_it_does_not():
+def test_outranked_rule_does_not_hide_another_one():
     classifier = Classifier().rule(status=409, kind="row").rule(httpx.HTTPError, kind="permanent")
     response = httpx.Response(409, request=httpx.Request("GET", "https://example.com/"))
     error = httpx.HTTPStatusError("conflict", request=response.request, response=response)
     assert kind_of(classifier, error) == "row"
 
 
-def test_all_conditions_must_hold():
+def test_all_conditions_must_match():
     classifier = Classifier().rule(
         OSError, errno=errno.ENOSPC, when=lambda error: "tmp" in str(error), kind="transient"
     )
@@ -147,7 +147,7 @@ def test_all_conditions_must_hold():
     assert kind_of(classifier, OSError(errno.EROFS, "read-only", "/tmp/x")) == "permanent"
 
 
-def test_a_status_can_be_one_or_several_or_a_range():
+def test_status_can_be_one_or_several_or_a_range():
     classifier = (
         Classifier()
         .rule(status=409, kind="row")
@@ -167,7 +167,7 @@ def test_a_status_can_be_one_or_several_or_a_range():
     }
 
 
-def test_a_predicate_sees_the_exception_or_the_response_itself():
+def test_predicate_gets_the_exception_or_the_response():
     seen = []
     classifier = Classifier().rule(when=lambda failure: seen.append(failure) or True, kind="row")
     failures = [BankDown(), httpx.Response(500)]
@@ -175,12 +175,12 @@ def test_a_predicate_sees_the_exception_or_the_response_itself():
     assert seen == failures
 
 
-def test_a_predicate_is_not_asked_where_another_condition_fails_already():
+def test_predicate_is_not_called_if_another_condition_fails():
     classifier = Classifier().rule(BankDown, when=lambda failure: 1 / 0, kind="row")
     assert classifier.classify(ValueError()) == classify(ValueError())
 
 
-def test_a_predicate_that_raises_is_seen():
+def test_predicate_that_raises_is_seen():
     def is_closed(failure):
         return failure.closed
 
@@ -190,13 +190,13 @@ def test_a_predicate_that_raises_is_seen():
     assert "closed" in verdict.detail
 
 
-def test_the_name_and_the_reason_can_be_given():
+def test_name_and_reason_can_be_set():
     classifier = Classifier().rule(BankDown, kind="transient", name="bank.down", reason="the bank sleeps at night")
     verdict = classifier.classify(BankDown())
     assert (verdict.rule, verdict.reason) == ("bank.down", "the bank sleeps at night")
 
 
-def test_a_name_is_made_from_the_conditions():
+def test_default_name_comes_from_the_conditions():
     def late(failure):
         return True
 
@@ -211,14 +211,14 @@ def test_a_name_is_made_from_the_conditions():
     assert second == "rule(status=500…599)"
 
 
-def test_what_the_server_said_stays_with_the_users_kind():
+def test_server_message_is_shown_with_the_users_kind():
     response = httpx.Response(409, json={"message": "version 3 expected"}, headers={"Retry-After": "4"})
     verdict = Classifier().rule(status=409, kind="transient").classify(response)
     assert (verdict.detail, verdict.status, verdict.retry_after) == ("version 3 expected", 409, 4.0)
     assert Classifier().rule(status=409, kind="row").classify(response).retry_after is None
 
 
-def test_a_rule_holds_over_a_verdict_the_program_stated():
+def test_rule_outranks_a_verdict_stated_by_the_program():
     class Mine(Transient):
         pass
 
@@ -243,7 +243,7 @@ def test_a_rule_holds_over_a_verdict_the_program_stated():
         ((KeyboardInterrupt,), {"kind": "row"}, "signal to stop"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused_in_one_sentence(arguments, options, says):
+def test_invalid_rule_is_rejected_in_one_sentence(arguments, options, says):
     with pytest.raises(ValueError) as caught:
         Classifier().rule(*arguments, **options)
     assert says in str(caught.value)
@@ -267,17 +267,17 @@ def test_a_rule_that_makes_no_sense_is_refused_in_one_sentence(arguments, option
         ((), {"kind": "row", "body": b"x"}, "body must be a string"),
     ],
 )
-def test_a_rule_of_the_wrong_types_is_refused_in_one_sentence(arguments, options, says):
+def test_rule_of_the_wrong_types_is_rejected_in_one_sentence(arguments, options, says):
     with pytest.raises(TypeError, match=says):
         Classifier().rule(*arguments, **options)
 
 
-def test_a_kind_of_the_unknown_that_does_not_exist_is_refused():
+def test_invalid_kind_of_unknown_errors_is_rejected():
     with pytest.raises(ValueError, match="unknown must be one of retry_now, transient"):
         Classifier(unknown="maybe")
 
 
-def test_rule_says_how_long_to_wait_where_the_failure_does_not():
+def test_wait_of_a_rule_counts_where_the_failure_has_none():
     classifier = Classifier().rule(status=409, kind="rate_limited", retry_after=20)
     assert classifier.classify(httpx.Response(409)).retry_after == 20
     assert classifier.classify(httpx.Response(409, headers={"Retry-After": "7"})).retry_after == 7

@@ -1,4 +1,4 @@
-"""Codes that client libraries carry: AWS, Kafka, gRPC."""
+"""Error codes of client libraries: AWS, Kafka, gRPC."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def client_error(code, status=400, message="it says so", headers=None):
     ],
     ids=lambda value: repr(value)[:70],
 )
-def test_aws_goes_by_its_code_then_its_status_then_its_type(error, kind, rule):
+def test_aws_is_judged_by_code_then_status_then_type(error, kind, rule):
     verdict = classify(error)
     assert verdict.kind == kind
     assert rule is None or verdict.rule == rule
 
 
-def test_aws_keeps_its_message_its_status_and_its_wait():
+def test_aws_verdict_has_message_status_and_wait():
     verdict = classify(client_error("ThrottlingException", headers={"retry-after": "2"}))
     assert (verdict.detail, verdict.status, verdict.retry_after) == ("it says so", 400, 2.0)
     verdict = classify(client_error("AccessDenied", 403))
@@ -63,7 +63,7 @@ def test_aws_keeps_its_message_its_status_and_its_wait():
     assert verdict.detail == "it says so"
 
 
-def test_a_bucket_behind_a_closed_port_is_transient(refused_port):
+def test_bucket_behind_a_closed_port_is_transient(refused_port):
     client = botocore.session.Session().create_client(
         "s3",
         region_name="eu-central-1",
@@ -103,7 +103,7 @@ def kafka(name, **flags):
     ],
     ids=repr,
 )
-def test_kafka_goes_by_its_code_raised_or_handed_to_a_callback(error, kind):
+def test_kafka_code_decides_raised_or_passed_to_a_callback(error, kind):
     for failure in (error, KafkaException(error)):
         verdict = classify(failure)
         assert (verdict.kind, verdict.rule, verdict.detail) == (kind, f"kafka.{error.name()}", "it says so")
@@ -113,12 +113,12 @@ def test_every_kafka_code_of_the_table_exists():
     assert [name for name in KAFKA if not hasattr(KafkaError, name)] == []
 
 
-def test_a_kafka_exception_without_a_code_goes_by_its_type():
+def test_kafka_exception_without_a_code_is_judged_by_type():
     assert classify(KafkaException("odd")).rule == "type.confluent_kafka.KafkaException"
     assert classify(confluent_kafka.IllegalStateException()).kind is Kind.PERMANENT
 
 
-def test_a_rule_can_look_at_a_kafka_error_that_is_no_exception():
+def test_rule_can_match_a_kafka_error_that_is_no_exception():
     classifier = Classifier().rule(when=lambda error: error.code() == KafkaError._PARTITION_EOF, kind="discard")
     assert classifier.classify(kafka("_PARTITION_EOF")).kind is Kind.DISCARD
     assert classifier.classify(kafka("_TRANSPORT")).kind is Kind.TRANSIENT
@@ -145,14 +145,14 @@ GRPC_KINDS = {
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
-def test_grpc_goes_by_its_status(code):
+def test_grpc_is_judged_by_status(code):
     error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="it says so")
     verdict = classify(error)
     assert (verdict.kind, verdict.rule) == (GRPC_KINDS[code.name], f"grpc.{code.name}")
     assert verdict.detail == "it says so"
 
 
-def test_a_real_grpc_call_to_nobody_is_transient(refused_port):
+def test_real_grpc_call_to_a_closed_port_is_transient(refused_port):
     with grpc.insecure_channel(f"127.0.0.1:{refused_port}") as channel:
         call = channel.unary_unary("/a.B/C")
         with pytest.raises(grpc.RpcError) as caught:
@@ -160,5 +160,5 @@ def test_a_real_grpc_call_to_nobody_is_transient(refused_port):
     assert (classify(caught.value).kind, classify(caught.value).rule) == (Kind.TRANSIENT, "grpc.UNAVAILABLE")
 
 
-def test_a_grpc_error_without_a_code_goes_by_its_type():
+def test_grpc_error_without_a_code_is_judged_by_type():
     assert classify(grpc.RpcError("odd")).rule == "type.grpc.RpcError"

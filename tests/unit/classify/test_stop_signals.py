@@ -1,4 +1,4 @@
-"""Orders to stop are no failures."""
+"""Stop signals are not failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOP_SIGNALS = [
 
 @pytest.mark.parametrize("signal", STOP_SIGNALS, ids=repr)
 @pytest.mark.parametrize("scope", ["call", "row", "task"])
-def test_a_signal_to_stop_is_never_classified(signal, scope):
+def test_stop_signal_is_never_classified(signal, scope):
     with pytest.raises(TypeError, match="is a signal to stop and is never classified"):
         classify(signal, scope)
     with pytest.raises(TypeError, match="is a signal to stop"):
@@ -30,7 +30,7 @@ def test_a_signal_to_stop_is_never_classified(signal, scope):
     assert is_stop_signal(signal)
 
 
-def test_a_cancelled_future_really_raises_such_a_signal():
+def test_cancelled_future_raises_a_stop_signal():
     future = concurrent.futures.Future()
     future.cancel()
     with pytest.raises(concurrent.futures.CancelledError) as caught:
@@ -39,11 +39,11 @@ def test_a_cancelled_future_really_raises_such_a_signal():
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), ValueError(), StopIteration()], ids=repr)
-def test_an_ordinary_exception_is_no_signal(error):
+def test_ordinary_exception_is_no_stop_signal(error):
     assert not is_stop_signal(error)
 
 
 @pytest.mark.parametrize("cls", [KeyboardInterrupt, asyncio.CancelledError, concurrent.futures.CancelledError])
-def test_a_rule_cannot_be_made_for_one(cls):
+def test_rule_cannot_name_a_stop_signal(cls):
     with pytest.raises(ValueError, match="is a signal to stop and is never classified"):
         Classifier().rule(cls, kind="transient")

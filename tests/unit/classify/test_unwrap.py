@@ -1,4 +1,4 @@
-"""Below an error of a library lies what really happened."""
+"""The verdict comes from the original error below an error of a library."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ def failure_of(get, url):
 
 
 @pytest.mark.parametrize("get", CLIENTS, ids=lambda get: get.__name__)
-def test_a_closed_port_is_transient_and_called_by_its_name(get, refused_port):
+def test_closed_port_is_transient_and_named(get, refused_port):
     verdict = classify(failure_of(get, f"http://127.0.0.1:{refused_port}/"))
     assert (verdict.kind, verdict.rule, verdict.reason) == (Kind.TRANSIENT, "errno.ECONNREFUSED", "connection refused")
 
 
 @pytest.mark.parametrize("get", CLIENTS, ids=lambda get: get.__name__)
-def test_an_untrusted_certificate_is_permanent_and_says_so(get, untrusted_url):
+def test_untrusted_certificate_is_permanent_and_named(get, untrusted_url):
     verdict = classify(failure_of(get, untrusted_url))
     assert (verdict.kind, verdict.reason) == (Kind.PERMANENT, "certificate check failed")
     assert "unable to get local issuer certificate" in verdict.detail
 
 
 @pytest.mark.parametrize("get", CLIENTS, ids=lambda get: get.__name__)
-def test_plain_http_where_tls_was_due_is_not_taken_for_a_bad_certificate(get, answering):
+def test_plain_http_on_a_tls_port_is_no_bad_certificate(get, answering):
     verdict = classify(failure_of(get, answering(200, {}).replace("http:", "https:")))
     assert verdict.kind is not Kind.PERMANENT
     assert "certificate" not in verdict.reason
@@ -120,34 +120,34 @@ RESOLVER = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resoluti
     ],
     ids=lambda value: repr(value)[:70],
 )
-def test_a_code_below_is_firmer_than_a_type_above_and_a_type_below_is_not(error, kind, rule):
+def test_inner_code_outranks_outer_type_but_inner_type_does_not(error, kind, rule):
     verdict = classify(error)
     assert (verdict.kind, verdict.rule) == (kind, rule)
 
 
-def test_a_name_that_was_not_resolved_gives_the_reason():
+def test_unresolved_name_is_the_reason():
     assert classify(chained(httpx.ConnectError("x"), RESOLVER)).reason == "host name not resolved"
 
 
-def test_a_certificate_is_found_however_deep():
+def test_certificate_error_is_found_at_any_depth():
     bad = ssl.SSLCertVerificationError(1, "hostname mismatch")
     error = requests.exceptions.SSLError(MaxRetryError(None, "/", urllib3.exceptions.SSLError(bad)))
     assert classify(error).reason == "certificate check failed"
 
 
-def test_a_chain_that_bites_its_tail_ends():
+def test_cyclic_chain_ends():
     first, second = httpx.ConnectError("a"), httpx.ConnectError("b")
     first.__cause__, second.__cause__ = second, first
     assert unwrap_chain(first) == (first, second)
     assert classify(first).kind is Kind.TRANSIENT
 
 
-def test_an_endless_chain_is_cut():
+def test_endless_chain_is_cut():
     chain = [httpx.ConnectError(str(number)) for number in range(1000)]
     assert len(unwrap_chain(chained(*chain))) < 20
 
 
-def test_new_connection_errors_name_what_they_came_from(refused_port):
+def test_new_connection_errors_name_their_cause(refused_port):
     with pytest.raises(NewConnectionError) as caught:
         urllib3.request("GET", f"http://127.0.0.1:{refused_port}/", retries=False)
     assert classify(caught.value).rule == "errno.ECONNREFUSED"

@@ -1,4 +1,4 @@
-"""redrive's own errors, as a verdict stated by the program or as the end of a call further in."""
+"""redrive's own errors: as a verdict stated by the program, or as the end of an inner call."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ NOW = datetime(2024, 5, 1, tzinfo=UTC)
     ],
     ids=repr,
 )
-def test_a_stated_verdict_is_taken_at_its_word(error, kind, wait, scope):
+def test_stated_verdict_is_used(error, kind, wait, scope):
     verdict = classify(error, scope)
     assert (verdict.kind, verdict.retry_after, verdict.rule) == (kind, wait, f"stated.{kind}")
     assert verdict.reason == str(error)
 
 
-def test_a_statement_outranks_what_lies_behind_it():
+def test_stated_verdict_outranks_the_cause():
     error = Permanent("gone for good")
     error.__cause__ = TimeoutError()
     assert classify(error).kind is Kind.PERMANENT
@@ -51,16 +51,16 @@ class VendorClosed(Transient, ValueError):
     pass
 
 
-def test_a_class_of_the_users_own_inherits_the_statement():
+def test_users_subclass_inherits_the_stated_verdict():
     assert classify(VendorClosed()).kind is Kind.TRANSIENT
 
 
-def test_an_open_circuit_of_another_service_says_when_to_come_back():
+def test_open_circuit_of_another_service_has_its_probe_time():
     verdict = classify(CircuitOpen("bank is open", retry_in=17.5))
     assert (verdict.kind, verdict.retry_after) == (Kind.TRANSIENT, 17.5)
 
 
-def test_used_up_keys_say_when_they_are_fresh_again():
+def test_exhausted_keys_have_their_reset_time():
     error = QuotaExhausted("all keys cool", resets_at=NOW + timedelta(hours=1))
     assert (classify(error, now=NOW).kind, classify(error, now=NOW).retry_after) == (Kind.QUOTA, 3600.0)
     assert classify(error, now=NOW + timedelta(days=1)).retry_after == 0.0
@@ -68,7 +68,7 @@ def test_used_up_keys_say_when_they_are_fresh_again():
 
 
 @pytest.mark.parametrize("kind", ["transient", "auth", "quota", "row", "discard", "permanent"])
-def test_spent_retries_of_another_service_are_what_its_last_response_was(kind):
+def test_exhausted_retries_are_judged_by_the_last_response(kind):
     last = Verdict(Kind(kind), "HTTP 503 Service Unavailable", "http.503", 9.0, "down", 503)
     failure = Failure("bank", "GET /", (), 1.0, last, "attempts spent", "Try later.")
     verdict = classify(RetriesExhausted(redrive=failure))
@@ -76,5 +76,5 @@ def test_spent_retries_of_another_service_are_what_its_last_response_was(kind):
     assert verdict.reason == "retries of another service exhausted: HTTP 503 Service Unavailable"
 
 
-def test_spent_retries_without_a_story_are_permanent():
+def test_exhausted_retries_without_attempts_are_permanent():
     assert classify(RetriesExhausted("gave up")).kind is Kind.PERMANENT
