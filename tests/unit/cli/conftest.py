@@ -20,7 +20,7 @@ from tests.support.warm_python import warm_python
 
 
 class Answer(NamedTuple):
-    """What a command said, and how it ended."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The one sentence that a failed command says."""
+        """The one sentence that a failed command prints."""
         assert self.err.startswith("redrive: "), self.err
         assert self.err.count("\n") == 1, self.err
         assert "Traceback" not in self.err

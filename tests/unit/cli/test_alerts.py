@@ -1,4 +1,4 @@
-"""`redrive alerts`: what is wrong, who was told of it, and whether they can be told at all."""
+"""`redrive alerts`: list, acknowledge and resolve alerts; test channels."""
 
 import dataclasses
 import json
@@ -63,14 +63,14 @@ def settings(here):
 # ── ls ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_nothing_is_wrong_that_is_said(run, store):
+def test_list_without_alerts_states_that_nothing_is_wrong(run, store):
     answer = run("alerts", "ls")
     assert (answer.code, answer.rows) == (0, [])
     assert answer.err == "no open alerts\n"
     assert json.loads(run("alerts", "ls", "--json").out) == []
 
 
-def test_the_most_urgent_comes_first_and_of_these_the_newest(run, found):
+def test_most_severe_alert_is_first_then_the_newest(run, found):
     found(finding("mild", "P3"), finding("old"), finding("worse", "P2"))
     found(finding("new"))
     assert [(row[1], row[4]) for row in run("alerts", "ls").rows] == [
@@ -84,14 +84,14 @@ def test_the_most_urgent_comes_first_and_of_these_the_newest(run, found):
     assert answer.err == "Next steps:\n  list more alerts  redrive alerts ls --limit 5\n"
 
 
-def test_alerts_are_narrowed_by_urgency_and_subject(run, found):
+def test_alerts_are_filtered_by_severity_and_subject(run, found):
     found(finding("mild", "P3"), finding("bad"))
     assert [row[4] for row in run("alerts", "ls", "--urgency", "p3").rows] == ["mild"]
     assert [row[4] for row in run("alerts", "ls", "--subject", "bad").rows] == ["bad"]
     assert run("alerts", "ls", "--subject", "other").err == "no alerts match\n"
 
 
-def test_what_waits_to_be_told_is_listed_and_what_is_over_only_where_it_is_asked_for(run, found):
+def test_pending_alerts_are_listed_and_resolved_ones_on_request(run, found):
     found(finding("waits", persist=600.0, evidence="level:waits"), finding("over"))
     run("alerts", "resolve", "2", "--note", "mended")
     assert [(row[2], row[4]) for row in run("alerts", "ls").rows] == [("waiting", "waits")]
@@ -101,7 +101,7 @@ def test_what_waits_to_be_told_is_listed_and_what_is_over_only_where_it_is_asked
     ]
 
 
-def test_who_was_told_is_marked_for_people_and_named_for_programs(run, terminal, found):
+def test_delivery_is_a_mark_on_a_terminal_and_names_in_json(run, terminal, found):
     found(finding("vendor"))
     assert run("alerts", "ls").rows[0][6] == "log:sent"
     assert "log ✓" in terminal("alerts", "ls").out
@@ -109,7 +109,7 @@ def test_who_was_told_is_marked_for_people_and_named_for_programs(run, terminal,
     assert (told["facts"]["error"], told["sends"][0]["status"]) == ("OSError: no space left", "sent")
 
 
-def test_a_message_that_could_not_be_delivered_is_listed_with_the_reason_even_when_all_is_over(run, store, settings):
+def test_undelivered_message_is_listed_with_the_reason(run, store, settings):
     settings(f'[channels.pager]\nwebhook = "http://127.0.0.1:1/{SECRET}"\n[routes]\nP1 = ["pager"]\n')
     with redrive.connect() as routed:
         routed.alerts.ledger.apply(Judgement(findings=(finding("vendor"),), judged=frozenset()))
@@ -127,7 +127,7 @@ def test_a_message_that_could_not_be_delivered_is_listed_with_the_reason_even_wh
     assert SECRET not in str(answer) + str(run("alerts", "show", "1"))
 
 
-def test_an_unknown_urgency_is_refused_in_a_sentence(run, store):
+def test_unknown_severity_is_rejected_in_a_sentence(run, store):
     answer = run("alerts", "ls", "--urgency", "P4")
     assert (answer.code, answer.sentence) == (64, "'P4' is not a severity. It must be one of P1, P2, P3")
 
@@ -135,7 +135,7 @@ def test_an_unknown_urgency_is_refused_in_a_sentence(run, store):
 # ── show, ack, resolve ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_alert_is_shown_as_it_was_told_with_what_became_of_each_message(run, terminal, found):
+def test_show_has_the_alert_and_each_delivery(run, terminal, found):
     found(finding("vendor"))
     shown = terminal("alerts", "show", "1").out
     for part in ("P1 vendor failed: the disk is full", "OSError: no space left", "redrive alerts ack 1", "found once"):
@@ -147,7 +147,7 @@ def test_an_alert_is_shown_as_it_was_told_with_what_became_of_each_message(run, 
     assert (told["key"], told["sends"][0]["what"]) == ("run:vendor", "opened")
 
 
-def test_an_alert_is_acknowledged_by_whoever_types_it(run, found, store):
+def test_alert_is_acknowledged_by_the_current_user(run, found, store):
     found(finding("vendor"), finding("orders"))
     answer = run("alerts", "ack", "1", "2", "--note", "on it")
     assert answer.err.splitlines()[0] == "acknowledged alert 1: P1 vendor failed: the disk is full"
@@ -158,7 +158,7 @@ def test_an_alert_is_acknowledged_by_whoever_types_it(run, found, store):
     assert told["status"] == "acknowledged"
 
 
-def test_an_alert_is_resolved_with_a_note(run, found, store):
+def test_alert_is_resolved_with_a_note(run, found, store):
     found(finding("vendor"))
     assert run("alerts", "resolve", "1").code == 64
     assert run("alerts", "resolve", "1", "--note", "more disk").code == 0
@@ -166,14 +166,14 @@ def test_an_alert_is_resolved_with_a_note(run, found, store):
 
 
 @pytest.mark.parametrize("words", [("ack", 1, 99), ("resolve", 1, 99, "--note", "x"), ("show", 99)])
-def test_an_alert_that_is_not_there_is_said_and_nothing_is_changed(run, found, store, words):
+def test_missing_alert_is_an_error_and_changes_nothing(run, found, store, words):
     found(finding("vendor"))
     answer = run("alerts", *words)
     assert (answer.code, answer.sentence) == (64, "there is no alert 99; see `redrive alerts ls`")
     assert str(store.alerts.get(1).status) == "open"
 
 
-def test_what_is_over_cannot_be_acknowledged_and_what_is_no_number_names_no_alert(run, found):
+def test_resolved_alert_and_invalid_id_cannot_be_acknowledged(run, found):
     found(finding("vendor"))
     run("alerts", "resolve", "1", "--note", "mended")
     answer = run("alerts", "ack", "1")
@@ -185,7 +185,7 @@ def test_what_is_over_cannot_be_acknowledged_and_what_is_no_number_names_no_aler
 # ── test ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_sample_goes_over_the_real_routes_and_each_channel_is_told_of(run, store, settings, server):
+def test_sample_uses_the_real_routes_and_reports_each_channel(run, store, settings, server):
     settings(
         f"""
         [channels.hook]
@@ -226,7 +226,7 @@ def test_channels_can_be_tested_before_the_first_run(run, settings, server, here
 
 
 class TestIncident:
-    """A test opens an incident where the channel keeps them, as urgent as a real one, and closes it."""
+    """A test opens an incident in a channel that has incidents, with the severity of a real one, and closes it."""
 
     @pytest.fixture(autouse=True)
     def _routes(self, settings, server):
@@ -238,7 +238,7 @@ class TestIncident:
     def events(server):
         return [request.json() for request in server.requests if request.path == "/v2/enqueue"]
 
-    def test_pages_as_an_alert_would(self, run, store, server):
+    def test_pages_like_an_alert(self, run, store, server):
         answer = run("alerts", "test", "P1", "--no-wait")
         (event,) = self.events(server)
         assert (answer.code, [row[:2] for row in answer.rows]) == (0, [["oncall", "sent"]])
@@ -253,7 +253,7 @@ class TestIncident:
         assert (closed["event_action"], closed["dedup_key"]) == ("resolve", opened["dedup_key"])
         assert (waited, "closing the incident in a minute" in answer.err) == ([0.01], True)
 
-    def test_is_closed_by_the_watch_where_nobody_waits(self, run, store, server, monkeypatch):
+    def test_is_closed_by_the_watch_without_waiting(self, run, store, server, monkeypatch):
         monkeypatch.setattr("redrive.alerts.delivery.outbox.TEST_LASTS", timedelta(0))
         run("alerts", "test", "P1", "--no-wait")
         run("watch", "--once")
@@ -265,12 +265,12 @@ class TestIncident:
         assert run("alerts", "test", "P1").code == 69
 
 
-def test_people_see_by_a_mark_which_channel_took_it(terminal, store, settings, server):
+def test_result_of_each_channel_is_a_mark_on_a_terminal(terminal, store, settings, server):
     settings(f'[channels.hook]\nwebhook = "{server.url}/hooks/x"\n[routes]\nP1 = ["hook"]\n')
     assert re.search(r"hook +✓ sent", terminal("alerts", "test", "P1").out)
 
 
-def test_where_no_channel_is_set_the_sample_goes_to_the_log_and_that_is_said(run, store):
+def test_sample_without_a_channel_is_logged_and_reported(run, store):
     answer = run("alerts", "test", "p3")
     assert (answer.code, answer.rows[0][:2]) == (0, ["log", "sent"])
     assert (
@@ -280,14 +280,14 @@ def test_where_no_channel_is_set_the_sample_goes_to_the_log_and_that_is_said(run
 
 
 @pytest.mark.parametrize("words", [("alerts", "test", "P1"), ("watch", "--once")])
-def test_where_alerts_are_switched_off_that_is_said(run, store, settings, words):
+def test_disabled_alerts_are_reported(run, store, settings, words):
     settings("[alerts]\nenabled = false\n")
     answer = run(*words)
     assert answer.code == 64
     assert answer.sentence.startswith("alerts are disabled by")
 
 
-def test_a_route_that_cannot_work_is_refused_with_its_line(run, store, settings):
+def test_invalid_route_is_rejected_with_its_line(run, store, settings):
     settings('[channels.pager]\ncommand = ["no-such-program-here"]\n[routes]\nP1 = ["pager"]\n')
     answer = run("alerts", "test", "P1")
     assert answer.code == 64
@@ -297,7 +297,7 @@ def test_a_route_that_cannot_work_is_refused_with_its_line(run, store, settings)
 # ── rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_condition_is_listed_with_where_it_begins(run, store, settings):
+def test_every_condition_is_listed_with_its_threshold(run, store, settings):
     settings("[alerts.thresholds]\npending_day = 7\n")
     rows = {row[1]: row for row in run("alerts", "rules").rows}
     assert list(rows) == list(CONDITIONS)
@@ -309,7 +309,7 @@ def test_every_condition_is_listed_with_where_it_begins(run, store, settings):
     }
 
 
-def test_what_the_rules_show_is_what_redrive_toml_takes(run, store, here):
+def test_shown_rules_are_valid_in_redrive_toml(run, store, here):
     odd = {one.name: one.default * 3 or 45.0 for one in dataclasses.fields(Thresholds)}
     odd |= {"row_drop": 0.125, "few_rows": 0.25, "down_share": 0.5}
     lines = [f"{name} = {value}" for name, value in odd.items()]
@@ -342,7 +342,7 @@ class TestWithoutSecrets:
         ],
     )
     @pytest.mark.parametrize("off", [False, True])
-    def test_operator_command_needs_none_and_gives_up_no_page(self, run, settings, monkeypatch, store, words, off):
+    def test_operator_command_needs_none_and_drops_no_page(self, run, settings, monkeypatch, store, words, off):
         settings(self.FILE)
         monkeypatch.setenv("PD_KEY", "0123456789abcdef0123456789abcdef")
         with redrive.connect() as routed:
@@ -366,7 +366,7 @@ class TestWithoutSecrets:
 # ── alerts of one's own ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class TestOwnAlerts:
+class TestOpenedAlerts:
     OPEN = ("alerts", "open", "nightly-export", "--severity", "p2", "--title", "no rows")
 
     def test_open_lists_shows_and_resolves(self, run, store):
@@ -400,13 +400,13 @@ class TestOwnAlerts:
             (("resolve", "1"), "--note is missing"),
         ],
     )
-    def test_wrong_words_are_refused_in_one_sentence(self, run, store, words, says):
+    def test_invalid_arguments_are_rejected_in_one_sentence(self, run, store, words, says):
         answer = run("alerts", *words)
         assert (answer.code, answer.err.count("\n")) == (64, 1)
         assert says in answer.err
         assert store.alerts.find() == []
 
-    def test_it_is_refused_where_alerts_are_off(self, run, store, monkeypatch):
+    def test_open_is_rejected_where_alerts_are_off(self, run, store, monkeypatch):
         monkeypatch.setenv("REDRIVE_ALERTS", "off")
         assert "alerts are disabled by" in run(*self.OPEN).err
         assert store.alerts.find() == []
@@ -457,14 +457,14 @@ class TestSilences:
             (("unsilence", "7"), "there is no silence 7"),
         ],
     )
-    def test_wrong_words_are_refused_in_one_sentence(self, run, store, words, says):
+    def test_invalid_arguments_are_rejected_in_one_sentence(self, run, store, words, says):
         answer = run("alerts", *words)
         assert (answer.code, answer.err.count("\n")) == (64, 1)
         assert says in answer.err
         assert store.alerts.silences(ended=True) == []
 
 
-class TestAcknowledgingMany:
+class TestBulkAcknowledge:
     def open(self, store):
         return sorted(one.subject.name for one in store.alerts.find(status="open") if one.status == "open")
 
@@ -484,7 +484,7 @@ class TestAcknowledgingMany:
         run("alerts", "ack", "--condition", "sla_missed")
         assert self.open(store) == ["a"]
 
-    def test_ids_and_a_choice_are_refused(self, run, store, found):
+    def test_ids_and_a_choice_are_rejected(self, run, store, found):
         found(finding("a"))
         for words in (("1", "--all"), ()):
             result = run("alerts", "ack", *words)

@@ -41,7 +41,7 @@ def days(here, run):
 
 
 class TestBackfill:
-    def test_goes_on_after_a_failed_day_and_resumes_with_the_same_key(self, days, here):
+    def test_continues_after_a_failed_day_and_resumes_with_its_key(self, days, here):
         (here / "broken-2026-01-02").touch()
         answer = days("--param", "day=2026-01-01..2026-01-03", "--parallel", "2")
         assert answer.code == 75
@@ -60,7 +60,7 @@ class TestBackfill:
         assert sorted(day for day, _ in ran) == ["2026-01-01", "2026-01-02", "2026-01-02", "2026-01-03"]
         assert len({key for _, key in ran}) == 3
 
-    def test_exit_code_is_75_while_running_it_again_may_help(self, days, here):
+    def test_exit_code_is_75_while_another_run_may_help(self, days, here):
         (here / "broken-1").touch()
         (here / "bad-2").touch()
         assert days("--param", "day=1..3").code == 75
@@ -130,12 +130,12 @@ class TestValues:
             ("-1..1", [-1, 0, 1]),
         ],
     )
-    def test_range_is_of_values_like_its_first_alone(self, text, values):
+    def test_range_has_values_of_the_type_of_its_first(self, text, values):
         assert values_of(text, read_value) == values
         assert values[:1] == values_of(text.partition("..")[0], read_value)
 
     @pytest.mark.parametrize("text", ["1..02", "01..100", "-01..05", "+1..3", "٠..٣"])
-    def test_range_whose_ends_are_written_differently_is_refused(self, text):
+    def test_range_with_ends_of_different_forms_is_rejected(self, text):
         with pytest.raises(ValueError, match=r"not written alike|a range is of days or of integers"):
             values_of(text, read_value)
 

@@ -70,7 +70,7 @@ class TestTargets:
         assert not (here / "sink.db").exists()
         assert not (here / ".redrive").exists()
 
-    def test_attempts_that_within_cuts_off_are_noted(self, run, job):
+    def test_attempts_that_exceed_the_time_limit_are_noted(self, run, job):
         job(", retry=redrive.Retry(attempts=9, base=60.0, within=60.0), breaker=None")
         answer = run("check", "job.py")
         assert answer.code == 0

@@ -1,4 +1,4 @@
-"""`redrive config`: the settings that hold, and where they come from."""
+"""`redrive config`: the current settings, and where they come from."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_address_of_the_heartbeat_is_not_shown(run, here):
     assert [row[:2] for row in run("config", "show").rows] == [["alerts.heartbeat", "$HEARTBEAT_URL"]]
 
 
-def test_directory_without_a_file_says_so(run, here, monkeypatch):
+def test_directory_without_a_file_is_reported(run, here, monkeypatch):
     monkeypatch.setenv("HOME", str(here))
     assert run("config").err == "no redrive.toml found; settings that are not listed have their defaults\n"
 

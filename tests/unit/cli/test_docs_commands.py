@@ -1,4 +1,4 @@
-"""The page about the command line leaves nothing out. That it is true, `tests/integration/test_docs.py` finds out."""
+"""The page about the command line is complete. `tests/integration/test_docs.py` runs its examples."""
 
 import re
 from pathlib import Path

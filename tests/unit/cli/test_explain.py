@@ -1,4 +1,4 @@
-"""`redrive explain`: errors, codes, tracebacks and policies, each answered or refused in one sentence."""
+"""`redrive explain`: errors, codes, tracebacks and policies, each explained or rejected in one sentence."""
 
 import json
 import subprocess
@@ -56,7 +56,7 @@ def facts(run):
     return facts
 
 
-def test_a_status_is_explained(facts):
+def test_status_is_explained(facts):
     found = facts("503")
     assert found["read as"] == "HTTP status 503"
     assert found["kind"] == "transient"
@@ -66,7 +66,7 @@ def test_a_status_is_explained(facts):
     assert found["to change it"] == 'redrive.Classifier().rule(status=503, kind="permanent")'
 
 
-def test_what_a_post_does_differs(facts):
+def test_post_is_explained_differently(facts):
     assert facts("503", "--method", "post")["in a call"].startswith("not retried: a POST without an Idempotency-Key")
     assert facts("429", "--method", "POST")["in a call"].startswith("retried up to 4 times")
 
@@ -80,12 +80,12 @@ def test_effects_of_databases_and_mails_are_shown(facts):
     assert "effects" not in facts("psycopg.OperationalError", "--scope", "row")
 
 
-def test_what_the_answer_says_counts(facts):
+def test_response_details_count(facts):
     assert "120.0 s to 180.0 s" in facts("429", "--retry-after", "30")["in a call"]
     assert facts("403", "--body", "quotaExceeded")["kind"] == "quota"
 
 
-def test_one_scope_is_shown_where_it_is_asked_for(facts):
+def test_one_scope_is_shown_on_request(facts):
     found = facts("ValueError", "--scope", "row")
     assert found["kind"] == "row"
     assert "in a row" in found
@@ -94,7 +94,7 @@ def test_one_scope_is_shown_where_it_is_asked_for(facts):
     assert facts("ValueError")["in a task"].startswith("ambiguous: RETRYING")
 
 
-def test_several_are_a_table(run):
+def test_several_questions_are_a_table(run):
     answer = run("explain", "503", "HTTP", "429", "SQLSTATE", "40P01", "ReadTimeout")
     assert answer.out.splitlines()[0].split("\t") == [
         *("what", "read_as", "kind", "in_a_row", "in_a_task", "rule", "reason")
@@ -107,7 +107,7 @@ def test_several_are_a_table(run):
     ]
 
 
-def test_the_users_own_class_needs_no_arguments_and_his_own_rule_is_named(facts, vendor):
+def test_users_class_needs_no_arguments_and_its_rule_is_named(facts, vendor):
     assert facts("vendor.py:BankDown")["rule"] == "unknown, built in"
     found = facts("vendor.py:BankDown", "--policy", "vendor.py:shipfast")
     assert (found["kind"], found["rule"]) == ("transient", "rule(BankDown), of shipfast")
@@ -116,7 +116,7 @@ def test_the_users_own_class_needs_no_arguments_and_his_own_rule_is_named(facts,
     assert facts("vendor.py:one")["detail"] == "7"
 
 
-def test_a_policy_is_explained(facts, vendor):
+def test_policy_is_explained(facts, vendor):
     found = facts("vendor.py:shipfast", "--sla", "45s")
     assert found["fails at once"].startswith("over after 0.0 s at best, 7.0 s on average, 14.0 s at worst")
     assert found["times out"].startswith("over after 40.0 s at best, 47.0 s on average, 54.0 s at worst")
@@ -125,30 +125,30 @@ def test_a_policy_is_explained(facts, vendor):
     assert found["attempt 4"] == "30.0,37.0,44.0"
 
 
-def test_keys_are_shown_by_their_last_four(run, vendor):
+def test_keys_are_shown_by_their_last_four_characters(run, vendor):
     answer = run("explain", "vendor.py:shipfast")
     assert "…a1b2, …c3d4" in answer.out
     assert "key-of-the" not in answer.out + answer.err
 
 
-def test_a_part_of_a_policy_is_explained_alone(facts, vendor):
+def test_part_of_a_policy_is_explained_alone(facts, vendor):
     assert "breaker" not in facts("vendor.py:patient")
     assert facts("vendor.py:breaker").keys() == {"policy", "breaker"}
 
 
-def test_what_a_module_prints_is_no_answer(run, vendor):
+def test_output_of_an_imported_module_is_no_result(run, vendor):
     answer = run("explain", "vendor.py:patient")
     assert "imported" not in answer.out
     assert "imported" in answer.err
 
 
-def test_on_a_terminal_a_policy_has_a_table_of_its_attempts(terminal, vendor):
+def test_policy_has_a_table_of_its_attempts_on_a_terminal(terminal, vendor):
     answer = terminal("explain", "vendor.py:shipfast", columns=110)
     assert "attempt  wait before it" in answer.out
     assert "4  0.0 s to 8.0 s" in answer.out
 
 
-def test_the_document_has_a_shape_that_lasts(run, vendor):
+def test_document_has_a_stable_shape(run, vendor):
     error, policy = json.loads(run("explain", "503", "vendor.py:shipfast", "--json").out)
     assert list(error) == [
         *("about", "what", "read_as", "note", "scope", "kind", "reason", "rule", "built_in", "detail", "status"),
@@ -177,7 +177,7 @@ httpx.HTTPStatusError: Client error '404 Not Found' for url 'https://user:hunter
 """
 
 
-def test_a_traceback_is_read_from_a_pipe(facts):
+def test_traceback_is_read_from_a_pipe(facts):
     for words in ((), ("-",)):
         found = facts(*words, input=TRACEBACK)
         assert (found["asked"], found["rule"]) == ("httpx.HTTPStatusError", "http.404, built in")
@@ -191,12 +191,12 @@ def test_secrets_of_a_traceback_are_masked(run):
         assert "abcdef123456" not in answer.out
 
 
-def test_a_line_of_a_log_is_read_as_well(facts):
+def test_log_line_is_read(facts):
     assert facts("KeyError: 'fee'")["kind"] == "permanent"
 
 
 @pytest.mark.process
-def test_what_a_program_has_printed_can_be_piped(here):
+def test_output_of_a_program_can_be_piped(here):
     program = subprocess.run([sys.executable, "-c", "open('/nowhere')"], capture_output=True, text=True, check=False)
     asked = subprocess.run(
         warm_python("-W", "error", "-m", "redrive.cli", "explain"),
@@ -219,19 +219,19 @@ def test_what_a_program_has_printed_can_be_piped(here):
         (b"\xff\xfe\xfd", "there is no traceback on stdin"),
     ],
 )
-def test_rubbish_on_stdin_is_refused_in_a_sentence(run, given, said):
+def test_invalid_stdin_is_rejected_in_a_sentence(run, given, said):
     answer = run("explain", input=given)
     assert answer.code == 64
     assert answer.sentence.startswith(said)
 
 
-def test_an_endless_stdin_is_refused_once_it_is_too_much(run, monkeypatch):
+def test_endless_stdin_is_rejected_at_its_limit(run, monkeypatch):
     monkeypatch.setattr(command, "_MOST_BYTES", 1_000)
     answer = run("explain", input=b"no end\n" * 1_000)
     assert (answer.code, "stdin has more than" in answer.sentence) == (64, True)
 
 
-def test_who_asks_nothing_on_a_terminal_is_told_what_to_ask(terminal):
+def test_missing_question_on_a_terminal_shows_usage(terminal):
     answer = terminal("explain")
     assert answer.code == 64
     assert "Name an error, such as `redrive explain 503`" in answer.out
@@ -260,23 +260,23 @@ def test_who_asks_nothing_on_a_terminal_is_told_what_to_ask(terminal):
         (["vendor.py:shipfats"], "did you mean 'shipfast'?"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_a_sentence(run, vendor, words, said):
+def test_unknown_question_is_rejected_in_a_sentence(run, vendor, words, said):
     answer = run("explain", *words)
     assert answer.code == 64
     assert said in answer.err.splitlines()[-1]
     assert "Traceback" not in answer.err
 
 
-def test_a_question_stays_as_it_was_asked(facts, vendor):
+def test_question_is_shown_as_typed(facts, vendor):
     assert facts("vendor.BankDown")["asked"] == "vendor.BankDown"
 
 
 @pytest.mark.parametrize(("words", "fits"), [(("404",), "always"), (("404", "--timeout", "10"), "never")])
-def test_an_error_that_is_not_repeated_has_an_sla_as_well(run, words, fits):
+def test_unretried_error_has_an_sla(run, words, fits):
     (found,) = json.loads(run("explain", *words, "--sla", "5", "--json").out)
     assert (found["sla"], found["fits"]) == (5.0, fits)
 
 
-def test_a_narrow_terminal_loses_no_word_of_an_answer(terminal, vendor):
+def test_narrow_terminal_shows_all_text(terminal, vendor):
     answer = terminal("explain", "vendor.py:shipfast", "--sla", "5", columns=40)
     assert "…" not in answer.out.replace("…a1b2", "").replace("…c3d4", "")

@@ -1,4 +1,4 @@
-"""The live view of a flow: what it shows, and that it fits every terminal, whatever the tasks are called."""
+"""The live view of a flow: what it shows, and that it fits every terminal, whatever the task names are."""
 
 import re
 from pathlib import Path
@@ -63,7 +63,7 @@ def drawn(progress, troubles=(), *, name="settlement", width=80, height=24):
     return [line.plain for line in frame(name, progress, troubles, width=width, height=height)]
 
 
-def test_it_shows_what_the_page_shows():
+def test_view_shows_what_the_page_shows():
     shown = "\n".join(drawn(SETTLING, heard(dead())))
     assert f"```text\n{shown}\n```" in PAGE.read_text()
 
@@ -72,7 +72,7 @@ def test_it_shows_what_the_page_shows():
 @pytest.mark.parametrize("width", [10, 40, 80, 120, 300])
 @pytest.mark.parametrize("progress", [FlowProgress(counts={}), SETTLING, CROWDED])
 @pytest.mark.parametrize("name", ["settlement", ODD])
-def test_it_never_outgrows_the_terminal(progress, name, width, height):
+def test_view_never_exceeds_the_terminal(progress, name, width, height):
     troubles = heard(*(dead(f"{ODD}{n}", "x" * 500, untried=n) for n in range(30)))
     lines = drawn(progress, troubles, name=name, width=width, height=height)
     assert 1 <= len(lines) <= max(1, height - 1)
@@ -80,27 +80,27 @@ def test_it_never_outgrows_the_terminal(progress, name, width, height):
     assert not any(re.search(r"[\0-\x1f\x7f]", line) for line in lines)
 
 
-def test_before_there_are_tasks_it_says_that_it_begins():
+def test_flow_without_tasks_is_shown_as_starting():
     assert drawn(FlowProgress(counts={})) == ["settlement  ────────────────────────  starting · 0.0 s"]
 
 
-def test_markup_in_a_name_is_a_name():
+def test_markup_in_a_name_is_shown_literally():
     (*_, line) = drawn(FlowProgress(counts={}, held=(("[red]api[/red]", "[bold]down[/bold]"),)))
     assert line == "held      [red]api[/red]  [bold]down[/bold]"
 
 
-def test_of_a_long_name_the_child_is_still_known():
+def test_child_with_a_long_name_is_identifiable():
     running = RunningTask(task=f"{'a_very_long_name' * 9}[4711]", seconds=1, attempt=1)
     (*_, line) = drawn(FlowProgress(counts={}, running=(running,)))
     assert re.fullmatch(r"running   a_very_long_name\w*…\[4711\]  1\.0 s", line)
 
 
-def test_where_there_is_little_room_every_section_keeps_a_line():
+def test_every_section_has_a_line_in_a_small_terminal():
     lines = drawn(CROWDED, heard(dead()), width=300, height=7)
     assert [line.split()[0] for line in lines[-4:]] == ["running", "failed", "held", "retries"]
 
 
-def test_what_is_left_out_is_counted():
+def test_omitted_lines_are_counted():
     lines = drawn(CROWDED, height=40)
     assert [line.strip() for line in lines if "more" in line] == [
         "… and 49,993 more",  # 50,000 are running, of which seven have a line
@@ -109,7 +109,7 @@ def test_what_is_left_out_is_counted():
     ]
 
 
-def test_what_goes_wrong_is_gathered_by_its_cause():
+def test_failures_are_grouped_by_cause():
     troubles = heard(
         dead(),
         dead(untried=1_242),
@@ -126,11 +126,11 @@ def test_what_goes_wrong_is_gathered_by_its_cause():
     ]
 
 
-def test_what_is_due_is_tried_now():
+def test_due_retry_is_shown_as_now():
     (*_, line) = drawn(FlowProgress(counts={}, retries=(("fetch", -0.1),)))
     assert line == "retries   fetch  now"
 
 
-def test_where_there_is_no_terminal_nobody_watches():
+def test_view_is_off_without_a_terminal():
     with watched("settlement") as draw:
         assert draw is None

@@ -1,4 +1,4 @@
-"""What `--help` says, of every command: what is to be typed, in the words of people."""
+"""The `--help` of every command: arguments, options and examples."""
 
 import re
 import shlex
@@ -29,19 +29,19 @@ def helped(run):
     return helped
 
 
-def test_no_type_of_python_and_no_inequality_is_shown_to_a_person(helped):
+def test_help_shows_no_python_types_and_no_inequalities(helped):
     for words in commands():
         assert not re.search(r"<(?:str|int|list|float|bool)|x[<>]=|<=x", helped(*words)), words
 
 
-def test_what_must_be_typed_stands_bare_and_what_may_be_left_out_in_brackets(helped):
+def test_required_arguments_are_bare_and_optional_in_brackets(helped):
     assert "Usage: redrive runs show [OPTIONS] RUN_OR_NAME Show one run" in helped("runs", "show")
     assert "Usage: redrive tasks ls [OPTIONS] [RUN_OR_FLOW] List" in helped("tasks", "ls")
     assert "Usage: redrive alerts test [OPTIONS] {P1|P2|P3} Send" in helped("alerts", "test")
     assert "Arguments: ID Ids of alerts. Options:" in helped("alerts", "ack")
 
 
-def test_limits_are_said_in_words(helped):
+def test_limits_are_written_out(helped):
     assert "[default: 20; 1 to 1,000,000,000]" in helped("runs", "ls")
     assert "[default: 1; 1 or more]" in helped("tasks", "backfill")
     assert "[default: 180000; 1,000 to 10,000,000]" in helped("demo")
@@ -77,7 +77,7 @@ class TestExamples:
 
 
 @pytest.mark.parametrize("noun", NOUNS)
-def test_a_noun_is_told_of_in_the_same_words_by_the_program_and_by_itself(helped, noun):
+def test_noun_has_the_same_help_in_the_program_and_itself(helped, noun):
     assert NOUNS[noun] in helped(noun)
 
 
@@ -89,6 +89,6 @@ def test_a_noun_is_told_of_in_the_same_words_by_the_program_and_by_itself(helped
         (["run", "pyproject.toml"], "pyproject.toml is not a Python file: write FILE:NAME"),
     ],
 )
-def test_a_wrong_word_is_named_as_it_was_typed(run, here, store, words, sentence):
+def test_unknown_command_is_named_as_typed(run, here, store, words, sentence):
     (here / "pyproject.toml").touch()
     assert run(*words).sentence.startswith(sentence)

@@ -21,7 +21,7 @@ class TestNewProject:
         monkeypatch.chdir(here / "project")
         assert run("check", "pipeline.py").code == 0
 
-    def test_next_steps_begin_with_the_directory(self, run):
+    def test_next_steps_start_with_the_directory(self, run):
         steps = run("init", "my project").err.partition("Next steps:\n")[2].splitlines()
         assert steps[0].endswith("  cd 'my project'")
         assert [step.partition("  redrive ")[2] for step in steps[1:]] == [

@@ -1,4 +1,4 @@
-"""Tables on terminals of every width, plain rows in pipes, words for people."""
+"""Tables on terminals of every width, plain rows in pipes, readable ages and counts."""
 
 import io
 import re
@@ -38,7 +38,7 @@ COLUMNS = (
 ROWS = [(1, "vendor_reconciliation", 5_400, "ab12", "could not convert string to float"), (22, "x", 1, "cd34", "short")]
 
 
-def test_a_wide_terminal_shows_everything(drawn):
+def test_wide_terminal_shows_everything(drawn):
     assert drawn(COLUMNS, ROWS, 80) == [
         "id  pipeline                seen  message",
         "─" * 67,
@@ -47,28 +47,28 @@ def test_a_wide_terminal_shows_everything(drawn):
     ]
 
 
-def test_a_narrow_terminal_cuts_the_long_texts(drawn):
+def test_narrow_terminal_cuts_the_long_texts(drawn):
     shown = drawn(COLUMNS, ROWS, 50)
     assert shown[2] == " 1  vendor_reconciliation  5,400  could not conve…"
     assert all(len(line) <= 50 for line in shown)
 
 
-def test_a_very_narrow_terminal_leaves_out_what_matters_least(drawn):
+def test_very_narrow_terminal_drops_the_least_important(drawn):
     assert drawn(COLUMNS, ROWS, 26)[2] == " 1  5,400  could not conv…"
     assert drawn(COLUMNS, ROWS, 18)[2] == " 1  could not con…"
 
 
-def test_a_column_that_is_empty_and_can_be_spared_is_left_out(drawn):
+def test_empty_optional_column_is_dropped(drawn):
     assert drawn(COLUMNS, [(1, "", 3, "ab", "x")], 80)[0] == "id  seen  message"
 
 
-def test_a_table_of_nothing_shows_nothing_to_people_and_its_header_to_programs(drawn, capsys, monkeypatch):
+def test_empty_table_is_nothing_on_a_terminal(drawn, capsys, monkeypatch):
     Output().table(COLUMNS, [])
     assert capsys.readouterr().out == "id\tpipeline\tseen\tcause\tmessage\n"
     assert drawn(COLUMNS, [], 80) == []
 
 
-def test_a_pipe_gets_every_column_and_every_value_in_full(capsys):
+def test_pipe_gets_every_column_and_every_value_in_full(capsys):
     moment = datetime(2026, 7, 1, 12, tzinfo=UTC)
     columns = [Column(title=title) for title in ("last seen", "trend", "edited", "note", "message")]
     Output().table(columns, [(moment, (1, 0), True, None, "a\tb\nc\x1b[31m")])
@@ -87,13 +87,13 @@ def test_json_is_one_document_with_real_characters(capsys):
     assert capsys.readouterr().out == '{\n  "name": "Müller"\n}\n'
 
 
-def test_controls_are_shown_and_not_obeyed():
+def test_controls_are_shown_escaped():
     assert one_line("\x1b[2Jgone\x07\u202eabc") == "\\x1b[2Jgone\\x07\\u202eabc"
     assert lines("one\r\ntwo\x1b") == "one\ntwo\\x1b"
     assert lines("Zoë → 日本") == "Zoë → 日本"
 
 
-def test_ages_read_as_people_say_them():
+def test_ages_are_human_readable():
     now = datetime.now(UTC)
     assert ago(now) == "just now"
     assert ago(now - timedelta(hours=3, seconds=9)) == "3 h ago"
@@ -102,7 +102,7 @@ def test_ages_read_as_people_say_them():
     assert ago(None) == ""
 
 
-def test_a_trend_is_seven_bars_with_the_ground_for_nothing():
+def test_trend_is_seven_bars_with_the_lowest_for_zero():
     assert bars((0, 1, 2, 4, 8, 8, 0)) == "▁▂▃▅██▁"
     assert bars((0,) * 7) == "▁" * 7
     assert bars((1_000_000, 1)) == "█▂"
@@ -113,7 +113,7 @@ def test_counts_agree_with_their_noun():
     assert (counted(0), counted(1), counted(5_400)) == ("0 letters", "1 letter", "5,400 letters")
 
 
-def test_bytes_are_dumped_with_what_can_be_read_of_them():
+def test_bytes_are_dumped_with_readable_text():
     assert hexdump(b"17;M\xfcller;4711\r\n") == (
         "00000000  31 37 3b 4d fc 6c 6c 65  72 3b 34 37 31 31 0d 0a  17;M.ller;4711.."
     )

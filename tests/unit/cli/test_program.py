@@ -1,4 +1,4 @@
-"""The program as a whole: help, wrong words, exit codes, and what reaches which stream."""
+"""The program as a whole: help, invalid arguments, exit codes, stdout and stderr."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_help_imports_nothing_heavy(words):
     "words",
     [["dlq", "--help"], ["dlq", "replay", "--help"], ["services", "-h"], ["store", "-h"], ["tasks", "ls", "-h"]],
 )
-def test_the_help_of_a_command_imports_neither_the_database_nor_the_tables(words):
+def test_help_of_a_command_imports_no_database_and_no_tables(words):
     # typer itself brings pydantic as soon as an option takes a value
     assert set(imported_by(*words)) <= {"pydantic"}
 
@@ -64,18 +64,18 @@ def test_run_imports_only_what_it_runs(here, program, imported):
     assert imported_by("run", "--quiet", "work.py", of=RUNTIMES) == imported
 
 
-def test_the_version_is_told(run):
+def test_version_is_printed(run):
     assert run("--version") == (0, f"redrive {redrive.__version__}\n", "")
 
 
-def test_help_lists_every_noun_with_what_it_is_for(run):
+def test_help_lists_every_noun_with_its_purpose(run):
     for words in ([], ["--help"], ["-h"]):
         answer = run(*words)
         assert answer.code == 0
         assert all(text in " ".join(answer.out.split()) for text in NOUNS.values())
 
 
-def test_the_help_of_a_noun_shows_its_commands(run):
+def test_help_of_a_noun_shows_its_commands(run):
     answer = run("dlq", "--help")
     assert answer.code == 0
     for name in [
@@ -107,12 +107,12 @@ def test_the_help_of_a_noun_shows_its_commands(run):
         ("simulate", "--help"),
     ],
 )
-def test_a_noun_alone_does_what_is_asked_of_it_most(run, store, noun, meant):
+def test_noun_alone_runs_its_most_used_command(run, store, noun, meant):
     for options in ([], ["--json"]):
         assert run(noun, *options) == run(noun, *options, meant)
 
 
-def test_the_help_of_a_noun_tells_of_its_commands_in_whole_sentences(run):
+def test_help_of_a_noun_describes_its_commands_in_sentences(run):
     for noun in NOUNS:
         assert "..." not in run(noun, "--help").out.partition("Commands:")[2]
 
@@ -132,14 +132,14 @@ def test_the_help_of_a_noun_tells_of_its_commands_in_whole_sentences(run):
         (["dlq", "history", "a", "b"], "got unexpected extra argument"),
     ],
 )
-def test_wrong_words_are_a_usage_error_in_one_sentence(run, words, sentence):
+def test_invalid_arguments_are_a_usage_error_in_one_sentence(run, words, sentence):
     answer = run(*words)
     assert answer.code == 64
     assert answer.out == ""
     assert answer.sentence.startswith(sentence)
 
 
-def test_common_options_may_stand_before_the_noun_between_and_after(run, store, put):
+def test_common_options_are_accepted_in_any_position(run, store, put):
     put(1)
     url = "sqlite:///.redrive/redrive.db"
     for words in (
@@ -152,13 +152,13 @@ def test_common_options_may_stand_before_the_noun_between_and_after(run, store, 
         assert [letter["key"] for letter in json.loads(answer.out)] == ["D-1"]
 
 
-def test_of_two_stores_the_one_nearest_to_the_command_counts(run, store, put):
+def test_last_of_two_store_options_counts(run, store, put):
     put(1)
     answer = run("--store", "elsewhere.db", "dlq", "ls", "--store", ".redrive/redrive.db")
     assert (answer.code, len(answer.rows)) == (0, 1)
 
 
-def test_the_store_may_come_from_the_environment_or_the_file(run, store, put, here, monkeypatch):
+def test_store_may_be_set_by_environment_or_file(run, store, put, here, monkeypatch):
     put(1)
     below = here / "jobs"
     below.mkdir()
@@ -170,7 +170,7 @@ def test_the_store_may_come_from_the_environment_or_the_file(run, store, put, he
     assert "there is no store at nowhere.db" in run("dlq", "ls").sentence
 
 
-def test_settings_that_cannot_be_used_are_a_usage_error(run, store, here):
+def test_invalid_settings_are_a_usage_error(run, store, here):
     (here / "redrive.toml").write_text("[store]\nulr = 'x'\n")
     answer = run("dlq", "ls")
     assert answer.code == 64
@@ -197,7 +197,7 @@ def test_debug_shows_the_traceback_and_the_sentence(run, store):
     assert answer.err.endswith("redrive: there is no letter 99\n")
 
 
-def test_what_nobody_foresaw_is_named_as_such(run, store, monkeypatch):
+def test_unexpected_error_is_named_as_such(run, store, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("division by zero of password=hunter2")
 
@@ -210,7 +210,7 @@ def test_what_nobody_foresaw_is_named_as_such(run, store, monkeypatch):
 
 
 @pytest.mark.process
-def test_a_missing_extra_is_one_sentence(here):
+def test_missing_extra_is_one_sentence(here):
     program = (
         "import sys\nsys.modules['psycopg'] = None\nfrom redrive.cli import main\n"
         "sys.argv = ['redrive', 'dlq', 'ls', '--store', 'postgresql://h/d']\nmain()"
@@ -239,12 +239,12 @@ def test_a_missing_extra_is_one_sentence(here):
         (RuntimeError("x"), 70),
     ],
 )
-def test_each_failure_has_the_exit_code_that_says_what_to_do(error, code):
+def test_each_failure_has_its_documented_exit_code(error, code):
     assert exit_codes.exit_code(error) == code
 
 
 @pytest.mark.process
-def test_a_reader_that_has_seen_enough_is_no_error(put, here):
+def test_closed_pipe_is_no_error(put, here):
     put(3_000)
     export = shlex.join(warm_python("-W", "error", "-m", "redrive.cli", "dlq", "export"))
     command = f"{export} | head -1; echo ${{PIPESTATUS[0]}}"
@@ -256,7 +256,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(put, here):
 
 
 @pytest.mark.process
-def test_an_interrupt_says_what_is_kept(put, here):
+def test_interrupt_reports_saved_progress(put, here):
     put(3)
     (here / "slow.py").write_text(
         "import pathlib, time\ndef target(records):\n    pathlib.Path('reached').touch()\n    time.sleep(60)\n"
@@ -288,7 +288,7 @@ def test_an_interrupt_says_what_is_kept(put, here):
     ("name", "code", "how"),
     [("SIGTERM", 75, "stopped by SIGTERM"), ("SIGHUP", 75, "stopped by SIGHUP"), ("SIGINT", 130, "interrupted")],
 )
-def test_signal_during_start_up_ends_the_command_in_one_sentence(here, imported, name, code, how):
+def test_signal_during_startup_ends_the_command_in_a_sentence(here, imported, name, code, how):
     """It arrives while a library of the program is imported, or the user's own module."""
     (here / f"{imported}.py").write_text(
         "import os, signal\n"
@@ -331,7 +331,7 @@ def test_signal_while_a_class_is_made_ends_the_command(here, imported, name, cod
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
-def test_a_character_the_terminal_lacks_is_shown_by_its_escape(put, spawn):
+def test_character_the_terminal_lacks_is_escaped(put, spawn):
     put(1, error="Müller → 3")
     done = spawn("dlq", "ls", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
@@ -356,7 +356,7 @@ pipeline = redrive.Pipeline("orders", source=redrive.rows.csv("orders.csv"), sin
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-class TestSignalWhileConnectionsClose:
+class TestSignalDuringClose:
     def run(self, here, name, database):
         (here / "orders.csv").write_text("id\n1\n")
         (here / "job.py").write_text(SIGNALLED_WHILE_CLOSING.format(name=name, database=database))
@@ -405,7 +405,7 @@ class TestModule:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-class TestOptionGivenTwice:
+class TestDuplicateOption:
     @pytest.mark.parametrize(
         ("words", "option"),
         [
@@ -420,13 +420,13 @@ class TestOptionGivenTwice:
             ("runs ls --limit 1 --limit 2", "--limit"),
         ],
     )
-    def test_is_refused_if_it_takes_one_value(self, run, store, words, option):
+    def test_is_rejected_if_it_accepts_one_value(self, run, store, words, option):
         answer = run(*shlex.split(words))
         assert answer.code == exit_codes.USAGE
         assert option in answer.sentence
         assert "it takes one value and is given 2 times; see `redrive " in answer.sentence
 
-    def test_is_accepted_if_it_takes_several_or_none(self, run, store):
+    def test_is_accepted_if_it_accepts_several_or_none(self, run, store):
         assert run("dlq", "ls", "--json", "--json", "--id", 1, "--id", 2, "--key", "a", "--key", "b").out == "[]\n"
 
     def test_is_accepted_before_and_after_the_command(self, run, store):

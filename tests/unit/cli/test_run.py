@@ -1,4 +1,4 @@
-"""`redrive run`: a pipeline from the shell, with an exit code that says what to do."""
+"""`redrive run`: a pipeline from the shell, with an exit code for its result."""
 
 import json
 import os
@@ -129,10 +129,10 @@ def fields(answer):
     return dict(line.split("\t") for line in answer.out.splitlines()[1:])
 
 
-# ── what it does, and what it says ────────────────────────────────────────────────────────────────────────────────────
+# ── what it does, and what it prints ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_pipeline_runs_and_reports_and_what_it_prints_is_kept_apart(run, deliver, here):
+def test_pipeline_reports_and_its_own_output_is_separate(run, deliver, here):
     deliver(1_000, bad=30)
     answer = run("run", "vendor.py:pipeline")
     assert answer.code == 0
@@ -153,7 +153,7 @@ def test_json_is_one_document_and_nothing_else(run, deliver):
     assert told["checkpoint"]["file"] == "deliveries.csv"
 
 
-def test_on_a_terminal_the_report_is_for_people(terminal, deliver):
+def test_report_on_a_terminal_is_human_readable(terminal, deliver):
     deliver(1_000, bad=30)
     answer = terminal("run", "vendor.py:pipeline")
     assert answer.code == 0
@@ -172,14 +172,14 @@ def test_on_a_terminal_the_report_is_for_people(terminal, deliver):
     ]
 
 
-def test_the_command_that_it_hints_at_finds_the_rejected_rows(run, deliver):
+def test_hinted_command_finds_the_rejected_rows(run, deliver):
     deliver(1_000, bad=30)
     (hint,) = re.findall(r"redrive (dlq causes .*)", run("run", "vendor.py:pipeline").err)
     ((_, letters, pending, *_),) = run(*hint.split()).rows
     assert (letters, pending) == ("30", "30")
 
 
-def test_another_store_may_be_named_and_the_hint_names_it_too(run, deliver, here):
+def test_another_store_is_named_in_the_hint(run, deliver, here):
     deliver(200, bad=2)
     answer = run("run", "vendor.py:pipeline", "--store", "other.db")
     assert answer.code == 0
@@ -189,7 +189,7 @@ def test_another_store_may_be_named_and_the_hint_names_it_too(run, deliver, here
     assert not (here / ".redrive").exists()
 
 
-def test_the_hint_names_a_store_that_only_the_pipeline_knows(run, deliver, here):
+def test_hint_names_the_store_of_the_pipeline(run, deliver, here):
     deliver(200, bad=2)
     text = VENDOR.replace("batch=100", "batch=100, store='sqlite:///of_its_own.db'")
     (here / "vendor.py").write_text(text)
@@ -202,7 +202,7 @@ def test_the_hint_names_a_store_that_only_the_pipeline_knows(run, deliver, here)
 @pytest.mark.parametrize(
     ("rows", "bad", "code", "speaks"), [(1_000, 0, 0, False), (1_000, 2, 0, False), (1_000, 70, 0, True)]
 )
-def test_quiet_says_nothing_where_nothing_is_wrong(spawn, deliver, here, rows, bad, code, speaks):
+def test_quiet_prints_nothing_for_a_good_run(spawn, deliver, here, rows, bad, code, speaks):
     deliver(rows, bad=bad)
     (here / "vendor.py").write_text(VENDOR.replace('print("importing vendor")', ""))
     done = spawn("run", "vendor.py:pipeline", "-q")
@@ -211,7 +211,7 @@ def test_quiet_says_nothing_where_nothing_is_wrong(spawn, deliver, here, rows, b
     assert bool(done.stderr) == speaks
 
 
-def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn, deliver):
+def test_messages_are_printed_once_without_logging(spawn, deliver):
     deliver(1_000, bad=500)
     done = spawn("run", "vendor.py:pipeline")
     assert done.returncode == 65
@@ -224,7 +224,7 @@ def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn, deliver):
     assert last.startswith("redrive: the gate aborted it: ")
 
 
-def test_a_log_that_is_set_up_has_everything(spawn, deliver, here):
+def test_configured_log_has_everything(spawn, deliver, here):
     deliver(1_000, bad=30)
     (here / "vendor.py").write_text("import logging\nlogging.basicConfig(filename='run.log', level='INFO')\n" + VENDOR)
     assert spawn("run", "vendor.py:pipeline").returncode == 0
@@ -233,7 +233,7 @@ def test_a_log_that_is_set_up_has_everything(spawn, deliver, here):
     assert "30 of 1,000 rows rejected (3.0%): P3" in log
 
 
-def test_a_pipeline_is_a_target_for_its_letters(run, deliver, here):
+def test_pipeline_is_a_target_for_its_letters(run, deliver, here):
     deliver(1_000, bad=30)
     assert run("run", "vendor.py:pipeline").code == 0
     words = ["dlq", "replay", "--target", "vendor.py:pipeline", "--pipeline", "vendor"]
@@ -253,7 +253,7 @@ def test_a_pipeline_is_a_target_for_its_letters(run, deliver, here):
 
 
 @pytest.mark.process
-def test_progress_is_a_line_on_a_terminal_that_is_gone_in_the_end(deliver, here):
+def test_progress_is_a_line_on_a_terminal_and_cleared_at_end(deliver, here):
     deliver(1_000, bad=30)
     ours, theirs = pty.openpty()
     done = subprocess.Popen(
@@ -267,7 +267,7 @@ def test_progress_is_a_line_on_a_terminal_that_is_gone_in_the_end(deliver, here)
     while True:
         try:
             part = os.read(ours, 65_536)
-        except OSError:  # Linux says so when the other side is closed
+        except OSError:  # the error of Linux when the other side is closed
             break
         heard += part
     os.close(ours)
@@ -293,14 +293,14 @@ def test_progress_is_a_line_on_a_terminal_that_is_gone_in_the_end(deliver, here)
         ),
     ],
 )
-def test_progress_is_told_in_figures(progress, said):
+def test_progress_has_figures(progress, said):
     assert in_figures(progress) == said
 
 
 # ── how it ends ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_too_many_bad_rows_are_65_and_the_good_ones_are_kept(run, deliver, here):
+def test_gate_abort_is_65_and_keeps_the_good_rows(run, deliver, here):
     deliver(200, bad=150)
     answer = run("run", "vendor.py:pipeline")
     assert answer.code == 65
@@ -331,7 +331,7 @@ def test_aborted_run_stays_65_until_the_gate_is_overridden(run, deliver, here):
         ("no_database", 69, "127.0.0.1"),
     ],
 )
-def test_a_run_that_fails_shows_its_report_and_a_code_by_its_kind(run, name, code, words):
+def test_failed_run_has_its_report_and_exit_code_by_kind(run, name, code, words):
     answer = run("run", f"faults.py:{name}")
     assert answer.code == code, answer.err
     told = fields(answer)
@@ -366,7 +366,7 @@ def once_reached(process, here):
 
 
 @pytest.mark.process
-def test_sigterm_lets_it_finish_its_batch_and_the_next_run_goes_on(here):
+def test_sigterm_finishes_the_batch_and_the_next_run_resumes(here):
     process = started("faults.py:endless", "--json")
     once_reached(process, here)
     process.send_signal(signal.SIGTERM)
@@ -386,7 +386,7 @@ def test_sigterm_lets_it_finish_its_batch_and_the_next_run_goes_on(here):
 
 
 @pytest.mark.process
-def test_an_interrupt_is_130_and_says_what_is_kept(run, here):
+def test_interrupt_is_130_and_reports_saved_progress(run, here):
     process = started("faults.py:endless")
     once_reached(process, here)
     process.send_signal(signal.SIGINT)
@@ -401,7 +401,7 @@ def test_an_interrupt_is_130_and_says_what_is_kept(run, here):
 
 
 @pytest.mark.process
-def test_a_pipeline_that_another_process_runs_is_left_to_it(run, here):
+def test_pipeline_running_elsewhere_is_not_run(run, here):
     process = started("faults.py:endless", python=cold_python)  # its own pid is looked for
     try:
         once_reached(process, here)
@@ -413,7 +413,7 @@ def test_a_pipeline_that_another_process_runs_is_left_to_it(run, here):
         process.communicate(timeout=60)
 
 
-def test_options_changed_since_the_checkpoint_have_to_be_accepted(run, deliver):
+def test_changed_options_since_the_checkpoint_need_consent(run, deliver):
     deliver(1_000)
     assert run("run", "vendor.py:pipeline", "--deadline", "0.000001").code == 75
     vendor = Path("vendor.py").read_text()
@@ -426,7 +426,7 @@ def test_options_changed_since_the_checkpoint_have_to_be_accepted(run, deliver):
     assert (told["status"], told["read"], told["resumed"]) == ("complete", "1000", "true")
 
 
-def test_a_checkpoint_of_another_file_is_a_question_that_restart_answers(run, deliver):
+def test_checkpoint_of_another_file_needs_restart(run, deliver):
     deliver(1_000, bad=1_000)
     assert run("run", "vendor.py:pipeline").code == 65
     deliver(50)
@@ -454,12 +454,12 @@ def test_a_checkpoint_of_another_file_is_a_question_that_restart_answers(run, de
         (SinkMismatch("x"), 70),
     ],
 )
-def test_each_end_of_a_run_has_the_exit_code_that_says_what_to_do(error, code):
+def test_each_end_of_a_run_has_its_documented_exit_code(error, code):
     assert exit_codes.exit_code(error) == code
 
 
 @pytest.mark.parametrize("stopped", [RunStopped, ReplayStopped])
-def test_a_service_that_is_down_is_69_and_one_that_asks_for_patience_is_75(stopped):
+def test_service_down_is_69_and_rate_limit_is_75(stopped):
     verdict = Verdict(Kind.TRANSIENT, "down", "x")
     circuit = CircuitOpen("open", redrive=Failure("partner", "partner", (), 0.0, verdict, "circuit open", "wait"))
     for kind, code in ((Kind.TRANSIENT, 69), (Kind.RATE_LIMITED, 75), (Kind.QUOTA, 77)):
@@ -502,7 +502,7 @@ def test_a_service_that_is_down_is_69_and_one_that_asks_for_patience_is_75(stopp
         (["vendor.py:pipeline", "--store", "mysql://x/y"], 64, "a store is SQLite or PostgreSQL, not mysql"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(run, here, words, code, sentence):
+def test_invalid_run_is_rejected_in_one_sentence(run, here, words, code, sentence):
     (here / "process.py").write_text("import subprocess\n")
     (here / "broken.py").write_text("1 / 0\n")
     (here / "wrong.py").write_text("import redrive\npipeline = redrive.Pipeline('x', source={}, sink={})\n")
@@ -514,14 +514,14 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(run, here, words, code, s
 
 
 @pytest.mark.parametrize("where", ["vendor.py", "vendor", "./vendor.py"])
-def test_without_a_name_the_only_pipeline_is_meant(run, deliver, here, where):
+def test_only_pipeline_needs_no_name(run, deliver, here, where):
     deliver(10)
     (here / "vendor.py").write_text(VENDOR + "\nby_another_name = pipeline\n")
     assert fields(run("run", where))["written"] == "10"
 
 
 @pytest.mark.parametrize(("span", "seconds"), [("90", 90), ("1.5", 1.5), ("90s", 90), ("2 min", 120), ("1h", 3_600)])
-def test_a_deadline_is_seconds_or_a_span(run, here, span, seconds):
+def test_deadline_is_seconds_or_a_duration(run, here, span, seconds):
     (here / "told.py").write_text(
         "import redrive\n"
         "class Told(redrive.Pipeline):\n"
@@ -546,7 +546,7 @@ def test_every_exit_code_is_on_the_page():
 
 @pytest.mark.parametrize("code", ["", "0", "3"])
 def test_exit_of_user_code_is_a_failure_of_the_command(here, run, code):
-    """Whatever code it has: 0 would tell a scheduler that the run is complete."""
+    """For any exit code: 0 would mean to a scheduler that the run is complete."""
     Path("leaves.py").write_text(
         "import redrive, sys\n"
         "pipeline = redrive.Pipeline('leaves', source=redrive.rows.records([{'id': 1}]), "
@@ -559,7 +559,7 @@ def test_exit_of_user_code_is_a_failure_of_the_command(here, run, code):
 
 
 @pytest.mark.parametrize("name", ["calendar", "queue", "statistics"])
-def test_file_named_like_a_module_of_python_runs(here, run, name):
+def test_file_named_like_a_stdlib_module_runs(here, run, name):
     Path(f"{name}.py").write_text(
         "import redrive\n"
         "pipeline = redrive.Pipeline('named', source=redrive.rows.records([{'id': 1}]), "

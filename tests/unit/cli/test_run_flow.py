@@ -1,4 +1,4 @@
-"""`redrive run` of a flow: its report, its exit code, and the way on where it came to no good end."""
+"""`redrive run` of a flow: its report, its exit code, and the next commands after a failure."""
 
 import json
 import os
@@ -103,10 +103,10 @@ def fields(answer):
     return dict(line.split("\t") for line in answer.out.splitlines()[1:])
 
 
-# ── what it does, and what it says ────────────────────────────────────────────────────────────────────────────────────
+# ── what it does, and what it prints ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_flow_runs_and_reports_and_what_it_prints_is_kept_apart(run, here):
+def test_flow_reports_and_its_own_output_is_separate(run, here):
     (here / "mended").touch()
     answer = run("run", *DAY)
     assert answer.code == 0, answer.err
@@ -117,7 +117,7 @@ def test_a_flow_runs_and_reports_and_what_it_prints_is_kept_apart(run, here):
     assert "the partners of" not in answer.out
 
 
-def test_as_json_the_report_is_one_document_with_its_causes(run):
+def test_report_as_json_is_one_document_with_its_causes(run):
     answer = run("run", *DAY, "--json")
     assert answer.code == 70
     told = json.loads(answer.out)
@@ -131,7 +131,7 @@ def test_as_json_the_report_is_one_document_with_its_causes(run):
     assert cause["error"] == "LookupError: Cipla has no account, api_key=***"
 
 
-def test_a_bad_end_says_what_went_wrong_and_every_command_that_leads_on(run, here):
+def test_failed_flow_reports_causes_and_next_commands(run, here):
     answer = run("run", *DAY)
     assert answer.code == 70
     *_, wrong, heading, tasks, one, retry, again, alert, last = answer.err.splitlines()
@@ -157,7 +157,7 @@ def test_a_bad_end_says_what_went_wrong_and_every_command_that_leads_on(run, her
     assert (told["run_id"][:8], told["status"], told["resumed"]) == (run_id, "complete", "true")
 
 
-def test_the_commands_name_a_store_that_is_not_the_usual_one(run, here):
+def test_commands_name_a_store_that_is_not_the_default(run, here):
     answer = run("run", "settlement.py", "--store", "other.db")
     assert answer.code == 70
     commands = [line for line in answer.err.splitlines() if "  redrive " in line]
@@ -170,13 +170,13 @@ def test_the_commands_name_a_store_that_is_not_the_usual_one(run, here):
     assert answer.err.splitlines()[-2].endswith("  redrive alerts show 1 --store flows.db")
 
 
-def test_a_restart_is_not_said_again(run):
+def test_restart_option_is_not_suggested_again(run):
     run("run", *DAY)
     answer = run("run", *DAY, "--restart")
     assert "  redrive run settlement.py:flow --param day=2026-11-16\n" in answer.err
 
 
-def test_on_a_terminal_the_report_is_for_people(terminal):
+def test_report_on_a_terminal_is_human_readable(terminal):
     shown = terminal("run", "settlement.py:flow").out.splitlines()
     run_line = shown.index("flow       settlement") + 1
     assert re.fullmatch(r"run        [0-9a-f-]{36}, held", shown[run_line])
@@ -189,7 +189,7 @@ def test_on_a_terminal_the_report_is_for_people(terminal):
 
 
 @pytest.mark.parametrize(("mended", "speaks"), [(True, False), (False, True)])
-def test_quiet_says_nothing_where_nothing_is_wrong(spawn, here, mended, speaks):
+def test_quiet_prints_nothing_for_a_good_run(spawn, here, mended, speaks):
     (here / "settlement.py").write_text(SETTLEMENT.replace('    print("the partners of", day)\n', ""))
     if mended:
         (here / "mended").touch()
@@ -197,7 +197,7 @@ def test_quiet_says_nothing_where_nothing_is_wrong(spawn, here, mended, speaks):
     assert (bool(done.stdout), bool(done.stderr)) == (speaks, speaks)
 
 
-def test_a_run_that_is_late_says_so_even_if_it_is_to_be_quiet(run, store, here):
+def test_late_run_is_reported_even_if_quiet(run, store, here):
     run("run", *DAY)
     (here / "mended").touch()
     run("tasks", "retry", "settle")
@@ -209,12 +209,12 @@ def test_a_run_that_is_late_says_so_even_if_it_is_to_be_quiet(run, store, here):
     assert fields(answer)["late"] == "true"
 
 
-def test_where_nobody_set_logging_up_nothing_is_said_twice(spawn):
+def test_messages_are_printed_once_without_logging(spawn):
     err = spawn("run", "settlement.py").stderr
     assert err.count("Cipla has no account") == 1
 
 
-def test_a_parameter_is_json_where_it_can_be_read_as_that(run, here):
+def test_parameter_is_json_if_it_parses(run, here):
     (here / "told.py").write_text(
         "import redrive\n"
         "flow = redrive.Flow('told', params=['a', 'b', 'c', 'd', 'e'])\n"
@@ -227,7 +227,7 @@ def test_a_parameter_is_json_where_it_can_be_read_as_that(run, here):
     assert told["result"] == [12, {"x": [1]}, "2026-11-15", "NaN", "x=y"]
 
 
-def test_a_run_may_be_given_its_id_and_gone_on_with_by_it(run, here):
+def test_run_id_can_be_set_and_resumed(run, here):
     run_id = str(uuid.uuid4())
     assert fields(run("run", *DAY, "--run-id", run_id))["run_id"] == run_id
     (here / "mended").touch()
@@ -243,7 +243,7 @@ def test_a_run_may_be_given_its_id_and_gone_on_with_by_it(run, here):
     ("name", "code", "status"),
     [("outage", 75, "failed"), ("locked", 77, "held"), ("broken", 75, "held")],
 )
-def test_the_exit_code_says_whether_to_try_again(run, name, code, status):
+def test_exit_code_shows_whether_to_retry(run, name, code, status):
     answer = run("run", f"faults.py:{name}")
     assert answer.code == code, answer.err
     assert fields(answer)["status"] == status
@@ -260,7 +260,7 @@ def test_the_exit_code_says_whether_to_try_again(run, name, code, status):
         (FlowError("x"), 64),
     ],
 )
-def test_each_end_of_a_flow_has_the_exit_code_that_says_what_to_do(error, code):
+def test_each_end_of_a_flow_has_its_documented_exit_code(error, code):
     assert exit_codes.exit_code(error) == code
 
 
@@ -285,7 +285,7 @@ def once_reached(process, here):
 
 @pytest.mark.process
 @pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="these tests run under nohup")
-def test_sighup_stops_it_as_sigterm_does(here):
+def test_sighup_stops_the_flow_like_sigterm(here):
     process = started("faults.py:endless", "--json")
     once_reached(process, here)
     process.send_signal(signal.SIGHUP)
@@ -295,7 +295,7 @@ def test_sighup_stops_it_as_sigterm_does(here):
 
 
 @pytest.mark.process
-def test_sigterm_ends_it_with_a_word_that_running_again_goes_on_and_so_it_does(here):
+def test_sigterm_stops_the_flow_and_the_next_run_resumes(here):
     process = started("faults.py:endless", "--json")
     once_reached(process, here)
     process.send_signal(signal.SIGTERM)
@@ -314,7 +314,7 @@ def test_sigterm_ends_it_with_a_word_that_running_again_goes_on_and_so_it_does(h
 
 
 @pytest.mark.process
-def test_an_interrupt_is_130_and_says_how_far_it_came_and_what_is_kept(run, here):
+def test_interrupt_is_130_and_reports_progress(run, here):
     process = started("faults.py:endless")
     once_reached(process, here)
     process.send_signal(signal.SIGINT)
@@ -327,7 +327,7 @@ def test_an_interrupt_is_130_and_says_how_far_it_came_and_what_is_kept(run, here
 
 
 @pytest.mark.process
-def test_the_view_is_on_a_terminal_alone_and_gone_in_the_end():
+def test_view_is_on_a_terminal_only_and_cleared_at_the_end():
     ours, theirs = pty.openpty()
     size = {"COLUMNS": "80", "LINES": "12", "TERM": "xterm"}
     process = started("faults.py:endless", "--json", stderr=theirs, env={**os.environ, **size})
@@ -336,7 +336,7 @@ def test_the_view_is_on_a_terminal_alone_and_gone_in_the_end():
     while True:
         try:
             heard += os.read(ours, 65_536).decode(errors="replace")
-        except OSError:  # Linux says so when the other side is closed
+        except OSError:  # the error of Linux when the other side is closed
             break
         drawn = re.sub(r"\x1b\[[\d;]*m", "", heard)
         head = re.search(r"endless  [━─]+  [\d,]+ of 10,001 tasks done · ", drawn)
@@ -365,12 +365,12 @@ def test_the_view_is_on_a_terminal_alone_and_gone_in_the_end():
         (["--run-id", "17"], "a run's id is a UUID, not '17'"),
     ],
 )
-def test_what_a_flow_cannot_be_told_is_refused_in_one_sentence(run, words, sentence):
+def test_invalid_flow_argument_is_rejected_in_one_sentence(run, words, sentence):
     answer = run("run", "settlement.py:flow", *words)
     assert (answer.code, answer.out, answer.sentence) == (64, "", sentence)
 
 
-def test_a_task_is_not_a_flow_and_several_flows_are_a_question(run, here):
+def test_task_is_not_a_flow_and_several_flows_need_a_name(run, here):
     assert run("run", "settlement.py:settle").sentence == (
         "settlement.py:settle is a task of flow 'settlement', not a pipeline or a flow"
     )

@@ -1,4 +1,4 @@
-"""`redrive runs`: what pipelines and flows did, and how far they came."""
+"""`redrive runs`: the runs of pipelines and flows, and their progress."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import redrive
 
 @pytest.fixture
 def ran(store):
-    """Run a pipeline over so many rows, of which the last ones are bad; how it ended is in its report."""
+    """Run a pipeline over a number of rows, of which the last are bad, and return its report."""
 
     def check(record):
         if record["bad"]:
@@ -44,7 +44,7 @@ def settled(text):
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_runs_are_listed_newest_first_with_what_became_of_their_rows(run, ran):
+def test_runs_are_listed_newest_first_with_row_counts(run, ran):
     first, second, third = ran("vendor", 1_000, bad=30), ran("partner", 4), ran("vendor", 10, bad=5)
     answer = run("runs", "ls")
     assert answer.code == 0
@@ -60,7 +60,7 @@ def test_runs_are_listed_newest_first_with_what_became_of_their_rows(run, ran):
     assert answer.rows[0][10].startswith("the gate aborted it: 5 of 10 rows were rejected")
 
 
-def test_on_a_terminal_the_list_is_for_people(terminal, ran):
+def test_list_on_a_terminal_is_human_readable(terminal, ran):
     report = ran("vendor", 1_000, bad=30)
     answer = terminal("runs", "ls", columns=110)
     title, _, row = [line.split() for line in answer.out.splitlines() if line]
@@ -70,7 +70,7 @@ def test_on_a_terminal_the_list_is_for_people(terminal, ran):
     assert row[-6:] == ["1,000", "970", "30", "3.0", "%", "P3"]
 
 
-def test_in_a_narrow_terminal_the_outcome_stays(terminal, ran):
+def test_outcome_is_shown_in_a_narrow_terminal(terminal, ran):
     ran("vendor", 1_000, bad=500)
     title = terminal("runs", "ls", columns=60).out.splitlines()[0].split()
     assert title == ["run", "pipeline", "status", "started", "written", "rejected"]
@@ -87,7 +87,7 @@ def test_runs_are_selected_by_pipeline_status_and_age(run, ran):
     assert (answer.code, answer.rows, answer.err) == (0, [], "no runs that match\n")
 
 
-def test_who_limits_the_list_is_told_of_more(run, ran):
+def test_limited_list_reports_more_runs(run, ran):
     for _ in range(3):
         ran("vendor", 2)
     answer = run("runs", "ls", "--limit", 2)
@@ -95,7 +95,7 @@ def test_who_limits_the_list_is_told_of_more(run, ran):
     assert answer.err == "Next steps:\n  list more runs  redrive runs ls --limit 10\n"
 
 
-def test_json_holds_all_of_every_run(run, ran):
+def test_json_has_all_fields_of_every_run(run, ran):
     report = ran("vendor", 1_000, bad=30)
     (told,) = json.loads(run("runs", "ls", "--json").out)
     varies = {"seconds": told["seconds"], "throughput": told["throughput"]}
@@ -104,11 +104,11 @@ def test_json_holds_all_of_every_run(run, ran):
     assert json.loads(run("runs", "ls", "--pipeline", "other", "--json").out) == []
 
 
-def test_a_store_without_runs_says_so(run, store):
+def test_store_without_runs_is_reported(run, store):
     assert run("runs", "ls").err == "no runs yet\n"
 
 
-def test_one_run_is_shown_with_everything(terminal, ran):
+def test_run_is_shown_with_all_details(terminal, ran):
     report = ran("vendor", 1_000, bad=30, sla="23:59 UTC")
     answer = terminal("runs", "show", str(report.run_id)[:8], columns=400)
     assert answer.code == 0
@@ -133,7 +133,7 @@ def test_one_run_is_shown_with_everything(terminal, ran):
     ]
 
 
-def test_a_run_that_ended_badly_says_why_and_how_it_goes_on(terminal, ran):
+def test_failed_run_shows_the_reason_and_the_next_step(terminal, ran):
     report = ran("vendor", 10, bad=5)
     shown = settled(terminal("runs", "show", "vendor", columns=200).out)
     assert shown[0] == f"run        {report.run_id}, aborted"
@@ -144,7 +144,7 @@ def test_a_run_that_ended_badly_says_why_and_how_it_goes_on(terminal, ran):
     ]
 
 
-def test_duplicates_and_discarded_rows_are_shown_where_there_are_any(terminal, ran):
+def test_duplicates_and_discarded_rows_are_shown_if_any(terminal, ran):
     def rows():
         yield from ({"id": n, "bad": False} for n in (1, 2, 2))
 
@@ -154,7 +154,7 @@ def test_duplicates_and_discarded_rows_are_shown_where_there_are_any(terminal, r
     )
 
 
-def test_a_pipelines_name_means_its_newest_run(run, ran):
+def test_name_of_a_pipeline_selects_its_newest_run(run, ran):
     ran("vendor", 1)
     newest = ran("vendor", 2)
     told = dict(run("runs", "show", "vendor").rows)
@@ -162,7 +162,7 @@ def test_a_pipelines_name_means_its_newest_run(run, ran):
     assert json.loads(told["checkpoint"]) == newest.checkpoint
 
 
-def test_the_hint_names_the_store_that_was_named(run, ran):
+def test_hint_names_the_store_option(run, ran):
     report = ran("vendor", 100, bad=5)
     answer = run("runs", "show", "vendor", "--store", "sqlite:///.redrive/redrive.db")
     assert answer.err == (
@@ -185,7 +185,7 @@ def test_the_hint_names_the_store_that_was_named(run, ran):
         (["lss"], "no such command 'lss', did you mean 'ls'? See `redrive runs --help`"),
     ],
 )
-def test_wrong_words_are_a_usage_error_in_one_sentence(run, store, words, sentence):
+def test_invalid_arguments_are_a_usage_error_in_one_sentence(run, store, words, sentence):
     answer = run("runs", *words)
     assert (answer.code, answer.out) == (64, "")
     assert answer.sentence.startswith(sentence)
@@ -196,7 +196,7 @@ def test_wrong_words_are_a_usage_error_in_one_sentence(run, store, words, senten
 
 @pytest.fixture
 def flown(store):
-    """Run a flow of so many tasks, of which some are dead letters in the end."""
+    """Run a flow of a number of tasks, of which some end as dead letters."""
 
     def flown(name, tasks, *, dead=0, **params):
         flow = redrive.Flow(name, store=store, workers=2, params=list(params))
@@ -218,7 +218,7 @@ def flown(store):
     return flown
 
 
-def test_flows_are_listed_beside_pipelines_by_the_time_they_began(run, ran, flown):
+def test_flows_and_pipelines_are_listed_by_start_time(run, ran, flown):
     first, second, third = ran("vendor", 1_000, bad=30), flown("settlement", 6, dead=2), ran("partner", 4)
     answer = run("runs", "ls")
     title = answer.out.splitlines()[0].split("\t")
@@ -235,7 +235,7 @@ def test_flows_are_listed_beside_pipelines_by_the_time_they_began(run, ran, flow
     assert [told[2][name] for name in ("read", "rejected", "tasks")] == ["1000", "30", ""]
 
 
-def test_people_read_what_each_run_did(terminal, ran, flown):
+def test_list_on_a_terminal_has_the_progress_of_each_run(terminal, ran, flown):
     ran("vendor", 1_000, bad=30)
     ran("partner", 1)
     flown("settlement", 1_252, dead=3)
@@ -250,7 +250,7 @@ def test_people_read_what_each_run_did(terminal, ran, flown):
     ]
 
 
-def test_runs_are_selected_by_flow_and_by_the_status_that_only_flows_have(run, ran, flown):
+def test_runs_are_selected_by_flow_and_by_flow_status(run, ran, flown):
     ran("vendor", 10)
     flown("settlement", 3, dead=1)
     flown("report", 3)
@@ -264,7 +264,7 @@ def test_runs_are_selected_by_flow_and_by_the_status_that_only_flows_have(run, r
     assert answer.err == "Next steps:\n  list more runs  redrive runs ls --limit 10\n"
 
 
-def test_json_tells_flows_from_pipelines(run, ran, flown):
+def test_json_distinguishes_flows_from_pipelines(run, ran, flown):
     ran("vendor", 10)
     flown("settlement", 3, day="2026-11-15", api_key="hunter2")
     flow, pipeline = json.loads(run("runs", "ls", "--json").out)
@@ -273,7 +273,7 @@ def test_json_tells_flows_from_pipelines(run, ran, flown):
     assert (pipeline["kind"], pipeline["pipeline"], pipeline["read"]) == ("pipeline", "vendor", 10)
 
 
-def test_one_run_of_a_flow_is_shown_with_what_went_wrong(terminal, flown):
+def test_run_of_a_flow_is_shown_with_its_failures(terminal, flown):
     report = flown("settlement", 6, dead=2, day="2026-11-15", password="hunter2")
     run_id = str(report.run_id)[:8]
     shown = settled(terminal("runs", "show", run_id, columns=200).out)
@@ -299,7 +299,7 @@ def test_one_run_of_a_flow_is_shown_with_what_went_wrong(terminal, flown):
     )
 
 
-def test_a_name_that_a_pipeline_and_a_flow_share_means_the_newer_run(run, ran, flown):
+def test_shared_name_of_pipeline_and_flow_is_the_newer_run(run, ran, flown):
     ran("nightly", 10)
     flown("nightly", 3)
     assert dict(run("runs", "show", "nightly").rows)["kind"] == "flow"
@@ -308,7 +308,7 @@ def test_a_name_that_a_pipeline_and_a_flow_share_means_the_newer_run(run, ran, f
 
 
 class TestForget:
-    def test_it_is_a_dry_run_until_go(self, run, ran):
+    def test_command_is_a_dry_run_until_go(self, run, ran):
         ran("vendor", 10)
         answer = run("runs", "forget", "vendor")
         assert answer.code == 0
@@ -318,7 +318,7 @@ class TestForget:
         assert json.loads(run("runs", "forget", "vendor", "--go", "--json").out)["runs"] == 1
         assert run("runs", "ls").rows == []
 
-    def test_name_that_is_not_known_is_refused(self, run, store):
+    def test_unknown_name_is_rejected(self, run, store):
         answer = run("runs", "forget", "vendro", "--go")
         assert answer.code == 64
         assert answer.sentence == "there is no pipeline or flow 'vendro' in the store. `redrive runs ls` lists runs"

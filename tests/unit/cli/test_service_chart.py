@@ -1,4 +1,4 @@
-"""The chart of a service's day: what is drawn is what there was, and it fits."""
+"""The chart of a service's day: bars match the figures, and the chart fits the terminal."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +21,7 @@ def window(minutes_ago, attempts=100, successes=100, latencies=None):
     )
 
 
-def test_the_last_day_ends_with_the_window_that_is_under_way():
+def test_last_day_ends_with_the_current_window():
     assert beginning(NOW) == datetime(2026, 12, 31, 12, 30, tzinfo=UTC)
     assert beginning(NOW, 3600) == datetime(2026, 12, 31, 13, 0, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ def test_bars_are_as_high_as_their_values():
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e9)), min_size=1, max_size=96), st.integers(1, 5))
-def test_the_highest_bar_fills_the_height_and_none_is_higher(values, height):
+def test_highest_bar_fills_the_height(values, height):
     grid = ChartGrid(900, 1, 1)
     lines = bars(values, height=height, grid=grid)
     assert len(lines) == height
@@ -47,7 +47,7 @@ def test_the_highest_bar_fills_the_height_and_none_is_higher(values, height):
             assert column[-1] != " "
 
 
-def test_the_hours_of_a_day_fit_eighty_columns_and_each_stands_below_its_bar():
+def test_hours_of_a_day_fit_eighty_columns_below_their_bars():
     lines = chart([window(15 * n) for n in range(96)], NOW, width=80)
     assert max(map(len, lines)) <= 80
     assert lines[-1].split() == [f"{(13 + n) % 24:02}" for n in range(24)]
@@ -56,14 +56,14 @@ def test_the_hours_of_a_day_fit_eighty_columns_and_each_stands_below_its_bar():
 
 
 @pytest.mark.parametrize("width", [79, 60, 56, 55, 32])
-def test_the_hours_of_a_day_fit_a_narrow_terminal(width):
+def test_hours_of_a_day_fit_a_narrow_terminal(width):
     lines = chart([window(15 * n) for n in range(96)], NOW, width=width)
     assert max(map(len, lines)) <= width
     assert lines[4].count("█") == 24
     assert lines[-1].split()[0] == "13"
 
 
-def test_a_wide_terminal_shows_quarters_of_an_hour():
+def test_wide_terminal_shows_quarters_of_an_hour():
     lines = chart([window(0), window(45)], NOW, width=104)
     assert lines[0] == "attempts, by the quarter of an hour, in UTC"
     assert lines[4] == " " * (8 + 92) + "█  █"
@@ -71,7 +71,7 @@ def test_a_wide_terminal_shows_quarters_of_an_hour():
     assert max(map(len, lines)) <= 104
 
 
-def test_each_row_says_how_high_its_highest_bar_is():
+def test_each_row_has_the_value_of_its_highest_bar():
     slow = (0, *[0] * 6, 60, *[0] * 6)
     lines = chart([window(0, 100, 60, slow), window(60, 12_345, 12_345)], NOW, width=80)
     assert lines[1].split()[0] == "12.3k"
@@ -80,7 +80,7 @@ def test_each_row_says_how_high_its_highest_bar_is():
     assert lines[9].split()[0] == "975"
 
 
-def test_where_nothing_was_done_nothing_is_drawn_and_where_nothing_failed_a_line():
+def test_empty_window_has_no_bar_and_zero_failures_a_line():
     lines = chart([window(120)], NOW, width=80)
     assert lines[7] == " " * (8 + 3 * 21) + "▁▁"
 
@@ -93,7 +93,7 @@ def test_counts_are_short(number, shown):
     assert short(number) == shown
 
 
-def test_shares_never_look_like_nothing_or_everything_unless_they_are():
+def test_shares_are_0_or_100_percent_only_if_exact():
     assert [percent(one) for one in (0, 0.0001, 0.5, 0.99999, 1)] == ["0.0 %", "<0.1 %", "50.0 %", ">99.9 %", "100.0 %"]
 
 

@@ -1,4 +1,4 @@
-"""`redrive services`: what services did, open circuits and used-up keys that processes share."""
+"""`redrive services`: calls of services, open circuits and exhausted keys that processes share."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from redrive.policy.consensus import BreakerReport, DrainedKey, ReportKind
 
 @pytest.fixture
 def trouble(store):
-    """A service that is down, and one whose key is used up."""
+    """A service that is down, and one whose key is exhausted."""
     until = datetime.now(UTC) + timedelta(hours=8, seconds=30)
     store.shared.publish(
         [BreakerReport("shipfast", "worker-1", "17", ReportKind.OPEN, ago=3.0, retry_in=25.0)],
@@ -40,7 +40,7 @@ def day(store):
     store.services.add(MetricsBatch("17-a", 1, {"bank": bank, "atlas": atlas}))
 
 
-def test_nothing_is_wrong_with_services_nobody_spoke_of(run, store):
+def test_unreported_services_are_healthy(run, store):
     answer = run("services", "ls")
     assert answer.code == 0
     assert answer.out == HEADER.replace(" ", "\t") + "\n"
@@ -48,7 +48,7 @@ def test_nothing_is_wrong_with_services_nobody_spoke_of(run, store):
     assert json.loads(run("services", "ls", "--json").out) == []
 
 
-def test_open_circuits_and_used_up_keys_are_listed(run, trouble):
+def test_open_circuits_and_exhausted_keys_are_listed(run, trouble):
     partner, shipfast = (dict(zip(HEADER.split(), row, strict=True)) for row in run("services", "ls").rows)
     assert (partner["service"], partner["circuit"], partner["used-up_keys"]) == ("partner", "closed", "…a1b2")
     assert (shipfast["service"], shipfast["circuit"], shipfast["machines"]) == ("shipfast", "open", "worker-1")
@@ -74,7 +74,7 @@ def test_every_service_is_listed_with_its_last_day(run, terminal, day, trouble):
     assert "1,200" in shown
 
 
-def test_one_service_is_shown_with_all_that_is_known(run, terminal, trouble):
+def test_service_is_shown_with_all_known_facts(run, terminal, trouble):
     told = json.loads(run("services", "show", "shipfast", "--json").out)
     assert (told["service"], told["hosts"], told["everywhere"]) == ("shipfast", ["worker-1"], True)
     until = dict(run("services", "show", "partner").rows)["key …a1b2 exhausted until"]
@@ -83,7 +83,7 @@ def test_one_service_is_shown_with_all_that_is_known(run, terminal, trouble):
     assert "in 8 h" in shown
 
 
-def test_the_last_day_of_a_service_is_a_chart_on_a_terminal(terminal, day):
+def test_last_day_of_a_service_is_a_chart_on_a_terminal(terminal, day):
     for columns, bar in ((80, "██ "), (120, "█")):
         shown = terminal("services", "show", "bank", columns=columns).out
         assert max(map(len, shown.splitlines())) <= columns
@@ -95,7 +95,7 @@ def test_the_last_day_of_a_service_is_a_chart_on_a_terminal(terminal, day):
     assert "by the quarter" in shown
 
 
-def test_and_plain_data_in_a_pipe(run, day):
+def test_last_day_of_a_service_is_plain_data_in_a_pipe(run, day):
     told = dict(run("services", "show", "bank").rows)
     assert (told["attempts"], told["failed, transient"], told["not sent, circuit_open"]) == ("1200", "200", "1")
     assert (told["retries per success"], told["circuit not closed for"]) == ("0.2", "60.0")
@@ -123,7 +123,7 @@ def test_endpoints_of_a_service_are_a_table(run, store):
     assert [(one["endpoint"], one["faults"], one["mean_seconds"]) for one in told[:1]] == [("GET /orders/{id}", 1, 0.5)]
 
 
-def test_the_document_of_a_service_has_every_window_of_the_day(run, day):
+def test_document_of_a_service_has_every_window_of_the_day(run, day):
     told = json.loads(run("services", "show", "bank", "--json").out)
     assert len(told["windows"]) == 20
     assert sum(one["attempts"] for one in told["windows"]) == told["last_day"]["attempts"] == 1200
@@ -131,13 +131,13 @@ def test_the_document_of_a_service_has_every_window_of_the_day(run, day):
     assert [one["at"] for one in told["windows"]] == sorted(one["at"] for one in told["windows"])
 
 
-def test_a_service_that_did_nothing_of_late_is_shown_without_a_chart(terminal, day):
+def test_idle_service_is_shown_without_a_chart(terminal, day):
     shown = terminal("services", "show", "atlas").out
     assert "closed" in shown
     assert "by the hour" not in shown
 
 
-def test_a_name_that_is_a_secret_is_not_shown(run, terminal, store):
+def test_name_that_is_a_secret_is_not_shown(run, terminal, store):
     book = MetricsWindow()
     book.succeeded(datetime.now(UTC).timestamp(), [0.1])
     store.services.add(MetricsBatch("17-a", 1, {"bank?api_key=sk_live_51H8xQ2eZvKYlo2C": book}))
@@ -146,13 +146,13 @@ def test_a_name_that_is_a_secret_is_not_shown(run, terminal, store):
         assert "sk_live_51H8xQ2eZvKYlo2C" not in answer.out
 
 
-def test_a_service_nobody_spoke_of_is_said_with_those_there_are(run, trouble):
+def test_unknown_service_is_an_error_that_lists_known_ones(run, trouble):
     answer = run("services", "show", "shipslow")
     assert answer.code == 64
     assert answer.sentence.endswith("Known services: partner, shipfast")
 
 
-def test_a_reset_closes_the_circuit_and_with_keys_uses_them_again(run, trouble, store):
+def test_reset_closes_the_circuit_and_with_keys_restores_them(run, trouble, store):
     assert run("services", "reset", "shipfast").err == "closed the circuit of shipfast\n"
     assert str(store.shared.services()[1].state) == "closed"
     answer = run("services", "reset", "partner", "--keys", "--json")

@@ -1,4 +1,4 @@
-"""A figure on a terminal: each line is there under its own glyph, at its height, and it fits."""
+"""A chart on a terminal: each line has its own glyph at its height, and the chart fits."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ def figure(*series, **options):
     return Figure("writes", "clients", "mean", [Series(name, points) for name, points in series], **options)
 
 
-def test_a_line_of_few_points_is_its_glyphs_and_a_dotted_way_between_them():
+def test_sparse_line_is_glyphs_joined_by_dots():
     drawn = chart(figure(("none", [(0, 0), (50, 100), (100, 200)]), ("full", [(0, 0), (100, 100)])), width=46, height=9)
     assert drawn == [
         "writes: mean",
@@ -36,7 +36,7 @@ SPIKES = [(n, 1_000 if n % 20 == 0 else 10) for n in range(80)]
 SLOPE = [(n, 10 + n / 4) for n in range(80)]
 
 
-def test_a_line_of_many_points_is_glyphs_throughout_and_the_one_that_matters_lies_above():
+def test_dense_line_is_glyphs_with_the_main_line_on_top():
     lines = [Series("fixed", SPIKES), Series("ours", SLOPE, emphasis=True)]
     drawn = chart(Figure("requests", "seconds", "a second", lines, log_y=True), width=46, height=7)
     assert drawn == [
@@ -54,44 +54,44 @@ def test_a_line_of_many_points_is_glyphs_throughout_and_the_one_that_matters_lie
     ]
 
 
-def test_a_mark_is_an_upright_line_with_its_word_above():
+def test_mark_is_a_vertical_line_with_its_label_above():
     drawn = chart(figure(("ours", [(0, 1), (100, 1)]), marks=[(25, "outage"), (75, "back"), (400, "never")]), width=60)
     word, body = drawn[1], drawn[2:18]
     assert [word.index("outage"), word.index("back")] == [place for place, one in enumerate(body[3]) if one == "┊"]
     assert "never" not in "".join(drawn)
 
 
-def test_words_that_would_touch_stand_in_lines_of_their_own():
+def test_overlapping_labels_have_separate_lines():
     drawn = chart(figure(("ours", [(0, 1), (100, 1)]), marks=[(50, "outage"), (52, "back")]), width=60)
     assert [line.strip() for line in drawn[1:3]] == ["outage", "back"]
 
 
-def test_points_that_meet_stand_side_by_side():
+def test_coinciding_points_are_side_by_side():
     drawn = chart(figure(*((name, [(0, 5), (10, 5)]) for name in "abcde")), width=60)
     row = next(line for line in drawn if "●" in line)
     assert all(row.count(glyph) == 2 for glyph in "●○▲□◆")
 
 
-def test_where_a_terminal_knows_no_more_than_ascii_the_glyphs_are_typed():
+def test_ascii_terminal_gets_ascii_glyphs():
     drawn = chart(figure(("none", [(1, 1), (2, 2)]), ("full", [(1, 2), (2, 1)])), width=50, ascii=True)
     assert all(line.isascii() for line in drawn)
     assert drawn[-1] == "* none   o full"
 
 
-def test_on_a_logarithmic_axis_nothing_stands_at_the_ground():
+def test_zero_is_not_drawn_on_a_logarithmic_axis():
     drawn = chart(figure(("ours", [(0, 0), (1, 1), (2, 1_000)]), log_y=True), width=40, height=8)
     assert [line.split("┤")[0].strip() for line in drawn if "┤" in line] == ["1,000", "100", "10", "1"]
     assert drawn[8].count("●") == 2
 
 
-def test_where_there_is_nothing_the_chart_says_so():
+def test_empty_chart_is_labelled_as_empty():
     assert chart(figure(("ours", []), ("nan", [(0, float("nan")), (float("inf"), 1)])), width=80) == [
         "writes: there is nothing to draw"
     ]
 
 
 @pytest.mark.parametrize("value", [0, 7, 1e6])
-def test_a_line_that_is_level_can_be_drawn(value):
+def test_level_line_can_be_drawn(value):
     assert "●" in "".join(chart(figure(("ours", [(5, value), (6, value)])), width=60)[1:-1])
     assert "●" in "".join(chart(figure(("ours", [(5, value)]), log_y=True, log_x=True), width=60)[1:-1])
 
@@ -108,7 +108,7 @@ def test_a_line_that_is_level_can_be_drawn(value):
         (Axis(2, 9, 50, log=True), 4, [2, 4, 6, 8]),
     ],
 )
-def test_numbers_at_an_axis_are_round_and_few(axis, most, ticks):
+def test_axis_numbers_are_round_and_few(axis, most, ticks):
     assert axis.ticks(most) == pytest.approx(ticks)
 
 
@@ -122,7 +122,7 @@ FINE = st.integers(0, 10**9).map(lambda n: n / 1_000)
     st.booleans(),
     st.lists(st.tuples(FINE, st.sampled_from(["outage", "back again"])), max_size=3),
 )
-def test_whatever_is_drawn_fits_the_terminal_down_to_forty_columns(lines, width, log, plain, marks):
+def test_chart_fits_every_terminal_of_forty_columns_or_more(lines, width, log, plain, marks):
     drawn = chart(
         figure(*((f"line {n}", points) for n, points in enumerate(lines)), log_y=log, log_x=log, marks=marks),
         width=width,

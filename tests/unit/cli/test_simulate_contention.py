@@ -1,4 +1,4 @@
-"""`redrive simulate contention`: rows for programs, a table and charts for people, a sentence for rubbish."""
+"""`redrive simulate contention`: rows in a pipe, a table and charts on a terminal, errors in one sentence."""
 
 import json
 
@@ -8,7 +8,7 @@ SMALL = ("simulate", "contention", "--clients", "5,20", "--repetitions", "3")
 STRATEGIES = ["none", "exponential", "equal", "full", "decorrelated"]
 
 
-def test_in_json_there_is_a_row_for_each_number_of_clients_and_strategy(run):
+def test_json_has_a_row_per_number_of_clients_and_strategy(run):
     rows = json.loads(run(*SMALL, "--json").out)
     assert [(one["clients"], one["strategy"]) for one in rows] == [(n, name) for n in (5, 20) for name in STRATEGIES]
     for one in rows:
@@ -20,7 +20,7 @@ def test_in_json_there_is_a_row_for_each_number_of_clients_and_strategy(run):
     assert rows[-1]["time_ratio"] == pytest.approx(rows[-1]["time_ms"] / rows[-4]["time_ms"], abs=1e-4)
 
 
-def test_a_pipe_gets_the_same_as_rows_and_nothing_else(run):
+def test_pipe_gets_the_same_rows_and_nothing_else(run):
     documents, plain = json.loads(run(*SMALL, "--json").out), run(*SMALL)
     titles, *rows = [line.split("\t") for line in plain.out.splitlines()]
     assert titles == [*documents[0]]
@@ -28,28 +28,28 @@ def test_a_pipe_gets_the_same_as_rows_and_nothing_else(run):
     assert plain.err == ""
 
 
-def test_without_the_ramp_there_is_no_ratio(run):
+def test_ratio_is_empty_without_the_ramp(run):
     (row,) = json.loads(run(*SMALL[:2], "--clients", 4, "--repetitions", 1, "--strategy", "full", "--json").out)
     assert (row["time_ratio"], row["writes_ratio"], row["time_ms_error"]) == (None, None, None)
 
 
-def test_numbers_of_clients_may_be_listed_or_repeated_and_strategies_chosen(run):
+def test_client_numbers_and_strategies_can_be_chosen(run):
     options = ("--clients", "5, 20", "--clients", 5, "--clients", 7, "--strategy", "full", "--strategy", "none")
     rows = run("simulate", "contention", *options, "--repetitions", 1).rows
     assert [(row[1], row[0]) for row in rows] == [(n, name) for n in ("5", "20", "7") for name in ("full", "none")]
 
 
-def test_the_same_seed_gives_the_same_answer_and_another_one_another(run):
+def test_seed_determines_the_result(run):
     assert run(*SMALL).out == run(*SMALL).out == run(*SMALL, "--seed", 1).out != run(*SMALL, "--seed", 2).out
 
 
 def test_options_are_in_seconds(run):
-    """A hop of a quarter of a second, four of them, and nobody to contend with."""
+    """Four hops of a quarter of a second, and no other client."""
     found = run(*SMALL[:2], "--clients", 1, "--hop", 0.25, "--deviation", 0, "--repetitions", 1, "--json")
     assert [one["time_ms"] for one in json.loads(found.out)] == [1_000] * 5
 
 
-def test_on_a_terminal_there_are_the_premises_a_table_a_conclusion_and_two_charts(terminal):
+def test_terminal_shows_premises_table_conclusion_and_charts(terminal):
     said = terminal(*SMALL, columns=90)
     assert said.code == 0
     assert "a hop takes |normal(10, 2)| ms; waits begin at 5 ms and end at 2,000 ms" in said.out
@@ -58,19 +58,19 @@ def test_on_a_terminal_there_are_the_premises_a_table_a_conclusion_and_two_chart
     assert said.out.count("● none   ○ exponential   ▲ equal   □ full   ◆ decorrelated") == 2
 
 
-def test_one_number_of_clients_makes_no_chart(terminal):
+def test_single_number_of_clients_makes_no_chart(terminal):
     said = terminal(*SMALL[:2], "--clients", 5, "--repetitions", 1)
     assert "decorrelated" in said.out
     assert "completion time" not in said.out
 
 
-def test_a_terminal_that_knows_no_more_than_ascii_gets_no_escapes(terminal):
+def test_ascii_terminal_gets_no_escapes(terminal):
     said = terminal(*SMALL, columns=60, PYTHONIOENCODING="ascii")
     assert "* none   o exponential   x equal   # full   @ decorrelated" in said.out
 
 
 @pytest.mark.slow
-def test_the_charts_are_written_as_a_picture_and_the_rows_stay_what_they_are(run, here):
+def test_charts_are_written_as_an_image_and_rows_are_unchanged(run, here):
     said = run(*SMALL, "--plot", "contention.svg")
     assert "completion time" in (here / "contention.svg").read_text()
     assert said.err == "wrote the charts to contention.svg\n"
@@ -100,14 +100,14 @@ def test_the_charts_are_written_as_a_picture_and_the_rows_stay_what_they_are(run
         (("--plot", "nowhere/out.svg"), "nowhere/out.svg cannot be written: there is no directory nowhere"),
     ],
 )
-def test_rubbish_is_answered_in_one_sentence(run, options, said):
+def test_invalid_options_are_rejected_in_one_sentence(run, options, said):
     answer = run(*(SMALL[:2] if options[0] in SMALL else SMALL), *options)
     assert (answer.code, answer.out) == (64, "")
     assert answer.sentence.startswith(said)
     assert len(answer.sentence) < 300
 
 
-def test_what_would_take_hours_is_not_begun_unasked(run):
+def test_hours_of_work_need_confirmation(run):
     answer = run("simulate", "contention", "--clients", "1000,100000", "--strategy", "none", "--repetitions", 1)
     assert (answer.code, answer.out) == (64, "")
     assert answer.sentence == (
@@ -116,13 +116,13 @@ def test_what_would_take_hours_is_not_begun_unasked(run):
     )
 
 
-def test_a_picture_that_cannot_be_is_refused_before_the_work(run, here):
-    """Hours of it: the refusal that comes first tells which is looked at first."""
+def test_invalid_image_path_is_rejected_before_the_work(run, here):
+    """Hours of work: the first error shows which option is checked first."""
     answer = run("simulate", "contention", "--clients", 100_000, "--plot", "out.gif")
     assert answer.sentence.startswith("out.gif must end in .png or .svg")
 
 
-def test_where_the_way_of_waiting_changes_nothing_nothing_is_concluded(terminal):
+def test_equal_strategies_give_no_conclusion(terminal):
     said = terminal(*SMALL[:2], "--clients", 1, "--repetitions", 1)
     assert "decorrelated" in said.out
     assert "writes least" not in said.out

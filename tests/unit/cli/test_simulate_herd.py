@@ -1,4 +1,4 @@
-"""`redrive simulate herd`: rows for programs, a table and charts for people, a sentence for rubbish."""
+"""`redrive simulate herd`: rows in a pipe, a table and charts on a terminal, errors in one sentence."""
 
 import inspect
 import json
@@ -33,7 +33,7 @@ def vendor(here):
     (here / "vendor.py").write_text(VENDOR)
 
 
-def test_in_json_there_is_a_row_for_each_strategy_with_its_course_over_time(run):
+def test_json_has_a_row_per_strategy_with_its_time_series(run):
     rows = json.loads(run(*SMALL, "--json").out)
     assert [one["strategy"] for one in rows] == STRATEGIES
     for one in rows:
@@ -53,7 +53,7 @@ def test_in_json_there_is_a_row_for_each_strategy_with_its_course_over_time(run)
         assert one["peak_ratio"] == pytest.approx(one["peak_per_s"] / 5, abs=1e-3)
 
 
-def test_a_pipe_gets_the_same_as_rows_and_nothing_else(run):
+def test_pipe_gets_the_same_rows_and_nothing_else(run):
     documents, plain = json.loads(run(*SMALL, "--json").out), run(*SMALL)
     titles, *rows = [line.split("\t") for line in plain.out.splitlines()]
     assert titles == [name for name in documents[0] if name != "series"]
@@ -61,18 +61,18 @@ def test_a_pipe_gets_the_same_as_rows_and_nothing_else(run):
     assert plain.err == ""
 
 
-def test_the_same_seed_gives_the_same_answer_and_another_one_another(run):
+def test_seed_determines_the_result(run):
     assert run(*SMALL).out == run(*SMALL, "--seed", 1).out != run(*SMALL, "--seed", 2).out
 
 
-def test_what_it_does_without_options_is_what_the_model_has_for_defaults():
+def test_default_options_are_those_of_the_model():
     renamed = {"kind": "outage_kind"}
     options = inspect.signature(herd).parameters
     for one in fields(Scenario):
         assert options[renamed.get(one.name, one.name)].default == one.default
 
 
-def test_a_policy_of_the_users_own_is_imported_and_what_its_file_prints_is_no_data(run, vendor):
+def test_users_policy_is_imported_and_its_output_is_no_data(run, vendor):
     found = run(*SMALL, "--policy", "vendor.py:shipfast", "--fixed", 10)
     assert [row[0] for row in found.rows] == ["vendor.py:shipfast", STRATEGIES[2], "fixed 10 s"]
     assert found.err == "loading\n"
@@ -80,18 +80,18 @@ def test_a_policy_of_the_users_own_is_imported_and_what_its_file_prints_is_no_da
     assert probes[0] > 0 == probes[1] == probes[2]
 
 
-def test_a_policy_without_a_breaker_probes_nothing(run, vendor):
+def test_policy_without_a_breaker_sends_no_probes(run, vendor):
     assert [row[-1] for row in run(*SMALL, "--policy", "vendor.py:bare").rows] == ["0.0"] * 3
 
 
-def test_a_503_that_asks_for_time_is_heeded_by_the_policy(run):
-    """A client that was told to wait does not come back before."""
+def test_retry_after_of_a_503_is_respected_by_the_policy(run):
+    """A client does not return before the wait that it was asked for."""
     found = run(*SMALL, "--outage-kind", "503", "--retry-after", 25, "--json")
     requests = json.loads(found.out)[0]["series"]["requests_per_s"]
     assert sum(requests[60 + 13 : 60 + 25]) < sum(requests[60:73]) / 2
 
 
-def test_on_a_terminal_there_are_the_premises_a_table_a_conclusion_and_two_charts(terminal):
+def test_terminal_shows_premises_table_conclusion_and_charts(terminal):
     said = terminal(*SMALL, "--repetitions", 2, "--outage-kind", "503", "--retry-after", 9, columns=150)
     assert said.code == 0
     assert "60 clients, each with a call every 12 s that takes 5 s: 5 requests/s, 25 under way" in said.out
@@ -104,7 +104,7 @@ def test_on_a_terminal_there_are_the_premises_a_table_a_conclusion_and_two_chart
     assert said.out.count("● redrive's default policy   ○ its cool-down not jittered") == 2
 
 
-def test_a_narrow_terminal_shows_what_matters_most(terminal):
+def test_narrow_terminal_shows_the_most_important_columns(terminal):
     said = terminal(*SMALL, columns=60).out
     assert "peak/s" in said
     assert "× normal" in said
@@ -113,7 +113,7 @@ def test_a_narrow_terminal_shows_what_matters_most(terminal):
 
 
 @pytest.mark.slow
-def test_the_charts_are_drawn_into_a_file(run, here):
+def test_charts_are_drawn_into_a_file(run, here):
     found = run(*SMALL, "--plot", "herd.svg")
     assert found.err == "wrote the charts to herd.svg\n"
     assert "seconds since the service went down" in (here / "herd.svg").read_text()
@@ -137,7 +137,7 @@ def test_the_charts_are_drawn_into_a_file(run, here):
         (["--policy", "nowhere.py:x"], "there is no file nowhere.py"),
     ],
 )
-def test_rubbish_is_refused_in_a_sentence(run, vendor, words, said):
+def test_invalid_options_are_rejected_in_a_sentence(run, vendor, words, said):
     answer = run(*HERD, *words)
     assert answer.code == 64
     assert answer.out == ""

@@ -1,4 +1,4 @@
-"""`redrive status`: what one screen shows of a store."""
+"""`redrive status`: the summary of a store on one screen."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ def trouble(run, put, store):
 
 @pytest.mark.usefixtures("store")
 class TestEmptyStore:
-    def test_every_section_says_that_it_is_empty(self, terminal):
+    def test_every_section_is_shown_as_empty(self, terminal):
         shown = terminal("status").out
         for title, text in [("Last runs", "no runs yet"), ("Open alerts", "none"), ("Services with trouble", "none")]:
             assert f"{title}\n{text}\n" in shown
@@ -39,7 +39,7 @@ class TestEmptyStore:
 
 
 @pytest.mark.usefixtures("trouble")
-class TestTrouble:
+class TestFindings:
     def test_exit_code_is_zero(self, run):
         assert run("status").code == 0
 
@@ -62,7 +62,7 @@ class TestTrouble:
         assert max(map(len, shown.splitlines())) <= 80
         assert "the nightly export failed" in shown
 
-    def test_next_steps_name_the_store_that_was_asked(self, run):
+    def test_next_steps_name_the_queried_store(self, run):
         steps = run("status", "--store", ".redrive/redrive.db").err
         assert "redrive alerts show 1 --store .redrive/redrive.db\n" in steps
         assert "redrive dlq causes --store .redrive/redrive.db\n" in steps

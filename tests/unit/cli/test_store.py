@@ -1,4 +1,4 @@
-"""`redrive store`, and what is said of a store that is not there, not ours, or out of reach."""
+"""`redrive store`, and the errors for a store that is missing, not ours, or unreachable."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def server(postgres_url):
 # ── info and migrate ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_info_tells_where_the_store_is_and_how_full(run, put, store):
+def test_info_shows_location_and_size_of_the_store(run, put, store):
     put(3)
     store.dlq.discard(ids=(1,), note="known")
     told = json.loads(run("store", "info", "--json").out)
@@ -62,14 +62,14 @@ def test_info_tells_where_the_store_is_and_how_full(run, put, store):
     assert plain["oldest pending"] == told["oldest_pending"]
 
 
-def test_info_on_a_terminal_is_for_people(terminal, put):
+def test_info_on_a_terminal_is_human_readable(terminal, put):
     put(1)
     shown = terminal("store", "info").out
     assert " MB" in shown
     assert " UTC, " in shown
 
 
-def test_migrate_makes_a_store_and_says_when_there_is_nothing_to_do(run, here):
+def test_migrate_creates_a_store_or_reports_no_change(run, here):
     first = run("store", "migrate")
     assert first.code == 0
     assert first.err.startswith(".redrive/redrive.db was brought to schema version ")
@@ -88,7 +88,7 @@ def old_runs(store):
     ran(store, *range(100, 102 + finished.NEWEST))
 
 
-def test_a_purge_says_what_it_would_remove_and_then_removes_it(run, store, old_runs):
+def test_purge_shows_what_it_removes_before_removing_it(run, store, old_runs):
     would = run("store", "purge", "--older-than", "90d", "--dry-run")
     assert (would.code, would.out) == (0, "")
     assert would.err.splitlines() == [
@@ -107,7 +107,7 @@ def test_a_purge_says_what_it_would_remove_and_then_removes_it(run, store, old_r
     assert again.err.startswith("removed nothing\n")
 
 
-def test_a_person_is_asked_before_anything_is_removed(terminal, store, old_runs):
+def test_purge_asks_for_confirmation_on_a_terminal(terminal, store, old_runs):
     refused = terminal("store", "purge", "--older-than", "90d", keys="n\n")
     assert "Remove 2 runs of pipelines for good?" in refused.out
     assert (refused.code, len(left(store))) == (64, finished.NEWEST + 2)
@@ -123,14 +123,14 @@ def test_a_person_is_asked_before_anything_is_removed(terminal, store, old_runs)
         (["--older-than", "9999-01-01"], "older_than must lie in the past"),
     ],
 )
-def test_a_purge_is_told_how_old_is_old(run, store, words, says):
+def test_purge_needs_an_age(run, store, words, says):
     answer = run("store", "purge", *words)
     assert answer.code == 64
     assert says in answer.err
     assert "Traceback" not in answer.err
 
 
-def test_results_are_looked_for_where_the_settings_say_unless_another_place_is_named(run, store, here, monkeypatch):
+def test_results_are_in_the_configured_or_named_directory(run, store, here, monkeypatch):
     monkeypatch.setenv("REDRIVE_RETENTION_FILES", "unmounted")
     answer = run("store", "purge", "--older-than", "90d")
     assert answer.code == 70
@@ -138,7 +138,7 @@ def test_results_are_looked_for_where_the_settings_say_unless_another_place_is_n
     assert run("store", "purge", "--older-than", "90d", "--files", here).code == 0
 
 
-def test_what_is_gone_is_told_in_words():
+def test_removed_data_is_described_in_text():
     purged = finished.StorePurged(runs=1, flows=1, tasks=1_200, files=3, elsewhere=1, alerts=2, services=4)
     assert describe_purged(purged) == (
         "1 run of pipelines, 1 run of flows with 1,200 tasks and 3 files, 2 alerts, 4 quarters of an hour of services"
@@ -149,7 +149,7 @@ def test_what_is_gone_is_told_in_words():
     ]
 
 
-def test_on_postgresql_the_schema_is_made_only_where_that_is_asked_for(run, server):
+def test_schema_on_postgresql_is_created_on_request_only(run, server):
     answer = run("dlq", "ls", "--store", server)
     assert answer.code == 70
     assert "has no redrive schema: run `redrive store migrate`" in answer.sentence
@@ -162,7 +162,7 @@ def test_on_postgresql_the_schema_is_made_only_where_that_is_asked_for(run, serv
     assert ":***@" in told["url"]
 
 
-def test_letters_go_from_sqlite_to_postgresql(run, put, server):
+def test_letters_are_moved_from_sqlite_to_postgresql(run, put, server):
     put(3)
     lines = run("dlq", "export").out
     run("store", "migrate", "--store", server)
@@ -176,7 +176,7 @@ def test_letters_go_from_sqlite_to_postgresql(run, put, server):
 
 
 @pytest.mark.parametrize("words", READING, ids=lambda words: " ".join(words[:2]))
-def test_to_ask_in_the_wrong_directory_leaves_no_trace(run, here, words):
+def test_query_in_the_wrong_directory_creates_no_file(run, here, words):
     answer = run(*words)
     assert answer.code == 64
     assert answer.sentence == (
@@ -187,12 +187,12 @@ def test_to_ask_in_the_wrong_directory_leaves_no_trace(run, here, words):
 
 
 @pytest.mark.parametrize("url", ["x.db", "sqlite:///x.db", "sqlite:///x.db?cache=private"])
-def test_a_named_file_that_is_not_there_is_not_made_either(run, here, url):
+def test_named_missing_file_is_not_created(run, here, url):
     assert run("dlq", "ls", "--store", url).sentence.startswith("there is no store at x.db")
     assert list(here.iterdir()) == []
 
 
-def test_the_store_of_a_parent_directory_is_pointed_at(run, put, here, monkeypatch):
+def test_store_of_a_parent_directory_is_suggested(run, put, here, monkeypatch):
     put(1)
     (here / "jobs").mkdir()
     monkeypatch.chdir(here / "jobs")
@@ -208,7 +208,7 @@ def test_the_store_of_a_parent_directory_is_pointed_at(run, put, here, monkeypat
         ("sqlite://", "a store in memory would lose its letters"),
     ],
 )
-def test_a_url_that_is_no_stores_is_refused(run, url, words):
+def test_url_of_another_database_is_rejected(run, url, words):
     answer = run("dlq", "ls", "--store", url)
     assert answer.code == 64
     assert answer.sentence.startswith(words)
@@ -223,7 +223,7 @@ def test_a_url_that_is_no_stores_is_refused(run, url, words):
     ],
 )
 @pytest.mark.parametrize("command", [["dlq", "ls"], ["store", "migrate"]], ids=" ".join)
-def test_url_with_a_password_in_the_wrong_place_is_refused(run, here, command, url, words):
+def test_url_with_a_misplaced_password_is_rejected(run, here, command, url, words):
     answer = run(*command, "--store", url)
     assert answer.code == 64
     assert answer.sentence.startswith(words)
@@ -241,7 +241,7 @@ def test_password_in_a_path_is_masked(run, here):
     "url",
     ["postgresql://etl:Pa55@secretA7@127.0.0.1:1/dw", "postgresql:/etl:secretA7@h/dw", "etl:secretA7@127.0.0.1/dw"],
 )
-def test_setting_with_a_password_in_the_wrong_place_is_refused(run, here, url):
+def test_setting_with_a_misplaced_password_is_rejected(run, here, url):
     (here / "redrive.toml").write_text(f'[store]\nurl = "{url}"\n')
     answer = run("dlq", "ls")
     assert answer.code == 64
@@ -252,14 +252,14 @@ def test_setting_with_a_password_in_the_wrong_place_is_refused(run, here, url):
 # ── a store that is not as it should be ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_that_is_no_database_is_said_to_be_none(run, here):
+def test_file_that_is_no_database_is_reported(run, here):
     (here / "notes.txt").write_text("not a database, whatever its name\n" * 100)
     answer = run("dlq", "ls", "--store", "notes.txt")
     assert answer.code == 70
     assert answer.sentence == "notes.txt: file is not a database; it is no SQLite database; name another file"
 
 
-def test_a_newer_schema_is_refused(run, store, here):
+def test_newer_schema_is_rejected(run, store, here):
     with sqlite3.connect(here / ".redrive" / "redrive.db") as connection:
         connection.execute("UPDATE redrive_schema SET version_num = '9999'")
     connection.close()
@@ -306,7 +306,7 @@ sys.exit(run("dlq", "discard", "1", "--note", "x"))
 
 @pytest.mark.process
 @pytest.mark.bare
-def test_a_store_that_may_not_be_written_is_said_to_be_read_only(open_to_all):
+def test_read_only_store_is_reported_as_read_only(open_to_all):
     command = [sys.executable, "-c", WITHOUT_RIGHTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=open_to_all)
     assert done.returncode == 70
@@ -316,31 +316,31 @@ def test_a_store_that_may_not_be_written_is_said_to_be_read_only(open_to_all):
     )
 
 
-def test_a_wrong_password_is_a_matter_of_credentials(run, server):
+def test_wrong_password_is_a_credentials_error(run, server):
     answer = run("dlq", "ls", "--store", server.replace("correct-horse", "hunter2"))
     assert answer.code == 77
     assert "check the user and the password of the store's URL" in answer.sentence
     assert "hunter2" not in answer.err
 
 
-def test_a_database_that_is_not_there_is_permanent(run, server):
+def test_missing_database_is_permanent(run, server):
     answer = run("dlq", "ls", "--store", server + "_not")
     assert answer.code == 70
     assert "does not exist" in answer.sentence
 
 
-def test_a_server_that_cannot_be_reached_is_down(run, monkeypatch):
+def test_unreachable_server_is_down(run, monkeypatch):
     monkeypatch.setenv("REDRIVE_STORE_PATIENCE", "0")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]  # nobody listens there
+        port = probe.getsockname()[1]  # a closed port
         answer = run("dlq", "ls", "--store", f"postgresql://redrive:hunter2@127.0.0.1:{port}/prod")
     assert answer.code == 69
     assert "check that the server runs and is reachable; running again is safe" in answer.sentence
     assert "hunter2" not in answer.err
 
 
-def test_a_database_that_another_process_keeps_busy_is_temporary(run, put, here, monkeypatch):
+def test_database_locked_by_another_process_is_temporary(run, put, here, monkeypatch):
     put(1)
     monkeypatch.setenv("REDRIVE_STORE_PATIENCE", "0")
     other = sqlite3.connect(here / ".redrive" / "redrive.db", isolation_level=None)

@@ -1,4 +1,4 @@
-"""`redrive dlq replay` without --target: each letter goes back to the target that rejected it."""
+"""`redrive dlq replay` without --target: each letter is sent to the target that rejected it."""
 
 import json
 import sqlite3
@@ -39,7 +39,7 @@ def jobs(here):
     return fix
 
 
-def test_letters_of_several_targets_go_each_to_its_own(run, here, store, jobs):
+def test_letters_of_several_targets_are_sent_to_their_own(run, here, store, jobs):
     for name in ("invoices", "payments"):
         assert run("run", f"jobs.py:{name}").code == 0
     target = f"{here}/./jobs.py"
@@ -109,7 +109,7 @@ def test_letter_without_a_target_needs_one(run, put, store):
     assert store.dlq.count(status="pending") == 2
 
 
-def test_alert_says_how_to_replay_the_letters_of_a_run(run, store, jobs):
+def test_alert_has_the_command_to_replay_the_letters_of_a_run(run, store, jobs):
     run("run", "jobs.py:invoices")
     (report,) = store.runs.find()
     answer = run("alerts", "show", "1")
@@ -140,7 +140,7 @@ class TestSeveralTargets:
             path.write_text(path.read_text().replace("strict = True", "strict = False"))
             del sys.modules[name]
 
-    def test_limit_is_that_of_all_of_them(self, run, store, letters):
+    def test_limit_applies_to_all_targets_together(self, run, store, letters):
         answer = run("dlq", "replay", "--text", "N/A", "--limit", 3, "--json")
         assert [one["attempted"] for one in json.loads(answer.out)["replays"]] == [2, 1]
         answer = run("dlq", "replay", "--text", "N/A", "--limit", 2, "--go")
@@ -152,7 +152,7 @@ class TestSeveralTargets:
         ("text", "code", "why"),
         [("import nothing_like_it", 70, "nothing_like_it"), ("invoices = None", 64, "replay's target is a function")],
     )
-    def test_broken_one_does_not_stop_the_others(self, run, here, store, letters, text, code, why):
+    def test_broken_target_does_not_stop_the_others(self, run, here, store, letters, text, code, why):
         (here / "jobs.py").write_text(text)
         answer = run("dlq", "replay", "--text", "N/A", "--go")
         assert answer.code == code, answer.err
@@ -162,7 +162,7 @@ class TestSeveralTargets:
         assert stopped.startswith("target jobs.py:invoices stopped: ")
         assert why in stopped
 
-    def test_broken_one_is_in_the_json(self, run, here, store, letters):
+    def test_broken_target_is_in_the_json(self, run, here, store, letters):
         (here / "jobs.py").unlink()
         answer = run("dlq", "replay", "--text", "N/A", "--go", "--json")
         assert answer.code == 64
@@ -170,7 +170,7 @@ class TestSeveralTargets:
         assert (broken["selected"], broken["attempted"], other["reprocessed"]) == (2, 0, 2)
         assert "is not there any more" in broken["stopped"]
 
-    def test_one_that_stops_does_not_stop_the_others(self, run, here, store, letters):
+    def test_stopped_target_does_not_stop_the_others(self, run, here, store, letters):
         path = here / "jobs.py"
         path.write_text(path.read_text().replace("sqlite:///", "sqlite:////nowhere/"))
         answer = run("dlq", "replay", "--text", "N/A", "--go")
@@ -179,7 +179,7 @@ class TestSeveralTargets:
         assert store.dlq.count(status="pending", pipeline="invoices") == 2
 
 
-def test_letters_of_a_renamed_pipeline_are_sent_by_their_former_name(run, here, store, jobs):
+def test_letters_of_a_renamed_pipeline_use_its_former_name(run, here, store, jobs):
     assert run("run", "jobs.py:invoices").code == 0
     jobs()
     path = here / "jobs.py"

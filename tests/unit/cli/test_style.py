@@ -11,7 +11,7 @@ from redrive.cli.output import Column, Output
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports to be a terminal."""
 
     def isatty(self):
         return True
@@ -54,19 +54,19 @@ class TestMeaning:
     def test_open_circuit_is_a_failure(self):
         assert (style_of_circuit("open"), style_of("open")) == (FAILURE, WARNING)
 
-    def test_other_words_have_no_style(self):
+    def test_other_texts_have_no_style(self):
         assert (style_of("P3"), style_of(""), style_of(None)) == ("", "", "")
 
 
 class TestColour:
-    def test_terminal_shows_it(self, screen):
+    def test_terminal_shows_colour(self, screen):
         assert paint("failed", FAILURE, screen()) == "\x1b[31mfailed\x1b[0m"
 
     @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-    def test_environment_switches_it_off(self, screen, environ):
+    def test_environment_disables_colour(self, screen, environ):
         assert paint("failed", FAILURE, screen(**environ)) == "failed"
 
-    def test_pipe_has_none(self):
+    def test_pipe_has_no_colour(self):
         assert paint("failed", FAILURE, io.StringIO()) == "failed"
 
     def test_controls_of_a_value_are_escaped_inside_it(self, screen):
@@ -109,7 +109,7 @@ class TestNextSteps:
 
 
 class TestWidth:
-    def test_note_is_wrapped_between_words(self, screen):
+    def test_note_is_wrapped_at_spaces(self, screen):
         stream = screen(40)
         Output().say("cannot open the store: no store at /srv/pipelines/nightly/.redrive/redrive.db. Pass --store")
         shown = plain(stream).splitlines()

@@ -1,4 +1,4 @@
-"""`redrive tasks`: where tasks stand, what went wrong, and what a person decides about it."""
+"""`redrive tasks`: states of tasks, causes of failures, and decisions of an operator."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from redrive.model.tasks import State
 
 
 class Settlement:
-    """A flow with a fan-out of which some partners have no account, and what comes after it."""
+    """A flow with a fan-out of which some children fail, and its successors."""
 
     def __init__(self, store, partners=4, missing=(2, 3)):
         self.missing = set(missing)
@@ -70,7 +70,7 @@ def cause(run):
 # ── ls ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tasks_are_listed_in_the_order_of_the_flow_and_a_fan_out_is_one_line(run, settlement):
+def test_tasks_are_in_flow_order_and_a_fan_out_is_one_line(run, settlement):
     answer = run("tasks", "ls")
     assert answer.code == 0
     title = answer.out.splitlines()[0].split("\t")
@@ -83,7 +83,7 @@ def test_tasks_are_listed_in_the_order_of_the_flow_and_a_fan_out_is_one_line(run
     ]
 
 
-def test_people_see_the_causes_first(terminal, settlement, run_id):
+def test_terminal_shows_the_causes_first(terminal, settlement, run_id):
     shown = terminal("tasks", "ls", columns=120).out.splitlines()
     assert shown[0] == f"settlement, run {run_id}, held: 7 tasks, 2 dead letters"
     assert shown[2].split() == ["cause", "task", "tasks", "untried", "error"]
@@ -99,7 +99,7 @@ def test_people_see_the_causes_first(terminal, settlement, run_id):
     ]
 
 
-def test_siblings_that_were_not_tried_are_counted(run, store):
+def test_skipped_siblings_are_counted(run, store):
     Settlement(store, partners=60, missing=range(60)).run()
     (found,) = json.loads(run("tasks", "ls", "--json").out)["run"]["causes"]
     assert found["tasks"] == 60
@@ -126,13 +126,13 @@ def test_tasks_are_selected_by_state_cause_and_name(run, settlement, words, name
     assert [row[0] for row in run("tasks", "ls", *words).rows] == names
 
 
-def test_who_limits_the_list_is_told_of_more_and_who_finds_nothing_is_told_too(run, settlement):
+def test_limited_list_and_empty_result_are_reported(run, settlement):
     answer = run("tasks", "ls", "settlement", "--task", "settle", "--limit", 2)
     assert answer.err == "Next steps:\n  list more tasks  redrive tasks ls settlement --task settle --limit 10\n"
     assert run("tasks", "ls", "--state", "retrying").err == "no tasks that match\n"
 
 
-def test_the_newest_run_is_meant_unless_another_is_named(run, settlement, run_id, store):
+def test_newest_run_is_the_default(run, settlement, run_id, store):
     other = redrive.Flow("other", store=store)
 
     @other.task(in_thread=True)
@@ -148,7 +148,7 @@ def test_the_newest_run_is_meant_unless_another_is_named(run, settlement, run_id
     )
 
 
-def test_a_store_without_flows_says_so(run, store):
+def test_store_without_flows_is_reported(run, store):
     answer = run("tasks", "ls")
     assert (answer.code, answer.sentence) == (
         64,
@@ -159,7 +159,7 @@ def test_a_store_without_flows_says_so(run, store):
 # ── show ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_task_is_shown_with_all_that_happened_to_it(terminal, settlement, run_id):
+def test_task_is_shown_with_all_its_attempts(terminal, settlement, run_id):
     shown = terminal("tasks", "show", "settle[2]", columns=160).out
     assert shown.startswith("task       settle[2], DEAD_LETTER\nflow       settlement\nrun        ")
     assert "\nerror      LookupError: no account of 4711-2, api_key=***\n" in shown
@@ -174,7 +174,7 @@ def test_one_task_is_shown_with_all_that_happened_to_it(terminal, settlement, ru
     assert "hunter2" not in shown
 
 
-def test_what_a_task_wrote_and_returned_is_shown_without_secrets(terminal, run, settlement):
+def test_output_and_result_of_a_task_have_no_secrets(terminal, run, settlement):
     told = json.loads(run("tasks", "show", "partners_of", "--json").out)
     assert (told["state"], told["attempts"], len(told["result"])) == ("SUCCESS", 1, 4)
     assert told["result"][0] == {"id": 0, "card": "4711-0", "password": "***"}
@@ -183,7 +183,7 @@ def test_what_a_task_wrote_and_returned_is_shown_without_secrets(terminal, run, 
     assert "  list its children  redrive tasks ls --task settle --run " in terminal("tasks", "show", "settle").out
 
 
-def test_people_are_shown_the_end_of_what_is_long_and_programs_all_of_it(terminal, run, store):
+def test_terminal_shows_the_end_of_long_output_and_json_all(terminal, run, store):
     flow = redrive.Flow("long", store=store)
     asked = []
 
@@ -212,7 +212,7 @@ def test_people_are_shown_the_end_of_what_is_long_and_programs_all_of_it(termina
     assert len(json.loads(run("tasks", "show", "much", "--json").out)["result"]) == 200
 
 
-def test_fields_that_the_settings_redact_are_masked_wherever_a_task_is_shown(run, terminal, settlement, here):
+def test_redacted_fields_are_masked_in_every_task_view(run, terminal, settlement, here):
     (here / "redrive.toml").write_text("[letters]\nredact = ['card']\n")
     for words in (["ls"], ["ls", "--json"], ["ls", "--state", "dead_letter"], ["show", "settle[2]", "--json"]):
         answer = run("tasks", *words)
@@ -225,7 +225,7 @@ def test_fields_that_the_settings_redact_are_masked_wherever_a_task_is_shown(run
 # ── retry, accept, fail ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_cause_is_sent_back_and_the_flow_goes_on_from_there(run, settlement, run_id, store):
+def test_retried_cause_lets_the_flow_continue(run, settlement, run_id, store):
     answer = run("tasks", "retry", "--cause", cause(run), "--yes", "--note", "accounts are there now")
     assert (answer.code, answer.out) == (0, "")
     assert answer.err == (
@@ -238,14 +238,14 @@ def test_a_cause_is_sent_back_and_the_flow_goes_on_from_there(run, settlement, r
     assert "accounts are there now" in store.tasks.get("settlement", "settle[2]").changes[-3].cause
 
 
-def test_a_task_is_accepted_with_a_result_and_what_comes_after_it_runs(run, settlement, run_id, store):
+def test_task_accepted_with_a_result_lets_successors_run(run, settlement, run_id, store):
     words = ["tasks", "accept", "settle[2]", "settle[3]", "--result", "100", "--note", "paid by hand"]
     assert run(*words).err.startswith(f"accepted 2 tasks of settlement, run {run_id}\n")
     assert settlement.run().status == "complete"
     assert store.tasks.get("settlement", "publish").result == {"sum": 201}
 
 
-def test_a_task_is_given_up_and_what_comes_after_it_does_not_run_until_it_is_sent_back(run, settlement, run_id, store):
+def test_cancelled_task_blocks_successors_until_retried(run, settlement, run_id, store):
     run("tasks", "accept", "settle[2]", "--note", "paid by hand")
     assert run("tasks", "fail", "settle[3]", "--note", "they left").err.startswith(
         f"failed settle[3] of settlement, run {run_id}; 2 tasks downstream will not run\n"
@@ -267,7 +267,7 @@ def test_a_task_is_given_up_and_what_comes_after_it_does_not_run_until_it_is_sen
     )
 
 
-def test_children_are_left_out_and_what_comes_after_runs(run, settlement, run_id, store):
+def test_skipped_children_let_successors_run(run, settlement, run_id, store):
     hint = f"  or skip it        redrive tasks skip 'settle[2]' --run {run_id} --note …\n"
     assert run("tasks", "show", "settle[2]").err.endswith(hint)
     answer = run("tasks", "skip", "settle[2]", "settle[3]", "--note", "they left")
@@ -276,7 +276,7 @@ def test_children_are_left_out_and_what_comes_after_runs(run, settlement, run_id
     assert store.tasks.get("settlement", "publish").result == {"sum": 1}
 
 
-def test_accepting_a_child_without_a_result_says_what_that_means(run, settlement, run_id, store):
+def test_accepting_a_child_without_a_result_shows_the_effect(run, settlement, run_id, store):
     answer = run("tasks", "accept", "settle[2]", "--note", "paid by hand")
     assert answer.err.endswith(
         "without --result, downstream tasks receive null for settle[2]\n"
@@ -288,7 +288,7 @@ def test_accepting_a_child_without_a_result_says_what_that_means(run, settlement
     assert states(store)["settle[2]"] is State.DEAD_LETTER
 
 
-def test_retry_takes_tasks_that_wait_for_their_next_attempt(run, settlement, run_id, store):
+def test_retry_includes_tasks_waiting_for_their_next_attempt(run, settlement, run_id, store):
     from redrive.store.schema import tasks
 
     waits = tasks.update().where(tasks.c.child == 2).values(state="RETRYING")
@@ -306,7 +306,7 @@ def test_run_is_cancelled(run, settlement, run_id, store):
     assert store.tasks.run("settlement").status == "abandoned"
 
 
-def test_many_tasks_are_a_question_and_where_nobody_is_there_to_ask_a_refusal(run, terminal, settlement, store):
+def test_many_tasks_need_confirmation_or_yes(run, terminal, settlement, store):
     for which in (["settle"], ["--cause", "Lookup"], ["settle", "--cause", "Lookup"]):
         answer = run("tasks", "fail", *which, "--note", "they left")
         assert answer.code == 64
@@ -323,7 +323,7 @@ def test_many_tasks_are_a_question_and_where_nobody_is_there_to_ask_a_refusal(ru
     assert "failed 2 tasks of settlement" in yes.out
 
 
-def test_a_run_that_is_under_way_is_said_to_go_on_by_itself(run, settlement, store):
+def test_running_run_is_reported_as_continuing_by_itself(run, settlement, store):
     from redrive.store.schema import task_runs
 
     running = task_runs.update().values(status="running")
@@ -358,9 +358,7 @@ def test_a_run_that_is_under_way_is_said_to_go_on_by_itself(run, settlement, sto
         (["fail", "settle[2]"], "missing option '--note'; see `redrive tasks fail --help`"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_sentence_and_changes_nothing(
-    run, settlement, run_id, store, words, sentence
-):
+def test_invalid_decision_is_rejected_and_changes_nothing(run, settlement, run_id, store, words, sentence):
     before = states(store)
     answer = run("tasks", *words)
     assert (answer.code, answer.out) == (64, "")
@@ -377,7 +375,7 @@ def test_what_makes_no_sense_is_refused_in_one_sentence_and_changes_nothing(
         ("task_runs", "shape = ''"),
     ],
 )
-def test_rows_that_were_changed_by_hand_to_what_makes_no_sense_are_said_to_be(run, settlement, store, table, change):
+def test_rows_with_invalid_values_are_reported(run, settlement, store, table, change):
     which = " WHERE child = 2" if table == "tasks" else ""
     store.database.write(lambda connection: connection.exec_driver_sql(f"UPDATE {table} SET {change}{which}"))
     answers = [
@@ -394,7 +392,7 @@ def test_rows_that_were_changed_by_hand_to_what_makes_no_sense_are_said_to_be(ru
         assert answer.sentence.endswith("a row was probably changed by hand; undo that change")
 
 
-def test_a_few_letters_do_not_select_two_causes_by_accident(run, store):
+def test_ambiguous_cause_prefix_does_not_select_two_causes(run, store):
     flow = redrive.Flow("several", store=store)
 
     @flow.task(in_thread=True)
@@ -413,7 +411,7 @@ def test_a_few_letters_do_not_select_two_causes_by_accident(run, store):
     assert answer.sentence.endswith("; write more of it")
 
 
-def test_a_task_whose_result_others_are_made_of_is_accepted_with_a_list(run, store):
+def test_task_that_feeds_a_fan_out_is_accepted_with_a_list(run, store):
     flow = redrive.Flow("fanned", store=store)
 
     @flow.task(in_thread=True)
@@ -435,7 +433,7 @@ def test_a_task_whose_result_others_are_made_of_is_accepted_with_a_list(run, sto
 
 
 class TestRerunAndCancel:
-    def test_rerun_shows_what_it_would_do_and_asks(self, run, store):
+    def test_rerun_shows_its_effect_and_asks(self, run, store):
         made = Settlement(store, missing=())
         made.run()
         shown = run("tasks", "rerun", "report", "--dry-run")
@@ -449,7 +447,7 @@ class TestRerunAndCancel:
         assert "  resume flow" in done.err
         assert (states(store)["report"], states(store)["publish"]) == (State.READY, State.PENDING)
 
-    def test_cancelled_task_fails_and_what_follows_does_not_run(self, run, settlement, store):
+    def test_cancelled_task_fails_and_its_successors_do_not_run(self, run, settlement, store):
         done = run("tasks", "cancel", "report", "--note", "not today")
         assert done.err == "cancelled report; 1 task downstream will not run\n"
         assert (states(store)["report"], states(store)["publish"]) == (State.FAILED, State.UPSTREAM_FAILED)

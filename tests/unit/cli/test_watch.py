@@ -1,4 +1,4 @@
-"""`redrive watch`: what it says, what it refuses, and what it does beside."""
+"""`redrive watch`: its output, the options that it rejects, and its side effects."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def broken():
 
 @pytest.fixture
 def failed(store):
-    """Puts a run down that failed, and whose process told nobody."""
+    """Record a failed run whose process sent no alert."""
 
     def failed(name="vendor", reason="no space left on device"):
         then = datetime.now(UTC) - timedelta(minutes=5)
@@ -62,7 +62,7 @@ def settings(here):
     return lambda text: (here / "redrive.toml").write_text(text)
 
 
-def test_to_look_once_tells_of_what_it_found_and_to_look_again_tells_of_nothing_new(run, failed, store):
+def test_second_look_reports_nothing_new(run, failed, store):
     failed()
     answer = run("watch", "--once")
     assert answer.code == 0
@@ -75,14 +75,14 @@ def test_to_look_once_tells_of_what_it_found_and_to_look_again_tells_of_nothing_
     assert len(store.alerts.sends(1)) == 1
 
 
-def test_each_change_is_a_document_of_its_own_where_json_is_asked_for(run, failed):
+def test_each_change_is_one_json_document(run, failed):
     failed("orders")
     failed("vendor", reason="KeyError: 'fee'")
     lines = [json.loads(line) for line in run("watch", "--once", "--json").out.splitlines()]
     assert [(one["what"], one["subject"]["name"]) for one in lines] == [("opened", "orders"), ("opened", "vendor")]
 
 
-def test_people_get_one_line_for_each_change_and_nothing_else(terminal, failed):
+def test_each_change_is_one_line_on_a_terminal(terminal, failed):
     failed()
     (line,) = terminal("watch", "--once", columns=200).out.splitlines()
     assert re.fullmatch(r"\d\d:\d\d  P1 opened +vendor .*no space left on device.* \(alert 1\)", line)
@@ -105,14 +105,14 @@ def test_people_get_one_line_for_each_change_and_nothing_else(terminal, failed):
         (("--once", "--listen", "127.0.0.1:0"), "--once excludes --listen: it evaluates once. Remove one of them"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_a_sentence(run, store, words, sentence):
+def test_invalid_watch_is_rejected_in_a_sentence(run, store, words, sentence):
     answer = run("watch", *words)
     assert answer.code == 64
     assert answer.sentence.startswith(sentence)
     assert answer.out == ""
 
 
-def test_a_port_that_is_taken_is_said(run, store):
+def test_port_in_use_is_reported(run, store):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -121,14 +121,14 @@ def test_a_port_that_is_taken_is_said(run, store):
     assert "another program listens there already" in answer.sentence
 
 
-def test_where_there_is_no_store_nothing_is_watched(run, here):
+def test_missing_store_is_not_watched(run, here):
     answer = run("watch", "--once")
     assert (answer.code, (here / ".redrive").exists()) == (64, False)
     assert answer.sentence.startswith("there is no store at .redrive/redrive.db")
 
 
 @pytest.mark.parametrize("configured", ["by a file", "by the environment"])
-def test_store_that_is_configured_is_made_before_the_first_run(run, here, monkeypatch, configured):
+def test_configured_store_is_created_before_the_first_run(run, here, monkeypatch, configured):
     if configured == "by a file":
         (here / "redrive.toml").write_text('[pipelines.vendor]\nsla = "06:00 UTC"\n')
     else:
@@ -137,7 +137,7 @@ def test_store_that_is_configured_is_made_before_the_first_run(run, here, monkey
     assert (here / ".redrive" / "redrive.db").exists()
 
 
-def test_the_metrics_are_put_into_the_file_that_is_named(run, here, failed):
+def test_metrics_are_written_to_the_named_file(run, here, failed):
     failed()
     assert run("watch", "--once", "--textfile", "redrive.prom").code == 0
     assert "redrive_up 1" in (here / "redrive.prom").read_text()
@@ -146,7 +146,7 @@ def test_the_metrics_are_put_into_the_file_that_is_named(run, here, failed):
 # ── probes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_runs_are_forgotten_as_the_settings_say_and_else_never(run, store, settings):
+def test_runs_are_purged_only_as_configured(run, store, settings):
     ran(store, *range(100, 102 + finished.NEWEST))
     assert run("watch", "--once").code == 0
     assert len(left(store)) == finished.NEWEST + 2
@@ -157,7 +157,7 @@ def test_runs_are_forgotten_as_the_settings_say_and_else_never(run, store, setti
     assert len(left(store)) == finished.NEWEST
 
 
-def test_watch_purges_settled_letters_as_the_settings_say(run, store, settings):
+def test_watch_purges_closed_letters_as_configured(run, store, settings):
     store.dlq.put_many([redrive.NewLetter({"id": n}, "bad", key=str(n)) for n in range(3)], pipeline="p", source="s")
     for key in ("0", "1"):
         store.dlq.discard(key=key, note="known")
@@ -176,7 +176,7 @@ def test_watch_purges_settled_letters_as_the_settings_say(run, store, settings):
     assert store.dlq.size().letters == 1
 
 
-def test_runs_stay_while_the_directory_of_their_results_is_not_there(run, store, settings):
+def test_runs_remain_while_their_results_directory_is_missing(run, store, settings):
     ran(store, *range(100, 102 + finished.NEWEST))
     settings('[retention]\nruns = "90d"\nfiles = "unmounted"\n')
     answer = run("watch", "--once")
@@ -185,7 +185,7 @@ def test_runs_stay_while_the_directory_of_their_results_is_not_there(run, store,
     assert len(left(store)) == finished.NEWEST + 2
 
 
-def test_probes_are_found_beside_the_settings_and_asked(run, store, settings, here, monkeypatch):
+def test_probes_are_found_beside_the_settings_and_called(run, store, settings, here, monkeypatch):
     (here / "probes.py").write_text(PROBES)
     settings('[alerts]\npersist = "1s"\nlags = ["probes.py:billing"]\n')
     (here / "below").mkdir()
@@ -195,7 +195,7 @@ def test_probes_are_found_beside_the_settings_and_asked(run, store, settings, he
     assert (waiting.condition, waiting.subject.name) == ("consumer_lag", "billing")
 
 
-def test_a_probe_that_fails_is_in_the_log_and_the_rest_is_done(spawn, failed, settings, here):
+def test_failing_probe_is_logged_and_the_rest_continues(spawn, failed, settings, here):
     failed()
     (here / "probes.py").write_text(PROBES)
     settings('[alerts]\nlags = ["probes.py:broken"]\n')
@@ -206,7 +206,7 @@ def test_a_probe_that_fails_is_in_the_log_and_the_rest_is_done(spawn, failed, se
     assert "\topened\t" in done.stdout
 
 
-def test_unmeasured_names_that_are_left_out_are_counted(run, failed, settings, here):
+def test_omitted_unmeasured_names_are_counted(run, failed, settings, here):
     failed()
     own = '[conditions.own_{0:02}]\nquery = "SELECT n FROM gone"\nurl = "gone.db"\nabove = 1\nseverity = "P3"\n'
     settings("".join(map(own.format, range(17))))
@@ -224,7 +224,7 @@ def test_unmeasured_names_that_are_left_out_are_counted(run, failed, settings, h
         ("bad.py:billing", 70, "bad.py"),
     ],
 )
-def test_a_probe_that_cannot_be_used_is_refused_at_the_start(run, store, settings, here, lags, code, sentence):
+def test_invalid_probe_is_rejected_at_the_start(run, store, settings, here, lags, code, sentence):
     (here / "probes.py").write_text(PROBES)
     (here / "bad.py").write_text("import nothing_like_this\n")
     settings(f'[alerts]\nlags = ["{lags}"]\n')
@@ -238,7 +238,7 @@ def test_a_probe_that_cannot_be_used_is_refused_at_the_start(run, store, setting
 
 @pytest.fixture
 def watching(store, here):
-    """Starts it as a process of its own, and gives what it says on stderr line by line."""
+    """Start the watch as a process of its own, and return its stderr line by line."""
     begun = []
 
     def start(*words, python=warm_python):
@@ -253,7 +253,7 @@ def watching(store, here):
         process.communicate()
 
 
-def test_the_metrics_are_served_until_it_is_told_to_stop(watching):
+def test_metrics_are_served_until_stopped(watching):
     process = watching("--listen", "127.0.0.1:0", "--every", "1s")
     url = process.stderr.readline().removeprefix("serving metrics at ").strip()
     assert re.match("^watching .*, every 1.0 s; times are UTC$", process.stderr.readline())
@@ -263,7 +263,7 @@ def test_the_metrics_are_served_until_it_is_told_to_stop(watching):
     assert process.wait(PATIENCE) == 0
 
 
-def test_it_goes_on_looking_and_tells_of_what_comes(watching, failed, store):
+def test_watch_continues_and_reports_new_findings(watching, failed, store):
     process = watching("--every", "1")
     process.stdout.readline()
     failed()
@@ -277,7 +277,7 @@ def test_it_goes_on_looking_and_tells_of_what_comes(watching, failed, store):
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_it_ends_where_its_file_is_another_one_or_gone(watching, store, here, replaced):
+def test_watch_ends_when_its_store_is_replaced_or_removed(watching, store, here, replaced):
     process = watching("--every", "0.1")
     assert process.stderr.readline().startswith("watching ")
     file = here / ".redrive" / "redrive.db"
@@ -291,7 +291,7 @@ def test_it_ends_where_its_file_is_another_one_or_gone(watching, store, here, re
     assert re.search(f"redrive.db was {was} while it was watched; start the watch again\n", said)
 
 
-def test_a_second_one_says_that_it_stands_by(watching):
+def test_second_watch_reports_that_it_stands_by(watching):
     first = watching("--every", "1", python=cold_python)  # its own pid is looked for
     first.stderr.readline()
     second = watching("--every", "1")
@@ -301,7 +301,7 @@ def test_a_second_one_says_that_it_stands_by(watching):
     )
 
 
-def test_renamed_channel_is_sent_and_the_old_one_is_named(run, failed, settings):
+def test_renamed_channel_is_used_and_the_old_one_is_named(run, failed, settings):
     with FaultyServer() as server:
         server.on("/old", Answer(503))
         server.on("/new", Answer(200))

@@ -1,4 +1,4 @@
-"""`redrive dlq replay`: a dry run first, then for real, with an exit code that says how it went."""
+"""`redrive dlq replay`: a dry run first, then the real run, with an exit code for its result."""
 
 import json
 
@@ -52,7 +52,7 @@ def targets(here):
     (here / "targets.py").write_text(TARGETS)
 
 
-def test_a_dry_run_says_what_would_happen_and_how_to_do_it(run, put, store):
+def test_dry_run_shows_the_outcome_and_the_command(run, put, store):
     put(3)
     answer = run("dlq", "replay", "--pipeline", "vendor", "--target", "targets.py:load")
     assert answer.code == 70
@@ -71,7 +71,7 @@ def test_a_dry_run_says_what_would_happen_and_how_to_do_it(run, put, store):
 
 
 @pytest.mark.parametrize("go", ["--go", "--no-dry-run"])
-def test_a_real_run_marks_each_letter_by_what_became_of_it(run, put, store, go):
+def test_real_run_marks_each_letter_by_its_outcome(run, put, store, go):
     put(3)
     answer = run("dlq", "replay", "--pipeline", "vendor", "--target", "targets:load", go, "--note", "parser mended")
     assert answer.code == 70
@@ -86,7 +86,7 @@ def test_a_real_run_marks_each_letter_by_what_became_of_it(run, put, store, go):
     assert store.dlq.get(1).note == "parser mended"
 
 
-def test_when_all_pass_the_code_is_0(run, put, here):
+def test_exit_code_is_0_when_all_letters_pass(run, put, here):
     put(3)
     answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:accepts", "--go")
     assert answer.code == 0
@@ -117,7 +117,7 @@ def test_escalated_letters_are_replayed_like_pending_ones(run, put, store, words
     assert answer.rows[0] == ["selected", "2", "pipeline vendor"]
 
 
-def test_letters_that_failed_again_stay_in_view(run, put, store):
+def test_letters_that_failed_again_remain_listed(run, put, store):
     put(3)
     assert run("dlq", "replay", "--pipeline", "vendor", "--target", "targets.py:load", "--go").code == 70
     assert [row[0] for row in run("dlq", "ls").rows] == ["3"]
@@ -159,7 +159,7 @@ def test_function_needs_a_selection(run, put):
     assert "pass pipeline= (--pipeline) or another filter, or any_pipeline=True (--any-pipeline)" in answer.err
 
 
-def test_large_replay_has_a_canary_unless_told_otherwise(run, put, store):
+def test_large_replay_has_a_canary_by_default(run, put, store):
     put(101)
     words = ["dlq", "replay", "--pipeline", "vendor", "--target", "targets.py:load", "--go"]
     answer = run(*words)
@@ -171,13 +171,13 @@ def test_large_replay_has_a_canary_unless_told_otherwise(run, put, store):
     assert run(*words, "--no-canary", "--canary", 3).code == 64
 
 
-def test_an_object_with_reprocess_is_a_target(run, put):
+def test_object_with_reprocess_is_a_target(run, put):
     put(2)
     assert run("dlq", "replay", "--any-pipeline", "--target", "targets.py:pipeline", "--go").code == 0
     assert run("dlq", "replay", "--any-pipeline", "--target", "targets.py:pipeline.reprocess").code == 0
 
 
-def test_the_only_pipeline_of_a_file_is_a_target_without_its_name(run, put, here):
+def test_only_pipeline_of_a_file_needs_no_name(run, put, here):
     put(2)
     (here / "vendor.py").write_text(
         "import redrive\n"
@@ -188,14 +188,14 @@ def test_the_only_pipeline_of_a_file_is_a_target_without_its_name(run, put, here
     assert (answer.code, answer.rows[0]) == (0, ["selected", "2", "pipeline vendor"])
 
 
-def test_a_target_that_cannot_rehearse_is_said_to(run, put):
+def test_target_without_dry_run_is_reported(run, put):
     put(2)
     answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:cannot_rehearse")
     assert (answer.code, answer.rows) == (0, [["selected", "2", "pipeline vendor"]])
     assert "the target has no parameter `dry_run`: the dry run only counts the selected letters" in answer.err
 
 
-def test_a_canary_that_fails_stops_the_rest(run, put, store):
+def test_failing_canary_stops_the_rest(run, put, store):
     put(8, start=3)
     answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--canary", 3, "--go")
     assert answer.code == 70
@@ -211,14 +211,14 @@ def test_limit_and_batch_bound_the_work(run, put, store):
     assert store.dlq.count(status="pending") == 3
 
 
-def test_ids_and_filters_select_what_is_replayed(run, put, here):
+def test_ids_and_filters_select_the_replayed_letters(run, put, here):
     put(5)
     assert run("dlq", "replay", 2, 4, "--any-pipeline", "--target", "targets.py:accepts", "--go").code == 0
     assert run("dlq", "replay", "--key", "D-5", "--any-pipeline", "--target", "targets.py:accepts", "--go").code == 0
     assert (here / "sent").read_text().split() == ["D-2", "D-4", "D-5"]
 
 
-def test_the_report_in_json_is_whole(run, put):
+def test_report_in_json_is_complete(run, put):
     put(3)
     answer = run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--json")
     told = json.loads(answer.out)
@@ -237,7 +237,7 @@ def test_the_report_in_json_is_whole(run, put):
         ("unauthorized", 77, "the target failed: HTTPStatusError: 401 for ?api_key=***"),
     ],
 )
-def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, store, target, code, words):
+def test_failing_target_stops_the_replay_with_its_exit_code(run, put, store, target, code, words):
     put(3)
     answer = run("dlq", "replay", "--any-pipeline", "--target", f"targets.py:{target}", "--go")
     assert answer.code == code
@@ -286,7 +286,7 @@ def test_a_target_that_fails_stops_the_replay_with_a_code_by_its_kind(run, put, 
         ),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_in_one_sentence(run, put, here, words, code, sentence):
+def test_invalid_replay_is_rejected_in_one_sentence(run, put, here, words, code, sentence):
     put(1)
     (here / "broken.py").write_text("def load(records)\n    pass\n")
     answer = run("dlq", "replay", *words)
@@ -296,7 +296,7 @@ def test_what_cannot_be_replayed_is_refused_in_one_sentence(run, put, here, word
     assert "Traceback" not in answer.err
 
 
-def test_by_schedule_only_what_is_due_is_tried(run, put, store):
+def test_scheduled_replay_tries_only_due_letters(run, put, store):
     put(3)
     assert run("dlq", "replay", "--any-pipeline", "--target", "targets.py:load", "--due", "--go").rows[0] == [
         "selected",
@@ -311,7 +311,7 @@ def test_by_schedule_only_what_is_due_is_tried(run, put, store):
     assert store.dlq.get(3).reprocess_count == 1
 
 
-def test_what_a_target_says_of_a_masked_field_is_masked(run, store, here):
+def test_masked_field_in_a_target_message_is_masked(run, store, here):
     (here / "redrive.toml").write_text('[letters]\nredact = ["fee"]\n')
     store.dlq.put({"id": "D-3", "fee": "Rumpelstilzchen"}, "bad", pipeline="vendor")
     for words in (["--json"], []):
@@ -330,7 +330,7 @@ def test_message_of_a_target_that_exits_shows_no_redacted_value(run, store, here
     assert "Rumpelstilzchen" not in answer.out + answer.err
 
 
-def test_on_a_terminal_the_report_is_a_table_below_the_progress(terminal, put):
+def test_report_on_a_terminal_is_a_table_below_the_progress(terminal, put):
     put(3)
     answer = terminal("dlq", "replay", "--any-pipeline", "--target", "targets.py:load")
     assert answer.code == 70

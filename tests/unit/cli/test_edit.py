@@ -1,4 +1,4 @@
-"""`redrive dlq edit`: a preview first, then for real; by field, patch, expression, file or editor."""
+"""`redrive dlq edit`: a preview first, then the edit; by field, patch, expression, file or editor."""
 
 import json
 import stat
@@ -27,7 +27,7 @@ def editor(here):
     return editor
 
 
-def test_a_preview_shows_what_would_change_and_changes_nothing(run, put, store):
+def test_preview_shows_the_changes_and_changes_nothing(run, put, store):
     put(2)
     answer = run("dlq", "edit", "--pipeline", "vendor", "--set", "fee=0", "--set", "customer.zip=01234")
     assert answer.code == 0
@@ -62,7 +62,7 @@ def test_a_preview_shows_what_would_change_and_changes_nothing(run, put, store):
         (["--expr", '{**record, "fee": None}'], {"id": "D-1", "fee": None}),
     ],
 )
-def test_an_edit_is_done_with_go_and_the_record_as_received_is_kept(run, put, store, words, record):
+def test_edit_is_made_with_go_and_the_original_is_stored(run, put, store, words, record):
     put(1)
     answer = run("dlq", "edit", 1, *words, "--go", "--note", "they mean none")
     assert (answer.code, answer.err) == (0, "edited 1 letter\n")
@@ -73,7 +73,7 @@ def test_an_edit_is_done_with_go_and_the_record_as_received_is_kept(run, put, st
     assert not store.dlq.get(1).edited
 
 
-def test_a_value_may_be_of_a_type_that_json_lacks(run, put, store):
+def test_value_may_be_of_a_type_that_json_lacks(run, put, store):
     from decimal import Decimal
 
     put(1)
@@ -81,7 +81,7 @@ def test_a_value_may_be_of_a_type_that_json_lacks(run, put, store):
     assert store.dlq.get(1).payload["fee"] == Decimal("19.90")
 
 
-def test_a_whole_record_comes_from_a_file_or_from_stdin(run, put, store, here):
+def test_whole_record_is_read_from_a_file_or_stdin(run, put, store, here):
     put(1)
     (here / "record.json").write_text('{"id": "D-1", "fee": 7}')
     preview = run("dlq", "edit", 1, "--record", "record.json")
@@ -100,7 +100,7 @@ def test_a_whole_record_comes_from_a_file_or_from_stdin(run, put, store, here):
     )
 
 
-def test_an_edit_in_json_tells_everything(run, put):
+def test_edit_in_json_has_all_details(run, put):
     put(2)
     told = json.loads(run("dlq", "edit", "--pipeline", "vendor", "--set", "fee=0", "--json").out)
     assert (told["dry_run"], told["selected"], told["changed"], told["failed"]) == (True, 2, 2, 0)
@@ -114,7 +114,7 @@ def test_an_edit_in_json_tells_everything(run, put):
     assert (told["dry_run"], told["id"], [one["path"] for one in told["changes"]]) == (True, 1, ["id", "fee"])
 
 
-def test_letters_on_which_the_edit_fails_are_left_alone_and_told_with_the_reason(run, put, store):
+def test_letters_with_a_failing_edit_are_unchanged_and_reported(run, put, store):
     put(2)
     store.dlq.put("no columns", "parse", pipeline="vendor")
     answer = run("dlq", "edit", "--pipeline", "vendor", "--expr", '{**record, "fee": 0}', "--go")
@@ -125,7 +125,7 @@ def test_letters_on_which_the_edit_fails_are_left_alone_and_told_with_the_reason
     )
 
 
-def test_more_edits_than_are_shown_are_counted(run, put):
+def test_edits_beyond_the_shown_ones_are_counted(run, put):
     put(12)
     answer = run("dlq", "edit", "--pipeline", "vendor", "--set", "fee=0")
     assert len(answer.rows) == 10
@@ -155,7 +155,7 @@ def test_more_edits_than_are_shown_are_counted(run, put):
         (["2", "--record", "-"], "letter 2 is discarded and cannot be edited. Reopen it first"),
     ],
 )
-def test_an_edit_that_makes_no_sense_is_refused_in_one_sentence(run, put, store, words, sentence):
+def test_invalid_edit_is_rejected_in_one_sentence(run, put, store, words, sentence):
     put(2)
     store.dlq.discard(ids=(2,), note="known")
     answer = run("dlq", "edit", *words, "--go")
@@ -164,7 +164,7 @@ def test_an_edit_that_makes_no_sense_is_refused_in_one_sentence(run, put, store,
     assert not store.dlq.get(1).edited
 
 
-def test_in_the_editor_the_record_is_changed_and_kept_on_a_yes(terminal, put, store, here, editor):
+def test_record_changed_in_the_editor_is_stored_on_yes(terminal, put, store, here, editor):
     put(1)
     no = terminal("dlq", "edit", 1, keys="n\n", **editor())
     assert "Store this edit? [y/N]" in no.out
@@ -178,7 +178,7 @@ def test_in_the_editor_the_record_is_changed_and_kept_on_a_yes(terminal, put, st
     assert not (here / path).exists()
 
 
-def test_an_editor_that_changes_nothing_or_fails_changes_nothing(terminal, put, store, editor):
+def test_failing_or_unchanged_editor_changes_nothing(terminal, put, store, editor):
     put(1)
     assert "the record is the same" in terminal("dlq", "edit", 1, **editor("record")).out
     shown = " ".join(terminal("dlq", "edit", 1, **editor(code=3)).out.split())
@@ -187,7 +187,7 @@ def test_an_editor_that_changes_nothing_or_fails_changes_nothing(terminal, put, 
     assert not store.dlq.get(1).edited
 
 
-def test_what_was_written_and_is_not_json_is_kept(terminal, put, store, here, editor):
+def test_invalid_json_from_the_editor_is_saved(terminal, put, store, here, editor):
     put(1)
     answer = terminal("dlq", "edit", 1, **editor(text="{half"))
     assert answer.code == 64
@@ -237,7 +237,7 @@ def test_undo_is_previewed(run, put, store):
     assert run("dlq", "edit", 1, "--undo", "--go").err == "undid the edits of 1 letter\n"
 
 
-def test_line_for_a_letter_with_fields_is_refused(run, put, store):
+def test_line_for_a_letter_with_fields_is_rejected(run, put, store):
     put(1)
     answer = run("dlq", "edit", 1, "--line", "D-1,5", "--go")
     assert answer.code == 64
@@ -247,7 +247,7 @@ def test_line_for_a_letter_with_fields_is_refused(run, put, store):
 
 @pytest.mark.parametrize("how", [["--set", "p.ssn=078-05-1120"], ["--patch", '{"p": {"ssn": "078-05-1120"}}']])
 @pytest.mark.parametrize("which", [["1"], ["--pipeline", "vendor"]])
-def test_preview_does_not_repeat_a_redacted_value(run, store, here, how, which):
+def test_preview_does_not_show_a_redacted_value(run, store, here, how, which):
     (here / "redrive.toml").write_text('[letters]\nredact = ["*.ssn"]\n')
     store.dlq.put({"p": {"ssn": "1"}}, "bad", pipeline="vendor")
     answer = run("dlq", "edit", *which, *how)
@@ -293,7 +293,7 @@ class TestRecordWithCredentials:
         assert answer.code == 0
         assert "S3cret" not in answer.out + answer.err
 
-    def test_record_as_it_is_shown_is_refused(self, run, store, letter):
+    def test_record_as_shown_is_rejected(self, run, store, letter):
         shown = json.loads(run("dlq", "show", 1, "--json").out)["record"]
         answer = run("dlq", "edit", 1, "--record", "-", "--go", input=json.dumps({**shown, "v": 2}))
         assert answer.code != 0

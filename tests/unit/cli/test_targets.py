@@ -1,4 +1,4 @@
-"""`FILE_OR_MODULE:NAME`: what is found, and what is said where it is not."""
+"""`FILE_OR_MODULE:NAME`: what is found, and the error where nothing is found."""
 
 import ast
 import importlib.util
@@ -24,26 +24,26 @@ def write(here):
     return write
 
 
-def test_a_name_in_a_file_is_found(write):
+def test_name_in_a_file_is_found(write):
     write("vendor.py", "def pipeline(records): return 'here'\n")
     assert load("vendor.py:pipeline")([]) == "here"
     assert load("./vendor.py:pipeline")([]) == "here"
 
 
-def test_a_name_in_a_module_is_found_from_the_working_directory(write):
+def test_name_in_a_module_is_found_from_the_working_directory(write):
     write("jobs/__init__.py", "")
     write("jobs/vendor.py", "class Pipeline:\n    def reprocess(self, records): ...\npipeline = Pipeline()\n")
     assert load("jobs.vendor:pipeline").reprocess([]) is None
     assert load("jobs.vendor:pipeline.reprocess")([]) is None
 
 
-def test_a_file_may_import_what_lies_beside_it(write):
+def test_file_may_import_its_neighbours(write):
     write("elsewhere/shared.py", "VALUE = 3\n")
     write("elsewhere/vendor.py", "from shared import VALUE\n")
     assert load("elsewhere/vendor.py:VALUE") == 3
 
 
-def test_a_file_of_a_package_may_import_its_siblings(write):
+def test_file_of_a_package_may_import_its_siblings(write):
     write("jobs/__init__.py", "")
     write("jobs/shared.py", "VALUE = 4\n")
     write("jobs/vendor.py", "from .shared import VALUE\n")
@@ -51,12 +51,12 @@ def test_a_file_of_a_package_may_import_its_siblings(write):
     assert load("jobs.vendor:VALUE") == 4
 
 
-def test_a_file_is_imported_once(write):
+def test_file_is_imported_once(write):
     write("vendor.py", "pipeline = object()\n")
     assert load("vendor.py:pipeline") is load("vendor.py:pipeline")
 
 
-def test_a_file_named_like_a_module_of_python_does_not_take_its_place(write):
+def test_file_named_like_a_stdlib_module_does_not_replace_it(write):
     import json
 
     write("json.py", "pipeline = 'mine'\n")
@@ -64,7 +64,7 @@ def test_a_file_named_like_a_module_of_python_does_not_take_its_place(write):
     assert sys.modules["json"] is json
 
 
-def test_a_module_of_python_is_imported_where_a_file_has_its_name(write):
+def test_stdlib_module_is_imported_despite_a_file_of_its_name(write):
     write("sched.py", "import sched\npipeline = sched.scheduler\n")
     assert "sched" not in sys.modules
     assert load("sched.py:pipeline").__module__ == "sched"
@@ -88,7 +88,7 @@ class TestFileNames:
 
     @pytest.mark.process
     @pytest.mark.parametrize("name", ["polars", "duckdb", "redrive", "json"])
-    def test_file_named_like_an_import_of_redrive_does_not_replace_it(self, write, name):
+    def test_file_named_like_an_import_of_redrive_does_not_shadow(self, write, name):
         installed = importlib.util.find_spec(name).origin
         write(f"{name}.py", f"import {name}\npipeline = {name}.__file__\n")
         program = (
@@ -112,12 +112,12 @@ class TestFileNames:
 
 
 @pytest.mark.parametrize("wanted", ["vendor.py", "vendor", ":pipeline", "vendor.py:", "vendor.py:a b", "a:b/c.py"])
-def test_what_names_nothing_is_refused_with_the_two_forms(here, wanted):
+def test_invalid_target_is_rejected_with_the_two_forms(here, wanted):
     with pytest.raises(TargetNotFound, match=r"write FILE:NAME or MODULE:NAME, such as vendor.py:pipeline"):
         load(wanted)
 
 
-def test_a_missing_file_is_said_with_the_one_that_is_near(write):
+def test_missing_file_suggests_a_similar_one(write):
     write("vendor.py", "")
     with pytest.raises(TargetNotFound, match=r"there is no file vendr.py; did you mean vendor.py\?"):
         load("vendr.py:pipeline")
@@ -125,14 +125,14 @@ def test_a_missing_file_is_said_with_the_one_that_is_near(write):
         load("jobs/x.py:pipeline")
 
 
-def test_a_missing_module_is_said(here):
+def test_missing_module_is_named(here):
     with pytest.raises(TargetNotFound, match="there is no module 'nowhere'"):
         load("nowhere:pipeline")
     with pytest.raises(TargetNotFound, match=r"there is no module 'nowhere.at.all'"):
         load("nowhere.at.all:pipeline")
 
 
-def test_a_missing_name_is_said_with_the_one_that_is_near(write):
+def test_missing_name_suggests_a_similar_one(write):
     write("vendor.py", "def pipeline(records): ...\n")
     with pytest.raises(TargetNotFound, match=r"vendor.py has no name 'pipelin'; did you mean 'pipeline'\?"):
         load("vendor.py:pipelin")
@@ -153,13 +153,13 @@ def test_a_missing_name_is_said_with_the_one_that_is_near(write):
     ],
 )
 @pytest.mark.parametrize("wanted", ["vendor.py:pipeline", "vendor:pipeline"])
-def test_what_a_module_raises_is_named_with_the_line_of_the_user(write, text, words, wanted):
+def test_error_in_a_module_is_reported_with_the_users_line(write, text, words, wanted):
     write("vendor.py", text)
     with pytest.raises(BrokenModule, match=f"^vendor(.py)? cannot be imported: {words}$"):
         load(wanted)
 
 
-def test_a_file_that_failed_is_tried_anew(write):
+def test_failed_file_is_imported_again(write):
     write("vendor.py", "1 / 0\n")
     with pytest.raises(BrokenModule):
         load("vendor.py:pipeline")
@@ -167,7 +167,7 @@ def test_a_file_that_failed_is_tried_anew(write):
     assert load("vendor.py:pipeline").startswith("mended")
 
 
-def test_a_file_that_is_not_python_is_said_to_be_broken(here):
+def test_file_that_is_not_python_is_reported_as_broken(here):
     (here / "data.py").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BrokenModule, match=r"data.py cannot be imported: SyntaxError"):
         load("data.py:pipeline")

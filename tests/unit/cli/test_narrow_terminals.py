@@ -1,4 +1,4 @@
-"""Terminals on which a table has no room: nothing is cut until it cannot be read."""
+"""Terminals that are too narrow for a table: every value stays readable."""
 
 import io
 import re
@@ -37,7 +37,7 @@ def terminal(monkeypatch):
     return terminal
 
 
-def test_where_there_is_no_room_for_columns_each_value_has_a_line_of_its_own(terminal):
+def test_each_value_has_its_own_line_in_a_narrow_terminal(terminal):
     written = terminal(36)
     Output().table(COLUMNS, ROWS)
     assert written() == [
@@ -51,14 +51,14 @@ def test_where_there_is_no_room_for_columns_each_value_has_a_line_of_its_own(ter
     ]
 
 
-def test_a_terminal_that_calls_itself_dumb_is_as_wide_as_it_is(terminal, monkeypatch):
+def test_dumb_terminal_has_its_real_width(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     written = terminal(50)
     Output().table(COLUMNS, ROWS)
     assert max(map(len, written())) <= 50
 
 
-def test_the_story_of_the_demo_fits_into_sixty_columns(terminal):
+def test_demo_output_fits_sixty_columns(terminal):
     written = terminal(60)
     DemoNarration(Output(), Path("redrive-demo"), typed="redrive").act_three(24)
     assert written() == [
@@ -70,17 +70,17 @@ def test_the_story_of_the_demo_fits_into_sixty_columns(terminal):
     ]
 
 
-def test_a_line_that_is_too_long_goes_on_below_its_text(terminal):
+def test_long_line_is_wrapped_below_its_text(terminal):
     terminal(30)
     assert Output().wrapped("told  one message for each of them", hang=6) == "told  one message for each of\n      them"
 
 
-def test_in_a_pipe_a_line_stays_a_line(capsys, monkeypatch):
+def test_line_in_a_pipe_is_not_wrapped(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     assert Output().wrapped("x " * 40, hang=2) == "x " * 40
 
 
-def test_the_end_of_a_traceback_begins_with_a_whole_line():
+def test_end_of_a_traceback_starts_with_a_whole_line():
     shown = _end_of("\n".join(f'  File "job.py", line {number} in work' for number in range(200)))
     first, second, *_ = shown.splitlines()
     assert first.endswith("characters before this; --json shows all")

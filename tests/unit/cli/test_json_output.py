@@ -1,4 +1,4 @@
-"""JSON on a terminal steers nothing, and reads back as what it was."""
+"""JSON on a terminal contains no control characters and reads back unchanged."""
 
 import json
 

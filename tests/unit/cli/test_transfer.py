@@ -27,7 +27,7 @@ def settled_long_ago(store, *ids):
 # ── export and import ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_letters_go_out_and_come_in_with_nothing_lost(run, put, store, here):
+def test_export_and_import_lose_nothing(run, put, store, here):
     put(3)
     store.dlq.put(b"\xff\x00", "not UTF-8", pipeline="vendor", key="D-9")
     store.dlq.edit(1, patch={"fee": 0})
@@ -44,27 +44,27 @@ def test_letters_go_out_and_come_in_with_nothing_lost(run, put, store, here):
     assert got["D-2"].note == "known"
 
 
-def test_without_a_file_the_lines_go_to_stdout_and_nothing_else(run, put):
+def test_export_without_a_file_writes_only_lines_to_stdout(run, put):
     put(2)
     answer = run("dlq", "export", "--json")
     assert [json.loads(line)["source_key"] for line in answer.out.splitlines()] == ["D-1", "D-2"]
     assert answer.err == ""
 
 
-def test_an_export_takes_filters_and_ids(run, put):
+def test_export_accepts_filters_and_ids(run, put):
     put(3)
     assert len(run("dlq", "export", 1, 3).out.splitlines()) == 2
     assert len(run("dlq", "export", "--key", "D-2").out.splitlines()) == 1
     assert run("dlq", "export", "--status", "discarded").out == ""
 
 
-def test_an_import_reads_stdin(run, put):
+def test_import_reads_stdin(run, put):
     put(2)
     lines = run("dlq", "export").out
     assert run("dlq", "import", "-", "--store", "other.db", input=lines).err == "imported 2 letters\n"
 
 
-def test_an_export_is_whole_or_not_there(run, put, here, monkeypatch):
+def test_failed_export_leaves_no_file(run, put, here, monkeypatch):
     put(2)
     (here / "letters.ndjson").write_text("what was there before")
 
@@ -80,13 +80,13 @@ def test_an_export_is_whole_or_not_there(run, put, here, monkeypatch):
     assert [path.name for path in here.iterdir() if path.name.endswith(".part")] == []
 
 
-def test_export_can_be_read_by_its_user_alone(run, put, here):
+def test_export_is_readable_by_its_user_only(run, put, here):
     put(1)
     run("dlq", "export", "-o", "letters.ndjson")
     assert stat.S_IMODE((here / "letters.ndjson").stat().st_mode) == 0o600
 
 
-def test_a_device_is_written_to_and_not_replaced(run, put):
+def test_device_is_written_to_and_not_replaced(run, put):
     put(1)
     assert run("dlq", "export", "-o", os.devnull).code == 0
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
@@ -112,7 +112,7 @@ class TestFullDisk:
 
         return full
 
-    def test_export_says_what_to_do_and_leaves_the_file(self, full, put, here):
+    def test_failed_export_names_a_fix_and_leaves_the_file(self, full, put, here):
         put(1_000)
         (here / "out.ndjson").write_text("before")
         ended = full("dlq", "export", "-o", "out.ndjson", limit=100_000)  # SQLite itself writes 32 KB
@@ -125,7 +125,7 @@ class TestFullDisk:
         assert (here / "out.ndjson").read_text() == "before"
 
     @pytest.mark.parametrize("kind", ["png", "svg"])
-    def test_picture_says_what_to_do(self, full, here, kind):
+    def test_failed_image_names_a_fix(self, full, here, kind):
         ended = full("simulate", "contention", "--clients", "2", "--plot", f"out.{kind}", limit=2_000)
         assert ended.stderr.startswith(f"redrive: cannot write out.{kind}: file too large. No file was written")
         assert ended.returncode == 70
@@ -133,7 +133,7 @@ class TestFullDisk:
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has this device")
     @pytest.mark.parametrize("words", [("observe", "grafana"), ("dlq", "export"), ("dlq", "ls", "--json"), ("--help",)])
-    def test_output_says_what_to_do(self, spawn, put, words):
+    def test_failed_output_names_a_fix(self, spawn, put, words):
         put(1)
         with open("/dev/full", "w") as device:
             ended = spawn(*words, capture_output=False, stdout=device, stderr=subprocess.PIPE)
@@ -144,7 +144,7 @@ class TestFullDisk:
         assert ended.returncode == 70
 
 
-def test_a_file_that_cannot_be_written_or_read_is_said(run, put):
+def test_unwritable_or_unreadable_file_is_reported(run, put):
     put(1)
     answer = run("dlq", "export", "-o", "nowhere/letters.ndjson")
     assert (answer.code, answer.sentence) == (64, "cannot write nowhere/letters.ndjson: No such file or directory")
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_written_or_read_is_said(run, put):
         (lambda lines: "\udcff", "line 3 is cut short, or is not JSON"),
     ],
 )
-def test_a_damaged_line_is_pointed_at_and_what_is_before_it_is_kept(run, put, here, damage, words):
+def test_damaged_line_is_located_and_lines_before_are_imported(run, put, here, damage, words):
     put(3)
     lines = run("dlq", "export").out.splitlines()
     text = "\n".join([*lines[:2], damage(lines)])
@@ -172,7 +172,7 @@ def test_a_damaged_line_is_pointed_at_and_what_is_before_it_is_kept(run, put, he
     assert len(run("dlq", "ls", "--store", "other.db").rows) == 2
 
 
-def test_progress_is_shown_on_a_terminal_and_only_there(terminal, put):
+def test_progress_is_shown_on_a_terminal_only(terminal, put):
     put(3)
     assert "exported 3 letters" in terminal("dlq", "export", "-o", "x.ndjson").out
     assert "imported 0 letters; 3 letters already in the store" in terminal("dlq", "import", "x.ndjson").out
@@ -181,7 +181,7 @@ def test_progress_is_shown_on_a_terminal_and_only_there(terminal, put):
 # ── purge ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_purge_removes_what_was_settled_long_ago_and_nothing_else(run, put, store):
+def test_purge_removes_only_letters_closed_long_ago(run, put, store):
     put(4)
     store.dlq.discard(ids=(1, 2), note="known")
     store.dlq.escalate(ids=(3,), note="look")
@@ -202,12 +202,12 @@ def test_purge_of_open_letters_is_rejected(run, put):
     assert answer.sentence.startswith("a letter that is pending is open and is never purged")
 
 
-def test_a_purge_needs_an_age_that_is_one(run, store):
+def test_purge_needs_a_valid_age(run, store):
     answer = run("dlq", "purge", "--older-than", "long")
     assert (answer.code, answer.sentence[:25]) == (64, "older_than must be an age")
 
 
-def test_a_person_is_asked_before_letters_are_gone_for_good(terminal, put, store):
+def test_purge_asks_for_confirmation_on_a_terminal(terminal, put, store):
     put(2)
     store.dlq.discard(ids=(1, 2), note="known")
     settled_long_ago(store, 1, 2)
@@ -217,7 +217,7 @@ def test_a_person_is_asked_before_letters_are_gone_for_good(terminal, put, store
     assert "removed 2 letters" in terminal("dlq", "purge", "--yes").out
 
 
-def test_import_says_which_letters_differ_and_keeps_those_of_the_store(run, put, store):
+def test_import_reports_conflicts_and_leaves_stored_letters(run, put, store):
     put(3)
     run("dlq", "export", "-o", "letters.ndjson")
     store.dlq.discard(note="x", ids=[2])
@@ -231,9 +231,9 @@ def test_import_says_which_letters_differ_and_keeps_those_of_the_store(run, put,
     assert told == {"new": 0, "known": 3, "differing": 1, "masked_elsewhere": 0}
 
 
-class TestExportOntoTheStore:
+class TestExportToStorePath:
     @pytest.mark.parametrize("end", ["", "-wal"])
-    def test_is_refused(self, run, store, end):
+    def test_is_rejected(self, run, store, end):
         path = f"{store.database.name.removeprefix('sqlite:///')}{end}"
         answer = run("dlq", "export", "-o", path)
         assert answer.code == 64

@@ -26,7 +26,7 @@ def days_ago(days):
 # ── causes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_causes_come_with_their_counts_their_trend_and_what_they_have_in_common(run, put, store):
+def test_causes_have_counts_trend_and_common_values(run, put, store):
     put(3, error="fee: could not convert 'N/A'")
     put(1, start=50, error="HTTP 404: /pages/7 is gone", pipeline="pages")
     answer = run("dlq", "causes")
@@ -42,7 +42,7 @@ def test_causes_come_with_their_counts_their_trend_and_what_they_have_in_common(
     datetime.fromisoformat(first[6])
 
 
-def test_causes_in_json_are_whole(run, put):
+def test_causes_in_json_are_complete(run, put):
     put(2)
     (cause,) = json.loads(run("dlq", "causes", "--json").out)
     assert cause["count"] == 2
@@ -52,7 +52,7 @@ def test_causes_in_json_are_whole(run, put):
     assert cause["first_seen"].endswith("Z")
 
 
-def test_causes_whose_letters_are_all_settled_are_left_out_unless_asked_for(run, put, store):
+def test_causes_with_only_closed_letters_are_listed_on_request(run, put, store):
     put(1)
     put(1, start=9, error="another reason")
     store.dlq.discard(ids=(1,), note="known")
@@ -61,7 +61,7 @@ def test_causes_whose_letters_are_all_settled_are_left_out_unless_asked_for(run,
     assert [row[-1] for row in run("dlq", "causes", "--status", "discarded").rows] == ["fee: not a number"]
 
 
-def test_more_causes_than_the_limit_are_announced(run, put):
+def test_causes_beyond_the_limit_are_announced(run, put):
     for n, error in enumerate(("one", "two", "three")):
         put(1, start=n, error=f"reason {error}")
     answer = run("dlq", "causes", "--limit", 2)
@@ -69,13 +69,13 @@ def test_more_causes_than_the_limit_are_announced(run, put):
     assert answer.err == "Next steps:\n  list more causes  redrive dlq causes --limit 10\n"
 
 
-def test_no_causes_are_said_to_be_none(run, store):
+def test_empty_list_of_causes_is_reported(run, store):
     assert run("dlq", "causes").err == "no open letters; 0 letters in total\n"
     assert run("dlq", "causes", "--pipeline", "x").err == "no causes match\n"
     assert json.loads(run("dlq", "causes", "--json").out) == []
 
 
-def test_on_a_terminal_a_cause_is_as_short_as_can_be_told_apart(terminal, put):
+def test_cause_on_a_terminal_has_the_shortest_unique_prefix(terminal, put):
     put(2)
     answer = terminal("dlq", "causes", columns=140)
     header, _, row = answer.out.splitlines()
@@ -114,7 +114,7 @@ def test_ls_shows_pending_letters_newest_first(run, put, store):
     assert answer.err == ""
 
 
-def test_ls_pages_from_one_letter_to_the_next_and_says_how(run, put):
+def test_ls_pages_by_letter_and_shows_the_next_command(run, put):
     put(5)
     first = run("dlq", "ls", "--limit", 2)
     assert first.err == "Next steps:\n  list the next page  redrive dlq ls --limit 2 --after 4\n"
@@ -127,7 +127,7 @@ def test_ls_pages_from_one_letter_to_the_next_and_says_how(run, put):
     assert [row[0] for row in run("dlq", "ls", "--oldest-first", "--limit", 1, "--after", 1).rows] == ["2"]
 
 
-def test_the_hint_for_the_next_page_is_fit_to_be_copied():
+def test_hint_for_the_next_page_can_be_copied():
     words = ("dlq", "ls", "--text", "not a number", "--store", "postgresql://u@h/d", "--after", "9")
     session = Session(url=None, out=Output(), words=words)
     assert session.again_with("--after", 4) == (
@@ -146,7 +146,7 @@ def test_command_with_a_secret_is_described_not_shown(secret):
     assert session.again_without("--new-run") == "run the same command again"
 
 
-def test_ls_in_json_is_an_array_of_whole_letters(run, store):
+def test_ls_in_json_is_an_array_of_complete_letters(run, store):
     run_id = uuid.uuid4()
     record = {"fee": Decimal("19.90"), "raw": b"\xff", "when": datetime(2026, 7, 1, tzinfo=UTC), "big": 2**80}
     store.dlq.put(record, ValueError("fee"), pipeline="vendor", key="D-1", source="d.csv", run_id=run_id, position=7)
@@ -216,7 +216,7 @@ def various(store):
         ("--pipeline nobody", ""),
     ],
 )
-def test_each_filter_selects_what_it_says(run, various, words, ids):
+def test_each_filter_selects_its_letters(run, various, words, ids):
     answer = run("dlq", "ls", *shlex.split(words))
     assert answer.code == 0
     assert "".join(row[0] for row in answer.rows) == ids
@@ -235,13 +235,13 @@ def test_each_filter_selects_what_it_says(run, various, words, ids):
         (["0"], "a letter's id is a number of 1 or more"),
     ],
 )
-def test_a_filter_that_makes_no_sense_is_refused_in_one_sentence(run, various, words, sentence):
+def test_invalid_filter_is_rejected_in_one_sentence(run, various, words, sentence):
     answer = run("dlq", "ls", *words)
     assert answer.code == 64
     assert answer.sentence.startswith(sentence)
 
 
-def test_a_cause_may_be_shortened_as_long_as_it_is_one(run, put, store):
+def test_cause_may_be_shortened_while_it_is_unique(run, put, store):
     for n in range(40):  # of 40 causes, two begin with the same digit
         put(1, start=n, error=f"reason {chr(97 + n // 8)}{chr(97 + n % 8)}")
     causes = [cause.fingerprint for cause in store.dlq.causes()]
@@ -254,13 +254,13 @@ def test_a_cause_may_be_shortened_as_long_as_it_is_one(run, put, store):
     assert answer.sentence.endswith("type more digits")
 
 
-def test_an_error_of_several_lines_is_one_row(run, terminal, store):
+def test_error_of_several_lines_is_one_row(run, terminal, store):
     store.dlq.put({}, "first\nsecond", pipeline="vendor")
     assert run("dlq", "ls").rows[0][-1] == "first\\nsecond"
     assert terminal("dlq", "ls").out.splitlines()[-1].endswith("first second")
 
 
-def test_who_asks_for_statuses_sees_them_on_a_narrow_terminal_too(terminal, put):
+def test_requested_statuses_are_shown_on_a_narrow_terminal(terminal, put):
     put(1)
     assert "status" not in terminal("dlq", "ls", columns=60).out
     assert "status" in terminal("dlq", "ls", "--status", "any", columns=60).out
@@ -269,7 +269,7 @@ def test_who_asks_for_statuses_sees_them_on_a_narrow_terminal_too(terminal, put)
 # ── show ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_show_tells_everything_about_a_letter(run, put, store):
+def test_show_prints_everything_about_a_letter(run, put, store):
     put(1)
     store.dlq.edit(1, patch={"fee": 0}, note="they mean none")
     store.dlq.escalate(ids=(1,), note="is this right?")
@@ -306,7 +306,7 @@ def test_show_on_a_terminal_reads_from_top_to_bottom(terminal, put, store):
     assert places == sorted(places)
 
 
-def test_bytes_are_shown_as_a_dump_and_given_raw_as_they_are(terminal, spawn, store):
+def test_bytes_are_shown_as_a_dump_and_raw_unchanged(terminal, spawn, store):
     store.dlq.put(b"17;M\xfcller\x1b[31m", "not UTF-8", pipeline="vendor")
     shown = terminal("dlq", "show", 1).out
     assert "record, 14 bytes" in shown
@@ -316,7 +316,7 @@ def test_bytes_are_shown_as_a_dump_and_given_raw_as_they_are(terminal, spawn, st
     assert json.loads(spawn("dlq", "show", 1, "--raw", "--json").stdout) == {"$bytes": "MTc7TfxsbGVyG1szMW0="}
 
 
-def test_a_long_record_is_cut_with_a_word_that_says_so(terminal, run, store):
+def test_long_record_is_cut_with_a_notice(terminal, run, store):
     store.dlq.put({"body": "x" * 30_000, "list": list(range(3_000))}, "too long", pipeline="vendor")
     store.dlq.put(b"\0" * 10_000_000, "too long, too", pipeline="vendor")
     shown = terminal("dlq", "show", 1).out
@@ -334,21 +334,21 @@ def test_raw_text_is_the_text(run, store):
     assert json.loads(run("dlq", "show", 1, "--raw", "--json").out) == "17;Müller"
 
 
-def test_a_record_cannot_steer_the_terminal(terminal, store):
+def test_record_cannot_control_the_terminal(terminal, store):
     store.dlq.put({"name": "\x1b]0;owned\x07"}, "bad \x1b[2J name", pipeline="ven\x1bdor")
     for words in (["show", 1], ["ls"], ["causes"]):
         assert "\x1b]" not in terminal("dlq", *words).out
         assert "\x1b[2J" not in terminal("dlq", *words).out
 
 
-def test_a_letter_that_is_not_there_is_said(run, store):
+def test_missing_letter_is_reported(run, store):
     assert (run("dlq", "show", 17).code, run("dlq", "show", 17).sentence) == (64, "there is no letter 17")
 
 
 # ── history ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_history_tells_what_became_of_a_key(run, put, store):
+def test_history_lists_the_events_of_a_key(run, put, store):
     put(1, error="fee: N/A")
     store.dlq.discard(ids=(1,), note="known")
     put(1, error="tax: N/A")
@@ -364,7 +364,7 @@ def test_history_tells_what_became_of_a_key(run, put, store):
     assert [event["action"] for event in told["events"]] == ["discarded"]
 
 
-def test_a_key_nobody_has_is_said(run, store):
+def test_unknown_key_is_reported(run, store):
     assert run("dlq", "history", "D-9").code == 64
     assert run("dlq", "history", "D-9").sentence.startswith("no letter has the key 'D-9'")
 
@@ -389,7 +389,7 @@ def secret(store, here):
     ["causes", "ls --status any", "show 1", "history 123-45-6789", "edit 1 --set fee=1", "edit 1 --set card_number=1"],
 )
 @pytest.mark.parametrize("form", ["pipe", "json", "terminal"])
-def test_what_is_to_be_masked_is_masked_wherever_it_is_shown(run, terminal, secret, words, form):
+def test_masked_fields_are_masked_in_every_command(run, terminal, secret, words, form):
     answer = (
         terminal("dlq", *words.split(), columns=200)
         if form == "terminal"
@@ -408,7 +408,7 @@ def test_raw_and_export_are_complete(run, secret):
         assert all(one in run("dlq", *words).out for one in SECRETS)
 
 
-def test_a_change_of_a_masked_field_is_told_without_its_value(run, secret):
+def test_change_of_a_masked_field_is_shown_without_its_value(run, secret):
     shown = run("dlq", "edit", 1, "--set", "card_number=1").rows
     assert ["1", "card_number", "***", "***"] in shown
 
@@ -434,7 +434,7 @@ class TestLargeRecord:
         store.dlq.edit(1, self.RECORD | {"id": 2})
 
     @pytest.mark.parametrize("words", [["ls"], ["history", "D-1"]], ids=" ".join)
-    def test_json_of_a_list_has_its_size_and_beginning(self, run, words):
+    def test_json_of_a_list_has_its_size_and_start(self, run, words):
         answer = run("dlq", *words, "--json").out
         shown = json.loads(answer)
         letter = shown[0] if words == ["ls"] else shown["letters"][0]
@@ -501,7 +501,7 @@ def test_causes_count_the_letters_that_ls_lists(run, put, store, status):
     ],
     ids=" ".join,
 )
-def test_number_that_no_database_has_is_refused(run, put, words):
+def test_number_beyond_the_database_range_is_rejected(run, put, words):
     put(1)
     answer = run(*words, "99999999999999999999")
     assert answer.code == 64, answer
@@ -517,8 +517,8 @@ def test_empty_text_selects_nothing(run, put, store, words):
     assert store.dlq.count(status="pending") == 2
 
 
-class TestBytesWithASecret:
-    def test_are_shown_masked_and_given_raw_as_received(self, run, terminal, spawn, store):
+class TestSecretInBytes:
+    def test_are_shown_masked_and_raw_as_received(self, run, terminal, spawn, store):
         data = b"17;M\xfcller;password=Zq8vTr4nLw2x"
         store.dlq.put(data, "bad", pipeline="vendor")
         store.dlq.put({"body": data}, "bad", pipeline="vendor")

@@ -1,4 +1,4 @@
-"""`redrive dlq discard`, `escalate`, `reopen`: by id at once, by filter only when asked twice."""
+"""`redrive dlq discard`, `escalate`, `reopen`: by id at once, by filter only with confirmation."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def test_letters_named_by_id_are_decided_at_once(run, put, store, verb, done):
     assert store.dlq.get(1).note == "their test data"
 
 
-def test_what_was_settled_is_reopened(run, put, store):
+def test_closed_letter_is_reopened(run, put, store):
     put(2)
     store.dlq.discard(ids=(1, 2), note="known")
     assert run("dlq", "reopen", "--id", 1, "--note", "not known after all").err == "reopened 1 letter\n"
@@ -41,14 +41,14 @@ def test_what_was_settled_is_reopened(run, put, store):
     assert status(store, 1, 2) == ["pending", "pending"]
 
 
-def test_letters_that_do_not_fit_are_counted_and_left_alone(run, put, store):
+def test_letters_of_another_status_are_counted_and_unchanged(run, put, store):
     put(2)
     store.dlq.discard(ids=(1,), note="known")
     answer = run("dlq", "escalate", 1, 2, "--note", "look")
     assert (answer.code, answer.err) == (0, "escalated 1 letter; 1 letter skipped: not pending\n")
 
 
-def test_a_letter_in_the_hands_of_a_replay_is_left_to_it_and_trying_later_is_safe(run, put, held, store):
+def test_letter_claimed_by_a_replay_is_unchanged(run, put, held, store):
     put(2)
     held(1)
     answer = run("dlq", "discard", 1, 2, "--note", "known", "--json")
@@ -58,7 +58,7 @@ def test_a_letter_in_the_hands_of_a_replay_is_left_to_it_and_trying_later_is_saf
     assert status(store, 1, 2) == ["pending", "discarded"]
 
 
-def test_a_selection_is_refused_where_nobody_is_there_to_ask(run, put, store):
+def test_selection_is_rejected_without_a_terminal(run, put, store):
     put(3)
     answer = run("dlq", "discard", "--pipeline", "vendor", "--note", "known")
     assert answer.code == 64
@@ -69,7 +69,7 @@ def test_a_selection_is_refused_where_nobody_is_there_to_ask(run, put, store):
     assert status(store, 1, 2, 3) == ["pending"] * 3
 
 
-def test_a_selection_is_decided_with_yes(run, put, store):
+def test_selection_is_decided_with_yes(run, put, store):
     put(3)
     store.dlq.escalate(ids=(3,), note="look")
     assert run("dlq", "discard", "--pipeline", "vendor", "--note", "known", "--yes").err == "discarded 3 letters\n"
@@ -77,12 +77,12 @@ def test_a_selection_is_decided_with_yes(run, put, store):
     assert status(store, 1, 2, 3) == ["pending"] * 3
 
 
-def test_a_selection_of_one_needs_no_question(run, put):
+def test_selection_of_one_needs_no_confirmation(run, put):
     put(3)
     assert run("dlq", "discard", "--key", "D-2", "--note", "known") == (0, "", "discarded 1 letter\n")
 
 
-def test_a_person_is_asked_with_the_count(terminal, put, store):
+def test_confirmation_shows_the_count(terminal, put, store):
     put(3)
     store.dlq.escalate(ids=(3,), note="look")
     words = ["dlq", "discard", "--pipeline", "vendor", "--note", "known"]
@@ -97,7 +97,7 @@ def test_a_person_is_asked_with_the_count(terminal, put, store):
 
 
 @pytest.mark.parametrize("verb", ["discard", "escalate", "reopen"])
-def test_everything_there_is_must_be_asked_for(run, put, store, verb):
+def test_all_letters_must_be_selected_explicitly(run, put, store, verb):
     put(2)
     answer = run("dlq", verb, "--note", "all of it", "--yes")
     assert answer.code == 64
@@ -105,7 +105,7 @@ def test_everything_there_is_must_be_asked_for(run, put, store, verb):
     assert status(store, 1, 2) == ["pending"] * 2
 
 
-def test_a_note_that_says_nothing_is_refused(run, put):
+def test_empty_note_is_rejected(run, put):
     put(1)
     answer = run("dlq", "discard", 1, "--note", "  ")
     assert (answer.code, answer.sentence) == (
@@ -114,7 +114,7 @@ def test_a_note_that_says_nothing_is_refused(run, put):
     )
 
 
-def test_an_unknown_id_changes_nothing(run, put, store):
+def test_unknown_id_changes_nothing(run, put, store):
     put(1)
     answer = run("dlq", "discard", 1, 99, "--note", "known")
     assert (answer.code, answer.sentence) == (64, "there is no letter 99; nothing was changed")
