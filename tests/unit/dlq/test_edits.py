@@ -1,4 +1,4 @@
-"""Records are corrected without touching the original, and every change is listed."""
+"""Records are corrected without changing the original, and every change is listed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from redrive.store.encoding import encode
         ({"fee": decimal.Decimal(1), 5: (1,)}, types.MappingProxyType({5: b"x"}), {"fee": decimal.Decimal(1), 5: b"x"}),
     ],
 )
-def test_a_merge_patch_does_what_the_standard_says(record, patch, result):
+def test_merge_patch_follows_the_standard(record, patch, result):
     before = copy.deepcopy(record)
     assert merge_patch(record, patch) == result
     assert record == before
@@ -63,7 +63,7 @@ def test_a_merge_patch_does_what_the_standard_says(record, patch, result):
         ("None", None),
     ],
 )
-def test_an_expression_gives_the_new_record_and_leaves_the_old_one(source, result):
+def test_expression_returns_a_new_record_and_keeps_the_old_one(source, result):
     record = {"fee": "1,5", "tags": ["a"]}
     edit = expression(source)
     assert edit(record) == result
@@ -71,13 +71,13 @@ def test_an_expression_gives_the_new_record_and_leaves_the_old_one(source, resul
     assert record == {"fee": "1,5", "tags": ["a"]}
 
 
-def test_one_run_of_an_expression_leaves_nothing_for_the_next():
+def test_expression_run_leaves_no_state_for_the_next():
     edit = expression("(globals().get('seen'), seen := record)[0]")
     assert edit(1) is None
     assert edit(2) is None
 
 
-def test_what_an_expression_raises_comes_through():
+def test_error_of_an_expression_is_raised():
     with pytest.raises(KeyError, match="fee"):
         expression('record["fee"]')({})
 
@@ -98,13 +98,13 @@ def test_what_an_expression_raises_comes_through():
         ("-" * 10_000 + "1", "edit"),
     ],
 )
-def test_what_is_no_expression_is_refused_in_one_line_that_shows_where(source, words):
+def test_invalid_expression_is_rejected_with_its_position(source, words):
     with pytest.raises(ValueError, match=words) as caught:
         expression(source)
     assert "\n" not in str(caught.value)
 
 
-def test_an_edit_is_text():
+def test_edit_is_text():
     with pytest.raises(TypeError, match="Python text"):
         expression(len)
 
@@ -132,7 +132,7 @@ def test_an_edit_is_text():
         ({"a": {1, 2}}, {"a": {1, 3}}, [("a", {1, 2}, {1, 3})]),
     ],
 )
-def test_a_diff_names_each_place_and_what_was_and_is_there(before, after, changes):
+def test_diff_names_each_path_with_old_and_new_value(before, after, changes):
     assert diff(before, after) == [Change(*change) for change in changes]
 
 
@@ -151,7 +151,7 @@ def test_a_diff_names_each_place_and_what_was_and_is_there(before, after, change
         ({}, None),
     ],
 )
-def test_what_python_calls_equal_may_still_be_a_change(one, other):
+def test_equal_values_of_other_types_are_a_change(one, other):
     assert diff({"a": one}, {"a": other}) == [Change("a", one, other)]
     assert diff({"a": [one]}, {"a": [one]}) == []
 
@@ -161,7 +161,7 @@ def test_nan_is_nan():
     assert diff({"a": decimal.Decimal("NaN")}, {"a": decimal.Decimal("NaN")}) == []
 
 
-def test_absent_is_false_one_of_a_kind_and_says_what_it_is():
+def test_absent_is_a_falsy_singleton_with_a_clear_repr():
     assert not ABSENT
     assert repr(ABSENT) == "absent"
     assert copy.deepcopy(ABSENT) is ABSENT
@@ -222,7 +222,7 @@ def unordered(value):
 
 
 @given(values, values)
-def test_the_changes_lead_from_one_record_to_the_other(before, after):
+def test_changes_turn_one_record_into_the_other(before, after):
     changes = diff(before, after)
     assert unordered(apply(before, changes)) == unordered(after)
     assert (changes == []) == (unordered(before) == unordered(after))
@@ -230,5 +230,5 @@ def test_the_changes_lead_from_one_record_to_the_other(before, after):
 
 
 @given(values)
-def test_a_record_does_not_differ_from_its_copy(value):
+def test_record_does_not_differ_from_its_copy(value):
     assert diff(value, copy.deepcopy(value)) == []

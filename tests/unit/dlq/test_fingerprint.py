@@ -1,4 +1,4 @@
-"""Letters are grouped by what went wrong, not by whose record it was."""
+"""Letters are grouped by the failure, not by the record."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def message_of(fails, *args, **kwargs):
         ("(17) rows", "(<n>) rows"),
     ],
 )
-def test_a_template_keeps_the_words_and_drops_the_values(message, expected):
+def test_template_has_the_fixed_text_without_the_values(message, expected):
     assert template(message) == expected
 
 
@@ -214,14 +214,14 @@ messages = st.lists(pieces, max_size=14).map("".join)
 
 
 @given(messages)
-def test_a_template_is_its_own_template(message):
+def test_template_is_its_own_template(message):
     shape = template(message)
     assert template(shape) == shape
 
 
 @given(st.lists(pieces, min_size=10, max_size=30).map("".join), st.integers(10, 200))
 @example("1;", 1_000)
-def test_a_long_template_is_its_own_template_too(message, times):
+def test_long_template_is_its_own_template(message, times):
     shape = template(message * times)
     assert len(shape) <= 2_000
     assert template(shape) == shape
@@ -235,7 +235,7 @@ safe_values = st.text(string.ascii_letters + string.digits + " .,:;/+_-@", min_s
 
 @given(safe_values, safe_values, st.integers(0, 10**12), st.integers(0, 10**12))
 @example("int", "x", 1, 2)
-def test_two_records_that_fail_alike_are_one_cause(one, other, first, second):
+def test_two_records_with_the_same_failure_are_one_cause(one, other, first, second):
     def cause(value, row):
         return fingerprint("ValueError", f"fee: could not convert '{value}.' to float in row {row} of the file").value
 
@@ -254,24 +254,24 @@ def test_two_records_that_fail_alike_are_one_cause(one, other, first, second):
         ("expected int64", "expected int32"),
     ],
 )
-def test_what_names_the_cause_tells_causes_apart(one, other):
+def test_different_names_in_messages_are_different_causes(one, other):
     assert fingerprint("Error", one).value != fingerprint("Error", other).value
 
 
-def test_a_fingerprint_shows_its_template_and_version():
+def test_fingerprint_shows_its_template_and_version():
     cause = fingerprint("ValueError", "could not convert string to float: 'N/A'")
     assert cause == Fingerprint(cause.value, "could not convert string to float: <value>", VERSION)
     assert len(cause.value) == 12
     assert set(cause.value) <= set(string.hexdigits.lower())
 
 
-def test_a_fingerprint_is_the_same_on_every_machine_and_in_every_release():
+def test_fingerprint_is_the_same_on_every_machine():
     # Letters of the past are grouped by these: where this fails, VERSION has to change.
     assert VERSION == 1
     assert fingerprint("ValueError", "could not convert string to float: 'N/A'").value == "1b299100ae7e"
 
 
-def test_the_type_of_error_is_part_of_the_cause():
+def test_error_type_is_part_of_the_cause():
     assert fingerprint("KeyError", "'fee'").value != fingerprint("ValueError", "'fee'").value
 
 
@@ -303,7 +303,7 @@ BRICKS = [
 
 
 @pytest.mark.parametrize("pair", list(itertools.product(BRICKS, ["", " ", ",", "0"])), ids="".join)
-def test_a_megabyte_of_anything_is_no_trouble(pair):
+def test_megabyte_of_any_text_is_accepted(pair):
     brick = "".join(pair)
     message = brick * (1_000_000 // len(brick))
     shape = template(message)

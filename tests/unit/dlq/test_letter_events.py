@@ -1,4 +1,4 @@
-"""What is announced of letters: each thing once, after it is in the store, and only where something was done."""
+"""Events of letters: each once, after the change is in the store, and only for real changes."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -47,7 +47,7 @@ def three_pending(store):
 # ── putting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_put_of_many_is_one_event_with_what_was_new_and_what_was_seen_again(store, heard):
+def test_put_many_is_one_event_with_new_and_seen_counts(store, heard):
     store.dlq.put_many(letters(2), pipeline="vendor")
     store.dlq.put_many(letters(5), pipeline="vendor", run_id="8a7e4e4c-9f0e-4a4b-9c39-1a8f3e1f9d11")
     assert heard == [
@@ -56,23 +56,23 @@ def test_a_put_of_many_is_one_event_with_what_was_new_and_what_was_seen_again(st
     ]
 
 
-def test_a_put_in_several_transactions_is_still_one_event(store, heard, small_batches):
+def test_put_in_several_transactions_is_one_event(store, heard, small_batches):
     store.dlq.put_many(letters(35), pipeline="vendor")
     assert heard == [LettersPut(pipeline="vendor", run_id=None, new=35, repeated=0)]
 
 
-def test_letters_that_name_their_own_pipelines_are_told_of_without_one(store, heard):
+def test_letters_of_several_pipelines_are_a_nameless_event(store, heard):
     new = [redrive.NewLetter(n, "bad", pipeline=f"p{n}") for n in range(2)]
     store.dlq.put_many(new)
     assert heard == [LettersPut(pipeline=None, run_id=None, new=2, repeated=0)]
 
 
-def test_nothing_put_is_no_event(store, heard):
+def test_empty_put_is_no_event(store, heard):
     store.dlq.put_many([], pipeline="vendor")
     assert heard == []
 
 
-def test_a_stream_that_breaks_is_told_of_by_what_is_kept(store, heard, small_batches):
+def test_interrupted_stream_reports_the_stored_letters(store, heard, small_batches):
     def broken():
         yield from letters(24)
         raise OSError("the file is gone")
@@ -83,7 +83,7 @@ def test_a_stream_that_breaks_is_told_of_by_what_is_kept(store, heard, small_bat
     assert store.dlq.count() == 24
 
 
-def test_when_it_is_told_it_is_in_the_store(store):
+def test_event_is_emitted_after_the_letters_are_stored(store):
     found = []
     end = redrive.on_event(lambda event: found.append(store.dlq.count()))
     store.dlq.put_many(letters(3), pipeline="vendor")
@@ -91,7 +91,7 @@ def test_when_it_is_told_it_is_in_the_store(store):
     assert found == [3]
 
 
-def test_what_a_run_quarantines_is_told_by_its_batches_and_not_twice(store, heard, tmp_path):
+def test_quarantine_of_a_run_is_reported_once_per_batch(store, heard, tmp_path):
     def check(row):
         if row["fee"] == "N/A":
             raise ValueError("fee: not a number")
@@ -108,7 +108,7 @@ def test_what_a_run_quarantines_is_told_by_its_batches_and_not_twice(store, hear
 # ── deciding, editing, keeping ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_decisions_are_told_with_how_many_they_changed_and_who_made_them(store, heard):
+def test_decision_event_has_the_count_and_the_operator(store, heard):
     three_pending(store)
     heard.clear()
     store.dlq.discard(note="not ours", pipeline="vendor")
@@ -121,7 +121,7 @@ def test_decisions_are_told_with_how_many_they_changed_and_who_made_them(store, 
     ]
 
 
-def test_a_decision_that_changed_nothing_is_no_event(store, heard):
+def test_decision_that_changed_nothing_is_no_event(store, heard):
     three_pending(store)
     heard.clear()
     assert store.dlq.reopen(pipeline="vendor").changed == 0
@@ -130,7 +130,7 @@ def test_a_decision_that_changed_nothing_is_no_event(store, heard):
     assert heard == []
 
 
-def test_a_decision_that_a_lost_store_cuts_short_is_told_of_by_what_it_changed(store, heard, monkeypatch):
+def test_decision_cut_short_by_a_lost_store_reports_its_changes(store, heard, monkeypatch):
     from redrive.dlq import queue
 
     three_pending(store)
@@ -150,7 +150,7 @@ def test_a_decision_that_a_lost_store_cuts_short_is_told_of_by_what_it_changed(s
     assert heard == [LettersChanged(action="discarded", count=2, actor=ACTOR)]
 
 
-def test_edits_are_told_of_and_previews_are_not(store, heard):
+def test_edits_are_reported_and_previews_are_not(store, heard):
     three_pending(store)
     heard.clear()
     store.dlq.edit(1, patch={"fee": "4.90"})
@@ -164,7 +164,7 @@ def test_edits_are_told_of_and_previews_are_not(store, heard):
     ]
 
 
-def test_a_purge_is_told_of_with_what_it_removed(store, heard):
+def test_purge_event_has_the_removed_count(store, heard):
     three_pending(store)
     store.dlq.discard(note="not ours", ids=[1, 2])
     heard.clear()
@@ -175,7 +175,7 @@ def test_a_purge_is_told_of_with_what_it_removed(store, heard):
     assert heard == [LettersPurged(count=2, before=before, actor=ACTOR)]
 
 
-def test_an_import_is_told_of_also_where_a_line_ends_it(store, heard, tmp_path):
+def test_import_is_reported_even_if_a_line_ends_it(store, heard, tmp_path):
     three_pending(store)
     lines = list(store.dlq.export())
     heard.clear()
@@ -193,7 +193,7 @@ def test_an_import_is_told_of_also_where_a_line_ends_it(store, heard, tmp_path):
 # ── sending back ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_replay_is_told_of_with_its_report_and_a_dry_run_is_not(store, heard):
+def test_replay_event_has_its_report_and_dry_run_has_none(store, heard):
     three_pending(store)
     heard.clear()
 
@@ -206,7 +206,7 @@ def test_a_replay_is_told_of_with_its_report_and_a_dry_run_is_not(store, heard):
     assert (report.reprocessed, report.failed_again) == (2, 1)
 
 
-def test_a_replay_that_its_target_stops_is_told_of_with_what_was_done_before(store, heard):
+def test_replay_stopped_by_its_target_reports_earlier_work(store, heard):
     three_pending(store)
     heard.clear()
 
@@ -221,7 +221,7 @@ def test_a_replay_that_its_target_stops_is_told_of_with_what_was_done_before(sto
     assert "the warehouse is down" in told.report.stopped
 
 
-def test_a_replay_of_nothing_is_no_event(store, heard):
+def test_empty_replay_is_no_event(store, heard):
     store.dlq.replay(lambda records: None, any_pipeline=True, dry_run=False)
     assert heard == []
 
@@ -229,7 +229,7 @@ def test_a_replay_of_nothing_is_no_event(store, heard):
 # ── and in the log ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_is_one_line_of_the_log(store, caplog):
+def test_each_event_is_one_line_of_the_log(store, caplog):
     caplog.set_level(logging.INFO, "redrive.events")
     three_pending(store)
     three_pending(store)
@@ -246,7 +246,7 @@ def test_each_is_one_line_of_the_log(store, caplog):
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_a_secret_in_why_a_replay_stopped_is_not_in_the_log(store, caplog):
+def test_secret_in_a_replays_stop_reason_is_not_logged(store, caplog):
     caplog.set_level(logging.INFO, "redrive.events")
     three_pending(store)
 
@@ -266,7 +266,7 @@ def test_a_secret_in_why_a_replay_stopped_is_not_in_the_log(store, caplog):
     assert "hunter2" not in caplog.text
 
 
-def test_a_hook_that_fails_harms_no_letter(store, caplog):
+def test_failing_hook_harms_no_letter(store, caplog):
     def broken(event):
         raise RuntimeError("deaf")
 

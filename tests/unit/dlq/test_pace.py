@@ -60,7 +60,7 @@ def test_canary_does_not_slow_the_replay():
 
 
 @given(wanted=st.integers(0, 10_000))
-def test_without_a_rate_nothing_waits(wanted):
+def test_replay_without_a_rate_does_not_wait(wanted):
     pace = RateLimit(None, sleep=lambda seconds: None)
     pace.sent(wanted)
     assert pace.allow(wanted) == wanted

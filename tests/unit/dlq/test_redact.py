@@ -1,4 +1,4 @@
-"""Named fields are never shown, neither in a record nor in its message."""
+"""Values of named fields are never shown, neither in a record nor in its message."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ORDER = {
         ("email.customer", []),
     ],
 )
-def test_a_pattern_masks_the_fields_it_names_and_no_others(field, masked):
+def test_pattern_masks_only_the_fields_that_match(field, masked):
     expected = copy.deepcopy(ORDER)
     expected["lines"][1] = list(expected["lines"][1])
     for *way, last in masked:
@@ -66,16 +66,16 @@ def test_a_pattern_masks_the_fields_it_names_and_no_others(field, masked):
     assert before == ORDER
 
 
-def test_a_path_also_names_a_flat_key_that_is_spelled_like_it():
+def test_path_matches_a_flat_key_of_the_same_spelling():
     assert Redactor(["customer.email"]).record({"customer.email": "ann@example.com"}) == {"customer.email": "***"}
 
 
-def test_keys_that_are_no_text_have_names_too():
+def test_non_text_keys_have_names():
     record = {b"ssn": "123-45-6789", 5: {"ssn": 1}}
     assert Redactor(["ssn"]).record(record) == {b"ssn": "***", 5: {"ssn": "***"}}
 
 
-def test_nothing_named_is_nothing_done():
+def test_no_fields_mask_nothing():
     assert Redactor(()).record(ORDER) is ORDER
     assert Redactor([]).record("a line") == "a line"
     assert Redactor(()).text("ssn 123-45-6789", ORDER) == "ssn 123-45-6789"
@@ -98,7 +98,7 @@ class Model(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Person, Row, Model, lambda **fields: types.MappingProxyType(fields)])
-def test_objects_are_shown_as_the_fields_they_hold(kind):
+def test_objects_are_shown_by_their_fields(kind):
     person = kind(ssn="123-45-6789", name="Ann")
     assert Redactor(["ssn"]).record([person]) == [{"ssn": "***", "name": "Ann"}]
     assert Redactor(["person"]).text("no 123-45-6789", {"person": person}) == "no ***"
@@ -195,7 +195,7 @@ class Opaque:
         return "<Opaque ssn=123-45-6789>"
 
 
-def test_an_object_that_only_shows_itself_is_not_shown():
+def test_object_with_only_a_repr_is_not_shown():
     assert Redactor(["ssn"]).record({"id": 1, "person": Opaque()}) == {"id": 1, "person": "*** (24 characters)"}
 
 
@@ -237,7 +237,7 @@ def test_the_text_that_is_stored_of_an_object_is_not_shown():
         ),
     ],
 )
-def test_what_has_no_names_is_masked_unless_it_is_json_that_has(raw, shown):
+def test_text_without_fields_is_masked_unless_it_is_json(raw, shown):
     assert Redactor(["ssn"]).record(raw) == shown
 
 
@@ -260,7 +260,7 @@ def test_fields_of_forms_are_masked(text, shown):
     assert redactor.record({"body": text.encode() + b"&x=\xff"})["body"] == shown.encode() + b"&x=\xff"
 
 
-def test_a_message_shows_no_value_of_a_form():
+def test_message_shows_no_value_of_a_form():
     record = {"body": "password=hunter%2F22+x&a=1"}
     assert Redactor(["password"]).text("no hunter/22 x, hunter%2F22+x, hunter%2F22%20x", record) == "no ***, ***, ***"
 
@@ -272,7 +272,7 @@ def test_no_secret_of_a_form_comes_through(fields, secret):
     assert parse_qs(shown)["pin"] == ["***"]
 
 
-def test_what_other_texts_repeat_is_masked_there():
+def test_value_that_reappears_in_other_texts_is_masked():
     record = {
         "ssn": "123-45-6789",
         "line": "Ann,123-45-6789,DE",
@@ -308,15 +308,15 @@ def test_what_other_texts_repeat_is_masked_there():
         (True, "True", "True"),
     ],
 )
-def test_a_message_shows_no_value_of_a_named_field(value, message, shown):
+def test_message_shows_no_value_of_a_named_field(value, message, shown):
     assert Redactor(["ssn"]).text(message, {"ssn": value, "name": "Ann"}) == shown
 
 
-def test_a_message_shows_no_value_of_a_record_that_is_json():
+def test_message_shows_no_value_of_a_json_record():
     assert Redactor(["ssn"]).text("no 123-45-6789", '{"ssn": "123-45-6789"}') == "no ***"
 
 
-def test_a_message_of_pydantic_shows_neither_the_value_nor_what_was_cut_of_the_record():
+def test_pydantic_message_shows_no_value_and_no_cut_record():
     record = {"name": "Ann", "card": "4111111111111111222233334444", "more": "x" * 50}
     with pytest.raises(pydantic.ValidationError) as caught:
         Model.model_validate({"ssn": 5, "name": [record]})
@@ -327,20 +327,20 @@ def test_a_message_of_pydantic_shows_neither_the_value_nor_what_was_cut_of_the_r
     assert "input_value=5, input_type=int" in redactor.text(str(caught.value), record)
 
 
-def test_a_message_shows_no_part_of_a_record_without_names():
+def test_message_shows_no_part_of_a_record_without_names():
     assert Redactor(["ssn"]).text("bad line: Ann,123-45-6789", "Ann,123-45-6789") == "bad line: ***"
 
 
-def test_a_message_shows_no_credential_either():
+def test_message_shows_no_credential():
     assert Redactor(()).text("password=hunter2", {}) == "password=***"
     assert Redactor(["ssn"]).text("password=hunter2", {}) == "password=***"
 
 
-def test_a_record_too_deep_or_without_end_is_masked_whole():
+def test_deep_or_endless_record_is_masked_whole():
     endless = {}
     endless["self"] = endless
     assert Redactor(["ssn"]).record(endless) == "***"
-    assert Redactor(["ssn"]).text("fine", endless) == "***"  # nobody knows what of the record it shows
+    assert Redactor(["ssn"]).text("fine", endless) == "***"  # which part of the record it shows is unknown
     assert Redactor(["ssn"]).record("[" * 100_000) == "*** (100000 characters)"
 
 
@@ -357,7 +357,7 @@ def test_a_record_too_deep_or_without_end_is_masked_whole():
         (["a. "], ValueError, "name is missing"),
     ],
 )
-def test_a_list_that_makes_no_sense_is_refused(fields, error, words):
+def test_invalid_list_of_fields_is_rejected(fields, error, words):
     with pytest.raises(error, match=words):
         Redactor(fields)
 
@@ -369,7 +369,7 @@ def test_value_is_masked_before_the_message_is_cut():
         assert "correct" not in Redactor(["note"]).text(message, record, most=most)
 
 
-def test_a_redactor_shows_its_fields():
+def test_repr_of_a_redactor_shows_its_fields():
     assert repr(Redactor(["ssn", "*.email"])) == "Redactor(['ssn', '*.email'])"
 
 
@@ -500,19 +500,19 @@ class TestReportedValues:
             ('dup key: { email: "<anna>" }, full error: x', "dup key: { *** }, full error: x"),
         ],
     )
-    def test_of_a_hidden_column_are_masked(self, message, shown):
+    def test_values_of_a_hidden_column_are_masked(self, message, shown):
         text = Redactor(["email"]).text(message, PERSON)
         assert text == shown
         assert "<" not in text
         assert Redactor(["email"]).text(text, PERSON) == text
 
-    def test_of_any_column_are_masked_in_a_record_without_names(self):
+    def test_values_of_a_record_without_names_are_masked(self):
         assert Redactor(["email"]).text("Key (id)=(8) already exists", "7;Ann") == "Key (id)=(***) already exists"
 
-    def test_of_an_unknown_column_are_shown_where_nothing_is_masked(self):
+    def test_values_of_an_unknown_column_are_shown_without_masking(self):
         assert Redactor(["email"]).text("Key (no)=(8) already exists", {"id": 8}) == "Key (no)=(8) already exists"
 
-    def test_of_duckdb_are_masked(self):
+    def test_values_of_duckdb_are_masked(self):
         with duckdb.connect() as connection:
             connection.execute("create table t (id int primary key, email varchar, unique (email))")
             connection.execute("insert into t values (1, 'anna@x.de')")
@@ -540,17 +540,17 @@ class TestCutValues:
             f"too long: {STORY[:9]} ... {STORY[-7:]}",
         ],
     )
-    def test_are_masked(self, message):
+    def test_cut_values_are_masked(self, message):
         text = Redactor(["story"]).text(message, {"id": 1, "story": STORY})
         assert "***" in text
         assert not any(part in text for part in ("pati", "Anna", "Brau", "aun."))
 
-    def test_by_the_longest_beginning(self):
+    def test_longest_matching_start_is_masked(self):
         record = {"story": [STORY, STORY[:40] + "other words", STORY[:30]]}
         assert Redactor(["story"]).text(f"a {STORY[:45]}, b", record) == "a ***, b"
         assert Redactor(["story"]).text(f"a {STORY[:40]}other w, b", record) == "a ***, b"
 
-    def test_leave_credentials_that_begin_alike_masked(self):
+    def test_credentials_with_the_same_start_are_masked(self):
         record = {"dsn": "postgresql://etl:first-Secret-1@db/lake", "key": "-----BEGIN PRIVATE KEY-----\nMIIabc"}
         message = "no answer of postgresql://etl:other-Secret-2@db/lake\n-----BEGIN PRIVATE KEY-----\nMIIxyzMIIxyz\n"
         shown = Redactor(["dsn", "key"]).text(message, record)
@@ -558,10 +558,10 @@ class TestCutValues:
         assert "MIIxyz" not in shown
 
     @pytest.mark.parametrize("message", ["Anna takes lithium", "the patient is new", "kidney disease...", "at..."])
-    def test_are_not_seen_in_a_few_words(self, message):
+    def test_are_not_searched_in_short_texts(self, message):
         assert Redactor(["story"]).text(message, {"story": STORY}) == message
 
-    def test_of_statements_are_masked(self):
+    def test_values_of_statements_are_masked(self):
         engine = sqlalchemy.create_engine("sqlite://")
         with pytest.raises(sqlalchemy.exc.OperationalError) as caught, engine.begin() as connection:
             connection.execute(sqlalchemy.text("insert into visit values (:story)"), {"story": STORY})
@@ -587,7 +587,7 @@ FIELD = "Content-Disposition: form-data; name=pin"
 FILE = 'Content-Disposition: form-data; name="f"; filename="a"'
 
 
-class TestBodiesOfCalls:
+class TestCallBodies:
     """The body of a request is masked by field, or whole."""
 
     @pytest.mark.parametrize(
@@ -648,7 +648,7 @@ class TestBodiesOfCalls:
         assert redactor.record(record)["body"] == part_with("*** (8 bytes)", headers)
         assert not redactor.can_read(record)
 
-    def test_path_begins_at_the_top_of_a_part(self):
+    def test_path_starts_at_the_top_of_a_part(self):
         body = part_with('{"customer": {"pin": "s3cret"}}', FILE)
         shown = Redactor(["customer.pin"]).record(request_with(body, FORM))["body"]
         assert shown == part_with('{"customer": {"pin": "***"}}', FILE)
