@@ -1,4 +1,4 @@
-"""The schedule of a policy is what `Retry.decide` does: never outside its bounds, and as often as it says."""
+"""The schedule of a policy matches `Retry.decide`: within its bounds, with the same number of attempts."""
 
 import math
 import random
@@ -68,7 +68,7 @@ verdicts = st.builds(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(policies, verdicts, st.just(0.0) | lengths, st.integers())
-def test_no_call_is_shorter_than_the_best_or_longer_than_the_worst(policy, verdict, inside, seed):
+def test_every_call_is_between_the_best_and_the_worst_case(policy, verdict, inside, seed):
     with few_calls():
         found = schedule(policy, verdict, inside=inside)
     chance, slack = random.Random(seed), 1e-6
@@ -83,7 +83,7 @@ def test_no_call_is_shorter_than_the_best_or_longer_than_the_worst(policy, verdi
 
 @settings(max_examples=examples(100), deadline=None)
 @given(policies, st.just(0.0) | lengths)
-def test_the_worst_is_never_worse_than_the_policy_itself_says(policy, inside):
+def test_worst_case_is_at_most_that_of_the_policy(policy, inside):
     with few_calls():
         found = schedule(policy, inside=inside)
     assert found.total.worst <= policy.worst_case(timeout=inside) + max(0.0, inside - policy.within) + 1e-6
@@ -106,7 +106,7 @@ MEANT = [
 
 
 @pytest.mark.parametrize(("policy", "inside"), MEANT)
-def test_the_mean_is_that_of_many_calls(policy, inside):
+def test_mean_is_that_of_many_calls(policy, inside):
     verdict = Verdict(Kind.TRANSIENT, "it broke", "test")
     found = schedule(policy, verdict, inside=inside)
     chance = random.Random(23)
@@ -119,7 +119,7 @@ def test_the_mean_is_that_of_many_calls(policy, inside):
         assert start.chance == pytest.approx(len(made) / len(calls), abs=0.05)
 
 
-def test_the_default_policy_in_figures_that_can_be_checked_by_hand():
+def test_default_policy_has_figures_that_can_be_checked_by_hand():
     found = schedule(Retry())
     assert found.total == Duration(0.0, 7.5, 15.0)  # 1 + 2 + 4 + 8, and half of it
     assert [one.at.worst for one in found.starts] == [0, 1, 3, 7, 15]
@@ -128,13 +128,13 @@ def test_the_default_policy_in_figures_that_can_be_checked_by_hand():
     assert found.calls == 0  # nothing had to be simulated
 
 
-def test_waits_that_depend_on_the_last_have_their_own_mean():
+def test_decorrelated_waits_have_their_own_mean():
     found = schedule(retry(jitter="decorrelated", cap=1_000, within=10_000))
     assert [one.wait.mean for one in found.starts] == [0, 2, 3.5, 5.75, 9.125]
     assert [one.wait.worst for one in found.starts] == [0, 3, 9, 27, 81]
 
 
-def test_what_a_server_asks_for_is_a_floor():
+def test_wait_of_the_server_is_a_floor():
     limited = Verdict(Kind.RATE_LIMITED, "slow down", "test", 30.0)
     assert schedule(Retry(within=200), limited).total == Duration(120.0, 150.0, 180.0)
     cut = schedule(Retry(within=100), limited)
@@ -142,30 +142,30 @@ def test_what_a_server_asks_for_is_a_floor():
     assert cut.total.best == pytest.approx(70)  # after two long waits, a third does not fit
 
 
-def test_an_ambiguous_error_has_its_own_number_of_repeats():
+def test_ambiguous_error_has_its_own_number_of_retries():
     assert len(schedule(Retry(), Verdict(Kind.AMBIGUOUS, "who knows", "test")).starts) == 3
 
 
-def test_what_is_not_repeated_is_one_attempt():
+def test_unretried_error_is_one_attempt():
     found = schedule(Retry(), Verdict(Kind.PERMANENT, "no", "test"), inside=2)
     assert (len(found.starts), found.total, found.cut) == (1, Duration(2, 2, 2), False)
 
 
-def test_a_call_that_something_else_ends_is_shorter():
+def test_call_ended_by_another_limit_is_shorter():
     assert schedule(Retry(), most=3).total == Duration(0.0, 1.5, 3.0)
 
 
-def test_a_policy_without_waits_and_without_end_is_refused_in_a_sentence():
+def test_policy_without_waits_and_end_is_rejected():
     with pytest.raises(UnclearQuestion, match=f"more than {MOST_ATTEMPTS:,} attempts within its 180 s"):
         schedule(retry(attempts=10**9, base=0, cap=0))
 
 
-def test_a_policy_of_countless_attempts_is_explained_where_its_time_is_short():
+def test_policy_of_countless_attempts_is_explained_by_its_time():
     found = schedule(retry(attempts=10**9, base=10, cap=10, jitter="none", within=100))
     assert len(found.starts) == 10
     assert found.total == Duration(90.0, 90.0, 90.0)
 
 
-def test_the_same_question_has_the_same_answer():
+def test_same_question_has_the_same_result():
     policy = retry(attempts=8, base=10, within=100)
     assert schedule(policy) == schedule(policy)

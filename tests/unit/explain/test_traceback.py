@@ -1,4 +1,4 @@
-"""A traceback that Python has printed is judged as the exception was that it tells of."""
+"""A printed traceback gets the verdict of its exception."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from tests.support.examples import examples
 
 @pytest.fixture(scope="module")
 def nobody():
-    """An address of this machine at which nobody listens."""
+    """An address of this machine with a closed port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -119,7 +119,7 @@ REAL = {
 
 @pytest.mark.parametrize("case", [case for case in REAL if case != "locked"])
 @pytest.mark.parametrize("scope", ["call", "task"])
-def test_a_traceback_is_judged_as_the_error_itself(case, scope, nobody):
+def test_traceback_is_judged_like_the_error_itself(case, scope, nobody):
     with pytest.raises(Exception) as caught:
         REAL[case](nobody)
     text = "".join(traceback.format_exception(caught.value))
@@ -127,7 +127,7 @@ def test_a_traceback_is_judged_as_the_error_itself(case, scope, nobody):
     assert (told.kind, told.rule) == (real.kind, real.rule)
 
 
-def test_a_code_that_sqlite_gives_and_a_traceback_does_not_show_is_put_back():
+def test_sqlite_code_missing_in_a_traceback_is_restored():
     chain = (TracebackException(type="sqlite3.OperationalError", message="database is locked"),)
     assert redrive.classify(of_traceback(chain).failure).rule == "sqlite.BUSY"
 
@@ -139,7 +139,7 @@ def printed(error):
         return "".join(traceback.format_exception(raised))
 
 
-def test_the_last_traceback_of_a_log_counts():
+def test_last_traceback_of_a_log_counts():
     log = f"""2026-11-15 06:00:01 INFO began
 2026-11-15 06:00:02 ERROR first
 {printed(ValueError("first"))}
@@ -148,7 +148,7 @@ def test_the_last_traceback_of_a_log_counts():
     assert parse(log) == (TracebackException(type="TimeoutError", message="second"),)
 
 
-def test_a_chain_is_told_from_its_first_cause_on():
+def test_chain_is_explained_from_its_first_cause():
     with pytest.raises(ValueError) as caught:
         wrapped()
     chain = parse("".join(traceback.format_exception(caught.value)))
@@ -157,7 +157,7 @@ def test_a_chain_is_told_from_its_first_cause_on():
     assert of_traceback(chain).read_as == "traceback of ValueError, after KeyError"
 
 
-def test_a_traceback_in_colour_or_pasted_with_an_indent_is_read():
+def test_coloured_or_indented_traceback_is_read():
     plain = printed(TimeoutError("late"))
     coloured = plain.replace("TimeoutError", "\x1b[1;35mTimeoutError\x1b[0m")
     indented = "\n".join(f"    {line}" for line in plain.splitlines())
@@ -173,18 +173,18 @@ def test_a_traceback_in_colour_or_pasted_with_an_indent_is_read():
         ("ERROR: something\nValueError: no\n", "ValueError"),
     ],
 )
-def test_a_line_alone_is_enough(line, type_):
+def test_single_line_is_enough(line, type_):
     assert [told.type for told in parse(line)] == [type_]
 
 
 @pytest.mark.parametrize(
     "text", ["", "\n\n", "all is well\nnote: nothing happened", "Traceback (most recent call last):"]
 )
-def test_what_holds_no_exception_gives_none(text):
+def test_text_without_an_exception_is_none(text):
     assert parse(text) == ()
 
 
-def test_what_redrive_has_noted_is_read():
+def test_notes_added_by_redrive_are_read():
     service = redrive.Service("bank", retry=redrive.Retry(attempts=2, base=0, cap=0))
     with pytest.raises(ConnectionResetError) as caught:
         service.call(thrown(ConnectionResetError("gone")))
@@ -193,7 +193,7 @@ def test_what_redrive_has_noted_is_read():
     assert "2 attempts" in found.note
 
 
-def test_a_class_of_the_users_own_is_not_imported_and_is_said_to_be_missing():
+def test_users_class_is_not_imported_and_named_as_missing():
     found = of_traceback(
         parse('Traceback (most recent call last):\n  File "a.py", line 1, in x\njobs.bank.BankDown: no')
     )
@@ -201,21 +201,21 @@ def test_a_class_of_the_users_own_is_not_imported_and_is_said_to_be_missing():
     assert redrive.classify(found.failure).rule == "unknown"
 
 
-def test_a_signal_to_stop_is_no_failure():
+def test_stop_signal_is_no_failure():
     with pytest.raises(UnclearQuestion, match="a signal to stop"):
         of_traceback(parse(printed(KeyboardInterrupt())))
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.text() | st.text(alphabet="Traceback (most recent call last):\n |+-ValueError File"))
-def test_rubbish_is_survived(text):
+def test_invalid_text_raises_no_error(text):
     if chain := parse(text):
         redrive.classify(of_traceback(chain).failure)
 
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=4))
-def test_any_message_is_survived(messages):
+def test_any_message_raises_no_error(messages):
     error = None
     for message in messages:
         following = ValueError(message)
@@ -226,7 +226,7 @@ def test_any_message_is_survived(messages):
     redrive.classify(of_traceback(chain).failure)
 
 
-def test_an_open_circuit_is_open_for_as_long_as_the_traceback_says(circuit_open):
+def test_open_circuit_has_the_duration_of_the_traceback(circuit_open):
     error, text = circuit_open
     found = of_traceback(parse(text)).failure
     assert redrive.classify(found).retry_after == pytest.approx(redrive.classify(error).retry_after, abs=0.5)
@@ -247,7 +247,7 @@ def _reset():
     raise ConnectionResetError
 
 
-def test_the_name_of_a_container_before_each_line_is_no_part_of_a_traceback():
+def test_container_name_before_each_line_is_ignored():
     text = "Traceback (most recent call last):\n  File \"job.py\", line 3, in <module>\nKeyError: 'fee'\n"
     named = "".join(f"worker-1  | {line}" for line in text.splitlines(keepends=True))
     assert parse(named) == parse(text) == (TracebackException(type="KeyError", message="'fee'"),)

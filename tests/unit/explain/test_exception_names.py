@@ -84,7 +84,7 @@ class TestTable:
         assert [ruled.classify(error, "call").kind for error in errors] == [other] * len(errors)
 
 
-class TestClassOfTheTraceback:
+class TestTracebackClass:
     @pytest.mark.parametrize(
         ("error", "cls"),
         [

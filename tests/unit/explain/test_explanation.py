@@ -1,4 +1,4 @@
-"""What is explained of rows, tasks and alerts is true of the runtimes that lie above."""
+"""Explanations for rows, tasks and alerts match the runtimes."""
 
 import random
 import re
@@ -33,26 +33,26 @@ def after(kind, failures):
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_a_task_becomes_what_the_words_say(kind):
+def test_task_gets_the_state_that_the_text_names(kind):
     said = re.findall(r"[A-Z_]{4,}", TASKS[kind])
     became = [str(state) for state in dict.fromkeys(after(kind, 5))]
     assert became == said
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_there_are_words_for_every_kind(kind):
+def test_every_kind_has_a_text(kind):
     assert ROWS[kind]
     for scope in ("call", "row", "task"):
         assert alerts_on(kind, scope, fault=True, status=500)
 
 
-def test_what_heals_is_what_alerts_take_for_healing():
+def test_transient_kinds_are_the_same_as_in_alerts():
     assert RECOVERABLE == RETRYABLE_IN_ALERTS
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize("scope", ["call", "row", "task"])
-def test_every_alert_that_is_named_exists_and_is_as_urgent(kind, scope):
+def test_every_named_alert_exists_with_its_severity(kind, scope):
     for fault, status in ((True, 503), (False, 404), (False, None)):
         for urgency, name in re.findall(r"(P\d) (\w+)", alerts_on(kind, scope, fault=fault, status=status)):
             assert CONDITIONS[name].urgency == urgency
@@ -71,7 +71,7 @@ RAISED = {
 
 
 @pytest.mark.parametrize("kind", list(RAISED))
-def test_a_row_goes_where_the_words_say(kind, tmp_path):
+def test_row_goes_where_the_text_names(kind, tmp_path):
     met = []
 
     def check(record):

@@ -1,4 +1,4 @@
-"""What people type is taken for what they mean, and judged as the real thing would be."""
+"""Typed questions are understood and judged like the real errors."""
 
 import errno
 import json
@@ -93,25 +93,25 @@ REAL = {
 
 
 @pytest.mark.parametrize("text", list(REAL))
-def test_a_word_is_judged_as_the_real_thing_is(text):
+def test_typed_name_is_judged_like_the_real_error(text):
     real = redrive.classify(REAL[text]())
     assert judged(text) == (real.kind, real.rule)
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
-def test_every_name_of_the_table_can_be_asked_about(name):
+def test_every_name_of_the_table_can_be_explained(name):
     kind, rule = judged(name)
     assert kind in redrive.Kind
     assert not rule.startswith("unknown")
 
 
-def test_what_has_a_code_only_when_it_is_raised_has_it_here():
+def test_code_set_when_raised_is_set_in_the_explanation():
     (found,) = [one for one in read("DeadlockDetected") if "psycopg2" in one.read_as]
     assert redrive.classify(found.failure).rule == "sqlstate.40P01"
     assert isinstance(found.failure, psycopg2.errors.DeadlockDetected)
 
 
-def test_a_name_of_several_things_is_all_of_them():
+def test_ambiguous_name_lists_all_its_meanings():
     assert {one.read_as for one in read("ReadTimeout")} == {
         "exception httpx.ReadTimeout",
         "exception httpx2.ReadTimeout",
@@ -121,25 +121,25 @@ def test_a_name_of_several_things_is_all_of_them():
     assert {one.read_as for one in read("UNKNOWN")} == {"gRPC's UNKNOWN", "Kafka's UNKNOWN"}
 
 
-def test_a_builtin_is_itself_and_tells_of_its_namesakes():
+def test_builtin_is_explained_and_lists_its_namesakes():
     found = only("ConnectionError")
     assert found.read_as == "exception ConnectionError"
     assert "requests.ConnectionError" in found.note
 
 
-def test_a_library_that_is_not_here_is_judged_by_the_name():
+def test_missing_library_is_judged_by_the_name():
     found = only("MySQLdb.OperationalError")
     assert "MySQLdb is not installed here" in found.note
     assert redrive.classify(found.failure).rule == "type.MySQLdb.OperationalError"
 
 
-def test_what_is_known_beside_a_status_counts():
+def test_detail_after_a_status_counts():
     assert judged("503", retry_after="30") == ("rate_limited", "http.503.retry_after")
     assert judged("403") == ("permanent", "http.4xx")
     assert judged("403", body='{"error": "quotaExceeded"}') == ("quota", "http.403.quota")
 
 
-def test_a_class_is_explained_whatever_it_is_made_of():
+def test_class_is_explained_whatever_its_constructor_needs():
     class Demanding(Exception):
         def __init__(self, code, *, of):
             raise AssertionError("never called")
@@ -172,7 +172,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", list(REFUSED), ids=lambda text: text[:20])
-def test_what_cannot_be_understood_is_said_in_one_sentence(text):
+def test_invalid_question_is_rejected_in_one_sentence(text):
     with pytest.raises(UnclearQuestion) as caught:
         read(text)
     assert REFUSED[text] in str(caught.value)
@@ -182,12 +182,12 @@ def test_what_cannot_be_understood_is_said_in_one_sentence(text):
 @pytest.mark.parametrize(
     ("text", "said"), [("200", "status 200 is not a failure"), ("99999", "no rule knows SQLSTATE 99999")]
 )
-def test_what_is_no_failure_or_known_to_nobody_is_said(text, said):
+def test_success_and_unknown_name_are_reported(text, said):
     with pytest.raises(UnclearQuestion, match=said):
         explain(only(text), DEFAULT)
 
 
-def test_several_questions_stand_in_one_line():
+def test_several_questions_are_read_from_one_line():
     assert phrases(["HTTP", "429", "503", "SQLSTATE", "40P01", "errno", "28"]) == [
         *("HTTP 429", "503", "SQLSTATE 40P01", "errno 28")
     ]
@@ -203,7 +203,7 @@ CHANGED = [text for text in REAL if not text.startswith("redrive.")]
 
 
 @pytest.mark.parametrize("text", CHANGED)
-def test_the_line_that_changes_the_verdict_does(text):
+def test_proposed_change_changes_the_verdict(text):
     found = explain(only(text), DEFAULT)
     modules = {name: __import__(name) for name in ("httpx", "psycopg", "pymysql", "grpc", "json", "sqlite3", "errno")}
     modules |= {"redrive": redrive, "confluent_kafka": confluent_kafka, "botocore": botocore}
@@ -214,7 +214,7 @@ def test_the_line_that_changes_the_verdict_does(text):
     assert classifier.classify(RuntimeError("another error")).rule == "unknown"
 
 
-def test_the_policys_own_rules_decide_and_are_named():
+def test_rules_of_the_policy_decide_and_are_named():
     from redrive.explain.dry_call import ServicePolicy
 
     service = redrive.Service("bank", classifier=redrive.Classifier().rule(status=409, kind="row", name="taken"))
@@ -243,7 +243,7 @@ class Half(Exception):
 
 
 @pytest.mark.parametrize("cls", [Lookup, Endless, Half, urllib.error.HTTPError])
-def test_a_class_that_cannot_be_asked_without_its_init_is_explained(cls):
+def test_class_that_needs_its_constructor_is_explained(cls):
     reading = of_class(cls.__name__, cls, FailureDetails())
     assert explain(reading, DEFAULT).verdict == redrive.classify(reading.failure)
 
@@ -258,7 +258,7 @@ class Asleep(redrive.CircuitOpen):
         super().__init__(shop)
 
 
-def test_what_is_derived_from_redrives_errors_states_its_verdict():
+def test_subclass_of_redrives_errors_states_its_verdict():
     assert redrive.classify(of_class("Throttled", Throttled, FailureDetails()).failure).kind == "rate_limited"
     assert (
         redrive.classify(of_class("Throttled", Throttled, FailureDetails(retry_after="20")).failure).retry_after == 20
@@ -274,29 +274,29 @@ OURS = [
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_every_error_of_redrives_has_an_answer(name):
+def test_every_redrive_error_has_an_explanation(name):
     assert explain(only(f"redrive.errors.{name}"), DEFAULT).verdict.kind
 
 
-def test_a_class_that_states_no_kind_is_refused():
+def test_class_without_a_kind_is_rejected():
     with pytest.raises(UnclearQuestion, match="states no kind, and is never raised itself"):
         read("redrive.errors.StatedVerdict")
 
 
-def test_an_open_circuit_is_waited_for_and_blamed_on_nobody():
+def test_open_circuit_is_waited_for_and_blamed_on_no_service():
     found = explain(only("redrive.CircuitOpen"), DEFAULT)
     assert found.schedule.total.best == 4 * redrive.Breaker().cooldown
     assert found.breaker == "not counted here: it is a failure of another service"
     assert explain(only("redrive.CircuitOpen", retry_after="12"), DEFAULT).schedule.total.best == 48
 
 
-def test_a_redirect_that_asks_for_patience_is_handed_on():
+def test_redirect_with_retry_after_is_returned():
     with pytest.raises(UnclearQuestion, match=r"HTTP status 301 is not a failure: redrive returns it as it is$"):
         explain(only("301", retry_after="5"), DEFAULT)
 
 
 @pytest.mark.parametrize("code", ["MySQL 9999", "SQLITE_DONE", "99999"])
-def test_a_code_that_no_rule_knows_is_not_judged_by_a_class_that_nobody_named(code):
+def test_unknown_code_is_not_judged_by_an_unnamed_class(code):
     with pytest.raises(UnclearQuestion, match="the class of the driver's error decides: ask by that"):
         explain(only(code), DEFAULT)
 
@@ -304,7 +304,7 @@ def test_a_code_that_no_rule_knows_is_not_judged_by_a_class_that_nobody_named(co
 @pytest.mark.parametrize(
     ("number", "said"), [("99", "`errno 99` where"), ("1000", "`errno 1000` or `MySQL 1000` where")]
 )
-def test_a_number_without_a_meaning_is_sent_only_where_it_can_have_one(number, said):
+def test_unknown_number_suggests_only_possible_meanings(number, said):
     with pytest.raises(UnclearQuestion, match=said):
         read(number)
 
@@ -320,9 +320,9 @@ def test_a_number_without_a_meaning_is_sent_only_where_it_can_have_one(number, s
         ("gaierror: [Errno -2] Name or service not known", "exception socket.gaierror"),
     ],
 )
-def test_lines_of_logs_are_understood(text, read_as):
+def test_log_lines_are_understood(text, read_as):
     assert [found.read_as for found in read(text)] == [read_as]
 
 
-def test_no_class_of_another_library_is_suggested():
+def test_class_of_another_library_is_not_suggested():
     assert exception_names.near("radis.exceptions.ConnectionError") == []

@@ -1,4 +1,4 @@
-"""A rehearsal is the real flow: what a Service does on a clock that does not wait, and nothing else happens."""
+"""A dry call ends like a real call: the policy of a Service on a simulated clock, without side effects."""
 
 import errno
 import logging
@@ -36,7 +36,7 @@ POLICIES = [
 
 
 def in_earnest(options, failure):
-    """The same call by a real service, as its error or its answer tells of it."""
+    """Make the same call by a real service, and return the attempts of its error or response."""
     service = redrive.Service("real", clock=FakeClock(), random=random.Random(5), **options)
 
     def fail(*, credential=None):
@@ -53,7 +53,7 @@ def in_earnest(options, failure):
 
 @pytest.mark.parametrize("options", POLICIES)
 @pytest.mark.parametrize("make", FAILURES)
-def test_a_rehearsal_ends_as_a_real_call_does(options, make):
+def test_dry_run_ends_like_a_real_call(options, make):
     real = in_earnest(options, make())
     found = run_dry_call(ServicePolicy.of(redrive.Service("real", **options)), make())
     assert found.attempts == len(real.attempts)
@@ -61,21 +61,21 @@ def test_a_rehearsal_ends_as_a_real_call_does(options, make):
     assert re.sub(r"[\d.:-]+", "N", found.ends) == re.sub(r"[\d.:-]+", "N", real.why)
 
 
-def test_a_request_with_an_effect_is_not_repeated():
+def test_request_with_a_side_effect_is_not_retried():
     assert run_dry_call(DEFAULT, FakeResponse(503, FailureDetails(method="POST"))).attempts == 1
     assert run_dry_call(DEFAULT, FakeResponse(503, FailureDetails(method="GET"))).attempts == 5
     keyed = ServicePolicy.of(redrive.Service("bank", idempotent="key"))
     assert run_dry_call(keyed, FakeResponse(503, FailureDetails(method="POST"))).attempts == 5
 
 
-def test_what_counts_against_the_breaker_is_counted():
+def test_failures_for_the_breaker_are_counted():
     assert run_dry_call(DEFAULT, FakeResponse(503, FailureDetails())).faults == 5
     assert run_dry_call(DEFAULT, FakeResponse(503, FailureDetails())).opened
     assert run_dry_call(DEFAULT, FakeResponse(429, FailureDetails())).faults == 0
     assert not run_dry_call(DEFAULT, FakeResponse(429, FailureDetails())).opened
 
 
-def test_keys_are_rotated_and_tokens_refreshed_without_the_real_ones():
+def test_keys_rotate_and_tokens_refresh_without_real_ones():
     def never() -> str:
         raise AssertionError("a rehearsal fetches nothing")
 
@@ -85,7 +85,7 @@ def test_keys_are_rotated_and_tokens_refreshed_without_the_real_ones():
     assert run_dry_call(keys, FakeResponse(403, FailureDetails(body="quotaExceeded"))).keys == 2
 
 
-def test_nobody_hears_of_a_rehearsal(caplog):
+def test_dry_run_emits_no_event(caplog):
     heard = []
     stop = redrive.on_event(heard.append)
     with caplog.at_level(logging.DEBUG):
@@ -99,7 +99,7 @@ def test_nobody_hears_of_a_rehearsal(caplog):
 
 
 @pytest.mark.parametrize("within", [1.0, 5.0, 12.0])
-def test_no_call_makes_more_attempts_than_its_rehearsal(within):
+def test_call_makes_no_more_attempts_than_its_dry_run(within):
     retry = redrive.Retry(within=within)
     found = run_dry_call(ServicePolicy.of(retry), TimeoutError())
     made = set()
@@ -119,7 +119,7 @@ def _raise(error):
     raise error
 
 
-def test_a_rehearsal_leaves_nothing_on_the_error():
+def test_dry_run_leaves_the_error_unchanged():
     error = TimeoutError("too slow")
     run_dry_call(DEFAULT, error)
     assert vars(error) == {}
