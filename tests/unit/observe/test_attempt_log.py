@@ -1,4 +1,4 @@
-"""The attempt log as a file: one line of JSON per attempt, whole, whoever else writes."""
+"""The attempt log as a file: one complete line of JSON per attempt, with several writers."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ def lines(log):
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_every_attempt_is_a_line_with_all_that_is_known_of_it(log):
+def test_attempt_is_one_line_with_all_known_facts(log):
     bank = redrive.Service("bank", retry=redrive.Retry(attempts=2, base=0.001, cap=0.001))
 
     bank.call(len, "fine")
@@ -45,7 +45,7 @@ def test_every_attempt_is_a_line_with_all_that_is_known_of_it(log):
     ]
 
 
-def test_it_is_added_to_what_is_there(log, tmp_path):
+def test_log_is_appended_to_an_existing_file(log, tmp_path):
     bank = redrive.Service("bank")
     bank.call(len, "fine")
     again = attempt_log(log)
@@ -69,7 +69,7 @@ def call_many(number):
 
 
 @pytest.mark.process
-def test_lines_of_many_processes_stay_whole(log):
+def test_lines_of_many_processes_are_complete(log):
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=call_many, args=(number,)) for number in range(8)]
     for process in processes:
@@ -80,7 +80,7 @@ def test_lines_of_many_processes_stay_whole(log):
     assert sorted(found) == sorted(f"bank-{number}" for number in range(8) for _ in range(200))
 
 
-def test_a_log_that_is_closed_twice_or_cannot_be_written_harms_no_call(tmp_path, capsys):
+def test_log_closed_twice_or_unwritable_harms_no_call(tmp_path, capsys):
     handler, bank = attempt_log(tmp_path / "attempts.jsonl"), redrive.Service("bank")
     ATTEMPTS.addHandler(handler)
     handler.close()

@@ -1,4 +1,4 @@
-"""The files that `redrive observe` prints, against what a scrape really has."""
+"""The files that `redrive observe` prints use only metrics of a real scrape."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def metrics_in(expression):
 
 
 class TestGrafana:
-    def test_asks_only_for_metrics_of_a_scrape(self, scraped):
+    def test_uses_only_metrics_of_a_scrape(self, scraped):
         for panel in dashboard()["panels"]:
             for target in panel.get("targets", ()):
                 (name,) = metrics_in(target["expr"])
@@ -54,7 +54,7 @@ class TestGrafana:
             assert taken.isdisjoint(cells), panel["title"]
             taken |= cells
 
-    def test_counts_by_rate_and_shows_moments_as_age(self):
+    def test_counts_are_rates_and_times_are_ages(self):
         asked = {one["title"]: one["targets"][0]["expr"] for one in dashboard()["panels"] if "targets" in one}
         assert asked["service calls"] == "sum by (service) (rate(redrive_service_calls_total[5m]))"
         age = "time() - redrive_pipeline_last_success_timestamp_seconds"
@@ -65,7 +65,7 @@ class TestGrafana:
 
 
 class TestRules:
-    def test_ask_only_for_metrics_of_a_scrape(self, scraped):
+    def test_use_only_metrics_of_a_scrape(self, scraped):
         (group,) = rules()["groups"]
         for rule in group["rules"]:
             (name,) = metrics_in(rule["expr"])

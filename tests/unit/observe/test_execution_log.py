@@ -1,4 +1,4 @@
-"""The execution log: one line per step of a run, with stable fields in JSON and a sentence for people."""
+"""The execution log: one line per step of a run, with stable fields in JSON and a readable sentence."""
 
 import dataclasses
 import json
@@ -86,7 +86,7 @@ class TestRun:
         assert (retry["level"], retry["step"], retry["retry"]) == ("WARNING", "prepare", 1)
         assert "reset by peer" in retry["reason"]
 
-    def test_logs_why_it_failed(self, log, tmp_path):
+    def test_logs_the_reason_of_a_failure(self, log, tmp_path):
         def transform(record):
             raise redrive.PipelineError("postgresql://etl:hunter2hunter2@db/lake is not for you")
 

@@ -1,4 +1,4 @@
-"""The small server: what it answers, and what it does not let anybody do to it."""
+"""The metrics server: its responses, and its limits against slow or invalid clients."""
 
 import errno
 import http.client
@@ -52,7 +52,7 @@ def send(server, raw):
 # ── answers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_path_is_answered_with_what_the_asker_accepts_at_hand(server):
+def test_path_is_served_in_the_accepted_format(server):
     status, body, answer = ask(server, "/metrics?x=1", Accept="text/plain")
     assert (status, body) == (200, "/metrics text/plain\n")
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -66,19 +66,19 @@ def test_head_has_the_length_and_no_body(server):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "BREW"])
-def test_other_methods_are_refused_in_a_sentence(server, method):
+def test_other_methods_are_rejected_in_a_sentence(server, method):
     assert ask(server, method=method)[:2] == (405, "only GET and HEAD are answered here\n")
 
 
 @pytest.mark.parametrize("raw", [b"\r\n\r\n", b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET\r\n\r\n"])
-def test_what_is_no_request_gets_no_traceback(server, raw):
+def test_invalid_request_gets_no_traceback(server, raw):
     said = send(server, raw)
     assert "Traceback" not in said
     assert said == "" or "this request cannot be read" in said
     assert ask(server)[0] == 200
 
 
-def test_a_fault_of_ours_is_a_sentence_without_its_secrets(server):
+def test_internal_error_is_a_sentence_without_secrets(server):
     status, body, _ = ask(server, "/broken")
     assert (status, body) == (
         500,
@@ -86,7 +86,7 @@ def test_a_fault_of_ours_is_a_sentence_without_its_secrets(server):
     )
 
 
-def test_many_ask_at_once(server):
+def test_concurrent_requests_are_served(server):
     found = []
     threads = [threading.Thread(target=lambda n=n: found.append(ask(server, f"/{n}")[1])) for n in range(8)]
     for thread in threads:
@@ -99,20 +99,20 @@ def test_many_ask_at_once(server):
 # ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_request_that_is_too_large_is_refused(server):
+def test_large_request_is_rejected(server):
     said = send(server, b"GET / HTTP/1.1\r\n" + b"X-Long: " + b"x" * serving.LARGEST)
     assert said.startswith("HTTP/1.0 431")
     assert ask(server)[0] == 200
 
 
-def test_who_trickles_is_cut_off(server, monkeypatch):
+def test_slow_client_is_disconnected(server, monkeypatch):
     monkeypatch.setattr(serving, "TIMEOUT", 0.2)
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=30) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert connection.recv(100) == b""
 
 
-def test_who_leaves_before_the_answer_disturbs_nobody(server, capfd):
+def test_client_that_disconnects_early_disturbs_no_other(server, capfd):
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", port_of(server)), timeout=30) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -120,7 +120,7 @@ def test_who_leaves_before_the_answer_disturbs_nobody(server, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_only_so_many_are_answered_at_once_and_the_others_are_turned_away():
+def test_excess_concurrent_requests_are_rejected():
     go = threading.Event()
     entered = threading.Semaphore(0)
 
@@ -147,7 +147,7 @@ def test_only_so_many_are_answered_at_once_and_the_others_are_turned_away():
         assert ask(server)[0] == 200
 
 
-def test_closed_means_that_the_port_is_free_again_and_nothing_is_left_behind():
+def test_close_frees_the_port_and_leaves_no_thread():
     closed = []
     server = MetricsServer("127.0.0.1:0", say, closed=lambda: closed.append(1))
     address = server.address
@@ -163,13 +163,13 @@ def test_closed_means_that_the_port_is_free_again_and_nothing_is_left_behind():
 # ── where it listens ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_says_where_it_listens(server):
+def test_server_has_its_address(server):
     assert server.url == f"http://{server.address}"
     assert server.address.startswith("127.0.0.1:")
     assert port_of(server) > 0
 
 
-def test_a_name_and_ipv6_will_do():
+def test_host_name_and_ipv6_are_accepted():
     with MetricsServer("localhost:0", say) as server:
         assert port_of(server) > 0
     try:
@@ -187,7 +187,7 @@ def test_a_name_and_ipv6_will_do():
         *("::1:9464", "127.0.0.1:٤٢", f"127.0.0.1:{'9' * 5_000}"),
     ],
 )
-def test_what_is_no_address_is_refused_in_one_sentence(listen):
+def test_invalid_address_is_rejected_in_one_sentence(listen):
     with pytest.raises(
         ConfigError, match=r"^the address to listen on must be a host and a port, such as 127.+:9464, not .{0,120}$"
     ):
@@ -195,12 +195,12 @@ def test_what_is_no_address_is_refused_in_one_sentence(listen):
 
 
 @pytest.mark.parametrize("listen", ["no.such.host.invalid:9464", "a\0b:9464", f"{'x' * 100}:9464"])
-def test_a_host_that_nobody_knows_is_refused_in_one_sentence(listen):
+def test_unknown_host_is_rejected_in_one_sentence(listen):
     with pytest.raises(ConfigError, match=r"the address .* is unknown"):
         MetricsServer(listen, say)
 
 
-def test_an_address_in_use_is_refused_in_one_sentence(server):
+def test_address_in_use_is_rejected_in_one_sentence(server):
     with pytest.raises(ConfigError) as raised:
         MetricsServer(server.address, say)
     assert str(raised.value) == (
@@ -208,12 +208,12 @@ def test_an_address_in_use_is_refused_in_one_sentence(server):
     )
 
 
-def test_an_address_of_another_machine_is_refused_in_one_sentence():
+def test_address_of_another_machine_is_rejected_in_one_sentence():
     with pytest.raises(ConfigError, match="it is not an address of this machine"):
         MetricsServer("192.0.2.1:9464", say)
 
 
-def test_any_other_refusal_is_a_sentence_too(monkeypatch):
+def test_any_other_bind_error_is_one_sentence(monkeypatch):
     def refuse(*args):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

@@ -33,16 +33,16 @@ def test_every_event_is_in_the_table_once_and_no_other():
 
 
 @pytest.mark.parametrize(("name", "has"), [(words(row[0])[0], words(row[1])) for row in rows("Events")])
-def test_an_event_has_the_fields_that_the_table_says(name, has):
+def test_event_has_the_fields_of_the_table(name, has):
     assert tuple(field.name for field in fields(EVENTS[name])) == has
 
 
 @pytest.mark.parametrize("name", sorted(EVENTS))
-def test_an_event_cannot_be_changed(name):
+def test_event_cannot_be_changed(name):
     assert EVENTS[name].__dataclass_params__.frozen
 
 
-def test_every_metric_is_in_the_table_with_its_type_and_its_labels():
+def test_metric_is_in_the_table_with_type_and_labels():
     suffix = {"counter": "_total", "info": "_info"}
     there = []
     for one in families(Figures(database="", schema_version=""), took=0.0):

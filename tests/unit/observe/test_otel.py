@@ -1,4 +1,4 @@
-"""OpenTelemetry, with its real SDK: spans that tell what ran within what, for how long and why it failed; metrics."""
+"""OpenTelemetry with its real SDK: spans of runs, batches, tasks and calls with durations and errors; metrics."""
 
 import asyncio
 import contextvars
@@ -120,7 +120,7 @@ def is_below(span, parent):
 # ── runs and batches ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_is_a_span_with_a_span_for_each_batch_below_it(sky, pipeline):
+def test_run_is_a_span_with_a_span_for_each_batch_below(sky, pipeline):
     report = pipeline(10).run()
     run, batches = sky.span("run vendor"), sky.spans("batch")
     assert [batch.attributes["redrive.rows.read"] for batch in batches] == [4, 4, 2]
@@ -133,7 +133,7 @@ def test_a_run_is_a_span_with_a_span_for_each_batch_below_it(sky, pipeline):
     assert (run.attributes["redrive.batches"], run.attributes["redrive.resumed"]) == (3, False)
 
 
-def test_a_batch_lies_within_its_run_and_is_as_long_as_it_took(sky, pipeline):
+def test_batch_span_is_within_its_run_with_its_duration(sky, pipeline):
     heard = []
     end = redrive.on_event(lambda event: heard.append(event) if isinstance(event, BatchWritten) else None)
     pipeline(4).run()
@@ -143,13 +143,13 @@ def test_a_batch_lies_within_its_run_and_is_as_long_as_it_took(sky, pipeline):
     assert run.start_time <= batch.start_time <= batch.end_time <= run.end_time
 
 
-def test_a_run_belongs_to_the_span_in_which_it_was_started(sky, pipeline):
+def test_run_belongs_to_the_span_in_which_it_was_started(sky, pipeline):
     with sky.tracers.get_tracer("mine").start_as_current_span("nightly"):
         pipeline(2).run()
     assert is_below(sky.span("run vendor"), sky.span("nightly"))
 
 
-def test_what_the_gate_says_is_an_event_of_the_run(sky, pipeline):
+def test_gate_result_is_an_event_of_the_run(sky, pipeline):
     pipeline(10).run()
     judged = [event for event in sky.span("run vendor").events if event.name == "GateJudged"]
     assert judged[-1].attributes == {
@@ -161,7 +161,7 @@ def test_what_the_gate_says_is_an_event_of_the_run(sky, pipeline):
     }
 
 
-def test_a_run_that_fails_says_why_and_shows_no_secret(sky, pipeline):
+def test_failed_run_has_its_reason_without_secrets(sky, pipeline):
     def broken(row):
         raise PermissionError("https://partner.example/?api_key=hunter2hunter2 refused")
 
@@ -175,7 +175,7 @@ def test_a_run_that_fails_says_why_and_shows_no_secret(sky, pipeline):
     assert "hunter2" not in run.to_json()
 
 
-def test_a_run_that_was_told_to_stop_has_not_failed(sky, pipeline):
+def test_stopped_run_has_not_failed(sky, pipeline):
     made = pipeline(10)
     end = redrive.on_event(lambda event: made.stop() if isinstance(event, RunStarted) else None)
     with pytest.raises(redrive.RunStopped):
@@ -188,7 +188,7 @@ def test_a_run_that_was_told_to_stop_has_not_failed(sky, pipeline):
 # ── flows and tasks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_attempt_of_a_task_is_a_span_below_its_flow_with_its_own_time(sky, flow):
+def test_task_attempt_is_a_span_below_its_flow_with_its_time(sky, flow):
     heard, failed = [], []
 
     @flow.task(in_thread=True, retry=redrive.Retry(attempts=2))
@@ -222,7 +222,7 @@ def test_each_attempt_of_a_task_is_a_span_below_its_flow_with_its_own_time(sky, 
 
 
 @pytest.mark.process
-def test_a_task_in_a_process_has_the_time_it_really_took(sky, store, tmp_path, monkeypatch):
+def test_task_in_a_process_has_its_real_duration(sky, store, tmp_path, monkeypatch):
     (tmp_path / "otel_nightly.py").write_text(
         "import time, redrive\n"
         "flow = redrive.Flow('settlement', workers=1)\n"
@@ -237,7 +237,7 @@ def test_a_task_in_a_process_has_the_time_it_really_took(sky, store, tmp_path, m
     assert span.attributes["redrive.ended"] == "returned"
 
 
-def test_a_dead_task_is_an_event_of_a_flow_that_went_wrong(sky, flow):
+def test_dead_task_is_an_event_of_a_failed_flow(sky, flow):
     @flow.task(in_thread=True)
     def settle():
         raise redrive.Permanent("no such account")
@@ -251,7 +251,7 @@ def test_a_dead_task_is_an_event_of_a_flow_that_went_wrong(sky, flow):
     assert sky.span("task settle").attributes["redrive.state"] == "DEAD_LETTER"
 
 
-def test_what_was_given_back_unbegun_is_no_attempt(sky, flow):
+def test_unstarted_returned_job_is_no_attempt(sky, flow):
     """A task that waited for a worker when the executor stopped was not tried."""
     began, go = threading.Event(), threading.Event()
 
@@ -279,7 +279,7 @@ def test_what_was_given_back_unbegun_is_no_attempt(sky, flow):
     assert 0 < len(tried) < 40
 
 
-def test_nobody_pays_for_attempts_that_nobody_hears_of(flow, monkeypatch):
+def test_attempts_cost_nothing_without_a_listener(flow, monkeypatch):
     from redrive.tasks.executor import events
 
     def refuse(**values):
@@ -294,7 +294,7 @@ def test_nobody_pays_for_attempts_that_nobody_hears_of(flow, monkeypatch):
 # ── what must not leak, mix or harm ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_runs_at_the_same_time_keep_their_spans_apart(sky, pipeline):
+def test_concurrent_runs_have_separate_spans(sky, pipeline):
     made = [pipeline(8, name=f"vendor_{n}") for n in range(4)]
     threads = [threading.Thread(target=one.run) for one in made]
     for thread in threads:
@@ -307,7 +307,7 @@ def test_runs_at_the_same_time_keep_their_spans_apart(sky, pipeline):
         assert [batch.attributes["redrive.pipeline"] for batch in batches] == [f"vendor_{n}"] * 2
 
 
-def test_two_executors_of_one_process_at_one_run_have_a_span_each(sky):
+def test_two_executors_at_one_run_have_a_span_each(sky):
     run_id, turn = uuid4(), threading.Barrier(2)
 
     def work():
@@ -338,7 +338,7 @@ def ended(run_id):
     return FlowEnded(report=report)
 
 
-def test_a_run_that_died_unheard_is_ended_when_its_thread_begins_anew(sky):
+def test_span_of_a_dead_run_ends_when_its_thread_starts_another(sky):
     first, second = began(), began()
     tell(first)
     assert sky.spans() == []
@@ -348,20 +348,20 @@ def test_a_run_that_died_unheard_is_ended_when_its_thread_begins_anew(sky):
     assert (lost.status.status_code, lost.status.description) == (StatusCode.ERROR, "its end was never announced")
 
 
-def test_a_pipeline_within_another_one_ends_nothing_but_itself(sky):
+def test_inner_pipeline_ends_only_its_own_span(sky):
     tell(began("outer"))
     tell(began("inner"))
     assert sky.spans() == []
 
 
-def test_only_so_many_runs_stay_open(sky, monkeypatch):
+def test_number_of_open_runs_is_bounded(sky, monkeypatch):
     monkeypatch.setattr(spans, "MOST_OPEN", 3)
     for n in range(5):
         tell(began(f"p{n}"))
     assert [span.name for span in sky.spans()] == ["run p0", "run p1"]
 
 
-def test_who_ends_it_leaves_no_span_open_and_hears_nothing_more(sky, pipeline):
+def test_close_ends_all_spans_and_stops_listening(sky, pipeline):
     tell(began("lost"))
     sky.end()
     sky.end()
@@ -371,7 +371,7 @@ def test_who_ends_it_leaves_no_span_open_and_hears_nothing_more(sky, pipeline):
     assert everywhere == []
 
 
-def test_a_run_that_began_unheard_is_no_trouble(sky):
+def test_run_started_before_the_listener_is_no_error(sky):
     counts = Counts(read=2, written=2)
     written = BatchWritten(
         pipeline="vendor", run_id=uuid4(), counts=counts, so_far=counts, seconds=0.5, checkpoint=None
@@ -381,7 +381,7 @@ def test_a_run_that_began_unheard_is_no_trouble(sky):
     assert sky.span("batch").parent is None
 
 
-def test_a_provider_that_fails_harms_no_run_and_no_metric(pipeline, caplog):
+def test_failing_provider_harms_no_run_and_no_metric(pipeline, caplog):
     class Broken(trace.TracerProvider):
         def get_tracer(self, *args, **options):
             return BrokenTracer()
@@ -402,7 +402,7 @@ def test_a_provider_that_fails_harms_no_run_and_no_metric(pipeline, caplog):
     assert "an on_event hook failed on RunStarted" in caplog.text
 
 
-def test_without_an_sdk_it_costs_nothing_and_says_nothing(pipeline):
+def test_missing_sdk_costs_nothing_and_logs_nothing(pipeline):
     end = otel.instrument()
     assert pipeline(3).run().written == 2
     end()
@@ -419,7 +419,7 @@ def test_only_the_api_is_needed():
 
 
 @pytest.mark.process
-def test_where_it_is_not_installed_one_sentence_says_what_to_do():
+def test_missing_package_is_one_sentence_with_the_command():
     program = "import sys; sys.modules['opentelemetry'] = None; import redrive.observe.otel"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "opentelemetry" in done.stderr.splitlines()[-1]
@@ -461,7 +461,7 @@ class TestCalls:
         assert {"http.request.resend_count": 1, "redrive.attempt": 2}.items() <= second.attributes.items()
         assert first.start_time <= first.end_time <= second.end_time
 
-    def test_what_is_not_sent_is_an_event(self, sky):
+    def test_unsent_call_is_an_event(self, sky):
         options = {"retry": redrive.Retry(attempts=1), "breaker": Breaker(failures=1)}
         around = self.call(sky, ConnectionRefusedError("nobody there"), times=2, **options)
         assert [event.name for event in around.events] == ["circuit_open"]
@@ -480,7 +480,7 @@ class TestCalls:
         assert {"redrive.attempts": 2, "error.type": "TimeoutError"}.items() <= call.attributes.items()
         assert call.status.status_code is StatusCode.ERROR
 
-    def test_calls_of_tasks_and_services_are_kept_apart(self, sky):
+    def test_calls_of_tasks_and_services_are_separate(self, sky):
         async def ask(times):
             left = [ConnectionResetError("gone")] * times
 
@@ -541,7 +541,7 @@ class TestCalls:
         assert {"http.response.status_code": 200, "http.request.resend_count": 1}.items() <= second.attributes.items()
         assert "hunter2" not in str([dict(span.attributes) for span in sky.spans()])
 
-    def test_they_can_be_left_out(self, sky):
+    def test_call_spans_can_be_disabled(self, sky):
         sky.end()
         sky.end = otel.instrument(tracer_provider=sky.tracers, meter_provider=sky.meters, calls=False)
         self.call(sky, None)
@@ -573,12 +573,12 @@ class TestTraceIds:
         (letter,) = store.dlq.find()
         assert letter.trace_id == trace.format_trace_id(sky.span("run vendor").get_span_context().trace_id)
 
-    def test_there_is_none_without_a_span(self, store):
+    def test_trace_id_is_empty_without_a_span(self, store):
         store.dlq.put({"id": 1}, "bad", pipeline="vendor", key="1")
         assert store.dlq.find()[0].trace_id is None
 
 
-def test_attempts_are_counted_by_service_and_outcome_with_their_latency(sky):
+def test_attempts_are_counted_by_service_outcome_and_latency(sky):
     answers = iter([TimeoutError(), "done", "done"])
 
     def fetch():
@@ -607,7 +607,7 @@ def test_endpoints_of_a_service_are_bounded(sky):
     assert sky.metric("service.failed_calls") == {(OTHER_ENDPOINT, "permanent", "bank"): 1}
 
 
-def test_what_was_never_sent_has_no_latency(sky):
+def test_unsent_call_has_no_latency(sky):
     bank = redrive.Service("bank", retry=redrive.Retry(attempts=1), breaker=Breaker(failures=1), fallback=0)
     bank = bank.with_options(endpoint="down")
 
@@ -629,7 +629,7 @@ def test_rows_runs_and_their_durations_are_counted(sky, pipeline):
     assert sky.metric("pipeline.batch.duration")["vendor",].count == 3
 
 
-def test_tasks_are_counted_by_what_they_became(sky, flow):
+def test_tasks_are_counted_by_their_final_state(sky, flow):
     flow.task(lambda: [1, 2, 3], name="parts", in_thread=True)
     flow.task(lambda part: part, name="settle", each="parts", in_thread=True)
     flow.run()
@@ -641,7 +641,7 @@ def test_tasks_are_counted_by_what_they_became(sky, flow):
     assert sky.metric("flow.runs") == {("settlement", "complete"): 1}
 
 
-def test_letters_are_counted_by_what_was_done_with_them(sky, store):
+def test_letters_are_counted_by_operation(sky, store):
     store.dlq.put_many([redrive.NewLetter(n, "bad", key=str(n)) for n in range(4)], pipeline="vendor")
     store.dlq.put("x", "bad", key="0", pipeline="vendor")
     store.dlq.replay(lambda records: [None, "still bad"], ids=[1, 2], pipeline="vendor", dry_run=False)
@@ -655,6 +655,6 @@ def test_letters_are_counted_by_what_was_done_with_them(sky, store):
     }
 
 
-def test_a_secret_in_a_name_is_in_no_label(sky):
+def test_secret_in_a_name_is_in_no_label(sky):
     redrive.Service("https://user:hunter2@bank.example").with_options(endpoint="int").call(int)
     assert sky.metric("service.attempts") == {("int", "success", "https://user:***@bank.example"): 1}

@@ -1,4 +1,4 @@
-"""Figures as Prometheus wants them: whatever the names are, and whatever the numbers."""
+"""Metrics in the Prometheus format, for any names and any numbers."""
 
 import os
 import re
@@ -42,7 +42,7 @@ moments = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.
 
 
 def several(how_many):
-    """So many counts, of one draw."""
+    """A number of counts in one draw."""
     return counts.map(lambda drawn: tuple(drawn // 7**place % 1_000 for place in range(how_many)))
 
 
@@ -145,7 +145,7 @@ def value(page, name, **labels):
     return read(page)[f"redrive_{name}", tuple(sorted(labels.items()))]
 
 
-# ── whatever there is to say ──────────────────────────────────────────────────────────────────────────────────────────
+# ── any content ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(figures)
@@ -154,21 +154,21 @@ def test_every_page_can_be_read_and_has_each_sample_once(found):
 
 
 @given(figures)
-def test_every_page_is_open_metrics_too_for_who_asks_for_that(found):
+def test_every_page_is_also_served_as_openmetrics(found):
     page = text(found, "application/openmetrics-text; version=1.0.0; charset=utf-8")
     assert page.endswith("# EOF\n")
     assert {family.name for family in strict.text_string_to_metric_families(page)} >= {"redrive_up", "redrive_letters"}
 
 
 @given(figures)
-def test_labels_are_of_the_few_that_are_known_and_hold_no_secret(found):
+def test_labels_are_documented_and_have_no_secret(found):
     page = text(found)
     assert {label for _, labels in read(page) for label, _ in labels} <= LABELS
     assert "hunter" not in page
 
 
 @given(figures)
-def test_the_buckets_of_a_histogram_grow_up_to_its_count(found):
+def test_buckets_of_a_histogram_grow_up_to_its_count(found):
     samples = read(text(found))
     of_buckets = [
         (dict(labels), count) for (name, labels), count in samples.items() if name.endswith("latency_seconds_bucket")
@@ -183,7 +183,7 @@ def test_the_buckets_of_a_histogram_grow_up_to_its_count(found):
 
 
 @given(figures)
-def test_a_circuit_and_a_last_run_are_in_one_state_unless_masking_made_two_of_them_one(found):
+def test_circuit_and_last_run_have_one_state_each(found):
     samples = read(text(found))
     for name in ("service_circuit", "pipeline_last_run_status", "flow_last_run_status"):
         standing = [labels for (of, labels), is_so in samples.items() if of == f"redrive_{name}" and is_so]
@@ -192,7 +192,7 @@ def test_a_circuit_and_a_last_run_are_in_one_state_unless_masking_made_two_of_th
 
 
 @given(figures)
-def test_names_are_by_the_conventions(found):
+def test_names_follow_the_conventions(found):
     for metric in families(found, took=0.1):
         assert re.fullmatch("redrive_[a-z_]+", metric.name)
         assert metric.documentation.endswith(".")
@@ -224,7 +224,7 @@ def test_latencies_are_a_histogram_with_its_sum():
     assert value(page, "service_latency_seconds_sum", service="bank") == 75.5
 
 
-def test_every_outcome_has_a_sample_from_the_beginning_so_that_a_rate_can_be_taken():
+def test_every_outcome_has_a_sample_from_the_start():
     page = page_of(services=(bank(successes=3, failures={"transient": 2}),))
     assert value(page, "service_attempts_total", service="bank", outcome="success") == 3
     assert value(page, "service_attempts_total", service="bank", outcome="transient") == 2
@@ -247,19 +247,19 @@ def test_endpoints_are_counted_by_outcome():
     assert value(page, "endpoint_success_seconds_total", **of_bank) == 1.25
 
 
-def test_a_service_of_which_nobody_says_anything_has_a_closed_circuit():
+def test_service_without_reports_has_a_closed_circuit():
     page = page_of(services=(bank(),))
     assert value(page, "service_circuit", service="bank", state="closed") == 1
     assert value(page, "service_circuit", service="bank", state="open") == 0
 
 
-def test_names_that_are_one_when_they_are_masked_are_added_up():
+def test_names_that_masking_makes_equal_are_added_up():
     two = [ServiceWindow(service=name, at=NOW, calls=2, successes=1) for name in SECRETS[:2]]
     assert value(page_of(services=tuple(two)), "service_calls_total", service="https://user:***@bank.example") == 4
 
 
 @given(st.lists(st.floats(0, 1e5), min_size=1, max_size=10), st.randoms())
-def test_seconds_that_are_summed_in_another_order_do_not_seem_to_shrink(parts, random):
+def test_reordered_sum_of_seconds_never_decreases(parts, random):
     shuffled = random.sample(parts, len(parts))
     one, other = (
         value(page_of(services=(bank(open_seconds=sum(some)),)), "service_circuit_open_seconds_total", service="bank")
@@ -277,7 +277,7 @@ def store(tmp_path):
         yield opened
 
 
-def test_a_file_is_written_as_a_whole_and_nothing_is_left_beside_it(store, tmp_path):
+def test_file_is_written_atomically_without_leftovers(store, tmp_path):
     place = tmp_path / "metrics"
     place.mkdir()
     for _ in range(2):
@@ -286,7 +286,7 @@ def test_a_file_is_written_as_a_whole_and_nothing_is_left_beside_it(store, tmp_p
     assert value((place / "redrive.prom").read_text(), "up") == 1
 
 
-def test_the_file_can_be_read_by_others(store, tmp_path):
+def test_file_is_readable_by_others(store, tmp_path):
     before = os.umask(0o022)
     try:
         prometheus.write_textfile(store, str(tmp_path / "redrive.prom"))
@@ -295,7 +295,7 @@ def test_the_file_can_be_read_by_others(store, tmp_path):
     assert stat.S_IMODE((tmp_path / "redrive.prom").stat().st_mode) == 0o644
 
 
-def test_who_reads_meanwhile_has_the_old_file_whole(store, tmp_path):
+def test_concurrent_reader_gets_the_old_file_whole(store, tmp_path):
     prometheus.write_textfile(store, tmp_path / "redrive.prom")
     with (tmp_path / "redrive.prom").open() as reading:
         prometheus.write_textfile(store, tmp_path / "redrive.prom")
@@ -312,7 +312,7 @@ def test_who_reads_meanwhile_has_the_old_file_whole(store, tmp_path):
         ("a\0b.prom", "cannot be written: embedded null byte"),
     ],
 )
-def test_a_path_that_will_not_do_is_one_sentence(store, tmp_path, path, sentence):
+def test_invalid_path_is_one_sentence(store, tmp_path, path, sentence):
     (tmp_path / "directory.prom").mkdir()
     with pytest.raises(ConfigError) as raised:
         prometheus.write_textfile(store, tmp_path / path)
@@ -321,7 +321,7 @@ def test_a_path_that_will_not_do_is_one_sentence(store, tmp_path, path, sentence
     assert [one for one in os.listdir(tmp_path) if one.startswith(".")] == []
 
 
-def test_a_store_that_is_down_makes_the_file_say_so(store, tmp_path):
+def test_unreachable_store_is_reported_in_the_file(store, tmp_path):
     prometheus.write_textfile(store, tmp_path / "redrive.prom")
     spoil(store)
     with pytest.raises(StoreError):
@@ -343,7 +343,7 @@ def spoil(store):
 # ── a registry of the program's own ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_program_that_exports_already_can_add_a_store_to_its_registry(store):
+def test_store_can_be_added_to_an_existing_registry(store):
     registry = prometheus_client.CollectorRegistry(auto_describe=True)
     registry.register(prometheus.StoreCollector(store))
     store.dlq.put("x", "bad", pipeline="vendor")
@@ -352,14 +352,14 @@ def test_a_program_that_exports_already_can_add_a_store_to_its_registry(store):
         registry.register(prometheus.StoreCollector(store))
 
 
-def test_open_metrics_is_what_the_library_calls_it(store):
+def test_openmetrics_accept_header_gets_openmetrics(store):
     accept = openmetrics.exposition.CONTENT_TYPE_LATEST
     assert prometheus.render(store, accept=accept).endswith(b"# EOF\n")
     assert b"# EOF" not in prometheus.render(store)
 
 
 @given(st.text() | st.sampled_from(["text/plain; version=abc", "application/openmetrics-text; version=1.x"]))
-def test_whatever_is_asked_for_something_is_answered(accept):
+def test_any_accept_header_gets_a_response(accept):
     assert prometheus._encode([prometheus.up(True)], accept)[0].startswith(b"# HELP redrive_up ")
 
 
@@ -367,14 +367,14 @@ def test_whatever_is_asked_for_something_is_answered(accept):
 
 
 @pytest.mark.process
-def test_where_it_is_not_installed_one_sentence_says_what_to_do():
+def test_missing_package_is_one_sentence_with_the_command():
     program = "import sys; sys.modules['prometheus_client'] = None; import redrive.observe.prometheus"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "pip install 'redrive[prometheus]'" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.process
-def test_nobody_else_imports_it():
+def test_only_this_module_imports_the_library():
     program = (
         "import sys, redrive, redrive.store.store, redrive.calls.service, redrive.cli.app\n"
         "print([name for name in ('prometheus_client', 'opentelemetry', 'http.server') if name in sys.modules])"
