@@ -214,7 +214,7 @@ class TestRealTree:
     def test_backoff_selects_its_tests(self, real):
         selected = real.select(["src/redrive/policy/backoff.py"])
         assert "tests/unit/policy/test_backoff.py" in selected
-        assert "tests/unit/policy/test_daily.py" not in selected
+        assert "tests/unit/policy/test_time_of_day.py" not in selected
 
     def test_csv_source_selects_the_csv_tests(self, real):
         selected = real.select(["src/redrive/rows/sources/csv/scanner.py"])

@@ -26,12 +26,12 @@ def waits(jitter, count, *, base, multiplier, cap, seed):
 
 
 @given(bases, multipliers, caps, st.integers(1, 60), seeds, st.sampled_from(JITTERS))
-def test_a_wait_is_never_negative_nor_beyond_the_cap(base, multiplier, cap, count, seed, jitter):
+def test_wait_is_never_negative_nor_beyond_the_cap(base, multiplier, cap, count, seed, jitter):
     assert all(0 <= wait <= cap for wait in waits(jitter, count, base=base, multiplier=multiplier, cap=cap, seed=seed))
 
 
 @given(bases, multipliers, caps, repeats)
-def test_the_ceiling_grows_up_to_the_cap_and_never_falls(base, multiplier, cap, repeat):
+def test_ceiling_grows_up_to_the_cap_and_never_falls(base, multiplier, cap, repeat):
     here = backoff.ceiling(repeat, base=base, multiplier=multiplier, cap=cap)
     following = backoff.ceiling(repeat + 1, base=base, multiplier=multiplier, cap=cap)
     assert min(base, cap) <= here <= following <= cap
@@ -46,7 +46,7 @@ def test_attempt_ten_thousand_does_not_overflow(jitter):
 
 
 @given(st.floats(0.001, 100), multipliers, caps, st.integers(1, 200), seeds)
-def test_full_jitter_spreads_from_zero_to_the_ceiling_and_equal_from_its_half(base, multiplier, cap, repeat, seed):
+def test_full_jitter_starts_at_zero_and_equal_at_half(base, multiplier, cap, repeat, seed):
     top = backoff.ceiling(repeat, base=base, multiplier=multiplier, cap=cap)
     policy = {"base": base, "multiplier": multiplier, "cap": cap, "previous": None}
     full = backoff.wait(repeat, jitter="full", random=random.Random(seed), **policy)
@@ -56,7 +56,7 @@ def test_full_jitter_spreads_from_zero_to_the_ceiling_and_equal_from_its_half(ba
 
 
 @given(st.floats(0.001, 100), caps, st.floats(0, 10_000), seeds)
-def test_decorrelated_jitter_lies_between_base_and_three_times_the_last_wait(base, cap, previous, seed):
+def test_decorrelated_jitter_is_up_to_three_times_the_last_wait(base, cap, previous, seed):
     previous = min(previous, cap)
     wait = backoff.wait(
         7, base=base, multiplier=2, cap=cap, jitter="decorrelated", previous=previous, random=random.Random(seed)
@@ -64,7 +64,7 @@ def test_decorrelated_jitter_lies_between_base_and_three_times_the_last_wait(bas
     assert base <= wait <= min(cap, 3 * max(base, previous))
 
 
-def test_no_jitter_is_the_plain_ramp_and_fixed_is_always_the_base():
+def test_no_jitter_is_the_plain_ramp_and_fixed_is_the_base():
     policy = {"base": 0.5, "multiplier": 2, "cap": 3, "seed": 1}
     assert list(waits("none", 5, **policy)) == [0.5, 1, 2, 3, 3]
     assert list(waits("fixed", 3, **policy)) == [0.5, 0.5, 0.5]
@@ -79,7 +79,7 @@ def test_waits_at_the_cap_still_differ_between_clients():
 
 
 @given(bases, multipliers, caps, st.integers(1, 40), seeds, st.sampled_from(JITTERS))
-def test_no_wait_is_longer_than_the_longest_that_is_announced(base, multiplier, cap, count, seed, jitter):
+def test_no_wait_exceeds_the_documented_maximum(base, multiplier, cap, count, seed, jitter):
     drawn = waits(jitter, count, base=base, multiplier=multiplier, cap=cap, seed=seed)
     for repeat, wait in enumerate(drawn, start=1):
         assert wait <= backoff.longest(repeat, base=base, multiplier=multiplier, cap=cap, jitter=jitter) * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""The breaker's state machine: a random walk against a model, then each rule by name."""
+"""The state machine of the breaker: a random walk against a model, then each rule by name."""
 
 import random
 
@@ -14,7 +14,7 @@ OPTIONS = Breaker(failures=3, window=10.0, cooldown=5.0, probes=2, rate=0, jitte
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Calls begin, end in any order, are lost, others speak, and time passes; a naive model says what must be true."""
+    """Calls start, end in any order or are lost, others report, time passes; a naive model has the expected state."""
 
     permits = Bundle("permits")
 
@@ -96,7 +96,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(permit=consumes(permits))
     def it_is_lost(self, permit):
-        """Nothing is ever heard of it."""
+        """The outcome of the call is lost."""
 
     @rule(retry_in=st.floats(0.1, 100))
     def others_say_open(self, retry_in):
@@ -166,7 +166,7 @@ def half_open(**options):
     return breaker, breaker.admit(5.0)
 
 
-def test_it_opens_after_so_many_failures_within_the_window():
+def test_circuit_opens_after_enough_failures_in_the_window():
     breaker = machine()
     fail(breaker, 2)
     assert breaker.state is CircuitState.CLOSED
@@ -181,21 +181,21 @@ def test_successes_reported_late_do_not_close_an_open_circuit():
     assert breaker.state is CircuitState.OPEN
 
 
-def test_failures_spread_wider_than_the_window_do_not_open_it():
+def test_failures_spread_wider_than_the_window_do_not_open():
     breaker = machine()
     for second in (0.0, 6.0, 12.0, 18.0):
         fail(breaker, 1, second)
     assert breaker.state is CircuitState.CLOSED
 
 
-def test_while_open_it_refuses_and_says_when_the_next_probe_is_due():
+def test_open_circuit_rejects_with_time_of_next_probe():
     breaker = machine()
     fail(breaker, 3)
     assert breaker.admit(1.0) is None
     assert breaker.retry_in(1.0) == pytest.approx(4.0)
 
 
-def test_half_open_lets_one_probe_through_at_a_time_and_closes_after_two():
+def test_half_open_admits_one_probe_and_closes_after_two():
     breaker, first = half_open()
     assert breaker.admit(5.0) is None
     breaker.succeeded(first, 5.1)
@@ -205,21 +205,21 @@ def test_half_open_lets_one_probe_through_at_a_time_and_closes_after_two():
     assert breaker.state is CircuitState.CLOSED
 
 
-def test_one_failed_probe_reopens_it():
+def test_one_failed_probe_reopens_the_circuit():
     breaker, probe = half_open()
     breaker.failed(probe, 5.1)
     assert breaker.state is CircuitState.OPEN
     assert breaker.retry_in(5.1) == pytest.approx(5.0)
 
 
-def test_a_neutral_outcome_in_half_open_neither_closes_nor_opens_and_returns_the_permit():
+def test_neutral_outcome_in_half_open_returns_the_permit_only():
     breaker, probe = half_open()
     breaker.released(probe)
     assert breaker.state is CircuitState.HALF_OPEN
     assert breaker.admit(5.1) is not None
 
 
-def test_a_lost_probe_gives_way_after_its_lease_and_its_late_report_is_void():
+def test_lost_probe_is_replaced_and_its_late_report_is_void():
     breaker, lost = half_open(lease=10)
     assert breaker.admit(5.0 + 9.9) is None
     heir = breaker.admit(5.0 + 10.0)
@@ -231,7 +231,7 @@ def test_a_lost_probe_gives_way_after_its_lease_and_its_late_report_is_void():
     assert breaker.state is CircuitState.CLOSED
 
 
-def test_a_call_that_began_while_closed_changes_no_later_state():
+def test_call_started_while_closed_changes_no_later_state():
     breaker = machine()
     early = [breaker.admit(0.0) for _ in range(2)]
     fail(breaker, 3)
@@ -243,7 +243,7 @@ def test_a_call_that_began_while_closed_changes_no_later_state():
     assert breaker.state is CircuitState.HALF_OPEN
 
 
-def test_cool_downs_of_clients_that_broke_together_are_spread():
+def test_cooldowns_of_clients_that_opened_together_are_spread():
     waits = set()
     for seed in range(200):
         breaker = CircuitMachine(Breaker(failures=1, cooldown=30), random.Random(seed))
@@ -255,7 +255,7 @@ def test_cool_downs_of_clients_that_broke_together_are_spread():
     assert max(waits) - min(waits) > 10
 
 
-def test_a_service_that_is_busy_and_mostly_well_is_not_cut_off_for_its_few_failures():
+def test_busy_healthy_service_stays_closed_despite_failures():
     breaker = machine(failures=5, window=60, rate=0.1)
     for second in range(300):  # 99 successes and a failure, every second, for five minutes
         breaker.count_successes(99, float(second))
@@ -270,7 +270,7 @@ def test_a_service_that_is_busy_and_mostly_well_is_not_cut_off_for_its_few_failu
     assert breaker.state is CircuitState.OPEN
 
 
-def test_by_rate_it_opens_only_once_enough_calls_were_seen():
+def test_rate_opens_only_after_enough_calls():
     breaker = machine(rate=0.5, minimum=10)
     fail(breaker, 9)
     assert breaker.state is CircuitState.CLOSED
@@ -278,7 +278,7 @@ def test_by_rate_it_opens_only_once_enough_calls_were_seen():
     assert breaker.state is CircuitState.OPEN
 
 
-def test_by_rate_many_failures_among_many_more_successes_are_borne():
+def test_rate_tolerates_many_failures_among_more_successes():
     breaker = machine(rate=0.5, minimum=10)
     breaker.count_successes(100, 0.0)
     fail(breaker, 99)
@@ -287,7 +287,7 @@ def test_by_rate_many_failures_among_many_more_successes_are_borne():
     assert breaker.state is CircuitState.OPEN
 
 
-def test_it_can_be_closed_by_hand():
+def test_circuit_can_be_reset():
     breaker = machine()
     fail(breaker, 3)
     breaker.reset(0.0)
@@ -296,7 +296,7 @@ def test_it_can_be_closed_by_hand():
     assert breaker.state is CircuitState.CLOSED
 
 
-def test_who_hears_of_an_outage_at_the_same_time_does_not_probe_at_the_same_time():
+def test_circuits_opened_by_one_report_probe_at_different_times():
     waits = []
     for seed in range(200):
         breaker = CircuitMachine(Breaker(cooldown=30), random.Random(seed))
@@ -307,13 +307,13 @@ def test_who_hears_of_an_outage_at_the_same_time_does_not_probe_at_the_same_time
     assert max(waits) <= 24
 
 
-def test_hearsay_keeps_no_circuit_open_for_longer_than_its_own_cool_down():
+def test_report_keeps_no_circuit_open_beyond_its_own_cooldown():
     breaker = machine()
     breaker.apply_remote_open(0.0, 3600.0)
     assert breaker.retry_in(0.0) == pytest.approx(5.0)
 
 
-def test_hearsay_neither_shortens_nor_prolongs_a_cool_down():
+def test_report_neither_shortens_nor_prolongs_a_cooldown():
     breaker = machine()
     fail(breaker, 3)
     breaker.apply_remote_open(1.0, 0.5)
@@ -322,7 +322,7 @@ def test_hearsay_neither_shortens_nor_prolongs_a_cool_down():
     assert breaker.admit(5.0) is not None
 
 
-def test_a_circuit_that_hears_of_recovery_probes_soon_and_believes_only_the_probe():
+def test_reported_recovery_leads_to_an_early_probe_only():
     breaker = machine(cooldown=30, jitter=0.2)
     fail(breaker, 3)
     breaker.apply_remote_close(1.0)
@@ -333,7 +333,7 @@ def test_a_circuit_that_hears_of_recovery_probes_soon_and_believes_only_the_prob
     assert breaker.retry_in(4.0) == pytest.approx(30.0)
 
 
-def test_it_is_hurried_once_per_cool_down_only():
+def test_early_probe_happens_once_per_cooldown():
     breaker = machine(cooldown=30, jitter=0.2)
     fail(breaker, 3)
     breaker.apply_remote_close(1.0)
@@ -344,7 +344,7 @@ def test_it_is_hurried_once_per_cool_down_only():
     assert breaker.retry_in(31.0) == pytest.approx(3.0)
 
 
-def test_a_failed_probe_prolongs_an_opening_and_begins_none_unless_it_was_hearsay():
+def test_failed_probe_prolongs_an_opening_of_its_own_only():
     own, told = machine(), machine()
     fail(own, 3)
     told.apply_remote_open(0.0, 5.0)
@@ -370,6 +370,6 @@ def test_a_failed_probe_prolongs_an_opening_and_begins_none_unless_it_was_hearsa
         {"quorum": 0},
     ],
 )
-def test_a_nonsense_breaker_is_refused(options):
+def test_invalid_breaker_is_rejected(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
         Breaker(**options)

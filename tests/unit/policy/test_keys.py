@@ -1,4 +1,4 @@
-"""Key pools: which key is next, and when a used-up one is good again."""
+"""Key pools: which key is next, and when an exhausted key can be used again."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -12,7 +12,7 @@ from redrive.policy.keys import KeyPool, KeyPoolState, Token
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
 
-def test_the_first_key_is_used_until_it_fails_then_the_least_failed():
+def test_first_key_is_used_until_it_fails_then_the_least_failed():
     pool = KeyPoolState(3)
     assert pool.pick(NOON, 0) == 0
     pool.blame(0)
@@ -24,7 +24,7 @@ def test_the_first_key_is_used_until_it_fails_then_the_least_failed():
     assert pool.pick(NOON, 0) == 2
 
 
-def test_a_drained_key_is_not_used_before_its_reset():
+def test_exhausted_key_is_not_used_before_its_reset():
     pool = KeyPoolState(2)
     assert pool.drain(0, NOON + timedelta(hours=1), 0)
     assert pool.pick(NOON, 0) == 1
@@ -35,13 +35,13 @@ def test_a_drained_key_is_not_used_before_its_reset():
     assert pool.pick(NOON + timedelta(hours=1), 0) == 0
 
 
-def test_a_key_drained_once_more_is_no_news():
+def test_key_exhausted_once_more_is_no_news():
     pool = KeyPoolState(1)
     assert pool.drain(0, NOON + timedelta(hours=1), 0)
     assert not pool.drain(0, NOON + timedelta(hours=1), 0)
 
 
-def test_a_pause_does_not_end_a_drain_and_says_when_it_ends():
+def test_pause_does_not_end_an_exhaustion_and_has_an_end_time():
     pool = KeyPoolState(2)
     pool.drain(0, NOON + timedelta(hours=8), 0)
     pool.pause(0, 5.0)
@@ -52,26 +52,26 @@ def test_a_pause_does_not_end_a_drain_and_says_when_it_ends():
     assert pool.pick(NOON, 7.0) == 1
 
 
-def test_a_step_of_the_wall_clock_does_not_prolong_a_pause():
+def test_step_of_the_wall_clock_does_not_prolong_a_pause():
     pool = KeyPoolState(1)
     pool.pause(0, 2.0)
     assert pool.pick(NOON - timedelta(hours=1), 2.0) == 0
 
 
-def test_a_late_success_does_not_end_a_rest():
+def test_late_success_does_not_end_an_exhaustion():
     pool = KeyPoolState(1)
     pool.drain(0, NOON + timedelta(hours=8), 0)
     pool.forgive(0)
     assert pool.pick(NOON, 0) is None
 
 
-def test_a_daily_reset_is_the_next_such_time_in_its_zone():
+def test_daily_reset_is_the_next_such_time_in_its_zone():
     pool = KeyPool(["a"], resets="00:00 America/Los_Angeles")
     assert pool.next_reset(NOON) == datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
     assert pool.next_reset(datetime(2026, 11, 16, 8, 0, tzinfo=UTC)) == datetime(2026, 11, 17, 8, 0, tzinfo=UTC)
 
 
-def test_a_daily_reset_follows_the_zone_through_its_change_of_offset():
+def test_daily_reset_follows_a_change_of_the_utc_offset():
     pool = KeyPool(["a"], resets="00:00 America/Los_Angeles")
     # Clocks went back on 1 November 2026: that day had 25 hours.
     assert pool.next_reset(datetime(2026, 11, 1, 12, 0, tzinfo=UTC)) == datetime(2026, 11, 2, 8, 0, tzinfo=UTC)
@@ -84,7 +84,7 @@ def test_a_daily_reset_follows_the_zone_through_its_change_of_offset():
     st.integers(0, 59),
     st.sampled_from(["America/Los_Angeles", "Asia/Kolkata", "Europe/Berlin", "Australia/Lord_Howe", "UTC"]),
 )
-def test_a_daily_reset_lies_ahead_and_not_beyond_a_long_day(moment, hour, minute, zone):
+def test_daily_reset_is_ahead_by_at_most_a_long_day(moment, hour, minute, zone):
     now = moment.replace(tzinfo=UTC)
     reset = KeyPool(["a"], resets=f"{hour:02}:{minute:02} {zone}").next_reset(now)
     assert now < reset <= now + timedelta(hours=26)
@@ -94,7 +94,7 @@ def test_a_daily_reset_lies_ahead_and_not_beyond_a_long_day(moment, hour, minute
 
 
 @pytest.mark.parametrize("resets", [90, 90.0, timedelta(seconds=90)])
-def test_a_reset_may_be_a_duration(resets):
+def test_reset_may_be_a_duration(resets):
     assert KeyPool(["a"], resets=resets).next_reset(NOON) == NOON + timedelta(seconds=90)
 
 
@@ -113,7 +113,7 @@ def test_a_reset_may_be_a_duration(resets):
         (["a"], timedelta.max, "resets must be within ten years"),
     ],
 )
-def test_a_nonsense_pool_is_refused(keys, resets, sentence):
+def test_invalid_pool_is_rejected(keys, resets, sentence):
     with pytest.raises(ValueError) as refusal:
         KeyPool(keys, resets=resets)
     assert sentence in str(refusal.value)
@@ -125,10 +125,10 @@ def test_keys_are_strings_or_tokens(keys):
         KeyPool(keys)
 
 
-def test_no_key_shows_in_the_pools_repr():
+def test_repr_of_the_pool_shows_no_key():
     assert "hunter2" not in repr(KeyPool(["hunter2-secret", "other"]))
 
 
-def test_a_token_needs_a_function():
+def test_token_needs_a_function():
     with pytest.raises(TypeError, match="needs a function"):
         Token("abc")

@@ -1,4 +1,4 @@
-"""The retry policy's decisions, and the policies it refuses or warns about."""
+"""Decisions of the retry policy, and the policies that it rejects or warns about."""
 
 import math
 import random
@@ -24,12 +24,12 @@ def decide(policy, kind=Kind.TRANSIENT, *, attempts=1, elapsed=0.0, ambiguous=0,
 
 
 @pytest.mark.parametrize("kind", [Kind.RETRY_NOW, Kind.TRANSIENT, Kind.RATE_LIMITED, Kind.AMBIGUOUS])
-def test_what_can_heal_is_repeated(kind):
+def test_transient_failure_is_retried(kind):
     assert isinstance(decide(Retry(), kind), Repeat)
 
 
 @pytest.mark.parametrize("kind", [Kind.PERMANENT, Kind.ROW, Kind.DISCARD, Kind.RESOURCE, Kind.AUTH, Kind.QUOTA])
-def test_what_cannot_heal_is_not_repeated_and_does_not_count_as_spent(kind):
+def test_permanent_failure_is_not_retried_or_exhausted(kind):
     decision = decide(Retry(), kind)
     assert isinstance(decision, Stop)
     assert not decision.spent
@@ -42,12 +42,12 @@ def test_attempts_are_bounded():
     assert stop.spent
 
 
-def test_an_ambiguous_error_has_a_small_budget_of_its_own():
+def test_ambiguous_error_has_a_small_budget_of_its_own():
     assert isinstance(decide(Retry(), Kind.AMBIGUOUS, attempts=2, ambiguous=2), Repeat)
     assert isinstance(decide(Retry(), Kind.AMBIGUOUS, attempts=3, ambiguous=3), Stop)
 
 
-def test_the_deadline_is_checked_before_sleeping_with_the_time_inside_the_call_counted():
+def test_deadline_is_checked_before_sleeping():
     policy = Retry(base=4, cap=4, jitter="none", within=10)
     assert isinstance(decide(policy, elapsed=5.9), Repeat)
     stop = decide(policy, elapsed=6.0)
@@ -56,7 +56,7 @@ def test_the_deadline_is_checked_before_sleeping_with_the_time_inside_the_call_c
 
 
 @given(st.floats(0, 1000), st.integers(0, 1000))
-def test_retry_after_is_a_floor_with_at_most_a_half_on_top_which_the_cap_does_not_shorten(retry_after, seed):
+def test_retry_after_is_a_floor_that_the_cap_does_not_shorten(retry_after, seed):
     policy = Retry(base=0.1, cap=1, within=5000)
     decision = policy.decide(verdict(Kind.RATE_LIMITED, retry_after), CallProgress(1, 0.0), random.Random(seed))
     assert isinstance(decision, Repeat)
@@ -84,14 +84,14 @@ class TestFloor:
         assert longest == sorted(longest)
         assert longest[-1] > 5
 
-    def test_429_that_does_not_say_waits_thirty_seconds(self):
+    def test_429_without_a_wait_waits_thirty_seconds(self):
         limited = Verdict(Kind.RATE_LIMITED, "slow down", "test", status=429)
         for seed in range(50):
             assert 30 <= Retry().decide(limited, CallProgress(1, 0.0), random.Random(seed)).wait <= 45
             quick = Retry(rate_limit_wait=0, base=1, cap=1)
             assert quick.decide(limited, CallProgress(1, 0.0), random.Random(seed)).wait <= 1
 
-    def test_other_limits_that_do_not_say_back_off(self):
+    def test_other_limits_without_a_wait_back_off(self):
         assert decide(Retry(base=1, cap=1), Kind.RATE_LIMITED).wait <= 1
 
 
@@ -104,13 +104,13 @@ def test_jitter_as_a_share_is_around_the_ramp(share, made, seed):
     assert wait <= policy._longest(made)
 
 
-def test_a_retry_after_that_does_not_fit_fails_now_and_says_when_to_come_back():
+def test_retry_after_beyond_the_deadline_fails_now():
     stop = decide(Retry(within=180), Kind.RATE_LIMITED, retry_after=3600)
     assert isinstance(stop, Stop)
     assert stop.retry_in == 3600
 
 
-def test_a_retry_after_that_just_fits_is_obeyed():
+def test_retry_after_that_just_fits_is_obeyed():
     policy = Retry(within=10)
     for seed in range(100):
         decision = policy.decide(verdict(Kind.RATE_LIMITED, 9.9), CallProgress(1, 0.0), random.Random(seed))
@@ -118,7 +118,7 @@ def test_a_retry_after_that_just_fits_is_obeyed():
         assert 9.9 <= decision.wait < 10
 
 
-def test_a_deadlock_is_repeated_almost_at_once():
+def test_deadlock_is_retried_almost_at_once():
     assert all(decide(Retry(base=30), Kind.RETRY_NOW, attempts=n).wait <= 0.5 for n in range(1, 5))
 
 
@@ -139,7 +139,7 @@ policies = st.builds(
     st.floats(0, 20),
     st.integers(0, 99),
 )
-def test_a_call_never_waits_past_its_time_nor_repeats_beyond_its_attempts(policy, failures, inside, seed):
+def test_call_never_exceeds_its_time_or_its_attempts(policy, failures, inside, seed):
     chance, elapsed, attempts, ambiguous, previous = random.Random(seed), 0.0, 0, 0, None
     for kind, retry_after in failures:
         attempts, elapsed, ambiguous = attempts + 1, elapsed + inside, ambiguous + (kind is Kind.AMBIGUOUS)
@@ -156,7 +156,7 @@ def test_a_call_never_waits_past_its_time_nor_repeats_beyond_its_attempts(policy
 
 
 @given(policies, st.floats(0.01, 30), st.integers(0, 99))
-def test_no_call_takes_longer_than_the_worst_case_that_was_computed(policy, timeout, seed):
+def test_no_call_takes_longer_than_the_computed_worst_case(policy, timeout, seed):
     chance, elapsed, previous = random.Random(seed), 0.0, None
     for attempt in range(1, policy.attempts + 1):
         elapsed += timeout
@@ -168,7 +168,7 @@ def test_no_call_takes_longer_than_the_worst_case_that_was_computed(policy, time
     assert elapsed <= policy.worst_case(timeout=timeout) * (1 + 1e-9)
 
 
-def test_the_worst_case_of_the_defaults_is_fifteen_seconds_of_waiting():
+def test_worst_case_of_the_defaults_is_15_seconds_of_waiting():
     assert Retry().worst_case() == 1 + 2 + 4 + 8
     assert Retry().worst_case(timeout=10) == 1 + 2 + 4 + 8 + 5 * 10
 
@@ -195,20 +195,20 @@ def test_the_worst_case_of_the_defaults_is_fifteen_seconds_of_waiting():
         ({"on": ["sometimes"]}, "on may hold ambiguous, rate_limited, retry_now, transient, not sometimes"),
     ],
 )
-def test_a_nonsense_policy_is_refused_in_one_sentence(options, sentence):
+def test_invalid_policy_is_rejected_in_one_sentence(options, sentence):
     with pytest.raises(ValueError) as refusal:
         Retry(**options)
     assert sentence in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_which_verdicts_repeat_can_be_narrowed_by_name():
+def test_retried_verdicts_can_be_narrowed_by_name():
     policy = Retry(on=["transient"])
     assert isinstance(decide(policy, Kind.TRANSIENT), Repeat)
     assert isinstance(decide(policy, Kind.AMBIGUOUS), Stop)
 
 
-def test_more_than_ten_attempts_and_a_fixed_delay_warn_and_say_why():
+def test_many_attempts_and_fixed_delay_warn_with_a_reason():
     with pytest.warns(PolicyWarning, match="hides an outage"):
         Retry(attempts=11)
     with pytest.warns(PolicyWarning, match="come back together"):
@@ -221,7 +221,7 @@ def test_waits_that_do_not_fit_the_call_are_a_concern():
     assert Retry(attempts=1, base=500, cap=600, within=10).concerns() == []
 
 
-def test_concerns_name_a_short_base_a_long_cap_and_a_worst_case_beyond_the_sla():
+def test_short_base_long_cap_and_slow_worst_case_are_concerns():
     assert Retry().concerns(round_trip=0.2, sla=300, timeout=1) == []
     (short,) = Retry(base=0.1).concerns(round_trip=0.4)
     assert "shorter than the usual round trip" in short
@@ -240,7 +240,7 @@ def test_exception_classes_are_not_kinds():
         Retry(on=[ValueError])
 
 
-def test_a_warning_points_at_the_users_own_line():
+def test_warning_points_at_the_users_own_line():
     with pytest.warns(PolicyWarning) as warned:
         Retry(attempts=11)
     assert warned[0].filename == __file__

@@ -1,4 +1,4 @@
-"""Counts over a rolling window, and the retry budget that stands on them."""
+"""Counts over a rolling window, and the retry budget that uses them."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ moments = st.lists(st.tuples(st.floats(0, 500), st.integers(0, 5), st.integers(0
 
 
 @given(moments, st.floats(1, 100), st.floats(0, 50))
-def test_a_window_counts_what_lies_in_it_exact_to_one_slice(events, span, later):
+def test_window_counts_its_events_exact_to_one_slice(events, span, later):
     window = RollingWindow(span)
     events = sorted(events)
     for at, good, bad in events:
@@ -25,7 +25,7 @@ def test_a_window_counts_what_lies_in_it_exact_to_one_slice(events, span, later)
 
 
 @given(st.permutations(list(range(12))))
-def test_reports_that_come_late_find_their_place(order):
+def test_late_reports_are_counted_in_their_slice(order):
     window = RollingWindow(100)
     for second in order:
         window.add(second * 5.0, good=1)
@@ -33,25 +33,25 @@ def test_reports_that_come_late_find_their_place(order):
     assert window.totals(104.0)[0] < 12
 
 
-def test_a_report_older_than_the_window_is_dropped():
+def test_report_older_than_the_window_is_dropped():
     window = RollingWindow(10)
     window.add(100.0, good=1)
     window.add(50.0, good=9)
     assert window.totals(100.0) == (1, 0)
 
 
-def test_an_idle_client_may_spend_its_reserve_and_no_more():
+def test_idle_client_may_use_its_reserve_and_no_more():
     ledger = BudgetLedger(RetryBudget(ratio=0.1, reserve=3))
     assert [ledger.spend(0.0) for _ in range(5)] == [True, True, True, False, False]
 
 
-def test_calls_earn_repeats_in_proportion():
+def test_calls_earn_retries_in_proportion():
     ledger = BudgetLedger(RetryBudget(ratio=0.1, reserve=0))
     ledger.earn(0.0, calls=100)
     assert sum(ledger.spend(0.0) for _ in range(50)) == 10
 
 
-def test_what_was_earned_and_spent_is_forgotten_with_the_window():
+def test_earned_and_used_retries_expire_with_the_window():
     ledger = BudgetLedger(RetryBudget(ratio=0.5, reserve=1, window=60))
     ledger.earn(0.0, calls=100)
     assert sum(ledger.spend(0.0) for _ in range(100)) == 51
@@ -63,7 +63,7 @@ def test_what_was_earned_and_spent_is_forgotten_with_the_window():
     st.floats(0, 1),
     st.integers(0, 20),
 )
-def test_repeats_never_exceed_the_ratio_of_calls_plus_the_reserve(events, ratio, reserve):
+def test_retries_never_exceed_the_ratio_of_calls_plus_reserve(events, ratio, reserve):
     ledger, now, calls, repeats = BudgetLedger(RetryBudget(ratio=ratio, reserve=reserve, window=10_000)), 0.0, 0, 0
     for pause, what in events:
         now += pause
@@ -76,6 +76,6 @@ def test_repeats_never_exceed_the_ratio_of_calls_plus_the_reserve(events, ratio,
 
 
 @pytest.mark.parametrize("options", [{"ratio": -0.1}, {"ratio": 1.5}, {"reserve": -1}, {"window": 0}])
-def test_a_nonsense_budget_is_refused(options):
+def test_invalid_budget_is_rejected(options):
     with pytest.raises(ValueError, match="must be"):
         RetryBudget(**options)

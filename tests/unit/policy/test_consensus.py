@@ -1,4 +1,4 @@
-"""What processes tell each other about a circuit: each rule by name, then whole fleets at random."""
+"""Reports that processes share about a circuit: each rule by name, then whole fleets at random."""
 
 import random
 
@@ -42,7 +42,7 @@ def hear(machine, *reports, node="a", quorum=2):
     return machine
 
 
-def test_22_a_process_believes_another_of_its_own_machine_at_once():
+def test_22_report_of_the_same_machine_counts_at_once():
     assert hear(closed(), says("open", "a"), node="a").state is CircuitState.OPEN
 
 
@@ -50,27 +50,27 @@ def test_22_one_machine_does_not_open_the_circuit_of_another():
     assert hear(closed(), says("open", "a", "1"), says("open", "a", "2"), node="b").state is CircuitState.CLOSED
 
 
-def test_22_as_many_machines_as_the_quorum_says_do():
+def test_22_quorum_of_machines_opens_the_circuit():
     assert hear(closed(), says("open", "a"), says("open", "c"), node="b").state is CircuitState.OPEN
     assert hear(closed(), says("open", "a"), says("open", "c"), node="b", quorum=3).state is CircuitState.CLOSED
     assert hear(closed(), says("open", "a"), node="b", quorum=1).state is CircuitState.OPEN
 
 
-def test_22_the_longest_of_several_words_counts():
+def test_22_longest_of_several_reports_counts():
     machine = hear(closed(), says("open", process="1", retry_in=2), says("open", process="2", retry_in=20))
     assert machine.retry_in(NOW) >= 16
 
 
-def test_22_machines_that_said_so_at_different_times_do_not_add_up():
+def test_22_reports_at_different_times_do_not_add_up():
     assert hear(closed(), says("open", "a", retry_in=0), says("open", "c"), node="b").state is CircuitState.CLOSED
 
 
-def test_a_process_that_died_while_open_is_believed_no_longer_than_its_time_to_retry():
+def test_report_of_a_dead_process_expires_at_its_retry_time():
     assert hear(closed(), says("open", retry_in=0.01)).state is CircuitState.OPEN
     assert hear(closed(), says("open", retry_in=0)).state is CircuitState.CLOSED
 
 
-def test_an_opening_is_void_once_a_process_of_the_same_machine_has_closed_since():
+def test_opening_is_void_after_a_closing_on_the_same_machine():
     open_, mate = says("open", process="1", ago=9), says("closed", process="2", ago=3)
     assert hear(closed(), open_, mate).state is CircuitState.CLOSED
     assert hear(closed(), open_, says("closed", "b", "2", ago=3)).state is CircuitState.OPEN
@@ -80,12 +80,12 @@ def test_an_opening_is_void_once_a_process_of_the_same_machine_has_closed_since(
     assert hear(closed(), open_, longer_ago, mate).state is CircuitState.CLOSED
 
 
-def test_what_was_said_before_its_own_probes_succeeded_does_not_open_a_circuit_again():
+def test_report_before_own_successful_probes_opens_nothing():
     assert hear(closed(since=NOW - 5), says("open", ago=6)).state is CircuitState.CLOSED
     assert hear(closed(since=NOW - 5), says("open", ago=4)).state is CircuitState.OPEN
 
 
-def test_one_bad_process_cannot_hold_the_others_of_its_machine_open_by_failing_again_and_again():
+def test_one_failing_process_does_not_keep_its_machine_open():
     bad, good = opened(0.0), closed()
     down = 0
     for second in range(300):
@@ -105,23 +105,23 @@ def test_one_bad_process_cannot_hold_the_others_of_its_machine_open_by_failing_a
 
 
 @pytest.mark.parametrize("host", ["a", "b"])
-def test_an_open_circuit_probes_soon_when_anybody_has_closed_since(host):
+def test_open_circuit_probes_soon_after_any_closing(host):
     machine = hear(opened(NOW - 5), says("closed", host, "2", ago=1))
     assert machine.state is CircuitState.OPEN
     assert machine.retry_in(NOW) <= 6
 
 
-def test_a_closing_from_before_it_opened_does_not_hurry_it():
+def test_closing_before_the_opening_causes_no_early_probe():
     machine = hear(opened(NOW - 5), says("closed", process="2", ago=6))
     assert machine.retry_in(NOW) >= 30 * 0.8 - 5
 
 
-def test_nor_does_one_from_before_its_last_probe_failed():
+def test_closing_before_the_last_failed_probe_is_ignored():
     machine = hear(opened(NOW - 5, opened(NOW - 60)), says("closed", process="2", ago=20))
     assert machine.retry_in(NOW) >= 30 * 0.8 - 5
 
 
-def test_a_reset_closes_what_opened_before_it_and_voids_what_was_said_before_it():
+def test_reset_closes_earlier_openings_and_voids_reports():
     assert hear(opened(NOW - 5), says("reset", "*", ago=1)).state is CircuitState.CLOSED
     assert hear(opened(NOW - 5), says("reset", "*", ago=6)).state is CircuitState.OPEN
     assert hear(opened(NOW - 5, opened(NOW - 60)), says("reset", "*", ago=6)).state is CircuitState.CLOSED
@@ -129,7 +129,7 @@ def test_a_reset_closes_what_opened_before_it_and_voids_what_was_said_before_it(
     assert hear(closed(), says("open", ago=1), says("reset", "*", ago=2)).state is CircuitState.OPEN
 
 
-def test_a_process_of_a_machine_that_says_so_already_need_not_say_it_again():
+def test_process_does_not_report_what_its_machine_has_reported():
     assert consensus.is_news(says("open", process="2"), [])
     assert not consensus.is_news(says("open", process="2"), [says("open", process="1")])
     assert consensus.is_news(says("open", process="2"), [says("open", process="1", retry_in=0)])
@@ -137,14 +137,14 @@ def test_a_process_of_a_machine_that_says_so_already_need_not_say_it_again():
     assert not consensus.is_news(says("open", process="2", retry_in=0), [])
 
 
-def test_what_corrects_an_earlier_word_of_the_same_process_is_news():
+def test_correction_of_an_own_report_is_reported():
     assert consensus.is_news(says("open", process="1", retry_in=25), [says("open", process="1")])
     assert consensus.is_news(
         says("closed", process="1"), [says("open", process="1", ago=9), says("closed", process="2")]
     )
 
 
-def test_a_closing_is_news_where_somebody_says_open_and_the_machine_has_not_said_closed_since():
+def test_closing_is_reported_where_the_machine_is_still_open():
     assert not consensus.is_news(says("closed", process="2"), [])
     assert consensus.is_news(says("closed", process="2", ago=1), [says("open", process="1", ago=5)])
     assert consensus.is_news(says("closed", process="2", ago=1), [says("open", "b", "1", ago=5)])
@@ -165,7 +165,7 @@ WORDS = st.builds(
 
 @settings(max_examples=examples(300))
 @given(reports=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
-def test_hearing_the_same_twice_changes_nothing_more(reports, own, quorum):
+def test_same_report_twice_changes_nothing_more(reports, own, quorum):
     machine = {"well": closed, "closed": lambda: closed(NOW - 50), "open": lambda: opened(NOW - 20)}[own]()
     hear(machine, *reports, quorum=quorum)
     once = (machine.state, machine.generation, machine.retry_in(NOW))
@@ -175,7 +175,7 @@ def test_hearing_the_same_twice_changes_nothing_more(reports, own, quorum):
 
 @settings(max_examples=examples(300))
 @given(reports=st.lists(WORDS, max_size=8), own=st.sampled_from(["well", "closed", "open"]), quorum=st.integers(1, 4))
-def test_hearsay_opens_only_on_openings_in_force_and_closes_only_on_a_reset(reports, own, quorum):
+def test_reports_open_on_valid_openings_and_close_on_reset(reports, own, quorum):
     machine = {"well": closed, "closed": lambda: closed(NOW - 50), "open": lambda: opened(NOW - 20)}[own]()
     before = machine.state
     hear(machine, *reports, quorum=quorum)
@@ -237,7 +237,7 @@ class Fleets(RuleBasedStateMachine):
 
     @rule()
     def the_service_is_well_and_everybody_works_for_a_while(self):
-        """However it came to this: within two cool-downs all circuits are closed, and stay so."""
+        """From any state: within two cooldowns all circuits are closed, and stay closed."""
         self.up = True
         for _ in range(140):
             self.now += 0.5

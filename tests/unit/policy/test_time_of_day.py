@@ -1,4 +1,4 @@
-"""A time of day in a place: when it comes, when it was, and what the clocks of that place do to it."""
+"""A daily time in a zone: its next and its last occurrence, and changes of the clock."""
 
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -30,7 +30,7 @@ TIMES = st.builds(
         ("2026-11-15T01:00:01", "2026-11-15T01:00:00", "2026-11-16T01:00:00"),
     ],
 )
-def test_at_its_moment_it_is_the_last_one_and_the_next_is_a_day_away(now, before, after):
+def test_daily_time_that_is_now_is_the_last_one(now, before, after):
     moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
     assert KOLKATA.before(moment) == datetime.fromisoformat(before).replace(tzinfo=UTC)
     assert KOLKATA.after(moment) == datetime.fromisoformat(after).replace(tzinfo=UTC)
@@ -47,12 +47,12 @@ def test_at_its_moment_it_is_the_last_one_and_the_next_is_a_day_away(now, before
         (date(2026, 10, 26), "2026-10-26T01:30:00"),
     ],
 )
-def test_on_days_on_which_clocks_are_set_there_is_one_of_it(day, utc):
+def test_clock_change_day_has_one_daily_time(day, utc):
     assert BERLIN.on(day) == datetime.fromisoformat(utc).replace(tzinfo=UTC)
 
 
 @given(TIMES, MOMENTS)
-def test_now_lies_between_the_last_one_and_the_next(daily, now):
+def test_now_is_between_the_last_daily_time_and_the_next(daily, now):
     before, after = daily.before(now), daily.after(now)
     assert before <= now < after
     # A zone may skip a whole day, and never more.
@@ -61,12 +61,12 @@ def test_now_lies_between_the_last_one_and_the_next(daily, now):
 
 
 @given(TIMES, MOMENTS)
-def test_it_stands_on_the_wall_unless_the_clocks_skip_it(daily, now):
+def test_daily_time_is_local_unless_the_clock_skips_it(daily, now):
     local = daily.before(now).astimezone(daily.zone)
     exists = local.replace(hour=daily.hour, minute=daily.minute).astimezone(UTC).astimezone(daily.zone)
     if (exists.hour, exists.minute) == (daily.hour, daily.minute):
         assert (local.hour, local.minute) == (daily.hour, daily.minute)
 
 
-def test_it_reads_as_it_is_written():
+def test_daily_time_is_shown_as_written():
     assert str(KOLKATA) == "06:30 Asia/Kolkata"
