@@ -1,4 +1,4 @@
-"""CSV files through a pipeline: what is loaded, what the gate counts, and what a replay makes of a letter."""
+"""CSV files through a pipeline: loaded rows, the counts of the gate, and the replay of a letter."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TestReplay:
         assert store.dlq.replay(target, dry_run=False).reprocessed == 1
         assert table(tmp_path, "id, first, last") == [("1", "René", "Dubois"), ("2", "Ada", "Lovelace")]
 
-    def test_line_that_was_edited_has_the_columns_of_the_letter(self, tmp_path, pipeline, store, rejected):
+    def test_edited_line_has_the_columns_of_the_letter(self, tmp_path, pipeline, store, rejected):
         (letter,) = store.dlq.find()
         store.dlq.edit(letter.id, "1,Renée,Dubois")
         assert store.dlq.replay(pipeline(b"id,last,first\n"), dry_run=False).reprocessed == 1

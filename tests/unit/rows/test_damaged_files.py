@@ -1,4 +1,4 @@
-"""A compressed file that is truncated or corrupt: the run fails, and says that rows are missing."""
+"""A compressed file that is truncated or corrupt: the run fails and reports missing rows."""
 
 from __future__ import annotations
 

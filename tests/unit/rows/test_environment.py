@@ -1,4 +1,4 @@
-"""Variables of the environment that are kept with a run."""
+"""Variables of the environment that are stored with a run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Why a run failed, as it is stored and shown."""
+"""The reason of a failed run, as it is stored and shown."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from redrive import rows
 from redrive.errors import RunStopped
 
 
-class TestReasonOfAFailedRun:
+class TestFailureReason:
     @pytest.fixture
     def store(self, new_store):
         with new_store("sqlite") as url, redrive.connect(url) as store:

@@ -15,7 +15,7 @@ from redrive.rows.to_polars import of_records
 
 class TestTimeWithOffset:
     @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=2)), timezone(timedelta(hours=-5))], ids=str)
-    def test_offset_is_kept_as_text(self, zone):
+    def test_offset_is_written_as_text(self, zone):
         moment = time(10, tzinfo=zone)
         assert of_records([{"at": moment}, {"at": None}])["at"].to_list() == [str(moment), None]
 
@@ -23,7 +23,7 @@ class TestTimeWithOffset:
         assert of_records([{"at": time(10)}])["at"].dtype == pl.Time
 
 
-class TestDecimalThatIsNoNumber:
+class TestNonNumericDecimal:
     @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
     def test_value_becomes_text(self, text):
         frame = of_records([{"fee": Decimal(text)}, {"fee": Decimal("1.5")}])
@@ -40,7 +40,7 @@ class TestBytesBesideBytearray:
         assert of_records(values)["body"].to_list() == [b"\\x41", b"\x00\xff", None]
 
 
-class TestObjectsOfSeveralShapes:
+class TestMixedObjects:
     def test_number_stays_a_number(self):
         exact = Decimal("12345678901234567.89")
         frame = of_records([{"detail": {"amount": exact}}, {"detail": {"note": "hi"}}, {"detail": [exact]}])
@@ -50,12 +50,12 @@ class TestObjectsOfSeveralShapes:
             [exact],
         ]
 
-    def test_moment_is_written_as_iso_8601(self):
+    def test_datetime_is_written_as_iso_8601(self):
         frame = of_records([{"detail": {"at": datetime(2026, 1, 1)}}, {"detail": {"note": "hi"}}])
         assert json.loads(frame["detail"][0]) == {"at": "2026-01-01T00:00:00"}
 
 
-class TestTimeWithOffsetInADataset:
+class TestDatasetTimeOffset:
     @pytest.mark.parametrize("value", [time(10, tzinfo=UTC), [time(10, tzinfo=UTC)]], ids=["plain", "in a list"])
     def test_row_is_rejected_and_the_others_are_written(self, tmp_path, value):
         plain = [time(10)] if isinstance(value, list) else time(10)

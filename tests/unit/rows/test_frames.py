@@ -1,4 +1,4 @@
-"""Frames of records: no value is lost or bent on the way."""
+"""Frames of records: no value is lost or changed."""
 
 from decimal import Decimal
 from uuid import UUID
@@ -40,15 +40,15 @@ def nested(levels):
         ([nested(60)], [nested(60)]),
     ],
 )
-def test_a_column_keeps_its_values(values, kept):
+def test_column_has_its_values(values, kept):
     assert of_records([{"x": value} for value in values])["x"].to_list() == kept
 
 
-def test_a_record_that_lacks_a_column_has_nothing_there():
+def test_record_that_lacks_a_column_has_null_there():
     assert of_records([{"a": 1}, {"b": 2}]).to_dicts() == [{"a": 1, "b": None}, {"a": None, "b": 2}]
 
 
-def test_records_stay_records_when_somebody_asks_for_a_frame():
+def test_records_are_unchanged_when_a_frame_is_requested():
     received = Received([{"a": 1}])
     assert received.frame.to_dicts() == [{"a": 1}]
     assert not received.is_frame
@@ -70,7 +70,7 @@ def test_records_stay_records_when_somebody_asks_for_a_frame():
     ids=["surrogate", "list of surrogates", "huge", "deep", "cyclic", "dict of cyclic", "object", "key"],
 )
 @pytest.mark.parametrize("others", [["x", "y"], [1, 2], [[1], [2]]], ids=["texts", "numbers", "lists"])
-def test_a_value_that_has_no_place_in_a_frame_leaves_the_others_as_they_are(value, why, others):
+def test_unrepresentable_value_leaves_the_others_unchanged(value, why, others):
     records = [{"id": 1, "x": others[0]}, {"id": 2, "x": value}, {"id": 3, "x": others[1]}]
     frame, misfits = framed(records)
     assert frame.to_dict(as_series=False) == {"id": [1, 2, 3], "x": [others[0], None, others[1]]}
@@ -80,7 +80,7 @@ def test_a_value_that_has_no_place_in_a_frame_leaves_the_others_as_they_are(valu
         of_records(records)
 
 
-def test_only_the_columns_that_are_asked_for_are_looked_at():
+def test_only_the_selected_columns_are_read():
     frame, misfits = framed([{"a": 1, "b": "\ud800"}], ["a", "c"])
     assert (frame.to_dicts(), misfits) == ([{"a": 1, "c": None}], [])
 
@@ -94,6 +94,6 @@ def test_decimals_beside_other_numbers_are_not_changed():
     assert of_records([{"x": Decimal("1.5")}, {"x": long}])["x"].to_list() == [Decimal("1.5"), long]
 
 
-def test_integers_that_a_float_cannot_hold_are_not_changed_beside_floats():
+def test_integers_beyond_float_precision_are_exact():
     assert of_records([{"x": 1.5}, {"x": 2**53 + 1}])["x"].to_list() == ["1.5", "9007199254740993"]
     assert of_records([{"x": 1.5}, {"x": 7}])["x"].to_list() == [1.5, 7.0]

@@ -1,4 +1,4 @@
-"""The gate: what a share of rejected rows means."""
+"""The gate: the tier of a share of rejected rows."""
 
 import pytest
 from hypothesis import given
@@ -33,35 +33,35 @@ GATE = redrive.Gate()
         (1, 1, Tier.P3),
     ],
 )
-def test_a_share_has_its_tier_at_and_beside_each_threshold(rejected, read, tier):
+def test_share_has_its_tier_at_and_beside_each_threshold(rejected, read, tier):
     assert GATE.judge(rejected, read) is tier
 
 
-def test_a_run_is_stopped_half_way_only_once_enough_rows_were_seen():
+def test_run_is_aborted_early_only_after_enough_rows():
     assert not GATE.stops(999, 999, ended=False)
     assert GATE.stops(201, 1_000, ended=False)
     assert not GATE.stops(200, 1_000, ended=False)
 
 
-def test_at_its_end_a_run_of_a_hundred_rows_is_judged():
+def test_run_of_a_hundred_rows_is_judged_at_its_end():
     assert GATE.stops(50, 100, ended=True)
     assert not GATE.stops(99, 99, ended=True)
     assert redrive.Gate(abort_least=1).stops(2, 4, ended=True)
     assert not GATE.stops(0, 0, ended=True)
 
 
-def test_too_few_rows_are_known_by_a_number():
+def test_too_few_rows_are_marked_by_a_number():
     assert not GATE.has_too_few(0)
     assert redrive.Gate(at_least=10).has_too_few(9)
     assert not redrive.Gate(at_least=10).has_too_few(10)
 
 
-def test_a_gate_that_lets_everything_through():
+def test_gate_can_let_everything_through():
     assert not redrive.Gate(abort=1).stops(1_000_000, 1_000_000, ended=True)
 
 
 @given(read=st.integers(0, 10**7), data=st.data())
-def test_more_rejected_rows_are_never_a_milder_tier(read, data):
+def test_more_rejected_rows_are_never_a_less_severe_tier(read, data):
     fewer = data.draw(st.integers(0, read))
     more = data.draw(st.integers(fewer, read))
     tiers = list(Tier)
@@ -81,6 +81,6 @@ def test_more_rejected_rows_are_never_a_milder_tier(read, data):
         ({"least": 0}, "least must be a whole number of 1 or more"),
     ],
 )
-def test_a_gate_that_makes_no_sense_is_refused(options, says):
+def test_invalid_gate_is_rejected(options, says):
     with pytest.raises(ValueError, match=says):
         redrive.Gate(**options)

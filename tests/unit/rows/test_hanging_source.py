@@ -1,4 +1,4 @@
-"""A source or a step that hangs: the deadline of the run, or a request to stop, ends it."""
+"""A source or a step that hangs is ended by the deadline of the run or by a stop request."""
 
 import socket
 import threading

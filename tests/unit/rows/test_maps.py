@@ -1,4 +1,4 @@
-"""A map of a Parquet file is a map in the dataset, also where a function of a record has seen it as an object."""
+"""A map of a Parquet file is a map in the dataset, also after a function of a record."""
 
 import pyarrow as pa
 import pytest

@@ -78,7 +78,7 @@ class TestPrepare:
         report = load(transform=lambda record: flaky() or record).run()
         assert (report.written, report.rejected, report.retries) == (COUNT, 0, 1)
 
-    def test_a_function_of_a_frame_is_called_again(self, load, error):
+    def test_function_of_a_frame_is_called_again(self, load, error):
         flaky = Flaky(error)
         doubled = redrive.rows.per_frame(lambda frame: flaky() or frame.with_columns(v=pl.col("id") * 2))
         report = load(transform=doubled).run()
@@ -98,7 +98,7 @@ class TestRead:
         return made
 
     @pytest.mark.parametrize("at", [0, 5, 10, 39])
-    def test_a_function_is_called_again_and_no_row_is_lost_or_doubled(self, load, at):
+    def test_function_is_called_again_without_lost_or_double_rows(self, load, at):
         rows = []
         report = load(
             self.items(Flaky(ConnectionResetError("gone"), TimeoutError("slow")), at),
@@ -108,18 +108,18 @@ class TestRead:
         assert rows == list(range(COUNT))
         assert retried(load) == [("read", 1), ("read", 2)]
 
-    def test_a_function_that_fails_when_it_is_called_is_called_again(self, load):
+    def test_function_that_fails_when_called_is_called_again(self, load):
         flaky = Flaky(ConnectionRefusedError("not up yet"))
         report = load(lambda: flaky() or iter([{"id": 1}])).run()
         assert (report.read, report.retries) == (1, 1)
 
-    def test_a_generator_cannot_be_retried_and_its_own_error_is_reported(self, load):
+    def test_generator_cannot_be_retried_and_its_error_is_reported(self, load):
         pipeline = load(self.items(Flaky(ConnectionResetError("gone")), 25)())
         with pytest.raises(redrive.RunStopped, match="gone") as stopped:
             pipeline.run()
         assert (stopped.value.report.read, stopped.value.report.retries) == (25, 0)
 
-    def test_an_error_that_is_permanent_is_not_retried(self, load):
+    def test_permanent_error_is_not_retried(self, load):
         with pytest.raises(redrive.RunStopped, match="no access"):
             load(self.items(Flaky(PermissionError("no access")), 25)).run()
         assert retried(load) == []
@@ -128,7 +128,7 @@ class TestRead:
 class TestEnd:
     """Retries end: by patience, by their number, by a request to stop."""
 
-    def test_the_error_is_raised_when_patience_is_exhausted(self, load):
+    def test_error_is_raised_when_patience_is_exhausted(self, load):
         def down(record):
             raise ConnectionResetError("gone")
 
@@ -140,17 +140,17 @@ class TestEnd:
         pipeline = load(patience=0.5)
         assert pipeline.run().written == COUNT
 
-    def test_no_patience_means_no_retry(self, load):
+    def test_zero_patience_means_no_retry(self, load):
         with pytest.raises(redrive.RunStopped):
             load(validate=Flaky(ConnectionResetError("gone")), patience=0).run()
         assert retried(load) == []
 
-    def test_a_wait_that_is_longer_than_patience_is_not_begun(self, load):
+    def test_wait_longer_than_patience_is_not_started(self, load):
         with pytest.raises(redrive.RunStopped, match="429"):
             load(validate=Flaky(rate_limited(3_600))).run()
         assert retried(load) == []
 
-    def test_a_request_to_stop_ends_the_wait(self, load):
+    def test_stop_request_ends_the_wait(self, load):
         def down(record):
             pipeline.stop()
             raise ConnectionResetError("gone")
@@ -160,7 +160,7 @@ class TestEnd:
             pipeline.run()
         assert stopped.value.report.status == "stopped"
 
-    def test_an_ambiguous_error_is_retried_three_times(self, load):
+    def test_ambiguous_error_is_retried_three_times(self, load):
         flaky = Flaky(*itertools.repeat(psycopg.errors.QueryCanceled("who knows"), 10))
         with pytest.raises(redrive.RunStopped, match="who knows"):
             load(validate=flaky).run()

@@ -29,12 +29,12 @@ def outgoing(*, frame):
     return Outgoing(("id", "fee"), ORIGIN, tuples=ROWS)
 
 
-def test_without_a_transformation_there_is_none():
+def test_default_is_no_transformation():
     assert transform_of(None) is None
 
 
 @pytest.mark.parametrize("frame", [False, True], ids=["tuples", "frame"])
-def test_a_function_of_a_record_makes_what_is_written(frame):
+def test_function_of_a_record_returns_the_written_record(frame):
     def convert(record):
         if record["id"] == "d":
             return None
@@ -49,7 +49,7 @@ def test_a_function_of_a_record_makes_what_is_written(frame):
     ]
 
 
-def test_28_what_a_function_does_to_a_record_leaves_the_one_received_as_it_was():
+def test_28_function_does_not_change_the_received_record():
     records = [{"id": 1, "tags": ["a"]}]
 
     def spoil(record):
@@ -62,7 +62,7 @@ def test_28_what_a_function_does_to_a_record_leaves_the_one_received_as_it_was()
     assert records == [{"id": 1, "tags": ["a"]}]
 
 
-def test_a_function_may_discard_a_row_and_stop_the_pipeline():
+def test_function_may_discard_a_row_and_stop_the_pipeline():
     def discard(record):
         raise redrive.Discard("not ours")
 
@@ -80,12 +80,12 @@ async def waits(record):
 
 
 @pytest.mark.parametrize("transform", [7, "name", dict, waits, functools.partial(waits)])
-def test_what_is_no_transformation_is_refused_in_a_sentence(transform):
+def test_invalid_transformation_is_rejected_in_a_sentence(transform):
     with pytest.raises(TypeError, match=r"^transform "):
         transform_of(transform)
 
 
-def test_what_a_function_gives_back_must_be_a_record():
+def test_function_must_return_a_record():
     with pytest.raises(PipelineError, match="transform gave back a list; it must give back a record, or None"):
         transform_of(lambda record: [record])(outgoing(frame=False))
     with pytest.raises(PipelineError, match="is async"):
@@ -97,7 +97,7 @@ def to_floats(frame):
 
 
 @pytest.mark.parametrize("frame", [False, True], ids=["tuples", "frame"])
-def test_a_function_of_a_frame_makes_what_is_written(frame):
+def test_function_of_a_frame_returns_the_written_rows(frame):
     upper = per_frame(lambda rows: rows.select(pl.col("id").str.to_uppercase(), n=pl.lit(1)))
     outcome = transform_of(upper)(outgoing(frame=frame))
     assert outcome.good.columns == ("id", "n")
@@ -105,12 +105,12 @@ def test_a_function_of_a_frame_makes_what_is_written(frame):
     assert (outcome.rejected, outcome.discarded) == ([], 0)
 
 
-def test_a_lazy_frame_is_collected():
+def test_lazy_frame_is_collected():
     outcome = per_frame(lambda rows: to_floats(rows.lazy()))(outgoing(frame=True))
     assert list(outcome.good.origin) == [3, 8, 13]
 
 
-def test_only_the_rows_that_make_a_frame_fail_are_rejected():
+def test_only_rows_that_make_a_frame_fail_are_rejected():
     outcome = per_frame(to_floats)(outgoing(frame=True))
     assert (list(outcome.good.tuples), list(outcome.good.origin)) == ([("a", 1.0), ("c", 3.0), ("d", 4.0)], [3, 8, 13])
     ((place, error, error_type),) = [(one.place, one.error, one.error_type) for one in outcome.rejected]
@@ -119,7 +119,7 @@ def test_only_the_rows_that_make_a_frame_fail_are_rejected():
     assert "\n" not in error
 
 
-def test_what_a_row_becomes_does_not_hang_on_how_the_bad_ones_were_found():
+def test_result_of_a_row_does_not_depend_on_the_bad_rows():
     def share(rows):
         fees = to_floats(rows)
         return fees.with_columns(share=pl.col("fee") / pl.col("fee").sum())
@@ -128,7 +128,7 @@ def test_what_a_row_becomes_does_not_hang_on_how_the_bad_ones_were_found():
     assert outcome.good.values("share") == [1 / 8, 3 / 8, 4 / 8]
 
 
-def test_a_fault_of_the_rows_together_rejects_none():
+def test_fault_of_the_rows_together_rejects_none():
     def few(rows):
         if rows.height > 2:
             raise ValueError("too many at once")
@@ -138,7 +138,7 @@ def test_a_fault_of_the_rows_together_rejects_none():
     assert (list(outcome.good.tuples), list(outcome.good.origin), outcome.rejected) == (ROWS, ORIGIN, [])
 
 
-def test_a_batch_in_which_every_row_fails_alike_is_bad_as_a_whole():
+def test_batch_with_one_fault_in_every_row_fails_as_a_whole():
     def never(rows):
         raise ValueError("no")
 
@@ -148,7 +148,7 @@ def test_a_batch_in_which_every_row_fails_alike_is_bad_as_a_whole():
     assert isinstance(bad.value, redrive.RedriveError)
 
 
-def test_rows_that_all_fail_but_each_in_its_own_way_are_rejected_one_by_one():
+def test_batch_with_different_faults_is_rejected_row_by_row():
     def never(rows):
         raise ValueError("no") if rows["id"][0] == "a" else TypeError("never")
 
@@ -157,12 +157,12 @@ def test_rows_that_all_fail_but_each_in_its_own_way_are_rejected_one_by_one():
     assert len(outcome.good) == 0
 
 
-def test_a_single_row_that_fails_is_a_bad_row_and_no_bad_batch():
+def test_single_failing_row_is_a_bad_row_and_no_bad_batch():
     outcome = per_frame(to_floats)(outgoing(frame=True).take([1]))
     assert [one.place for one in outcome.rejected] == [5]
 
 
-def test_rows_may_be_discarded_by_a_function_of_a_frame():
+def test_function_of_a_frame_may_discard_rows():
     def discard(rows):
         if "x" in rows["fee"].to_list():
             raise redrive.Discard("not ours")
@@ -179,19 +179,19 @@ def test_rows_may_be_discarded_by_a_function_of_a_frame():
         lambda rows: rows.no_such_method(),
     ],
 )
-def test_a_bug_in_the_function_is_raised(function):
+def test_bug_in_the_function_is_raised(function):
     with pytest.raises((pl.exceptions.ColumnNotFoundError, AttributeError), match=r"missing|no_such"):
         per_frame(function)(outgoing(frame=True))
 
 
-def test_a_frame_of_another_height_needs_numbers():
+def test_frame_of_another_height_needs_numbers():
     with pytest.raises(
         PipelineError, match=r"gave back 2 rows for 4: to drop, reorder or multiply rows, use per_frame"
     ):
         per_frame(lambda rows: rows.head(2))(outgoing(frame=True))
 
 
-def test_with_numbers_rows_may_be_dropped_reordered_and_multiplied():
+def test_numbered_rows_may_be_dropped_reordered_and_multiplied():
     def juggle(rows):
         kept = rows.filter(pl.col("id") != "b")
         return pl.concat([kept.reverse(), kept.filter(pl.col("id") == "c")])
@@ -203,7 +203,7 @@ def test_with_numbers_rows_may_be_dropped_reordered_and_multiplied():
     assert (outcome.discarded, outcome.rejected) == (1, [])
 
 
-def test_with_numbers_bad_rows_are_found_as_well():
+def test_numbered_bad_rows_are_found():
     outcome = per_frame(lambda rows: to_floats(rows).filter(pl.col("fee") != 3), row="number")(outgoing(frame=True))
     assert list(outcome.good.origin) == [3, 13]
     assert (outcome.discarded, [one.place for one in outcome.rejected]) == (1, [5])
@@ -219,29 +219,29 @@ def test_with_numbers_bad_rows_are_found_as_well():
         lambda rows: rows.with_columns(pl.col("number").cast(pl.Float64)),
     ],
 )
-def test_numbers_that_are_lost_or_changed_are_a_fault_of_the_pipeline(function):
+def test_lost_or_changed_numbers_are_a_fault_of_the_pipeline(function):
     with pytest.raises(PipelineError, match="must give back the column 'number' with the numbers it got"):
         per_frame(function, row="number")(outgoing(frame=True))
 
 
-def test_a_name_for_the_numbers_that_is_taken_is_refused():
+def test_name_for_the_numbers_that_is_in_use_is_rejected():
     with pytest.raises(PipelineError, match="have a column 'id' already"):
         per_frame(lambda rows: rows, row="id")(outgoing(frame=True))
 
 
 @pytest.mark.parametrize("answer", [None, 7, {"a": 1}], ids=repr)
-def test_what_a_function_of_a_frame_gives_back_must_be_a_frame(answer):
+def test_function_of_a_frame_must_return_a_frame(answer):
     with pytest.raises(PipelineError, match=f"gave back a {type(answer).__name__}; it must give back a polars frame"):
         per_frame(lambda rows: answer)(outgoing(frame=True))
 
 
 @pytest.mark.parametrize(("function", "row"), [(7, None), (len, 7), (len, ""), (waits, None)])
-def test_what_per_frame_cannot_mark_is_refused(function, row):
+def test_function_that_per_frame_cannot_mark_is_rejected(function, row):
     with pytest.raises(TypeError):
         per_frame(function, row=row)
 
 
-def test_no_rows_are_no_reason_to_call_the_function():
+def test_empty_batch_does_not_call_the_function():
     nothing = outgoing(frame=True).slice(0, 0)
     assert per_frame(lambda rows: 1 / 0)(nothing).good is nothing
 
@@ -267,7 +267,7 @@ def test_exactly_the_bad_rows_are_found_with_few_calls(data):
     assert calls <= (2 * found * (math.log2(height / found) + 2) + math.log2(height) + 3 if found else 1)
 
 
-def test_28_what_a_function_does_to_its_frame_leaves_the_rows_received_as_they_were():
+def test_28_function_of_a_frame_does_not_change_received_rows():
     frame = pl.DataFrame({"id": [1, 2], "note": ["a", "b"]})
 
     def spoil(rows):
@@ -293,7 +293,7 @@ def with_fees(*fees):
         lambda rows: rows.select("id", "kind").reverse(),
     ],
 )
-def test_a_function_that_reorders_rows_is_told_to_ask_for_their_numbers(function):
+def test_function_that_reorders_rows_must_ask_for_numbers(function):
     with pytest.raises(
         PipelineError, match=r"^the function of per_frame reorders rows; ask for their numbers with row=…"
     ):
@@ -311,11 +311,11 @@ def test_a_function_that_reorders_rows_is_told_to_ask_for_their_numbers(function
         lambda rows: rows.sort("id"),
     ],
 )
-def test_a_function_that_keeps_the_order_or_may_have_kept_it_is_believed(function):
+def test_function_that_may_keep_the_order_is_accepted(function):
     assert list(per_frame(function)(with_fees(9, 5, 7)).good.origin) == [0, 1, 2]
 
 
-def test_a_row_with_a_value_that_no_frame_can_hold_is_rejected_alone():
+def test_unrepresentable_value_rejects_only_its_row():
     deep = []
     for _ in range(700):
         deep = [deep]
@@ -331,7 +331,7 @@ def test_a_row_with_a_value_that_no_frame_can_hold_is_rejected_alone():
     assert (len(nothing.good), [one.place for one in nothing.rejected]) == (0, [4])
 
 
-def test_a_row_that_cannot_be_copied_or_has_a_name_that_is_no_text_is_rejected_alone():
+def test_uncopyable_or_misnamed_row_is_rejected_alone():
     cyclic = []
     cyclic.append(cyclic)
     rows = Outgoing(("id", "tags"), [3, 5, 8], tuples=[(1, []), (2, cyclic), (3, [])])
@@ -361,7 +361,7 @@ MORNING = datetime(2026, 7, 1, 8)
         ([UUID(int=1), "a"], {}),
     ],
 )
-def test_values_keep_their_type_whatever_stands_beside_them(tmp_path, values, rejected):
+def test_values_have_their_type_beside_any_other(tmp_path, values, rejected):
     written = tmp_path / "written"
     with redrive.connect(f"sqlite:///{tmp_path}/store.db") as store:
         report = redrive.Pipeline(

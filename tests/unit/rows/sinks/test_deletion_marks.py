@@ -1,4 +1,4 @@
-"""Deletions by `delete_when`, whatever types the flag and the option have."""
+"""Deletions by `delete_when`, for all types of the flag and the option."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load(tmp_path):
 
 
 @pytest.mark.parametrize("mark", [1, True, "1", 1.0, Decimal("1.00"), [1], ["D", 1]])
-def test_text_of_csv_is_the_value_that_marks_a_deletion(load, tmp_path, mark):
+def test_csv_text_matches_the_deletion_mark(load, tmp_path, mark):
     (tmp_path / "a.csv").write_text("id,v,flag\n" + "".join(f"{number},new,{number % 2}\n" for number in range(10)))
     report, left = load(redrive.rows.csv(tmp_path / "a.csv"), {"flag": mark})
     assert (left, report.discarded, report.rejected) == ([0, 2, 4, 6, 8], 5, 0)

@@ -1,4 +1,4 @@
-"""What is DuckDB's own: a file that one process has at a time, frames that it reads where they are."""
+"""DuckDB as a sink: a file used by one process at a time, frames read in place."""
 
 import random
 import subprocess
@@ -105,7 +105,7 @@ def test_ten_bad_rows_in_fifty_thousand_cost_few_statements(sql, sink, monkeypat
     assert refused[3].error == "NOT NULL constraint failed: vendor"
 
 
-def test_rows_that_no_query_can_tell_are_searched_for(sql, sink):
+def test_rows_that_no_query_can_identify_are_searched_for(sql, sink):
     sql(
         "CREATE TABLE t (id integer PRIMARY KEY, a text UNIQUE, least integer DEFAULT 3, n integer, CHECK (n >= least))"
     )
@@ -113,7 +113,7 @@ def test_rows_that_no_query_can_tell_are_searched_for(sql, sink):
     assert places(sink().write(frame_of(records), label="a")) == [7, *(n for n in range(300, 310) if n != 307)]
 
 
-def test_columns_of_lists_and_structs_take_them_as_they_are(sql, sink):
+def test_columns_of_lists_and_structs_accept_them_unchanged(sql, sink):
     sql("CREATE TABLE t (id integer PRIMARY KEY, l integer[], s STRUCT(a integer, b text), v text)")
     tree = {"a": 1, "b": "it's"}
     records = [{"id": 1, "l": [1, 2], "s": tree, "v": tree}, {"id": 2, "l": None, "s": None, "v": None}]
@@ -132,7 +132,7 @@ def test_columns_of_several_types_are_read_one_by_one(sql, sink):
     assert sql("SELECT n, h FROM t ORDER BY id") == [(1.0, 2**100), (2.5, 1), (3.5, None), (None, 2)]
 
 
-def test_a_schema_that_is_missing_is_told(sql, sink):
+def test_missing_schema_is_reported(sql, sink):
     sql("SELECT 1")
     with pytest.raises(SinkMismatch, match=r'has no schema silver; make it: CREATE SCHEMA "silver"'):
         sink("silver.t", create=True).check(("id",))
@@ -141,7 +141,7 @@ def test_a_schema_that_is_missing_is_told(sql, sink):
 # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_neither_a_file_nor_a_directory_is_made_unasked(tmp_path):
+def test_no_file_or_directory_is_created_by_default(tmp_path):
     with pytest.raises(SinkMismatch, match=r"there is no database .*missing\.duckdb; name another file"):
         table(f"duckdb:///{tmp_path}/missing.duckdb", "t", key="id").check(("id",))
     with pytest.raises(SinkMismatch, match=r"the directory .*no does not exist"):
@@ -149,7 +149,7 @@ def test_neither_a_file_nor_a_directory_is_made_unasked(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_database_is_one_sentence(path, sink):
+def test_file_that_is_no_database_is_one_sentence(path, sink):
     path.write_text("a diary, perhaps " * 1_000)
     with pytest.raises(StoreError, match="not a valid DuckDB database file") as told:
         sink(patience=0.1).check(("id",))
@@ -157,7 +157,7 @@ def test_what_is_no_database_is_one_sentence(path, sink):
     assert told.value.kind is Kind.PERMANENT
 
 
-def test_a_directory_is_no_database(tmp_path):
+def test_directory_is_no_database(tmp_path):
     with pytest.raises(SinkMismatch, match="is a directory"):
         table(f"duckdb:///{tmp_path}", "t", key="id").check(("id",))
 
@@ -172,7 +172,7 @@ with duckdb.connect(sys.argv[1]) as connection:
 
 
 @pytest.mark.process
-def test_a_process_that_has_the_file_is_waited_for(path, sink):
+def test_file_locked_by_another_process_is_waited_for(path, sink):
     holder = subprocess.Popen(warm_python("-c", HOLDER, path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with holder:
         assert holder.stdout.readline() == "held\n"
@@ -187,7 +187,7 @@ def test_a_process_that_has_the_file_is_waited_for(path, sink):
 
 
 @pytest.mark.process
-def test_a_closed_sink_leaves_the_file_to_others(path, sql, sink):
+def test_closed_sink_leaves_the_file_to_others(path, sql, sink):
     sql("CREATE TABLE t (id integer PRIMARY KEY)")
     target = sink()
     target.write(rows_of([{"id": 1}]), label="a")
@@ -222,7 +222,7 @@ def test_two_sinks_of_one_process_share_the_file(sql, sink):
 
 
 def stored(sql, sink, kind, values):
-    """What becomes of values: those that are stored, as texts, and the places of those that are refused."""
+    """Write values; return the stored ones as texts, and the positions of the rejected ones."""
     sql(f"CREATE OR REPLACE TABLE t (id integer PRIMARY KEY, v {kind})")
     target = sink()
     refused = target.write(Outgoing(("id", "v"), range(len(values)), tuples=list(enumerate(values))), label="a")
@@ -249,11 +249,11 @@ def stored(sql, sink, kind, values):
         ("INTEGER[]", [[1], ["2"], [2.5]], "[1] [2]", [2]),
     ],
 )
-def test_no_value_is_bent_on_its_way(sql, sink, kind, values, found, refused):
+def test_values_are_written_unchanged(sql, sink, kind, values, found, refused):
     assert stored(sql, sink, kind, values) == (found.split(), refused)
 
 
-def test_an_object_keeps_its_fields_whatever_those_before_it_had(sql, sink):
+def test_object_has_its_fields_whatever_objects_came_before(sql, sink):
     values = [{"a": 1}, {"a": 2, "b": "x"}, {"b": "y"}, {"a": 1, "c": "no field"}]
     found, refused = stored(sql, sink, "STRUCT(a INTEGER, b VARCHAR)", values)
     assert found == ["{'a': 1, 'b': NULL}", "{'a': 2, 'b': x}", "{'a': NULL, 'b': y}"]
@@ -283,11 +283,11 @@ MIXED = {
 MEMBERS = ({"num": 1}, {"str": "1"})
 
 
-class TestTypesOfSeveralKinds:
+class TestMixedTypes:
     """What DuckDB would choose by the rows beside a value, the value itself decides."""
 
     @pytest.mark.parametrize("kind", MIXED)
-    def test_value_is_kept_or_rejected_whatever_stands_beside_it(self, sql, sink, kind):
+    def test_value_is_unchanged_or_rejected_beside_any_other(self, sql, sink, kind):
         kept, rejected = MIXED[kind]
         sql(f"CREATE TABLE t (id INTEGER PRIMARY KEY, v {kind})")
         target, values = sink(), [*kept, *rejected]
@@ -320,7 +320,7 @@ def test_text_of_a_list_is_the_same_list_beside_other_lists(sql, sink):
     assert stored(sql, sink, "JSON[]", ["[1, null]", [{"a": 1}]]) == (["[1, null]", '[{"a":1}]'], [])
 
 
-def test_nanoseconds_and_bytes_in_lists_of_a_frame_are_kept_or_rejected_in_json(sql, sink):
+def test_nanoseconds_and_bytes_in_lists_are_kept_or_rejected(sql, sink):
     length = pl.Series("v", [[5]], dtype=pl.List(pl.Duration("ns")))
     target = sink(create=True)
     assert list(target.write(Outgoing.of_frame(pl.DataFrame({"id": [1], "v": length}), [0]), label="b")) == []
@@ -343,13 +343,13 @@ class TestShortYears:
 
     @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_NS", "DATE[]"])
     @pytest.mark.parametrize("rows", [rows_of, frame_of])
-    def test_date_with_a_short_year_is_refused(self, sink, sql, kind, rows):
+    def test_date_with_a_short_year_is_rejected(self, sink, sql, kind, rows):
         sql(f"CREATE TABLE t (id INTEGER PRIMARY KEY, v {kind})")
         texts = [f"[{text}]" if kind.endswith("]") else text for text in (*self.TEXTS, "2026-07-04")]
         refused = sink().write(rows([{"id": at, "v": text} for at, text in enumerate(texts)]), label="run/0")
         assert [one.place for one in refused] == list(range(len(self.TEXTS)))
 
-    def test_year_of_four_digits_is_kept(self, sink, sql):
+    def test_four_digit_year_is_unchanged(self, sink, sql):
         sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v DATE)")
         texts = ["0007-04-26", "2026/7/4", "0044-03-15 (BC)", "infinity", "12026-01-01", "20260704"]
         refused = sink().write(rows_of([{"id": at, "v": text} for at, text in enumerate(texts[:5])]), label="run/0")
@@ -363,7 +363,7 @@ class TestShortYears:
         ]
 
     @pytest.mark.parametrize("rows", [rows_of, frame_of])
-    def test_interval_with_an_offset_is_refused(self, sink, sql, rows):
+    def test_interval_with_an_offset_is_rejected(self, sink, sql, rows):
         sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTERVAL)")
         texts = ["01:00:00+05", "01:00Z", "01:00:00 UTC", "1 day 01:00:00.5-0500", "1 day -01:00:00", "1 month 2 days"]
         refused = sink().write(rows([{"id": at, "v": text} for at, text in enumerate(texts)]), label="run/0")

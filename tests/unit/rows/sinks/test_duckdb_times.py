@@ -1,4 +1,4 @@
-"""Texts of dates and times in DuckDB: the table has what the text says, or the row is rejected."""
+"""Texts of dates and times in DuckDB: the table has the exact value, or the row is rejected."""
 
 import datetime as dt
 from itertools import product
@@ -26,7 +26,7 @@ OFFSETS = {"": 0, "Z": 0, "UTC": 0, "+00": 0, "+02:00": 2, "+0200": 2, "Europe/B
 
 
 def says(kind, text):
-    """Return what a text says, as a column of the type would hold it in UTC; None where it cannot hold it."""
+    """Return the value of a text in a column of the type, in UTC; None where the column cannot represent it."""
     date = next((one for one in DATES if text.startswith(one)), "")
     rest = text[len(date) :].removeprefix("T").strip()
     clock = next((one for one in sorted(CLOCKS, key=len, reverse=True) if rest.startswith(one)), "")
@@ -66,7 +66,7 @@ def write(path, type_, values):
 
 class TestTexts:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_text_is_kept_as_it_says_or_rejected(self, tmp_path, kind):
+    def test_text_is_written_exactly_or_rejected(self, tmp_path, kind):
         refused = write(tmp_path / "a.duckdb", kind, TEXTS)
         value = {"TIMESTAMPTZ": "timezone('UTC', v)"}.get(kind, "v")
         condition = "" if kind in ("TIME", "TIMETZ") else " WHERE isfinite(v)"
@@ -106,7 +106,7 @@ class TestTexts:
             ("TIMETZ", "05:30:00+02"),
         ],
     )
-    def test_iso_form_is_kept(self, tmp_path, kind, text):
+    def test_iso_form_is_unchanged(self, tmp_path, kind, text):
         assert write(tmp_path / "a.duckdb", kind, [text]) == set()
 
     def test_keys_of_morning_and_evening_are_rejected(self, tmp_path):

@@ -1,4 +1,4 @@
-"""Databases that only SQLAlchemy knows: which statements they get, and what is said where there is no driver."""
+"""Databases known only to SQLAlchemy: their statements, and the error for a missing driver."""
 
 import datetime as dt
 
@@ -27,20 +27,20 @@ def test_mysql_has_an_upsert_of_its_own():
     )
 
 
-def test_mysql_s_upsert_is_not_used_where_it_might_take_another_row_for_the_same():
+def test_mysql_upsert_is_not_used_for_another_unique_key():
     statements = compiled(upsert("mysql", TABLE, ["id"], key_alone=False), mysql.dialect())
     assert [one.split()[0] for one in statements] == ["UPDATE", "INSERT"]
     assert not any("DUPLICATE" in one for one in statements)
 
 
-def test_other_databases_get_an_update_and_an_insert_of_what_is_missing():
+def test_other_databases_get_an_update_and_an_insert():
     update, insert = compiled(upsert("oracle", TABLE, ["id"], key_alone=True), oracle.dialect())
     assert update.startswith('UPDATE silver."odd table" SET ')
     assert "FROM DUAL WHERE NOT (EXISTS (SELECT" in insert
 
 
 @pytest.mark.parametrize("columns", [("id", "a"), ("id",)])
-def test_that_update_and_insert_are_an_upsert(columns):
+def test_update_and_insert_are_an_upsert(columns):
     """Any database will do to run them."""
     rows = sa.table("t", *map(sa.column, columns))
     statements = upsert("another", rows, ["id"], key_alone=True)
@@ -57,22 +57,22 @@ def test_that_update_and_insert_are_an_upsert(columns):
     assert [tuple(row) for row in found] == [(1, "old"), (2, new[0]), (3, new[1])]
 
 
-def test_a_database_nobody_knows_is_one_sentence():
+def test_unknown_database_is_one_sentence():
     with pytest.raises(ValueError, match="no database is known as nosuch; write postgresql://"):
         table("nosuch://user:secret@host/x", "t", key="id")
 
 
-def test_a_driver_that_is_not_installed_is_named():
+def test_missing_driver_is_named():
     with pytest.raises(ImportError, match="the driver of oracle is not installed"):
         table("oracle://user:secret@host/x", "t", key="id")
 
 
-def test_an_asynchronous_driver_is_not_taken():
+def test_asynchronous_driver_is_rejected():
     with pytest.raises(ValueError, match=r"postgresql\+asyncpg names an asynchronous driver"):
         table("postgresql+asyncpg://user:secret@host/x", "t", key="id")
 
 
-def test_a_server_that_is_not_there_is_one_sentence_without_the_password():
+def test_unreachable_server_is_one_sentence_without_password():
     target = table("mysql+pymysql://user:correct-horse@127.0.0.1:1/x", "t", key="id", patience=0.1)
     with pytest.raises(StoreError) as told:
         target.check(("id",))
@@ -80,7 +80,7 @@ def test_a_server_that_is_not_there_is_one_sentence_without_the_password():
     assert "correct-horse" not in str(told.value) + target.name
 
 
-def test_a_value_of_another_type_is_its_row_s_fault_unless_every_row_has_one(postgres_url):
+def test_wrong_type_rejects_its_row_unless_all_rows_have_it(postgres_url):
     url = postgres_url.replace("postgresql://", "postgresql+psycopg2://")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE TABLE generic_values (id integer PRIMARY KEY, n integer)")
@@ -96,8 +96,8 @@ def test_a_value_of_another_type_is_its_row_s_fault_unless_every_row_has_one(pos
         connection.execute("DROP TABLE generic_values")
 
 
-class TestErrorsThatMayBeARows:
-    """Errors whose code does not say whether a row is at fault or the statement."""
+class TestRowErrors:
+    """Errors whose code does not show whether a row is at fault or the statement."""
 
     @pytest.fixture
     def write(self, tmp_path):
@@ -119,7 +119,7 @@ class TestErrorsThatMayBeARows:
 
         return write
 
-    def test_row_for_which_a_function_fails_is_refused(self, write):
+    def test_row_with_a_failing_function_is_rejected(self, write):
         checked = "CREATE TABLE t (id integer PRIMARY KEY, v text CHECK (json_extract(v, '$.a') > 0))"
         [refused] = write([*['{"a": 1}'] * 7, "{", *['{"a": 1}'] * 12], checked)
         assert (refused.place, str(refused.error)) == (7, "malformed JSON")

@@ -1,4 +1,4 @@
-"""Finding the bad rows among many, by asking as little as possible."""
+"""Finding the bad rows among many with few probes."""
 
 import math
 import random
@@ -50,7 +50,7 @@ clustered = st.integers(1, 2_000).flatmap(
 @example((1, {0}))
 @example((2, {1}))
 @example((50_000, {0, 49_999}))
-def test_exactly_the_bad_rows_are_found_and_every_other_is_applied_once_and_in_order(case):
+def test_bad_rows_are_found_and_others_applied_once_in_order(case):
     count, bad = case
     table = Table(bad)
     found = isolate(count, table.probe)
@@ -59,7 +59,7 @@ def test_exactly_the_bad_rows_are_found_and_every_other_is_applied_once_and_in_o
     assert table.asked <= most(count, len(bad))
 
 
-def test_ten_bad_rows_among_fifty_thousand_take_about_a_hundred_and_fifty_questions():
+def test_ten_bad_of_fifty_thousand_rows_take_about_150_probes():
     asked = []
     for seed in range(20):
         table = Table(random.Random(seed).sample(range(50_000), 10))
@@ -69,18 +69,18 @@ def test_ten_bad_rows_among_fifty_thousand_take_about_a_hundred_and_fifty_questi
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1_000])
-def test_where_every_row_is_bad_each_is_asked_for_about_once(count):
+def test_where_every_row_is_bad_each_is_probed_about_once(count):
     table = Table(range(count))
     assert len(isolate(count, table.probe)) == count
     assert table.asked <= count + math.log2(count) + 1
 
 
-def test_nothing_is_asked_about_no_rows():
+def test_empty_batch_needs_no_probe():
     assert isolate(0, Table(()).probe) == []
 
 
 @given(st.integers(2, 500), st.integers(1, 499))
-def test_rows_that_are_refused_only_together_are_all_applied(count, largest):
+def test_rows_rejected_only_together_are_all_applied(count, largest):
     taken = []
 
     def probe(start, stop):
@@ -93,7 +93,7 @@ def test_rows_that_are_refused_only_together_are_all_applied(count, largest):
     assert taken == list(range(count))
 
 
-def test_what_the_probe_raises_is_not_a_row_s_fault():
+def test_error_of_the_probe_is_no_rows_fault():
     def probe(start, stop):
         raise ConnectionError("gone")
 

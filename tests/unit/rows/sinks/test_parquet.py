@@ -82,7 +82,7 @@ def test_every_batch_is_a_file_named_by_its_label(path, sink):
     assert [row["id"] for row in read(path)] == list(range(6))
 
 
-def test_a_row_whose_key_is_there_takes_its_place(path, sink):
+def test_row_replaces_the_row_of_its_key(path, sink):
     sink.write(numbered(0, 6, "old"), label="a")
     sink.write(numbered(4, 4, "new"), label="b")
     assert [row["fee"] for row in read(path)] == [
@@ -97,7 +97,7 @@ def test_a_row_whose_key_is_there_takes_its_place(path, sink):
     ]
 
 
-def test_the_same_batch_again_changes_nothing(path, sink):
+def test_same_batch_again_changes_nothing(path, sink):
     sink.write(numbered(0, 6), label="a")
     sink.write(numbered(4, 4, "new"), label="b")
     before = read(path)
@@ -105,20 +105,20 @@ def test_the_same_batch_again_changes_nothing(path, sink):
     assert read(path) == before
 
 
-def test_a_batch_that_was_cut_otherwise_the_first_time_loses_no_row(path, sink):
+def test_batch_split_differently_the_first_time_loses_no_row(path, sink):
     sink.write(numbered(0, 10, "before"), label="run-1")
     sink.write(numbered(0, 10, "first"), label="run-2")
     sink.write(numbered(0, 4, "second"), label="run-2")
     assert [row["fee"].split()[0] for row in read(path)] == ["second"] * 4 + ["first"] * 6
 
 
-def test_a_file_of_which_no_row_is_left_is_removed(path, sink):
+def test_file_without_remaining_rows_is_removed(path, sink):
     sink.write(numbered(0, 3), label="a")
     sink.write(numbered(0, 5), label="b")
     assert files(path) == ["part-b.parquet"]
 
 
-def test_a_key_may_have_several_columns(path):
+def test_key_may_have_several_columns(path):
     sink = parquet_dataset(path, key=["shop", "id"])
     sink.write(listed([{"shop": s, "id": n, "fee": 1} for s in "ab" for n in range(3)]), label="a")
     sink.write(listed([{"shop": "b", "id": 1, "fee": 2}, {"shop": "c", "id": 1, "fee": 2}]), label="b")
@@ -127,7 +127,7 @@ def test_a_key_may_have_several_columns(path):
     }  # fmt: skip
 
 
-def test_keys_that_only_grow_leave_the_other_files_alone(path, sink, monkeypatch):
+def test_ascending_keys_leave_the_other_files_unchanged(path, sink, monkeypatch):
     for number in range(5):
         sink.write(numbered(number * 100, 100), label=f"{number}")
     before = {name: (path / name).stat().st_ino for name in files(path)}
@@ -154,27 +154,27 @@ def test_keys_that_only_grow_leave_the_other_files_alone(path, sink, monkeypatch
     ],
     ids=lambda keys: type(keys[0]).__name__,
 )
-def test_a_key_may_be_of_any_plain_type(path, sink, keys):
+def test_key_may_be_of_any_plain_type(path, sink, keys):
     sink.write(listed([{"id": key, "fee": "old"} for key in keys]), label="a")
     sink.write(listed([{"id": key, "fee": "new"} for key in keys[:-1]]), label="b")
     assert sorted(row["fee"] for row in read(path)) == ["new"] * (len(keys) - 1) + ["old"]
 
 
-def test_files_that_were_there_before_belong_to_the_dataset(path, sink):
+def test_existing_files_belong_to_the_dataset(path, sink):
     path.mkdir()
     pq.write_table(pa.table({"id": [1, 2], "fee": ["theirs", "theirs"]}), path / "export.parquet")
     sink.write(listed([{"id": 2, "fee": "ours"}]), label="a")
     assert read(path) == [{"id": 1, "fee": "theirs"}, {"id": 2, "fee": "ours"}]
 
 
-def test_another_writer_of_the_same_dataset_is_seen(path, sink):
+def test_another_writer_of_the_same_dataset_is_noticed(path, sink):
     sink.write(numbered(0, 3), label="a")
     parquet_dataset(path, key="id").write(numbered(2, 3, "other"), label="b")
     sink.write(numbered(4, 2, "mine"), label="c")
     assert [row["fee"] for row in read(path)] == ["x 0", "x 1", "other 2", "other 3", "mine 4", "mine 5"]
 
 
-def test_threads_that_write_at_once_take_turns(path):
+def test_concurrent_threads_write_in_turn(path):
     def write(number):
         sink = parquet_dataset(path, key="id")
         for turn in range(5):
@@ -188,7 +188,7 @@ def test_threads_that_write_at_once_take_turns(path):
     assert [row["id"] for row in read(path)] == list(range(20))
 
 
-def test_a_writer_that_does_not_end_is_told_as_what_may_heal(path, sink, monkeypatch):
+def test_writer_that_does_not_end_is_a_transient_error(path, sink, monkeypatch):
     sink.write(numbered(0, 1), label="a")
     monkeypatch.setattr(module, "PATIENCE", 0.05)
     with path_locked(path), pytest.raises(redrive.Transient, match="another process has been writing"):
@@ -196,7 +196,7 @@ def test_a_writer_that_does_not_end_is_told_as_what_may_heal(path, sink, monkeyp
 
 
 @pytest.mark.parametrize("label", ["a/b", "a:b", "../../x", "ä", "x" * 300, ""])
-def test_any_label_gives_a_file_of_its_own(path, sink, label):
+def test_any_label_has_a_file_of_its_own(path, sink, label):
     sink.write(numbered(0, 1), label=label)
     sink.write(numbered(1, 1), label=f"{label}?")
     sink.write(numbered(2, 1), label=f"{label}*")
@@ -209,7 +209,7 @@ batches = st.lists(st.dictionaries(st.integers(0, 12), st.text(max_size=2), max_
 
 
 @given(batches, st.booleans())
-def test_whatever_is_written_the_last_row_of_every_key_is_there_once(tmp_path_factory, written, as_frames):
+def test_last_row_of_every_key_is_present_once(tmp_path_factory, written, as_frames):
     path = tmp_path_factory.mktemp("any") / "dataset"
     sink = parquet_dataset(path, key="id")
     expected = {}
@@ -240,7 +240,7 @@ EXPECTED = [f"{'new' if 5 <= number < 20 else 'old'} {number}" for number in ran
 
 
 @pytest.mark.parametrize("function", ["replace", "fsync"])
-def test_a_write_that_fails_anywhere_converges_when_it_is_repeated(path, monkeypatch, function):
+def test_write_that_fails_anywhere_converges_when_retried(path, monkeypatch, function):
     real = getattr(os, function)
     for failing in range(100):
         for name in files(path) if path.exists() else ():
@@ -270,7 +270,7 @@ def test_a_write_that_fails_anywhere_converges_when_it_is_repeated(path, monkeyp
 
 
 def killed_at(path, call):
-    """Write in a process that dies at the n-th `os.replace`; whether it came to its end."""
+    """Write in a process that dies at the n-th `os.replace`; return whether it finished."""
     program = f"""
 import os
 import polars as pl
@@ -285,7 +285,7 @@ parquet_dataset({str(path)!r}, key="id").write(Outgoing.of_frame(frame, range(15
 
 
 @pytest.mark.process
-def test_a_process_that_is_killed_leaves_nothing_that_the_next_write_does_not_put_right(path):
+def test_killed_process_is_cleaned_up_by_the_next_write(path):
     for call in range(10):
         for name in files(path) if path.exists() else ():
             (path / name).unlink()
@@ -300,7 +300,7 @@ def test_a_process_that_is_killed_leaves_nothing_that_the_next_write_does_not_pu
     assert call == 3
 
 
-def test_a_disk_without_space_is_raised_as_it_is_and_leaves_no_half_file(path, sink):
+def test_full_disk_error_is_raised_and_leaves_no_partial_file(path, sink):
     sink.write(numbered(0, 10), label="a")
     before = read(path)
     large = framed(pl.DataFrame({"id": range(100_000), "fee": [os.urandom(20).hex() for _ in range(100_000)]}))
@@ -321,7 +321,7 @@ def test_a_disk_without_space_is_raised_as_it_is_and_leaves_no_half_file(path, s
 # ── types ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_values_come_back_as_they_were(path, sink):
+def test_values_come_back_unchanged(path, sink):
     row = {
         "id": 1,
         "text": "ä\0",
@@ -344,7 +344,7 @@ def test_values_come_back_as_they_were(path, sink):
     assert second == {"id": 2, **dict.fromkeys(list(row)[1:])}
 
 
-def test_a_frame_keeps_its_types(path, sink):
+def test_frame_has_its_types(path, sink):
     frame = pl.DataFrame(
         {"id": [1], "small": [1], "kind": ["a"], "fee": [Decimal("1.5")], "at": [datetime(2026, 1, 1)], "items": [[1]]},
         schema={
@@ -373,7 +373,7 @@ def test_a_frame_keeps_its_types(path, sink):
         ([1], {"x": 1}, "fee: object where the column holds list<item: int64>"),
     ],
 )
-def test_the_only_value_of_a_column_may_be_a_bad_one(path, sink, first, second, says):
+def test_only_value_of_a_column_may_be_invalid(path, sink, first, second, says):
     sink.write(listed([{"id": 1, "fee": first}]), label="a")
     for attempt in (sink.rehearse, lambda rows: sink.write(rows, label="b")):
         (refused,) = attempt(listed([{"id": 2, "fee": second}, {"id": 3, "fee": None}]))
@@ -381,7 +381,7 @@ def test_the_only_value_of_a_column_may_be_a_bad_one(path, sink, first, second, 
     assert [row["id"] for row in read(path)] == [1, 3]
 
 
-def test_what_is_nested_beyond_reason_is_its_row_s_fault(path, sink):
+def test_excessive_nesting_is_its_rows_fault(path, sink):
     deep = []
     for _ in range(5_000):
         deep = [deep]
@@ -390,7 +390,7 @@ def test_what_is_nested_beyond_reason_is_its_row_s_fault(path, sink):
     assert read(path) == [{"id": 1, "tags": [[]]}]
 
 
-def test_a_frame_of_another_type_is_a_mismatch_and_one_that_fits_is_not(path, sink):
+def test_frame_of_another_type_is_a_mismatch(path, sink):
     sink.write(framed(pl.DataFrame({"id": [1], "fee": [1.5]})), label="a")
     sink.write(framed(pl.DataFrame({"id": [2], "fee": [2]})), label="b")
     sink.write(framed(pl.DataFrame({"id": [3], "fee": [None]})), label="c")
@@ -399,7 +399,7 @@ def test_a_frame_of_another_type_is_a_mismatch_and_one_that_fits_is_not(path, si
     assert [row["fee"] for row in read(path)] == [1.5, 2.0, None]
 
 
-def test_a_column_of_nulls_takes_the_datasets_type_and_the_dataset_takes_that_of_the_first_values(path, sink):
+def test_null_column_gets_the_type_of_dataset_or_first_values(path, sink):
     sink.write(listed([{"id": 1, "fee": None, "tags": [], "more": {"x": None}}]), label="a")
     sink.write(framed(pl.DataFrame({"id": [2], "fee": [None], "tags": [None], "more": [None]})), label="b")
     sink.write(listed([{"id": 3, "fee": "x", "tags": ["t"], "more": {"x": 1}}]), label="c")
@@ -418,7 +418,7 @@ def test_whole_numbers_fit_a_column_of_floats_or_decimals(path, sink):
     assert [row["sum"] for row in read(path)] == [Decimal("0.1"), 3, 4, Decimal("0.123456789")]
 
 
-def test_a_column_that_the_dataset_lacks_is_a_mismatch_and_one_that_the_rows_lack_is_null(path, sink):
+def test_extra_column_is_a_mismatch_and_a_missing_one_is_null(path, sink):
     sink.write(listed([{"id": 1, "fee": 1}]), label="a")
     with pytest.raises(SinkMismatch, match="has no tip, only id, fee"):
         sink.check(["id", "fee", "tip"])
@@ -429,14 +429,14 @@ def test_a_column_that_the_dataset_lacks_is_a_mismatch_and_one_that_the_rows_lac
     assert read(path) == [{"id": 1, "fee": 1}, {"id": 2, "fee": None}]
 
 
-def test_rows_without_the_key_are_a_mismatch_before_anything_is_made(path, sink):
+def test_rows_without_the_key_are_a_mismatch_at_once(path, sink):
     with pytest.raises(SinkMismatch, match=r"the rows have no id, which .* is written by"):
         sink.check(["fee"])
     sink.check(["id", "fee"])
     assert not path.exists()
 
 
-def test_a_key_that_is_a_list_is_a_mismatch(sink):
+def test_list_as_key_is_a_mismatch(sink):
     with pytest.raises(SinkMismatch, match="a key is a plain value"):
         sink.rehearse(listed([{"id": [1]}]))
 
@@ -455,7 +455,7 @@ def test_files_that_cannot_be_one_dataset_are_a_mismatch(path, sink):
         sink.check(["id"])
 
 
-def test_a_path_that_is_a_file_is_a_mismatch(path, sink):
+def test_path_that_is_a_file_is_a_mismatch(path, sink):
     path.write_text("x")
     with pytest.raises(SinkMismatch, match="is a file"):
         sink.check(["id"])
@@ -463,7 +463,7 @@ def test_a_path_that_is_a_file_is_a_mismatch(path, sink):
         sink.write(numbered(0, 1), label="a")
 
 
-# ── rows that are refused ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── rejected rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ def test_a_path_that_is_a_file_is_a_mismatch(path, sink):
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
 @pytest.mark.parametrize("known", [False, True])
-def test_a_value_that_does_not_fit_the_others_costs_its_own_row_only(path, sink, good, bad, says, known):
+def test_unfitting_value_rejects_only_its_row(path, sink, good, bad, says, known):
     if known:
         sink.write(listed([{"id": -1, "fee": good}]), label="before")
     rows = listed([{"id": number, "fee": bad if number in {3, 70} else good} for number in range(100)])
@@ -498,7 +498,7 @@ def test_a_value_that_does_not_fit_the_others_costs_its_own_row_only(path, sink,
     assert [row["id"] for row in read(path) if row["id"] >= 0] == [n for n in range(100) if n not in {3, 70}]
 
 
-def test_an_object_with_a_field_that_the_column_lacks_is_refused_and_not_cut(path, sink):
+def test_object_with_an_extra_field_is_rejected_and_not_cut(path, sink):
     sink.write(listed([{"id": 1, "more": {"x": 1}}]), label="a")
     [refused] = sink.write(listed([{"id": 2, "more": {"x": 1, "y": 2}}, {"id": 3, "more": {"x": None}}]), label="b")
     assert refused.place == 0
@@ -507,7 +507,7 @@ def test_an_object_with_a_field_that_the_column_lacks_is_refused_and_not_cut(pat
 
 
 @pytest.mark.parametrize("batch", [1, 100])
-def test_an_object_gets_no_field_that_it_lacks(tmp_path, path, batch):
+def test_object_gets_no_missing_field(tmp_path, path, batch):
     values = [{"x": 1}, {"y": 2}, {}, {"x": None}, {"x": 2, "y": 3}, None]
     with redrive.connect(f"sqlite:///{tmp_path}/store.db") as store:
         report = run_into(path, store, redrive.rows.records(enumerated(values), name="rows"), batch=batch)
@@ -554,46 +554,46 @@ def with_pairs(value):
     return None if value is None else list(value.items())
 
 
-def test_all_that_is_wrong_with_a_row_is_told(sink):
+def test_all_faults_of_a_row_are_reported(sink):
     rows = listed([{"id": n, "fee": "N/A" if n == 1 else 1, "tip": b"?" if n == 1 else "x"} for n in range(5)])
     [refused] = sink.rehearse(rows)
     assert refused.error == "fee: text where the column holds int64; tip: bytes where the column holds string"
 
 
-def test_a_frame_with_a_number_too_large_for_the_dataset_costs_its_own_row_only(path, sink):
+def test_frame_number_too_large_rejects_only_its_row(path, sink):
     sink.write(framed(pl.DataFrame({"id": [1], "fee": [1]}, schema={"id": pl.Int64, "fee": pl.Int16})), label="a")
     refused = sink.write(framed(pl.DataFrame({"id": [2, 3, 4], "fee": [5, 70_000, 6]})), label="b")
     assert [one.place for one in refused] == [1]
     assert [row["id"] for row in read(path)] == [1, 2, 4]
 
 
-def test_a_frame_of_numbers_beyond_64_bits_is_taken_as_far_as_they_fit(path, sink):
+def test_frame_numbers_beyond_64_bits_are_written_if_they_fit(path, sink):
     frame = pl.DataFrame({"id": [1, 2], "fee": [5, 2**100]}, schema={"id": pl.Int64, "fee": pl.Int128})
     assert [one.place for one in sink.write(framed(frame), label="a")] == [1]
     assert read(path) == [{"id": 1, "fee": 5}]
 
 
-def test_a_batch_of_which_every_row_is_refused_writes_nothing(path, sink):
+def test_batch_of_rejected_rows_writes_nothing(path, sink):
     sink.write(listed([{"id": 1, "fee": Decimal(1)}]), label="a")
     assert len(sink.write(listed([{"id": 2, "fee": Decimal("NaN")}]), label="b")) == 1
     assert files(path) == ["part-a.parquet"]
 
 
-def test_a_rehearsal_changes_nothing(path, sink):
+def test_dry_run_changes_nothing(path, sink):
     assert sink.rehearse(numbered(0, 3)) == []
     assert not path.exists()
     assert sink.write(numbered(0, 0), label="a") == ()
     assert not path.exists()
 
 
-def test_an_object_without_a_field_cannot_be_held(sink):
+def test_object_without_a_field_is_rejected(sink):
     with pytest.raises(SinkMismatch, match="which Parquet cannot hold"):
         sink.rehearse(framed(pl.DataFrame({"id": [1], "more": [{}]}, schema={"id": pl.Int64, "more": pl.Struct([])})))
     [refused] = sink.rehearse(listed([{"id": 1, "more": {}}]))
     assert refused.place == 0
 
 
-def test_it_may_be_used_again_after_it_was_closed(path, sink):
+def test_closed_sink_may_be_used_again(path, sink):
     sink.write(numbered(0, 3), label="a")
     sink.close()
     sink.close()
@@ -602,12 +602,12 @@ def test_it_may_be_used_again_after_it_was_closed(path, sink):
 
 
 @pytest.mark.parametrize("key", ["", [], ["id", ""], ["id", "id"], [1]])
-def test_a_key_that_is_none_is_refused_at_once(key):
+def test_missing_key_is_rejected_at_once(key):
     with pytest.raises(ValueError, match="needs the columns that identify a row"):
         parquet_dataset("x", key=key)
 
 
-def test_a_compression_that_is_not_known_is_refused_at_once(path):
+def test_unknown_compression_is_rejected_at_once(path):
     with pytest.raises(ValueError, match="compression is zstd, snappy"):
         parquet_dataset(path, key="id", compression="rar")
     parquet_dataset(path, key="id", compression="none").write(numbered(0, 1), label="a")

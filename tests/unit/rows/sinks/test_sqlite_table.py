@@ -1,4 +1,4 @@
-"""What is SQLite's own: a file of somebody else, triggers that end transactions, keys that are looked at late."""
+"""SQLite as a sink: an existing file, triggers that end transactions, deferred keys."""
 
 import random
 import sqlite3
@@ -85,7 +85,7 @@ def test_ten_bad_rows_in_fifty_thousand_cost_few_statements(sql, sink, monkeypat
         assert sql("SELECT count(*) FROM t") == [(49_990,)]
 
 
-def test_29_rows_before_a_bad_one_are_kept_once(sql, sink):
+def test_29_rows_before_a_rejected_row_are_written_once(sql, sink):
     sql("CREATE TABLE t (id integer PRIMARY KEY, a text NOT NULL)")
     sql("CREATE TABLE log (id integer)")
     sql("CREATE TRIGGER l AFTER INSERT ON t BEGIN INSERT INTO log VALUES (NEW.id); END")
@@ -97,7 +97,7 @@ def test_29_rows_before_a_bad_one_are_kept_once(sql, sink):
 
 @pytest.mark.parametrize("action", ["ABORT", "FAIL", "ROLLBACK"])
 @pytest.mark.parametrize("moment", ["BEFORE", "AFTER"])
-def test_a_row_that_a_trigger_refuses_in_any_way_leaves_nothing_and_costs_no_other(sql, sink, action, moment):
+def test_row_rejected_by_a_trigger_leaves_nothing(sql, sink, action, moment):
     sql("CREATE TABLE t (id integer PRIMARY KEY, a text)")
     sql(
         f"""CREATE TRIGGER bad {moment} INSERT ON t WHEN NEW.id % 10 = 3
@@ -114,7 +114,7 @@ def test_a_row_that_a_trigger_refuses_in_any_way_leaves_nothing_and_costs_no_oth
         assert sql("SELECT count(*), count(CASE WHEN id % 10 = 3 THEN 1 END) FROM t") == [(36, 0)]
 
 
-def test_foreign_keys_that_wait_for_the_end_are_looked_at_within_the_write(sql, sink):
+def test_deferred_foreign_keys_are_checked_within_the_write(sql, sink):
     sql("CREATE TABLE parent (a integer, b text, PRIMARY KEY (a, b))")
     sql("INSERT INTO parent VALUES (1, 'x')")
     sql(
@@ -128,18 +128,18 @@ def test_foreign_keys_that_wait_for_the_end_are_looked_at_within_the_write(sql, 
     assert sql("SELECT id FROM t") == [(0,), (2,), (3,)]
 
 
-def test_what_a_broken_foreign_key_refers_to_is_told(sql, sink):
+def test_target_of_a_broken_foreign_key_is_reported(sql, sink):
     sql("CREATE TABLE city (id integer PRIMARY KEY)")
     sql("CREATE TABLE t (id integer PRIMARY KEY, other integer REFERENCES city, city integer REFERENCES city (id))")
     (refused,) = sink().write(rows_of([{"id": 1, "city": 9}]), label="a")
     assert refused.error == "FOREIGN KEY constraint failed: (city)=(9) is not present in city"
 
 
-# ── a file of somebody else ───────────────────────────────────────────────────────────────────────────────────────────
+# ── a file of another program ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal", "truncate"])
-def test_the_journal_and_the_pages_of_the_file_stay_as_they_are(path, sql, sink, mode):
+def test_journal_and_page_size_of_the_file_are_unchanged(path, sql, sink, mode):
     sql("PRAGMA page_size = 8192")
     sql(f"PRAGMA journal_mode = {mode}")
     sql("CREATE TABLE t (id integer PRIMARY KEY)")
@@ -151,7 +151,7 @@ def test_the_journal_and_the_pages_of_the_file_stay_as_they_are(path, sql, sink,
     assert sql("PRAGMA page_size") == [(8192,)]
 
 
-def test_neither_a_file_nor_a_directory_is_made_unasked(tmp_path):
+def test_no_file_or_directory_is_created_by_default(tmp_path):
     missing = tmp_path / "missing.db"
     target = table(f"sqlite:///{missing}", "t", key="id")
     for use in (lambda: target.check(("id",)), lambda: target.write(rows_of([{"id": 1}]), label="a")):
@@ -164,7 +164,7 @@ def test_neither_a_file_nor_a_directory_is_made_unasked(tmp_path):
     assert not nowhere.parent.exists()
 
 
-def test_a_file_is_made_where_that_is_asked_for(tmp_path):
+def test_file_is_created_on_request(tmp_path):
     target = table(f"sqlite:///{tmp_path / 'new.db'}", "t", key="id", create=True)
     target.write(rows_of([{"id": 1, "a": "x"}]), label="a")
     target.close()
@@ -173,14 +173,14 @@ def test_a_file_is_made_where_that_is_asked_for(tmp_path):
     found.close()
 
 
-def test_what_is_no_database_is_one_sentence(path, sink):
+def test_file_that_is_no_database_is_one_sentence(path, sink):
     path.write_text("a diary, perhaps " * 100)
     with pytest.raises(StoreError, match="it is no SQLite database; name another file") as told:
         sink().check(("id",))
     assert told.value.kind is Kind.PERMANENT
 
 
-def test_a_writer_that_holds_the_file_is_waited_for(path, sql, sink):
+def test_writer_that_locks_the_file_is_waited_for(path, sql, sink):
     sql("CREATE TABLE t (id integer PRIMARY KEY)")
     target = sink()
     target.check(("id",))
@@ -197,7 +197,7 @@ def test_a_writer_that_holds_the_file_is_waited_for(path, sql, sink):
     holder.close()
 
 
-def test_many_writers_of_the_same_keys_take_turns(path, sql):
+def test_many_writers_of_the_same_keys_write_in_turn(path, sql):
     sql("CREATE TABLE t (id integer PRIMARY KEY, who integer)")
     failures = []
 
@@ -255,7 +255,7 @@ def test_rows_and_letters_are_committed_together_or_not_at_all(store, tmp_path):
     target.close()
 
 
-def test_the_same_file_by_another_name_is_the_same_place(store, tmp_path, monkeypatch):
+def test_same_file_by_another_name_is_the_same_place(store, tmp_path, monkeypatch):
     made(store, "CREATE TABLE t (id integer PRIMARY KEY)")
     (tmp_path / "link.db").symlink_to(tmp_path / "store.db")
     monkeypatch.chdir(tmp_path)
@@ -267,7 +267,7 @@ def test_the_same_file_by_another_name_is_the_same_place(store, tmp_path, monkey
     assert not table("sqlite:///other.db", "t", key="id", create=True).lives_in(store.database)
 
 
-def test_a_table_that_may_end_a_transaction_shares_none(store, tmp_path):
+def test_table_that_may_end_a_transaction_shares_none(store, tmp_path):
     made(store, "CREATE TABLE t (id integer PRIMARY KEY)")
     made(store, "CREATE TRIGGER x BEFORE INSERT ON t WHEN NEW.id = 1 BEGIN SELECT RAISE(ROLLBACK, 'no'); END")
     target = table(f"sqlite:///{tmp_path / 'store.db'}", "t", key="id")
@@ -276,7 +276,7 @@ def test_a_table_that_may_end_a_transaction_shares_none(store, tmp_path):
     target.close()
 
 
-def test_a_row_that_only_a_bad_one_was_in_the_way_of_is_written(sql, sink):
+def test_row_blocked_only_by_a_rejected_row_is_written(sql, sink):
     sql("CREATE TABLE t (id integer PRIMARY KEY, boss integer REFERENCES t, code text UNIQUE)")
     rows = [{"id": 1, "boss": 99, "code": "x"}, {"id": 2, "boss": None, "code": "x"}, {"id": 3, "boss": 1, "code": "y"}]
     assert places(sink().write(rows_of(rows), label="a")) == [0, 2]
@@ -284,29 +284,29 @@ def test_a_row_that_only_a_bad_one_was_in_the_way_of_is_written(sql, sink):
 
 
 @pytest.mark.parametrize("rule", ["UNIQUE ON CONFLICT IGNORE", "NOT NULL ON  CONFLICT\nreplace DEFAULT 5"])
-def test_a_table_that_leaves_rows_out_and_says_nothing_is_not_written_to(sql, sink, rule):
+def test_table_that_drops_rows_silently_is_not_written(sql, sink, rule):
     sql(f"CREATE TABLE t (id integer PRIMARY KEY, a integer {rule})")
     for attempt in (lambda: sink().check(("id", "a")), lambda: sink().write(rows_of([{"id": 1, "a": 1}]), label="a")):
         with pytest.raises(SinkMismatch, match="t is defined with ON CONFLICT IGNORE or REPLACE"):
             attempt()
 
 
-def test_a_table_made_for_integers_of_more_than_64_bits_has_room_for_them(sql, sink):
+def test_table_for_integers_beyond_64_bits_stores_them(sql, sink):
     rows = rows_of([{"id": 1, "n": 2**64}, {"id": 2, "n": 1}])
     assert list(sink(create=True).write(rows, label="a")) == []
     assert sql("SELECT n FROM t ORDER BY id") == [(str(2**64),), ("1",)]
 
 
-def test_booleans_in_a_text_column_are_words(sql, sink):
+def test_booleans_in_a_text_column_are_text(sql, sink):
     records = [{"id": 1, "v": "x"}, {"id": 2, "v": True}, {"id": 3, "v": False}, {"id": 4, "v": 1}]
     assert list(sink(create=True).write(rows_of(records), label="a")) == []
     assert sql("SELECT v FROM t ORDER BY id") == [("x",), ("true",), ("false",), ("1",)]
 
 
-class TestErrorsOfFunctions:
+class TestFunctionErrors:
     """SQLite has one code for malformed JSON in a trigger's function and for a missing column."""
 
-    def test_row_for_which_a_function_fails_is_refused(self, sink, sql):
+    def test_row_with_a_failing_function_is_rejected(self, sink, sql):
         sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT CHECK (json_extract(v, '$.a') > 0))")
         rows = [{"id": number, "v": "{" if number == 7 else '{"a": 1}'} for number in range(20)]
         [refused] = sink().write(rows_of(rows), label="run/0")
@@ -320,7 +320,7 @@ class TestErrorsOfFunctions:
             sink().write(rows_of([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]), label="run/0")
 
 
-class TestRollbackAmongDeletions:
+class TestDeletionRollback:
     """A trigger that ends the transaction takes no row along but its own."""
 
     @pytest.mark.parametrize("event", ["INSERT", "DELETE"])

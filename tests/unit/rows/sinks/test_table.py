@@ -1,4 +1,4 @@
-"""`rows.table`: which sink a URL means, and what is said about arguments that mean none."""
+"""`rows.table`: which sink a URL selects, and the error for an invalid argument."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ from redrive.rows.sinks.table_schema import TableName, quoted
         (make_url("postgresql://u:secret@h/d"), "PostgresTable"),
     ],
 )
-def test_the_url_chooses_the_sink_and_nothing_is_opened_yet(url, kind):
+def test_url_chooses_the_sink_without_opening_it(url, kind):
     sink = rows.table(url, "silver.deliveries", key="id")
     assert type(sink).__name__ == kind
     assert sink.key == ("id",)
@@ -52,7 +52,7 @@ def test_the_url_chooses_the_sink_and_nothing_is_opened_yet(url, kind):
         ({"patience": float("inf")}, ValueError, r"patience is a number of seconds"),
     ],
 )
-def test_an_argument_that_makes_no_sense_is_told_at_once(arguments, error, sentence):
+def test_invalid_argument_is_reported_at_once(arguments, error, sentence):
     given = {"url": "sqlite:///x.db", "name": "t", "key": "id"} | arguments
     with pytest.raises(error, match=sentence) as told:
         rows.table(given.pop("url"), given.pop("name"), **given)
@@ -70,7 +70,7 @@ def test_an_argument_that_makes_no_sense_is_told_at_once(arguments, error, sente
         (" t ", None, "t"),
     ],
 )
-def test_a_table_is_named_with_or_without_its_schema(name, schema, table):
+def test_table_is_named_with_or_without_its_schema(name, schema, table):
     found = TableName.parse(name)
     assert (found.schema, found.table) == (schema, table)
     assert found.sql == ".".join(quoted(part) for part in (schema, table) if part is not None)
@@ -78,6 +78,6 @@ def test_a_table_is_named_with_or_without_its_schema(name, schema, table):
 
 @pytest.mark.process
 @pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://h/d"])
-def test_a_sink_imports_no_other_database(url):
+def test_sink_imports_no_other_database(url):
     code = f"import sys; from redrive import rows; rows.table({url!r}, 't', key='id'); print('duckdb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

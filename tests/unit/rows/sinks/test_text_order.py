@@ -1,4 +1,4 @@
-"""Texts of one form sort as the times that they say."""
+"""Texts of one form sort like the times that they represent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def faults(values, stored=(), replaced=None, *, takes_numbers=False):
 
 
 @given(moments, moments, st.sampled_from(WRITTEN), st.sampled_from(WRITTEN), st.integers(0, 3))
-def test_texts_that_are_taken_sort_as_they_should(earlier, later, first, second, whole):
+def test_accepted_texts_sort_like_their_times(earlier, later, first, second, whole):
     earlier, later = sorted((earlier, later))
     if whole:
         earlier, later = earlier.replace(microsecond=0), later.replace(microsecond=500_000 * (whole % 2))
@@ -66,18 +66,18 @@ def test_values_of_another_form_are_rejected(values, rejected):
 
 
 @pytest.mark.parametrize("value", ["9", "v10", 9, 9.5, "01.07.2026", ""])
-def test_column_without_sortable_texts_is_refused(value):
+def test_column_without_sortable_texts_is_rejected(value):
     with pytest.raises(SinkMismatch, match="do not sort by what they mean"):
         faults([value])
     with pytest.raises(SinkMismatch, match="do not sort by what they mean"):
         faults(["2026-07-01"], [value])
 
 
-def test_numbers_are_numbers_where_the_column_keeps_them():
+def test_numbers_are_numbers_where_the_column_stores_them():
     assert faults([9, 10.5, "2026-07-01"], takes_numbers=True) == {2}
 
 
-def test_table_of_several_forms_is_compared_by_the_most_common_one():
+def test_table_of_several_forms_uses_the_most_common_one():
     day, moment = "2026-07-01", "2026-07-01T00:00:00Z"
     for stored in (["9", day, moment, moment], [moment, moment, day, "9"]):
         assert faults(["2026-07-02", "2026-07-02T00:00:00Z"], stored) == {0}

@@ -1,4 +1,4 @@
-"""Values as drivers take them, and the types of columns that are yet to be made."""
+"""Values converted for drivers, and the types of columns of a new table."""
 
 import datetime as dt
 import json
@@ -36,31 +36,31 @@ trees = st.recursive(
 
 
 @given(trees)
-def test_json_says_what_the_value_was(tree):
+def test_json_has_the_exact_value(tree):
     assert json.loads(json_text(tree)) == tree
 
 
-def test_json_keeps_decimals_exact_and_writes_dates_as_text():
+def test_json_has_exact_decimals_and_dates_as_text():
     tree = {"n": Decimal("1234567890.12345678901234567890"), "d": dt.date(2026, 7, 1), "u": UUID(int=1), 5: (1, {2})}
     assert json_text(tree) == (
         '{"n":1234567890.12345678901234567890,"d":"2026-07-01","u":"00000000-0000-0000-0000-000000000001","5":[1,[2]]}'
     )
 
 
-def test_rows_that_need_nothing_are_given_back_untouched():
+def test_rows_that_need_no_change_are_returned_unchanged():
     columns = [(1, 2), ("a", "b"), (None, 1.5)]
     given = list(columns)
     assert adapt_columns(given, [NESTED] * 3) == {}
     assert all(after is before for after, before in zip(given, columns, strict=True))
 
 
-def test_only_what_has_a_rule_is_changed_enums_by_their_value():
+def test_only_values_with_a_rule_are_changed():
     columns = [(Colour.RED, Decimal(2), None), ([1], {"a": 1}, None), (Shade.DARK, "plain", None)]
     assert adapt_columns(columns, [{Decimal: str}, NESTED, {}]) == {}
     assert columns == [["1.5", "2", None], ["[1]", '{"a":1}', None], ["dark", "plain", None]]
 
 
-def test_a_value_that_cannot_be_changed_is_its_rows_fault():
+def test_value_that_cannot_be_converted_is_its_rows_fault():
     endless = []
     endless.append(endless)
     bad = adapt_columns([({"a": b"\xff"}, [1], endless)], [NESTED])
@@ -90,7 +90,7 @@ def test_a_value_that_cannot_be_changed_is_its_rows_fault():
         ([{"a": 1}, [1]], ColumnType.JSON),
     ],
 )
-def test_the_type_of_a_column_is_that_of_its_values_and_text_where_that_is_not_sure(values, kind):
+def test_type_of_a_column_is_that_of_its_values_or_text(values, kind):
     assert types_of(Outgoing(("a",), range(len(values)), tuples=[(value,) for value in values])) == {"a": kind}
 
 
@@ -115,12 +115,12 @@ def test_the_type_of_a_column_is_that_of_its_values_and_text_where_that_is_not_s
         (pl.Struct({"a": pl.Int64}), ColumnType.JSON),
     ],
 )
-def test_the_type_of_a_frame_s_column(dtype, kind):
+def test_type_of_a_frame_column_is_mapped(dtype, kind):
     frame = pl.DataFrame({"a": pl.Series([None], dtype=dtype)})
     assert types_of(Outgoing.of_frame(frame, [0])) == {"a": kind}
 
 
-def test_json_bends_no_number():
+def test_json_changes_no_number():
     assert json_text({"big": 2**70, "exact": Decimal("1.10"), "few": {1}, "none": None}) == (
         '{"big":1180591620717411303424,"exact":1.10,"few":[1],"none":null}'
     )
@@ -130,7 +130,7 @@ def test_json_bends_no_number():
                 json_text(tree)
 
 
-def test_values_of_numpy_become_python_s_wherever_they_stand():
+def test_numpy_values_become_python_values_at_any_depth():
     moment = numpy.datetime64("2026-07-01T12:00:00.000001", "ns")
     columns = [(numpy.int64(5),), ([numpy.float32(0.5), numpy.bool_(True)],), (moment,)]
     assert adapt_columns(columns, [{int: str}, NESTED, {}]) == {}
@@ -149,7 +149,7 @@ class Fine(dt.datetime):
 class TestNanoseconds:
     """Python has none: a moment that has some is a text."""
 
-    def test_of_numpy_are_kept_in_a_text(self):
+    def test_of_numpy_are_written_as_text(self):
         moments = [numpy.datetime64(f"2026-07-01T12:00:00.123456{end}", "ns") for end in ("789", "000")]
         columns = [(*moments, numpy.datetime64("NaT", "ns")), ([moments[0]], {"at": moments[1]}, None)]
         assert adapt_columns(columns, [{}, NESTED]) == {}
@@ -160,7 +160,7 @@ class TestNanoseconds:
     def test_of_a_duration_are_its_rows_fault(self):
         assert list(adapt_columns([(numpy.timedelta64(1, "ns"), numpy.timedelta64(1, "us"))], [{}])) == [0]
 
-    def test_of_pandas_are_kept_in_a_text(self):
+    def test_of_pandas_are_written_as_text(self):
         fine, plain = Fine(2026, 7, 1, 12, 0, 0, 123456), Fine(2026, 7, 1, 12, tzinfo=dt.UTC)
         fine.nanosecond = 789
         columns = [(fine, plain)]
@@ -174,12 +174,12 @@ class _NoZone(dt.tzinfo):
         raise ValueError("no such place")
 
 
-def test_moment_whose_zone_raises_is_a_fault_of_its_row():
+def test_zone_that_raises_is_a_fault_of_its_row():
     columns = [[{"at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, {"at": dt.datetime(2026, 1, 1, tzinfo=_NoZone())}]]
     assert adapt_columns(columns, [NESTED]) == {1: ANY}
     assert columns[0][0] == '{"at":"2026-01-01T00:00:00+00:00"}'
 
 
 @given(st.datetimes(timezones=st.none() | st.timezones()) | st.dates() | st.times())
-def test_moments_are_written_as_python_has_them(moment):
+def test_datetimes_are_written_unchanged(moment):
     assert json.loads(json_text([moment])) == [moment.isoformat()]

@@ -1,4 +1,4 @@
-"""A file that changes while its run is under way: no row of two versions, and no complete run with rows missing."""
+"""A file that changes during its run: no row of two versions, and no complete run with missing rows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def marks(tmp_path):
         return dict(database.execute("SELECT substr(v, 1, 3), count(*) FROM t GROUP BY 1"))
 
 
-def test_file_written_in_place_fails_the_run_and_no_row_is_mixed(tmp_path, load, case):
+def test_file_changed_in_place_fails_the_run_without_mixed_rows(tmp_path, load, case):
     kind, made = case
     path = tmp_path / "file"
     path.write_bytes(made(records("old", OLD)))
@@ -92,7 +92,7 @@ def test_file_written_in_place_fails_the_run_and_no_row_is_mixed(tmp_path, load,
     assert marks(tmp_path) == {"new": len(NEW)}
 
 
-def test_file_of_a_glob_written_in_place_is_not_set_aside(tmp_path, load, case):
+def test_file_of_a_glob_changed_in_place_is_not_quarantined(tmp_path, load, case):
     kind, made = case
     for name, ids in (("a", range(10)), ("b", range(10, ROWS))):
         (tmp_path / f"{name}.in").write_bytes(made(records("old", ids)))
@@ -139,7 +139,7 @@ def test_file_that_is_moved_is_read_to_its_end(tmp_path, load, case, names):
 
 
 @pytest.mark.parametrize("name", ["csv", "ndjson"])
-def test_text_file_that_is_appended_to_is_read_with_what_came(tmp_path, load, name):
+def test_file_appended_to_is_read_with_its_new_rows(tmp_path, load, name):
     kind, made = CASES[name]
     path = tmp_path / "file"
     path.write_bytes(made(records("old", OLD)))
@@ -153,7 +153,7 @@ def test_text_file_that_is_appended_to_is_read_with_what_came(tmp_path, load, na
     assert marks(tmp_path) == {"old": ROWS, "new": 50}
 
 
-class TestFileBeforeItsTurn:
+class TestUnreadFile:
     """Of the files of a glob, the last one changes while the first is read."""
 
     @pytest.fixture
@@ -204,7 +204,7 @@ class TestFileBeforeItsTurn:
         assert marks(tmp_path) == {"old": 1_200, "new": 10}
 
 
-def test_source_opened_again_after_an_error_meets_the_change(tmp_path, case):
+def test_source_reopened_after_an_error_notices_the_change(tmp_path, case):
     kind, made = case
     path = tmp_path / "file"
     path.write_bytes(made(records("old", OLD)))

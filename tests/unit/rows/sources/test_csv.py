@@ -1,4 +1,4 @@
-"""CSV files as a source: what is asked for, what is remembered, and going on where a run ended."""
+"""CSV files as a source: options, checkpoints, and resuming a run."""
 
 import gzip
 import json
@@ -44,7 +44,7 @@ def test_rows_are_a_frame_of_text_in_the_order_of_the_file(two_files):
     assert (bad.raw, bad.position, bad.error_type, bad.rows) == (b"3", "line 4", ErrorType.PARSE, 1)
 
 
-def test_a_batch_never_spans_files_and_each_names_its_own(two_files):
+def test_batch_has_rows_of_one_file_and_names_it(two_files):
     found = batches(rows.csv(two_files / "*.csv"))
     assert [(batch.source, len(batch.rows)) for batch in found] == [
         (str(two_files / "a.csv"), 3),
@@ -67,7 +67,7 @@ def test_batches_of_large_rows_are_cut_by_their_size(tmp_path):
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_how_much_is_done_is_told_in_bytes_on_the_disk(tmp_path, compress):
+def test_progress_is_reported_in_bytes_on_disk(tmp_path, compress):
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_bytes(compress(b"id\n" + b"".join(b"%d\n" % number for number in range(200_000))))
     source = rows.csv(tmp_path / "*.csv")
@@ -81,7 +81,7 @@ def test_how_much_is_done_is_told_in_bytes_on_the_disk(tmp_path, compress):
     assert len(set(done)) == 8
 
 
-def test_the_columns_are_known_before_a_row_is_read(two_files):
+def test_columns_are_known_before_a_row_is_read(two_files):
     source = rows.csv(two_files / "*.csv")
     reading = source.open(None, source.identity())
     assert reading.columns == ("id", "fee")
@@ -89,7 +89,7 @@ def test_the_columns_are_known_before_a_row_is_read(two_files):
     reading.close()
 
 
-def test_reading_goes_on_in_the_file_where_it_ended_and_leaves_later_arrivals_to_the_next_run(two_files):
+def test_resumed_file_leaves_later_arrivals_to_the_next_run(two_files):
     source = rows.csv(two_files / "*.csv")
     identity = source.identity()
     first, *rest = batches(source, 2, identity=identity)
@@ -101,7 +101,7 @@ def test_reading_goes_on_in_the_file_where_it_ended_and_leaves_later_arrivals_to
     assert first.next == {"file": str(two_files / "a.csv"), "byte": 17, "line": 4}
 
 
-def test_a_checkpoint_is_of_no_use_where_its_file_has_changed(two_files):
+def test_checkpoint_of_a_changed_file_is_rejected(two_files):
     path = two_files / "a.csv"
     source = rows.csv(path)
     identity = source.identity()
@@ -117,7 +117,7 @@ def test_a_checkpoint_is_of_no_use_where_its_file_has_changed(two_files):
         source.open(batch.next, identity)
 
 
-def test_without_a_header_the_first_file_tells_the_columns_wherever_reading_goes_on(tmp_path):
+def test_first_file_defines_headerless_columns_after_a_resume(tmp_path):
     for name, content in (("a", b""), ("b", b"1,x\n2,x\n"), ("c", b"ragged\n4,x\n5,x\n")):
         (tmp_path / f"{name}.csv").write_bytes(content)
     source = rows.csv(tmp_path / "*.csv", header=False)
@@ -129,7 +129,7 @@ def test_without_a_header_the_first_file_tells_the_columns_wherever_reading_goes
     assert [bad.raw for batch in whole for bad in batch.unreadable] == [b"ragged"]
 
 
-def test_a_file_with_another_header_is_set_aside_wherever_reading_goes_on(tmp_path):
+def test_file_with_another_header_is_quarantined_after_a_resume(tmp_path):
     (tmp_path / "a.csv").write_bytes("id,fee\n1,20".encode("utf-16")[:-1])
     (tmp_path / "b.csv").write_bytes(b"id,price\n1,10\n")
     source = rows.csv(tmp_path / "*.csv")
@@ -143,7 +143,7 @@ def test_a_file_with_another_header_is_set_aside_wherever_reading_goes_on(tmp_pa
     assert resumed.read(10) is None
 
 
-def test_a_checkpoint_of_another_source_is_told_apart(two_files):
+def test_checkpoint_of_another_source_is_rejected(two_files):
     source = rows.csv(two_files / "a.csv")
     assert source.difference({"kind": "ndjson", "files": []}) == "it was taken over ndjson, not over csv"
     other = rows.csv(two_files / "b.csv").identity()
@@ -162,7 +162,7 @@ def test_a_checkpoint_of_another_source_is_told_apart(two_files):
         (b"id,fee,tip", "it adds tip"),
     ],
 )
-def test_a_later_file_with_another_header_is_set_aside_behind_what_came_before(two_files, header, clause):
+def test_later_file_with_another_header_is_quarantined_in_order(two_files, header, clause):
     (two_files / "b.csv").write_bytes(header + b"\n5,50\n")
     source = rows.csv(two_files / "*.csv")
     reading = source.open(None, source.identity())
@@ -174,7 +174,7 @@ def test_a_later_file_with_another_header_is_set_aside_behind_what_came_before(t
     reading.close()
 
 
-def test_empty_files_among_others_are_set_aside(two_files):
+def test_empty_files_among_others_are_quarantined(two_files):
     (two_files / "0.csv").write_bytes(b"")
     (two_files / "a2.csv").write_bytes(b"\n\n")
     (two_files / "c.csv").write_bytes(b"id,fee\n")
@@ -203,7 +203,7 @@ def test_empty_file_without_a_header_has_no_columns_and_no_rows(tmp_path):
     assert (reading.columns, reading.total, reading.read(10)) == (None, 0, None)
 
 
-def test_a_file_without_a_header_has_numbered_columns_or_those_it_is_given(tmp_path):
+def test_headerless_file_has_numbered_or_declared_columns(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"1,2\n3,4\n5\n")
     (tmp_path / "b.csv").write_bytes(b"6\n7,8\n")
     numbered = rows.csv(tmp_path / "*.csv", header=False)
@@ -214,7 +214,7 @@ def test_a_file_without_a_header_has_numbered_columns_or_those_it_is_given(tmp_p
     assert records(named)[-1] == {"id": "7", "fee": "8"}
 
 
-def test_a_first_record_that_cannot_tell_how_many_columns_there_are_asks_for_their_names(tmp_path):
+def test_ambiguous_first_record_asks_for_column_names(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'1,"2\n3,4\n')
     with pytest.raises(SourceError, match="a quote is not closed; name the columns"):
@@ -224,13 +224,13 @@ def test_a_first_record_that_cannot_tell_how_many_columns_there_are_asks_for_the
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "A.TSV", "a.tab", "a.tsv.gz", "a.tsv.zst"])
-def test_a_tsv_file_is_parted_by_tabs(tmp_path, name):
+def test_tsv_file_is_split_at_tabs(tmp_path, name):
     (tmp_path / name).write_bytes(b"a\tb\n1,5\t2\n")
     assert records(rows.csv(tmp_path / name)) == [{"a": "1,5", "b": "2"}]
     assert records(rows.csv(tmp_path / name, delimiter=",")) == []
 
 
-def test_delimiter_and_quote_can_be_others(tmp_path):
+def test_delimiter_and_quote_can_be_set(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"a|b\n'x|y'|\"\n")
     assert records(rows.csv(path, delimiter="|", quote="'")) == [{"a": "x|y", "b": '"'}]
@@ -242,7 +242,7 @@ def test_delimiter_and_quote_can_be_others(tmp_path):
     assert [bad.raw for bad in batch.unreadable] == [b'"']
 
 
-def test_texts_stand_for_none_only_where_they_are_not_quoted(tmp_path):
+def test_null_texts_are_none_only_unquoted(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b,c\nN/A,"N/A",\n-,x,""\n"N/A",N/A,"-"\n')
     found = [list(record.values()) for record in records(rows.csv(path, null=("", "N/A", "-")))]
@@ -272,7 +272,7 @@ MULTI_LINE = {
 
 
 @pytest.mark.parametrize(("content", "count"), MULTI_LINE.values(), ids=MULTI_LINE)
-def test_rejected_record_of_several_lines_counts_as_the_rows_it_may_be(tmp_path, content, count):
+def test_rejected_multiline_record_counts_as_its_possible_rows(tmp_path, content, count):
     path = tmp_path / "a.csv"
     path.write_bytes(b"a,b\n" + content)
     (batch,) = batches(rows.csv(path))
@@ -282,7 +282,7 @@ def test_rejected_record_of_several_lines_counts_as_the_rows_it_may_be(tmp_path,
 CONTEXT = {"header": ["id", "fee"], "delimiter": ",", "quote": '"'}
 
 
-class TestLetterReadAgain:
+class TestLetterReplay:
     """A letter of a CSV line is read with its own header, and with the encoding of today."""
 
     def test_fixed_line_is_read(self, two_files):
@@ -346,14 +346,14 @@ class TestLetterReadAgain:
         (bad,) = batch.unreadable
         assert now.again(bad.raw, bad.context) == {"a": "'a", "b": "é"}
 
-    def test_text_converted_from_utf_16_stays_what_it_is(self, tmp_path):
+    def test_text_converted_from_utf_16_is_unchanged(self, tmp_path):
         path = tmp_path / "in.csv"
         path.write_bytes("a,b\né\n".encode("utf-16"))
         (batch,) = batches(rows.csv(path))
         (bad,) = batch.unreadable
         assert rows.csv(path, encoding="cp1252").again(bad.raw + b",2", bad.context) == {"a": "é", "b": "2"}
 
-    def test_letter_without_header_is_read_only_with_declared_columns(self, two_files):
+    def test_headerless_letter_needs_declared_columns(self, two_files):
         with pytest.raises(ValueError, match="without the header of its file"):
             rows.csv(two_files / "*.csv").again(b"3,30")
         gone = two_files / "gone.tsv"
@@ -367,7 +367,7 @@ class TestLetterReadAgain:
             rows.csv(two_files / "a.csv").again(b"3,30", context)
 
 
-def test_the_careful_way_takes_over_where_the_fast_parser_fails(tmp_path):
+def test_careful_parser_replaces_a_failing_fast_parser(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b\n1,"x\ny"\n2\n,""\r5" pipe,"\r"\r\n')
     expected = [batch.rows.frame for batch in batches(rows.csv(path))]
@@ -377,7 +377,7 @@ def test_the_careful_way_takes_over_where_the_fast_parser_fails(tmp_path):
     assert found[0].schema == expected[0].schema
 
 
-def test_a_disk_that_fails_is_no_end_of_the_source(two_files):
+def test_disk_error_is_no_end_of_the_source(two_files):
     source = rows.csv(two_files / "a.csv")
     reading = source.open(None, source.identity())
     with (
@@ -415,7 +415,7 @@ def test_a_disk_that_fails_is_no_end_of_the_source(two_files):
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused_at_once(options, sentence):
+def test_contradictory_options_are_rejected_at_once(options, sentence):
     with pytest.raises((ValueError, TypeError)) as error:
         rows.csv("a.csv", **options)
     assert sentence in str(error.value)

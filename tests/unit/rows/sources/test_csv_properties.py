@@ -1,4 +1,4 @@
-"""Whatever the bytes: the fast way and the careful way agree, and every byte of the file is accounted for."""
+"""For any bytes: the fast parser and the careful parser agree, and every byte of the file is accounted for."""
 
 import contextlib
 import re
@@ -67,7 +67,7 @@ def carefully(content, width, dialect=CsvDialect(has_header=False), encoding="ut
 
 
 def read(source, most, position=None):
-    """Everything from a position on, and where each batch says that the next begins."""
+    """Read everything from a position on; return it with the next position of each batch."""
     good, bad, ends = [], [], []
     reading = source.open(position, source.identity())
     while (batch := reading.read(most)) is not None:
@@ -89,7 +89,7 @@ def names(width):
 @example(b'1,"a\nb"\n"2\n",3\n', 2, 3, 1)
 @example(b'1,"a"\r', 2, 3, 1)
 @example(b'"a"\r\n"b"\r', 1, 3, 1)
-def test_the_fast_way_reads_what_the_careful_way_reads(content, width, block, most):
+def test_fast_parser_reads_the_same_as_the_careful_parser(content, width, block, most):
     with file_of(content) as path, blocks_of(block):
         good, bad, _ = read(rows.csv(path, header=False, columns=names(width)), most)
     skipped = 3 if content.startswith(b"\xef\xbb\xbf") else 0
@@ -99,7 +99,7 @@ def test_the_fast_way_reads_what_the_careful_way_reads(content, width, block, mo
 
 @settings(max_examples=examples(300), deadline=None)
 @given(contents, widths, some)
-def test_reading_goes_on_from_wherever_a_batch_ended(content, width, most):
+def test_reading_resumes_after_any_batch(content, width, most):
     with file_of(content) as path, blocks_of(7):
         source = rows.csv(path, header=False, columns=names(width))
         good, bad, ends = read(source, most)
@@ -111,7 +111,7 @@ def test_reading_goes_on_from_wherever_a_batch_ended(content, width, most):
 @settings(max_examples=examples(300), deadline=None)
 @given(contents, widths, st.integers(1, 20), blocks)
 @example(b'"\r\n""\r\n', 1, 5, 7)
-def test_record_too_large_to_be_held_ends_where_it_would_otherwise(content, width, largest, block):
+def test_record_over_the_size_limit_ends_at_the_same_byte(content, width, largest, block):
     with file_of(content) as path:
         whole = rows.csv(path, header=False, columns=names(width))
         limited = rows.csv(path, header=False, columns=names(width), max_record_bytes=largest)
@@ -132,7 +132,7 @@ def test_record_too_large_to_be_held_ends_where_it_would_otherwise(content, widt
 
 @settings(max_examples=examples(200), deadline=None)
 @given(contents, widths, st.sampled_from(['"', "'", None, "a"]), st.sampled_from([",", "\t", "\x01", "|", "1"]), blocks)
-def test_the_ways_agree_in_every_dialect_and_encoding(content, width, quote, delimiter, block):
+def test_parsers_agree_in_every_dialect_and_encoding(content, width, quote, delimiter, block):
     for encoding in ("latin-1", "cp1252", "ascii"):
         with file_of(content) as path, blocks_of(block):
             source = rows.csv(
@@ -154,7 +154,7 @@ def test_the_ways_agree_in_every_dialect_and_encoding(content, width, quote, del
 @given(
     st.lists(st.lists(st.text(max_size=5), min_size=2, max_size=2), max_size=20), st.sampled_from(["\n", "\r\n", "\r"])
 )
-def test_what_the_standard_library_writes_is_read_back(table, line_end):
+def test_file_written_by_the_standard_library_is_read_back(table, line_end):
     with file_of(encode_records([["a", "b"], *table], quote_all=True, line_end=line_end)) as path:
         good, bad, _ = read(rows.csv(path), 7)
     assert bad == []
@@ -190,7 +190,7 @@ def test_other_readers_and_redrive_read_the_same_records(table, line_end, ends_w
 
 @settings(max_examples=examples(300), deadline=None)
 @given(contents, widths)
-def test_every_byte_is_in_a_row_in_what_is_unreadable_or_in_an_empty_line(content, width):
+def test_every_byte_is_in_a_row_a_letter_or_an_empty_line(content, width):
     with file_of(content) as path, blocks_of(5):
         good, bad, ends = read(rows.csv(path, header=False, columns=names(width)), 1)
     at = 3 if content.startswith(b"\xef\xbb\xbf") else 0
@@ -213,7 +213,7 @@ def test_every_byte_is_in_a_row_in_what_is_unreadable_or_in_an_empty_line(conten
 
 
 @pytest.mark.parametrize("quoted", [False, True], ids=["bare", "quoted"])
-def test_a_long_file_is_read_the_same_in_blocks_of_any_size(tmp_path, quoted):
+def test_long_file_is_read_the_same_in_blocks_of_any_size(tmp_path, quoted):
     path = tmp_path / "long.csv"
     with path.open("wb") as file:
         file.write(encode_records([["a", "b", "c"]], quote_all=quoted))

@@ -1,4 +1,4 @@
-"""Files that are not what they claim: every record ends as a row or as its bytes, and the reading goes on."""
+"""Damaged and mislabelled files: every record is a row or a letter with its bytes, and reading continues."""
 
 import gzip
 import itertools
@@ -158,13 +158,13 @@ CASES = {
 
 @pytest.mark.parametrize(("content", "good", "bad"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("most", [1, 1000])
-def test_a_file_with(csv_file, content, good, bad, most):
+def test_damaged_file_is_read_as_expected(csv_file, content, good, bad, most):
     records, unreadable, _ = read(csv_file(content), most)
     assert (values(records), unreadable) == (good, bad)
 
 
 @pytest.mark.parametrize(("content", "good", "bad"), CASES.values(), ids=CASES)
-def test_other_readers_agree_about_a_file_with(csv_file, content, good, bad):
+def test_other_readers_agree_about_a_damaged_file(csv_file, content, good, bad):
     path = csv_file(content)
     by_csv_module, by_duckdb = read_with_csv_module(path), read_with_duckdb(path)
     assert isinstance(by_csv_module, Refused) == bool(bad)
@@ -176,12 +176,12 @@ def test_other_readers_agree_about_a_file_with(csv_file, content, good, bad):
 
 @pytest.mark.parametrize("compress", [gzip.compress, lambda data: pa.compress(data, "zstd", asbytes=True)])
 @pytest.mark.parametrize(("content", "good", "bad"), CASES.values(), ids=CASES)
-def test_a_compressed_file_with(csv_file, content, good, bad, compress):
+def test_damaged_compressed_file_is_read_as_expected(csv_file, content, good, bad, compress):
     records, unreadable, _ = read(csv_file(compress(content)))
     assert (values(records), unreadable) == (good, bad)
 
 
-def test_lines_are_numbered_as_an_editor_does(csv_file):
+def test_lines_are_numbered_as_in_an_editor(csv_file):
     path = csv_file(b'\na,b\n\n1,"x\r\ny\rz"\r\r2\n3,"w\n4,"v"\n5,v\r\n')
     _, bad, lines = read(path)
     assert lines == ["line 4", "line 11"]
@@ -199,7 +199,7 @@ def test_lines_are_numbered_as_an_editor_does(csv_file):
     ids=["bare", "quoted", "of many lines", "of quotes"],
 )
 @pytest.mark.slow
-def test_a_field_of_five_megabytes_is_a_field(csv_file, field):
+def test_field_of_five_megabytes_is_a_field(csv_file, field):
     records, bad, _ = read(csv_file(b"a,b\n1," + field + b"\n2,z\n"))
     text = field.decode()
     assert values(records) == [("1", text[1:-1].replace('""', '"') if text[0] == '"' else text), ("2", "z")]
@@ -215,7 +215,7 @@ def test_closed_quoted_field_of_any_size_is_one_field(csv_file):
 
 
 class TestRecordTooLarge:
-    """A record larger than `max_record_bytes` is one letter, and is not held in memory."""
+    """A record larger than `max_record_bytes` is one letter, and is not kept in memory."""
 
     BODY = b"y,z\n" * 1_000_000
     CASES: ClassVar = {
@@ -235,7 +235,7 @@ class TestRecordTooLarge:
 
     @pytest.mark.parametrize("block", [1 << 12, 1 << 24], ids=["in pieces", "at once"])
     @pytest.mark.parametrize(("record", "lines", "error"), CASES.values(), ids=CASES)
-    def test_letter_holds_beginning_and_counts_lines(self, csv_file, monkeypatch, record, lines, error, block):
+    def test_letter_has_the_beginning_and_counts_lines(self, csv_file, monkeypatch, record, lines, error, block):
         monkeypatch.setattr(csv_header, "BLOCK", block)
         source = rows.csv(csv_file(b"a,b\n0,x\n" + record + b"2,z\n"), max_record_bytes=1_000)
         reading = source.open(None, source.identity())
@@ -275,7 +275,7 @@ class TestRecordTooLarge:
     ],
     ids=["not closed", "ambiguous", "ragged", "not UTF-8"],
 )
-def test_letter_counts_as_the_rows_that_it_may_hold(csv_file, content, counted):
+def test_letter_counts_as_the_rows_that_it_may_contain(csv_file, content, counted):
     source = rows.csv(csv_file(content))
     reading = source.open(None, source.identity())
     assert [bad.rows for bad in reading.read(100).unreadable] == counted
@@ -290,7 +290,7 @@ def test_thousands_of_columns_are_read(csv_file):
     assert [error for _, _, error in bad] == ["5001 fields where the header has 5000"]
 
 
-def test_columns_of_the_same_name_are_numbered_and_nameless_ones_called_by_their_place(csv_file):
+def test_duplicate_and_nameless_columns_are_numbered(csv_file):
     records, _, _ = read(csv_file(b'a,a,a_2,,a,"",column_7,\n1,2,3,4,5,6,7,8\n'))
     assert list(records[0]) == ["a", "a_3", "a_2", "column_4", "a_4", "column_6", "column_7", "column_8"]
     assert list(records[0].values()) == list("12345678")
@@ -350,32 +350,32 @@ def test_nothing_of_a_corrupt_gzip_member_is_read(csv_file):
     assert "is damaged: the gzip stream is corrupt, so that an unknown number of rows after line 101 are" in error
 
 
-def test_a_wrong_checksum_is_damage(csv_file):
+def test_wrong_checksum_is_damage(csv_file):
     packed = bytearray(gzip.compress(b"a\n1\n2\n3\n"))
     packed[-6] ^= 1
     with pytest.raises(SourceError, match="the gzip stream is corrupt"):
         read(csv_file(bytes(packed)))
 
 
-def test_a_quote_that_is_open_where_the_damage_begins_makes_no_rows(csv_file):
+def test_quote_open_at_the_damage_makes_no_rows(csv_file):
     content = gzip.compress(b'a,b\n1,x\n2,"Dear Sir\n3,y\n4,z\n') + gzip.compress(b'end"\n5,w\n')
     records, bad, _, error = read_until_damage(csv_file(content[:-1]))
     assert (values(records), bad) == ([("1", "x")], [])
     assert "after line 2 are missing" in error
 
 
-def test_gzip_members_one_after_the_other_are_one_file(csv_file):
+def test_concatenated_gzip_members_are_one_file(csv_file):
     packed = gzip.compress(b"a,b\n1,") + gzip.compress(b"2\n3,4\n") + b"\0" * 512
     assert values(read(csv_file(packed))[0]) == [("1", "2"), ("3", "4")]
 
 
-def test_what_follows_a_gzip_stream_and_is_none_is_not_lost_silently(csv_file):
+def test_bytes_after_a_gzip_stream_are_not_lost_silently(csv_file):
     records, _, _, error = read_until_damage(csv_file(gzip.compress(b"a\n1\n") + b"2\n3\n"))
     assert values(records) == [("1",)]
     assert "after line 2 are missing" in error
 
 
-def test_a_header_that_cannot_be_read_stops_the_reading_with_a_sentence(csv_file):
+def test_unreadable_header_ends_the_run_with_a_sentence(csv_file):
     cases = {
         b"caf\xe9,b\n1,2\n": "is not UTF-8: byte 0xe9 at column 4: name its encoding, such as encoding='cp1252'",
         b'"a,b\n1,2\n': "deliveries.csv, line 1, cannot be read: a quote is not closed",
@@ -416,7 +416,7 @@ NOT_CSV = {
 
 
 @pytest.mark.parametrize(("content", "options", "sentence"), NOT_CSV.values(), ids=NOT_CSV)
-def test_file_that_is_not_csv_is_refused(csv_file, content, options, sentence):
+def test_file_that_is_not_csv_is_rejected(csv_file, content, options, sentence):
     with pytest.raises(SourceError) as error:
         read(csv_file(content), **options)
     assert sentence in str(error.value)
@@ -449,13 +449,13 @@ def test_file_that_looks_odd_and_is_csv_is_read(csv_file, content, options, good
 def test_utf_16_is_read_like_utf_8(csv_file, encoding):
     text = "".join(f'{number},"é\n{number} 🚚"\n' for number in range(3_000))
     path = csv_file(("a,b\n" + text + "ragged").encode(encoding))
-    asked_for = {} if encoding == "utf-16" else {"encoding": encoding}  # a byte-order mark tells it by itself
+    asked_for = {} if encoding == "utf-16" else {"encoding": encoding}  # a byte-order mark shows the encoding
     records, bad, _ = read(path, most=1_000, **asked_for)
     assert values(records) == [(str(number), f"é\n{number} 🚚") for number in range(3_000)]
     assert bad == [("line 6002", b"ragged", "1 field where the header has 2")]
 
 
-def test_utf_16_that_breaks_off_in_a_character_or_has_half_of_one_is_not_lost(csv_file):
+def test_truncated_or_broken_utf_16_is_not_lost(csv_file):
     content = b"\xff\xfe" + "a,b\n1,".encode("utf-16-le") + b"\x00\xd8" + "\n2,x\n3,y".encode("utf-16-le") + b"z"
     records, bad, _ = read(csv_file(content))
     assert values(records) == [("2", "x")]
@@ -470,12 +470,12 @@ def test_other_encodings_are_decoded(csv_file, encoding):
     assert (records, bad) == ([{"a": "1", text: text}], [])
 
 
-def test_a_byte_that_the_encoding_does_not_know_makes_its_line_unreadable(csv_file):
+def test_byte_invalid_in_the_encoding_makes_its_line_unreadable(csv_file):
     records, bad, _ = read(csv_file(b"a\n\x81\n\x80\n"), encoding="cp1252")
     assert (values(records), bad) == ([("€",)], [("line 2", b"\x81", "not cp1252: byte 0x81 at column 1")])
 
 
-def test_a_line_that_was_cut_off_does_not_pass_for_a_whole_one_when_it_comes_back(csv_file):
+def test_truncated_line_is_not_read_as_a_whole_one_in_a_replay(csv_file):
     source = rows.csv(csv_file("a,b\n17,89".encode("utf-16") + b"1"))
     reading = source.open(None, source.identity())
     (cut,) = [one for batch in iter(lambda: reading.read(1_000), None) for one in batch.unreadable]

@@ -28,7 +28,7 @@ def test_every_record_is_a_row_or_unreadable(tmp_path, case, count):
     run(case, range(examples(count)), tmp_path)
 
 
-def test_damaged_footer_is_refused_or_read(tmp_path):
+def test_damaged_footer_is_rejected_or_read(tmp_path):
     run(parquet_footer_case, FOOTERS, tmp_path)
 
 

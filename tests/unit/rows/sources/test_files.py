@@ -1,4 +1,4 @@
-"""Finding files, telling them apart, and reading their bytes."""
+"""Finding files, identifying them, and reading their bytes."""
 
 import gzip
 import os
@@ -46,19 +46,19 @@ def test_files_are_found_by_path_by_glob_and_by_list(folder):
     assert found([folder / "x.txt", folder / "*.csv", folder / "a.csv"], folder) == ["x.txt", "a.csv", "b.csv"]
 
 
-def test_names_are_kept_as_they_were_given(folder, monkeypatch):
+def test_names_are_unchanged(folder, monkeypatch):
     monkeypatch.chdir(folder)
     assert files("*.csv").find() == ["a.csv", "b.csv"]
     assert files("./a.csv").find() == ["./a.csv"]
     assert (files("a.csv").name, files(["a.csv", "b.csv"]).name) == ("a.csv", "a.csv and others")
 
 
-def test_a_file_whose_name_looks_like_a_glob_is_found(folder):
+def test_file_with_a_name_like_a_glob_is_found(folder):
     (folder / "fees[1].csv").write_text("x")
     assert found(folder / "fees[1].csv", folder) == ["fees[1].csv"]
 
 
-def test_what_is_no_file_is_told_in_a_sentence(folder, monkeypatch):
+def test_path_that_is_no_file_is_reported_in_a_sentence(folder, monkeypatch):
     monkeypatch.chdir(folder)
     os.mkfifo("pipe")
     cases = {
@@ -77,26 +77,26 @@ def test_what_is_no_file_is_told_in_a_sentence(folder, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_told(folder):
+def test_unreadable_file_is_reported(folder):
     (folder / "a.csv").chmod(0)
     with pytest.raises(SourceError, match="may not be read by this user: check its permissions"):
         files(folder / "a.csv").find()
 
 
 @pytest.mark.parametrize("paths", [[], 7, None, b"a.csv", [7], "", [""], {"a.csv"}], ids=repr)
-def test_what_names_no_file_is_refused(paths):
+def test_pattern_without_a_file_is_rejected(paths):
     with pytest.raises(TypeError):
         files(paths)
 
 
-def test_a_url_is_refused_without_showing_it():
+def test_url_is_rejected_without_showing_it():
     with pytest.raises(ValueError) as error:
         files("s3://key:secret@bucket/a.csv")
     assert str(error.value).startswith("the files of a source must be on this machine, not at s3://…: ")
     assert "secret" not in str(error.value)
 
 
-def test_an_identity_holds_while_others_come(folder):
+def test_identity_is_unchanged_by_new_files(folder):
     these = files(folder / "*.csv")
     identity = these.identity()
     assert names_of(identity) == [str(folder / "a.csv"), str(folder / "b.csv")]
@@ -105,7 +105,7 @@ def test_an_identity_holds_while_others_come(folder):
     assert these.difference(identity) is None
 
 
-def test_an_identity_does_not_hold_where_a_file_is_another(folder):
+def test_identity_differs_for_a_different_file(folder):
     these = files(folder / "*.csv")
     path = folder / "a.csv"
     identity = these.identity()
@@ -121,7 +121,7 @@ def test_an_identity_does_not_hold_where_a_file_is_another(folder):
     assert these.difference(identity) == f"there is no file that matches {folder / '*.csv'}"
 
 
-def test_how_a_file_begins_and_ends_tells_it_from_another_of_its_size(tmp_path):
+def test_start_and_end_of_a_file_distinguish_equal_sizes(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"b" * 4096 + b"middle" + b"e" * 4096)
     identity = files(path).identity()
@@ -136,7 +136,7 @@ def test_how_a_file_begins_and_ends_tells_it_from_another_of_its_size(tmp_path):
 LARGE = 5 << 20  # too large to be digested as a whole
 
 
-def test_a_file_with_the_same_content_may_be_moved_or_copied(tmp_path):
+def test_file_with_the_same_content_may_be_moved_or_copied(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"x" * 100_000)
     identity = files(path).identity()
@@ -147,7 +147,7 @@ def test_a_file_with_the_same_content_may_be_moved_or_copied(tmp_path):
     assert files(path).difference(identity) is None
 
 
-def test_a_large_file_that_was_written_since_is_another_one(tmp_path):
+def test_large_file_that_was_modified_is_another_one(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"x" * LARGE)
     identity = files(path).identity()
@@ -156,7 +156,7 @@ def test_a_large_file_that_was_written_since_is_another_one(tmp_path):
     assert "was written since, and is too large to be compared as a whole" in files(path).difference(identity)
 
 
-def test_a_large_file_whose_samples_differ_is_another_one_whenever_it_was_written(tmp_path):
+def test_large_file_with_other_samples_is_another_one(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"x" * LARGE)
     identity = files(path).identity()
@@ -169,7 +169,7 @@ def test_a_large_file_whose_samples_differ_is_another_one_whenever_it_was_writte
     assert files(path).difference(identity) is None
 
 
-def test_an_identity_of_an_older_version_is_compared_by_what_it_has(tmp_path):
+def test_identity_of_an_older_version_is_compared_by_its_parts(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"b" * 4096 + b"middle" + b"e" * 4096)
     (new,) = files(path).identity()
@@ -189,7 +189,7 @@ def test_many_files_are_sampled_instead_of_read(tmp_path, monkeypatch):
     assert files(tmp_path / "*.csv").difference(identity) is None
 
 
-def test_a_new_delivery_that_begins_like_the_last_one_is_not_taken_for_it(tmp_path):
+def test_new_delivery_with_the_same_start_is_another_file(tmp_path):
     path = tmp_path / "deliveries.csv"
     path.write_text("".join(f"{number},monday\n" for number in range(5_000)))
     identity = files(path).identity()
@@ -208,7 +208,7 @@ def test_a_new_delivery_that_begins_like_the_last_one_is_not_taken_for_it(tmp_pa
     size=st.integers(0, 300_000),
     steps=st.lists(st.integers(1, 100_000), min_size=1, max_size=5),
 )
-def test_a_stream_gives_every_byte_and_goes_to_every_position(tmp_path_factory, pack, seed, size, steps):
+def test_stream_returns_every_byte_and_seeks_to_any_position(tmp_path_factory, pack, seed, size, steps):
     data = random.Random(seed).randbytes(size // 2) + b"x" * (size - size // 2)
     path = tmp_path_factory.mktemp("stream") / "file"
     path.write_bytes(pack(data))
@@ -230,7 +230,7 @@ def test_a_stream_gives_every_byte_and_goes_to_every_position(tmp_path_factory, 
 
 
 @PACKED
-def test_progress_is_counted_in_bytes_on_the_disk(tmp_path, pack):
+def test_progress_is_counted_in_bytes_on_disk(tmp_path, pack):
     data = random.Random(7).randbytes(1 << 20)
     path = tmp_path / "file"
     path.write_bytes(pack(data))
@@ -241,7 +241,7 @@ def test_progress_is_counted_in_bytes_on_the_disk(tmp_path, pack):
 
 
 @pytest.mark.parametrize(("pack", "name"), [(gzip.compress, "file.gz"), (zstd, "file.zst")], ids=["gzip", "zstd"])
-def test_of_every_truncated_stream_only_whole_members_are_given(tmp_path, pack, name):
+def test_truncated_stream_returns_only_whole_members(tmp_path, pack, name):
     data = b"".join(b"%d,%d\n" % (number, number * number) for number in range(300))
     first, second = pack(data[:1_000]), pack(data[1_000:])
     path = tmp_path / name
@@ -261,7 +261,7 @@ def test_of_every_truncated_stream_only_whole_members_are_given(tmp_path, pack, 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(place=st.integers(0), bit=st.integers(0, 7))
-def test_of_a_gzip_with_a_flipped_bit_only_right_bytes_are_given(tmp_path_factory, place, bit):
+def test_gzip_with_a_flipped_bit_returns_only_right_bytes(tmp_path_factory, place, bit):
     data = b"".join(b"%d,%d\n" % (number, number * number) for number in range(300))
     packed = bytearray(gzip.compress(data[:1_000], mtime=0) + gzip.compress(data[1_000:], mtime=0))
     packed[2 + place % (len(packed) - 2)] ^= 1 << bit
@@ -275,7 +275,7 @@ def test_of_a_gzip_with_a_flipped_bit_only_right_bytes_are_given(tmp_path_factor
 
 
 @pytest.mark.parametrize(("pack", "name"), [(gzip.compress, "file.gz"), (zstd, "file.ZST")], ids=["gzip", "zstd"])
-def test_a_compressed_file_whose_first_byte_is_wrong_is_no_text(tmp_path, pack, name):
+def test_compressed_file_with_a_wrong_first_byte_is_no_text(tmp_path, pack, name):
     (tmp_path / name).write_bytes(b"?" + pack(b"1,2\n" * 100)[1:])
     stream = Stream(str(tmp_path / name))
     assert stream.read(100) == b""
@@ -283,7 +283,7 @@ def test_a_compressed_file_whose_first_byte_is_wrong_is_no_text(tmp_path, pack, 
     stream.close()
 
 
-def test_text_that_was_decompressed_and_kept_its_name_is_read(tmp_path):
+def test_decompressed_text_with_its_old_name_is_read(tmp_path):
     (tmp_path / "file.csv.gz").write_bytes(b"a,b\n")
     stream = Stream(str(tmp_path / "file.csv.gz"))
     assert (stream.read(100), stream.fault) == (b"a,b\n", None)
@@ -291,7 +291,7 @@ def test_text_that_was_decompressed_and_kept_its_name_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zstd"])
-def test_streams_one_after_the_other_are_one(tmp_path, pack):
+def test_concatenated_streams_are_one(tmp_path, pack):
     path = tmp_path / "file"
     path.write_bytes(pack(b"a" * 100_000) + pack(b"") + pack(b"b" * 100_000))
     stream = Stream(str(path))
@@ -301,7 +301,7 @@ def test_streams_one_after_the_other_are_one(tmp_path, pack):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gzip", "zstd"])
-def test_nothing_of_a_corrupt_member_is_given(tmp_path, pack):
+def test_nothing_of_a_corrupt_member_is_returned(tmp_path, pack):
     data = random.Random(1).randbytes(200_000).hex().encode()
     packed = bytearray(pack(data))
     packed[10:20] = b"\xff" * 10  # Arrow writes no checksum into zstd: only what breaks its structure can be seen
@@ -313,7 +313,7 @@ def test_nothing_of_a_corrupt_member_is_given(tmp_path, pack):
     stream.close()
 
 
-def test_a_file_that_is_damaged_while_it_is_read_is_an_error(tmp_path):
+def test_file_damaged_while_it_is_read_is_an_error(tmp_path):
     data = random.Random(1).randbytes(2_000_000).hex().encode()
     packed = gzip.compress(data)
     path = tmp_path / "file"
@@ -333,20 +333,20 @@ def test_a_file_that_is_damaged_while_it_is_read_is_an_error(tmp_path):
     [(b"PK\x03\x04", "a zip archive"), (b"BZh91AY&SY...", "bzip2"), (b"\xfd7zXZ\x00", "xz")],
     ids=["zip", "bzip2", "xz"],
 )
-def test_what_is_packed_in_another_way_is_told(tmp_path, content, kind):
+def test_unknown_compression_is_reported(tmp_path, content, kind):
     (tmp_path / "file.csv").write_bytes(content)
     with pytest.raises(SourceError, match=kind):
         Stream(str(tmp_path / "file.csv"))
 
 
-def test_a_text_that_begins_almost_like_an_archive_is_a_text(tmp_path):
+def test_text_that_starts_almost_like_an_archive_is_text(tmp_path):
     (tmp_path / "file.csv").write_bytes(b"BZh,PK\n")
     stream = Stream(str(tmp_path / "file.csv"))
     assert stream.read(100) == b"BZh,PK\n"
     stream.close()
 
 
-class TestFileThatUnpacksToTooMuch:
+class TestDecompressionBomb:
     ROWS = b"id,note\n" + b"1,a\n" * 1_000_000
 
     @pytest.fixture(params=["gzip", "zstd"])
@@ -357,7 +357,7 @@ class TestFileThatUnpacksToTooMuch:
             file.write(self.ROWS)
         return path
 
-    def test_file_is_refused_with_the_variable_that_allows_it(self, path, monkeypatch):
+    def test_file_is_rejected_with_the_variable_that_allows_it(self, path, monkeypatch):
         monkeypatch.setenv(compression.RATIO_VARIABLE, "50")
         with pytest.raises(SourceError, match=r"unpacks to more than 50 times .* REDRIVE_MAX_COMPRESSION_RATIO"):
             Stream(str(path))
@@ -366,7 +366,7 @@ class TestFileThatUnpacksToTooMuch:
         assert stream.read(9) == self.ROWS[:9]
         stream.close()
 
-    def test_wrong_ratio_is_refused(self, path, monkeypatch):
+    def test_invalid_ratio_is_rejected(self, path, monkeypatch):
         monkeypatch.setenv(compression.RATIO_VARIABLE, "much")
         with pytest.raises(SourceError, match="must be a whole number of 1 or more, not 'much'"):
             Stream(str(path))

@@ -1,4 +1,4 @@
-"""Numbers of JSON are kept exactly, in lines and in pages."""
+"""Numbers of JSON are exact, in lines and in pages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_number_is_the_value_that_was_written(number):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(numbers=st.lists(NUMBERS, max_size=5), text=st.text())
-def test_orjson_is_trusted_only_with_numbers_it_keeps(numbers, text):
+def test_orjson_is_used_only_for_numbers_it_represents_exactly(numbers, text):
     import orjson
 
     data = f'{{"a": [{", ".join(numbers)}],"b":{json.dumps(text)}}}'
@@ -71,7 +71,7 @@ def test_orjson_is_trusted_only_with_numbers_it_keeps(numbers, text):
 
 
 @pytest.mark.parametrize("text", ["0.1", "0.30000000000000004", "12.345678901234567", "1e22", "1.50", "-0.0", "0e999"])
-def test_number_that_a_float_holds_is_a_float(text):
+def test_number_that_a_float_represents_is_a_float(text):
     assert type(exact(text)) is float
 
 
@@ -98,7 +98,7 @@ def test_long_decimal_comes_exactly_from_responses(library):
         assert decoded(get(f"{server.url}/a")) == [{"fee": Decimal("12345678901234567.89"), "id": 1}]
 
 
-def test_response_whose_json_takes_no_option_is_read_as_it_gives_it():
+def test_response_without_json_options_is_read_as_parsed():
     class Response:
         status_code = 200
 
@@ -114,7 +114,7 @@ def test_number_too_small_for_a_float_is_a_letter_of_its_line(tmp_path):
     assert (bad.raw, bad.error) == (b'{"id": 2, "x": 1e-400}', "1e-400 is smaller than what a float can hold")
 
 
-def test_letter_and_table_hold_the_number_that_was_received(tmp_path):
+def test_letter_and_table_have_the_received_number(tmp_path):
     (tmp_path / "a.ndjson").write_text(
         '{"id": 1, "fee": 12345678901234567.89}\n{"id": 2, "fee": 99999999999999999.99, "bad": true}\n'
         '{"id": 3, "fee": 0.5}\n'

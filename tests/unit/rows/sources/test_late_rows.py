@@ -1,4 +1,4 @@
-"""Rows that are committed late, within the `lag` of a query, are read by a later run at the latest."""
+"""Rows committed late, within the `lag` of a query, are read by a later run at the latest."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestLateRow:
         with contextlib.closing(sqlite3.connect(tmp_path / "out.db")) as connection:
             assert connection.execute("SELECT count(*) FROM t").fetchone() == (101,)
 
-    def test_of_a_run_that_others_write_beside_is_read_by_the_next(self, source, execute):
+    def test_of_a_run_with_concurrent_writers_is_read_by_the_next(self, source, execute):
         add(execute, *range(1, 21))
         reading = source.open(None, source.identity())
         with contextlib.closing(reading):

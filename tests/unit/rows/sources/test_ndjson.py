@@ -1,4 +1,4 @@
-"""Lines of JSON, and what comes in their place."""
+"""Lines of JSON, and lines that are not JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lines(count, start=0):
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_line_is_a_record_with_the_number_of_its_line(file):
+def test_every_line_is_a_record_with_its_line_number(file):
     batches = read_all(file(lines(25)), most=10)
     assert [len(batch.rows) for batch in batches] == [10, 10, 5]
     assert rows_of(batches) == [{"id": number} for number in range(25)]
@@ -66,7 +66,7 @@ def test_every_line_is_a_record_with_the_number_of_its_line(file):
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize("last", [b"\n", b"", b"\r\n\r\n \n"])
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
-def test_bom_line_ends_and_empty_lines_make_no_difference_but_are_counted(file, end, last, start):
+def test_bom_line_ends_and_empty_lines_are_only_counted(file, end, last, start):
     source = file(start + end.join([b'{"id": 1}', b"", b"  ", b'{"id": 2}', b'{"id": 3}']) + last)
     [batch] = read_all(source)
     assert batch.rows.records == [{"id": 1}, {"id": 2}, {"id": 3}]
@@ -95,7 +95,7 @@ def test_line_ends_between_blocks_are_line_ends(file, monkeypatch, end, block):
         (b"x", 1),
     ],
 )
-def test_a_line_of_several_records_counts_as_that_many_rejected_rows(file, line, rows):
+def test_line_of_several_records_counts_as_that_many_rejected(file, line, rows):
     [batch] = read_all(file(b"{}\n" + line))
     assert [(bad.raw, bad.rows) for bad in batch.unreadable] == [(line, rows)]
 
@@ -115,30 +115,30 @@ def test_a_line_of_several_records_counts_as_that_many_rejected_rows(file, line,
         (r'"a\u0000b"', "a\0b"),
     ],
 )
-def test_no_number_and_no_text_is_bent(file, text, value):
+def test_numbers_and_texts_are_unchanged(file, text, value):
     source = file(f'{{"id": 1}}\n{{"value": {text}}}\n{{"id": 3}}\n'.encode())
     found = rows_of(read_all(source))
     assert found == [{"id": 1}, {"value": value}, {"id": 3}]
     assert type(found[1]["value"]) is type(value)
 
 
-def test_nan_is_taken_as_python_takes_it(file):
+def test_nan_is_read_as_by_python(file):
     [found] = rows_of(read_all(file(b'{"value": NaN}')))
     assert math.isnan(found["value"])
 
 
-def test_of_a_key_that_comes_twice_the_last_value_counts(file):
+def test_last_value_of_a_duplicate_key_counts(file):
     assert rows_of(read_all(file(b'{"a": 1, "a": 2}\n{"a": NaN, "a": 2}\n'))) == [{"a": 2}, {"a": 2}]
 
 
-def test_a_line_of_five_megabytes_is_a_record_like_any_other(file):
+def test_line_of_five_megabytes_is_a_normal_record(file):
     long = json.dumps({"id": 2, "text": "x" * 5_000_000}).encode()
     batches = read_all(file(lines(2) + long + b"\n" + lines(2, 3)))
     assert [record["id"] for record in rows_of(batches)] == [0, 1, 2, 3, 4]
     assert len(rows_of(batches)[2]["text"]) == 5_000_000
 
 
-def test_a_batch_of_large_lines_is_cut_short(file):
+def test_batch_of_large_lines_is_cut_short(file):
     large = b"".join(json.dumps({"id": number, "text": "x" * 1_000_000}).encode() + b"\n" for number in range(80))
     batches = read_all(file(large))
     assert [record["id"] for record in rows_of(batches)] == list(range(80))
@@ -173,7 +173,7 @@ def test_another_encoding_is_read_where_it_is_named(file):
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_a_line_that_is_no_record_is_handed_out_as_it_is_with_its_number(file, line, error):
+def test_line_that_is_no_record_is_a_letter_with_its_number(file, line, error):
     source = file(b'{"id": 1}\r\n' + line + b'\r\n{"id": 3}\r\n')
     [batch] = read_all(source)
     assert batch.rows.records == [{"id": 1}, {"id": 3}]
@@ -183,14 +183,14 @@ def test_a_line_that_is_no_record_is_handed_out_as_it_is_with_its_number(file, l
         source.again(line)
 
 
-def test_an_int_of_too_many_digits_is_handed_out(file):
+def test_int_of_too_many_digits_is_a_letter(file):
     line = b'{"id": ' + b"1" * 5_000 + b"}"
     [(raw, error, position)] = bad_of(read_all(file(b"{}\n" + line)))
     assert (raw, position) == (line, "line 2")
     assert "digits" in error
 
 
-def test_a_repaired_line_is_a_record(file):
+def test_repaired_line_is_a_record(file):
     source = file(b"")
     assert source.again(b'{"id": 2}\n') == {"id": 2}
     assert source.again('{"id": "ä"}') == {"id": "ä"}
@@ -199,13 +199,13 @@ def test_a_repaired_line_is_a_record(file):
         source.again(3)
 
 
-def test_bad_lines_before_the_first_record_have_batches_without_rows(file):
+def test_bad_lines_before_the_first_record_have_empty_batches(file):
     batches = read_all(file(b"no\n" * 5_025 + b"{}"), most=1_000)
     assert [(len(batch.rows), len(batch.unreadable)) for batch in batches] == [*[(0, 1_000)] * 5, (1, 25)]
 
 
 class TestOtherFormat:
-    """A file that is not NDJSON is refused before a line of it is a letter."""
+    """A file that is not NDJSON is rejected before a line of it is a letter."""
 
     FORMATS = (
         (b"\n<!DOCTYPE html><html>\n{}\n</html>", "is an HTML page, not NDJSON: it may be the error page"),
@@ -223,7 +223,7 @@ class TestOtherFormat:
 
     @pytest.mark.parametrize(("data", "why"), FORMATS, ids=lambda part: str(part)[:20])
     @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-    def test_file_of_another_format_is_refused(self, file, data, why, pack):
+    def test_file_of_another_format_is_rejected(self, file, data, why, pack):
         source = file(pack(data))
         with pytest.raises(SourceError, match=re.escape(why)):
             read_all(source)
@@ -249,7 +249,7 @@ class TestOtherFormat:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n \r\n", b"\xef\xbb\xbf"])
-def test_a_file_without_a_record_is_at_its_end(file, data):
+def test_file_without_a_record_is_at_its_end(file, data):
     assert read_all(file(data)) == []
 
 
@@ -257,7 +257,7 @@ def test_a_file_without_a_record_is_at_its_end(file, data):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lambda data: pa.compress(data, codec="zstd", asbytes=True)])
-def test_a_compressed_file_is_known_by_its_bytes(file, pack):
+def test_compressed_file_is_detected_by_its_bytes(file, pack):
     source = file(pack(lines(2_000)), name="rows.ndjson")
     whole = read_all(source, most=300)
     assert rows_of(whole) == [{"id": number} for number in range(2_000)]
@@ -266,7 +266,7 @@ def test_a_compressed_file_is_known_by_its_bytes(file, pack):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lambda data: pa.compress(data, codec="zstd", asbytes=True)])
-def test_a_truncated_file_is_read_up_to_its_last_whole_member(file, pack):
+def test_truncated_file_is_read_up_to_its_last_whole_member(file, pack):
     whole = pack(lines(250)) + pack(b'{"id": 250}\n{"id": ')
     source = file(whole + pack(b"251}\n")[:-2])
     reading, batches = source.open(None, source.identity()), []
@@ -275,7 +275,7 @@ def test_a_truncated_file_is_read_up_to_its_last_whole_member(file, pack):
     reading.close()
     assert rows_of(batches) == [{"id": number} for number in range(251)]
     assert bad_of(batches) == []
-    for batch in batches:  # a run that goes on meets the damage again
+    for batch in batches:  # a resumed run meets the damage again
         reading = source.open(batch.next, source.identity())
         with pytest.raises(SourceError, match="after line 251 are missing"):
             list(iter(lambda: reading.read(100), None))  # noqa: B023
@@ -285,7 +285,7 @@ def test_a_truncated_file_is_read_up_to_its_last_whole_member(file, pack):
 # ── several files, checkpoints ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_files_of_a_glob_are_read_one_after_the_other_and_no_batch_spans_two(tmp_path):
+def test_files_of_a_glob_are_read_in_order_in_separate_batches(tmp_path):
     for number in range(3):
         (tmp_path / f"part-{number}.ndjson").write_bytes(lines(5, number * 10))
     source = ndjson(tmp_path / "part-*.ndjson")
@@ -309,7 +309,7 @@ def test_progress_ends_at_the_size_of_all_files(tmp_path):
     assert done[-1] == reading.total == 3 * len(lines(5_000))
 
 
-def test_a_reading_goes_on_behind_an_error_without_losing_a_line(file, monkeypatch):
+def test_reading_continues_after_an_error_without_a_lost_line(file, monkeypatch):
     source = file(lines(50))
     reading = source.open(None, source.identity())
     first = reading.read(20)
@@ -323,7 +323,7 @@ def test_a_reading_goes_on_behind_an_error_without_losing_a_line(file, monkeypat
     assert rest[0].position_of(0) == "line 21"
 
 
-def test_a_checkpoint_is_good_for_the_same_files_only(tmp_path, file):
+def test_checkpoint_is_valid_for_the_same_files_only(tmp_path, file):
     source = file(lines(1_000))
     taken = source.identity()
     assert source.difference(json.loads(json.dumps(taken))) is None
@@ -334,7 +334,7 @@ def test_a_checkpoint_is_good_for_the_same_files_only(tmp_path, file):
     assert "has grown since" in file(lines(1_000, 1)).difference(taken)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_missing_file_is_reported(tmp_path):
     with pytest.raises(SourceError, match=r"no\.ndjson"):
         ndjson(tmp_path / "no.ndjson").identity()
 
@@ -347,7 +347,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
         ("hex", "not an encoding"),
     ],
 )
-def test_an_encoding_that_cannot_be_read_is_refused_at_once(encoding, says):
+def test_unknown_encoding_is_rejected_at_once(encoding, says):
     with pytest.raises(ValueError, match=says):
         ndjson("x.ndjson", encoding=encoding)
 
@@ -363,7 +363,7 @@ a_line = st.one_of(
 
 
 @given(st.lists(a_line), st.integers(1, 7), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.booleans())
-def test_every_line_is_a_row_or_is_handed_out_and_none_comes_twice(tmp_path_factory, content, most, end, ends):
+def test_every_line_is_a_row_or_a_letter_exactly_once(tmp_path_factory, content, most, end, ends):
     assume(not content or not content[0].startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")))  # a compressed file
     path = tmp_path_factory.mktemp("any") / "any.ndjson"
     path.write_bytes(end.join(content) + (end if ends else b""))
@@ -388,7 +388,7 @@ def test_every_line_is_a_row_or_is_handed_out_and_none_comes_twice(tmp_path_fact
 # ── lines that are too long ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-class TestLineThatIsTooLong:
+class TestLongLine:
     LONG = b'{"id": 2, "text": "' + b"x" * 5_000 + b'"}'
 
     @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -405,7 +405,7 @@ class TestLineThatIsTooLong:
         assert (bad.position, bad.raw) == ("line 2", {"too_large": self.LONG[:1_000]})
         assert bad.error == f"the record has {size:,} bytes, and max_record_bytes is 1,000"
 
-    def test_reading_goes_on_behind_a_long_line(self, file, monkeypatch):
+    def test_reading_continues_behind_a_long_line(self, file, monkeypatch):
         monkeypatch.setattr("redrive.rows.sources.ndjson.source._BLOCK", 100)
         source = file(b"\n".join([b'{"id": 1}', self.LONG, b'{"id": 3}', b'{"id": 4}', b""]), max_record_bytes=1_000)
         identity = source.identity()
@@ -415,7 +415,7 @@ class TestLineThatIsTooLong:
             assert [row["id"] for row in rows_of(rest)] == [one for one in (1, 3, 4) if one > (seen or 1)]
 
     @pytest.mark.slow
-    def test_line_of_a_gzip_bomb_takes_little_memory(self, file):
+    def test_line_of_a_gzip_bomb_uses_little_memory(self, file):
         bomb = gzip.compress(b'{"id": "' + b"x" * (64 << 20) + b'"}\n{"id": 2}\n')
         tracemalloc.start()
         try:
@@ -426,16 +426,16 @@ class TestLineThatIsTooLong:
         assert [row["id"] for row in rows_of(batches)] == [2]
         assert peak < 16 << 20
 
-    def test_letter_of_a_long_line_cannot_be_replayed_as_it_is(self, file):
+    def test_letter_of_a_long_line_cannot_be_replayed_unchanged(self, file):
         with pytest.raises(ValueError, match="holds only the beginning of the record"):
             file(b"").again({"too_large": b"{"})
 
-    def test_size_that_is_none_is_refused(self):
+    def test_invalid_size_is_rejected(self):
         with pytest.raises(ValueError, match="max_record_bytes must be a number of bytes"):
             ndjson("x.ndjson", max_record_bytes=0)
 
 
-def test_report_over_an_empty_file_says_that_nothing_was_read(tmp_path):
+def test_report_over_an_empty_file_has_zero_rows_read(tmp_path):
     (tmp_path / "empty.ndjson").write_bytes(b"")
     report = redrive.Pipeline(
         "vendor",

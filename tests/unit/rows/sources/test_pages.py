@@ -1,4 +1,4 @@
-"""Pages of an API as rows, in order, from wherever the last run stopped."""
+"""Pages of an API as rows, in order, resumed where the last run stopped."""
 
 import json
 import sqlite3
@@ -64,7 +64,7 @@ def by_number(client):
 # ── the rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_row_of_every_page_comes_once_and_in_order(server, client, service):
+def test_every_row_of_every_page_is_read_once_and_in_order(server, client, service):
     serve(server)
     found = batches(rows.pages(service, by_number(client)))
     assert records(found) == EVERYTHING
@@ -72,19 +72,19 @@ def test_every_row_of_every_page_comes_once_and_in_order(server, client, service
     assert [request.path for request in server.requests] == [f"/pages/{page}" for page in range(1, PAGES + 3)]
 
 
-def test_a_batch_holds_whole_pages_and_no_more_rows_than_asked_for(server, client, service):
+def test_batch_has_whole_pages_up_to_its_size(server, client, service):
     serve(server)
     found = batches(rows.pages(service, by_number(client)), most=10)
     assert {len(batch.rows) for batch in found[:-1]} == {8}
     assert [batch.done for batch in found] == [*range(2, PAGES, 2), PAGES]
 
 
-def test_a_page_that_is_larger_than_a_batch_is_not_split(server, client, service):
+def test_page_larger_than_a_batch_is_not_split(server, client, service):
     serve(server)
     assert {len(batch.rows) for batch in batches(rows.pages(service, by_number(client)), most=1)} == {SIZE}
 
 
-def test_a_row_knows_its_page_and_its_place(server, client, service):
+def test_row_has_its_page_and_its_index(server, client, service):
     serve(server)
     (batch,) = batches(rows.pages(service, by_number(client)), most=1_000)
     assert batch.position_of(0) == "page 1, item 1"
@@ -94,7 +94,7 @@ def test_a_row_knows_its_page_and_its_place(server, client, service):
 
 
 @pytest.mark.parametrize("style", ["page", "offset", "cursor"])
-def test_a_run_goes_on_from_the_next_of_any_batch(service, style):
+def test_run_resumes_after_any_batch(service, style):
     def fetch(token):
         first = {"page": lambda: (token - 1) * SIZE, "offset": lambda: token, "cursor": lambda: int(token or 0)}[
             style
@@ -113,7 +113,7 @@ def test_a_run_goes_on_from_the_next_of_any_batch(service, style):
         assert [later.done for later in rest] == [later.done for later in found[number + 1 :]]
 
 
-def test_offsets_go_on_by_the_size_of_a_page(server, client, service):
+def test_offsets_advance_by_the_size_of_a_page(server, client, service):
     def answer(request):
         offset = int(request.query["offset"])
         return Answer(json=EVERYTHING[offset : offset + 10])
@@ -123,7 +123,7 @@ def test_offsets_go_on_by_the_size_of_a_page(server, client, service):
     (batch,) = batches(source, most=1_000)
     assert records([batch]) == EVERYTHING
     assert batch.position_of(42) == "offset 40, item 3"
-    # The last page is short, so that nobody has to look behind it.
+    # The last page is short, so that no page behind it is fetched.
     assert [request.query["offset"] for request in server.requests] == [str(n) for n in range(0, 92, 10)]
 
 
@@ -144,7 +144,7 @@ def test_cursors_are_followed_until_there_is_none(server, client, service):
     assert batch.position_of(SIZE) == "cursor c4, item 1"
 
 
-def test_a_cursor_is_shown_without_its_secrets_and_not_at_full_length(service):
+def test_cursor_is_shown_shortened_without_its_secrets(service):
     links = {None: "https://api.test/rows?api_key=hunter2-hunter2&page=2", "x": None}
 
     def fetch(link):
@@ -179,7 +179,7 @@ def test_no_more_pages_are_read_than_the_limit(server, client, service):
     assert server.count("/pages/6") == 0
 
 
-def test_a_plain_fetch_one_at_a_time_needs_no_thread(service):
+def test_plain_fetch_one_at_a_time_needs_no_thread(service):
     seen = set()
 
     def fetch(page):
@@ -197,7 +197,7 @@ ANY_PAGES = st.lists(st.lists(st.booleans(), min_size=1, max_size=7), max_size=1
 
 
 @given(ANY_PAGES, st.integers(1, 20), st.sampled_from(["plain", "threads", "cursor"]))
-def test_whatever_the_pages_hold_nothing_is_lost_and_every_batch_can_be_gone_on_from(made, most, way):
+def test_no_row_is_lost_and_every_batch_can_be_resumed_from(made, most, way):
     held = [[{"page": page} if is_row else f"rubbish {page}" for is_row in found] for page, found in enumerate(made, 1)]
 
     def fetch(page):
@@ -224,7 +224,7 @@ def test_whatever_the_pages_hold_nothing_is_lost_and_every_batch_can_be_gone_on_
 # ── the service underneath ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fetch_that_is_guarded_already_is_not_guarded_twice(server, client, service):
+def test_guarded_fetch_is_not_guarded_twice(server, client, service):
     server.on("/pages/1", Answer(503))
 
     @service
@@ -236,7 +236,7 @@ def test_a_fetch_that_is_guarded_already_is_not_guarded_twice(server, client, se
     assert server.count() == 5
 
 
-def test_the_service_may_sit_below_the_client_as_well(server, service):
+def test_service_may_be_below_the_client(server, service):
     server.on("/pages/1", Answer(503), Answer(json=[item(1)]))
     server.on("/pages/2", Answer(503))
     with httpx.Client(transport=service.httpx_transport(), base_url=server.url) as client:
@@ -247,7 +247,7 @@ def test_the_service_may_sit_below_the_client_as_well(server, service):
     assert server.count("/pages/2") == 5
 
 
-def test_a_fetch_is_given_the_credential_in_use(server, client):
+def test_fetch_gets_the_credential_in_use(server, client):
     server.limit_keys({"key-1111": 3, "key-2222": None}, header="X-Key")
     serve(server)
     service = Service("partner", credentials=redrive.KeyPool(["key-1111", "key-2222"], resets=3600))
@@ -269,7 +269,7 @@ def test_attempts_are_logged_by_the_name_of_the_fetch(service):
     assert {event.endpoint.rsplit(".", 1)[-1] for event in seen} == {"orders"}
 
 
-def test_rules_of_the_service_are_asked_about_answers_that_look_good(server, client):
+def test_rules_of_the_service_judge_successful_responses(server, client):
     server.on("/pages/1", Answer(json={"error": "slow down"}), Answer(json=[item(1)]))
     server.on("/pages/2", Answer(json={"items": [], "error": "used up"}))
     classifier = (
@@ -288,7 +288,7 @@ def test_rules_of_the_service_are_asked_about_answers_that_look_good(server, cli
 # ── the source ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_checkpoint_of_other_pages_is_told_apart(service):
+def test_checkpoint_of_other_pages_is_rejected(service):
     def fetch(token):
         return []
 
@@ -309,7 +309,7 @@ def test_a_checkpoint_of_other_pages_is_told_apart(service):
 @pytest.mark.parametrize(
     "position", [7, {}, {"token": 3}, {"token": 3, "pages": 9}, {"pages": 2}, {"token": "3", "pages": 2}]
 )
-def test_what_is_no_position_is_refused(service, position):
+def test_invalid_position_is_rejected(service, position):
     with pytest.raises(SourceError, match="position"):
         rows.pages(service, lambda page: []).open(position, {})
 
@@ -332,12 +332,12 @@ def test_what_is_no_position_is_refused(service, position):
         ({"following": ""}, "following must be a name in the page or a function"),
     ],
 )
-def test_options_are_checked_at_once(service, options, sentence):
+def test_options_are_validated_at_once(service, options, sentence):
     with pytest.raises((ValueError, TypeError), match=sentence):
         rows.pages(service, lambda page: [], **options)
 
 
-def test_only_a_service_and_a_function_will_do(service):
+def test_only_a_service_and_a_function_are_accepted(service):
     with pytest.raises(TypeError, match=r"takes a redrive\.Service and the function"):
         rows.pages("partner", lambda page: [])
     with pytest.raises(TypeError, match="guards a function, not 7"):
@@ -350,36 +350,36 @@ def test_only_a_service_and_a_function_will_do(service):
         rows.pages(service, generator)
 
 
-def test_a_record_is_given_back_as_it_is(service):
+def test_record_is_returned_unchanged(service):
     source = rows.pages(service, lambda page: [])
     assert source.again({"id": 1, "page": 3}) == {"id": 1, "page": 3}
     with pytest.raises(TypeError, match="must be an object, not a str"):
         source.again("what?")
 
 
-class TestResumeOfOtherPages:
+class TestChangedPages:
     """A page number is resumed where the first page is still the one that the run began with."""
 
-    def test_pages_that_moved_start_over_and_say_so(self, tmp_path):
+    def test_moved_pages_start_over_with_a_warning(self, tmp_path):
         stop_after_two_pages(tmp_path, Api("Monday"))
         report = load(tmp_path, Api("Tuesday")).run()
         assert (report.status, report.resumed, report.read) == ("complete", False, 40)
         assert "items of the first page differ" in report.started_over
         assert days(tmp_path) == {"Tuesday": 40}
 
-    def test_the_same_pages_resume_with_one_more_call(self, tmp_path):
+    def test_same_pages_resume_with_one_more_call(self, tmp_path):
         stop_after_two_pages(tmp_path, Api("Monday"))
         api = Api("Monday")
         report = load(tmp_path, api).run()
         assert (report.status, report.resumed, report.read, report.started_over) == ("complete", True, 40, None)
         assert api.calls == [1, 3, 4, 5, 6]
 
-    def test_a_run_that_is_not_resumed_fetches_no_page_twice(self, tmp_path):
+    def test_run_that_is_not_resumed_fetches_no_page_twice(self, tmp_path):
         api = Api("Monday")
         assert load(tmp_path, api).run().read == 40
         assert api.calls == [1, 2, 3, 4, 5, 6]
 
-    def test_a_service_that_is_down_does_not_start_over(self, tmp_path):
+    def test_service_that_is_down_does_not_start_over(self, tmp_path):
         stop_after_two_pages(tmp_path, Api("Monday"))
 
         def down(page):
@@ -413,19 +413,19 @@ class TestResumeOfOtherPages:
         assert stopped.value.kind == "transient"
 
     @pytest.mark.parametrize(("identity", "resumed"), [("1 July", True), ("2 July", False)])
-    def test_a_declared_identity_decides(self, tmp_path, identity, resumed):
+    def test_declared_identity_decides(self, tmp_path, identity, resumed):
         stop_after_two_pages(tmp_path, Api("Monday"), identity="1 July")
         report = load(tmp_path, Api("Tuesday"), identity=identity).run()
         assert (report.resumed, report.started_over is None) == (resumed, resumed)
 
-    def test_a_cursor_is_resumed_as_it_is(self, tmp_path):
+    def test_cursor_is_resumed_unchanged(self, tmp_path):
         def by_cursor(day):
             return lambda page: {"items": Api(day)(page), "next": page + 1 if page < 4 else None}
 
         stop_after_two_pages(tmp_path, by_cursor("Monday"), by="cursor", start=1)
         assert load(tmp_path, by_cursor("Tuesday"), by="cursor", start=1).run().resumed
 
-    def test_an_identity_must_be_a_text(self):
+    def test_identity_must_be_a_text(self):
         with pytest.raises(ValueError, match="identity must be a text"):
             rows.pages(Service("partner"), page_of, identity=" ")
 
@@ -467,7 +467,7 @@ def days(tmp_path):
 
 
 @given(st.lists(st.integers(1, 4), max_size=8), st.integers(1, 9), st.integers(1, 9))
-def test_resuming_at_every_page_reads_what_reading_at_once_does(sizes, most, afterwards):
+def test_resuming_at_every_page_reads_the_same_rows(sizes, most, afterwards):
     pages = [[{"id": f"{page}/{n}"} for n in range(size)] for page, size in enumerate(sizes)]
 
     def source():
@@ -483,7 +483,7 @@ class TestEmptyPages:
     """An empty page is the end where the page after it has no items either."""
 
     @pytest.mark.parametrize("size", [None, 2])
-    def test_one_in_the_middle_is_not_the_end(self, size):
+    def test_empty_page_in_the_middle_is_not_the_end(self, size):
         pages = [["a", "b"], [], ["c", "d"], ["e", "f"]]
         source = rows.pages(Service("partner"), lambda page: self.page(pages, page), size=size)
         found = batches(source)
@@ -491,7 +491,7 @@ class TestEmptyPages:
         for place, batch in enumerate(found):
             assert records(batches(source, position=batch.next)) == records(found[place + 1 :])
 
-    def test_a_service_that_fails_behind_it_does_not_matter(self):
+    def test_failing_service_behind_an_empty_page_does_not_matter(self):
         def fetch(page):
             if page == 3:
                 raise ConnectionRefusedError("no such page")
@@ -500,7 +500,7 @@ class TestEmptyPages:
         assert records(batches(rows.pages(Service("partner"), fetch))) == [{"id": "a"}]
 
     @pytest.mark.parametrize("limit", [2, 3])
-    def test_a_limit_is_kept(self, limit):
+    def test_limit_of_pages_applies(self, limit):
         pages = [["a"], [], ["b"], ["c"]]
         source = rows.pages(Service("partner"), lambda page: self.page(pages, page), limit=limit)
         assert [record["id"] for record in records(batches(source))] == ["a", "b"][: limit - 1]
@@ -509,7 +509,7 @@ class TestEmptyPages:
         return [{"id": one} for one in pages[page - 1]] if page <= len(pages) else []
 
 
-def test_a_page_that_fetch_raises_a_value_error_for_is_quarantined_by_itself():
+def test_page_with_a_value_error_in_fetch_is_quarantined_alone():
     def fetch(page):
         if page == 2:
             raise ValueError("no number: N/A")

@@ -1,4 +1,4 @@
-"""What fetch may give, what is found in it, and where pages end."""
+"""What fetch may return, what is read from it, and where pages end."""
 
 import json
 from datetime import datetime, tzinfo
@@ -71,7 +71,7 @@ def by_number(client):
         lambda found: httpx.Response(200, json=found),
     ],
 )
-def test_a_page_may_be_a_list_or_an_object_or_a_response_or_json(service, give):
+def test_page_may_be_a_list_object_response_or_json(service, give):
     assert records(batches(rows.pages(service, lambda page: give(page_of(page))))) == EVERYTHING
 
 
@@ -88,40 +88,40 @@ def test_responses_of_other_libraries_are_read(server, service, library):
 
 
 @pytest.mark.parametrize("items", ["body.deliveries", lambda page: page["body"]["deliveries"]])
-def test_the_list_is_where_items_says(service, items):
+def test_items_names_the_path_of_the_list(service, items):
     source = rows.pages(service, lambda page: {"body": {"deliveries": page_of(page)}, "other": [1]}, items=items)
     assert records(batches(source)) == EVERYTHING
 
 
-def test_a_name_may_have_dots_of_its_own(service):
+def test_name_may_contain_dots(service):
     assert records(batches(rows.pages(service, lambda page: {"a.b": page_of(page)}, items="a.b"))) == EVERYTHING
 
 
-def test_several_lists_are_a_question_to_the_user(service):
+def test_several_lists_need_an_explicit_name(service):
     source = rows.pages(service, lambda page: {"users": [], "groups": []})
     with pytest.raises(SourceError, match=r"several lists, 'users', 'groups': name one with items="):
         batches(source)
 
 
 @pytest.mark.parametrize("given", [None, 7, object(), iter([])])
-def test_what_is_no_page_at_all_is_said_to_be_none(service, given):
+def test_value_that_is_no_page_is_reported(service, given):
     with pytest.raises(SourceError, match=r"fetch gave .*: it must give a list of records"):
         batches(rows.pages(service, lambda page: given))
 
 
-def test_an_answer_without_content_is_an_empty_page(server, client, service):
+def test_response_without_content_is_an_empty_page(server, client, service):
     server.on("/pages/1", Answer(json=[item(1)]))
     server.on("/pages/2", Answer(204))
     assert records(batches(rows.pages(service, by_number(client)))) == [item(1)]
 
 
-def test_a_redirect_that_nobody_follows_stops_the_run(server, client, service):
+def test_unfollowed_redirect_stops_the_run(server, client, service):
     server.on("/pages/1", Answer(302, headers={"Location": "/login"}))
     with pytest.raises(SourceError, match="let the HTTP client follow redirects"):
         batches(rows.pages(service, by_number(client), bad_page="quarantine"))
 
 
-def test_an_item_that_is_no_object_is_handed_out_as_it_is(service):
+def test_item_that_is_no_object_is_a_letter(service):
     found = [{"id": 1}, "what?", None, {"id": 2}, [3]]
     (batch,) = batches(rows.pages(service, lambda page: found if page == 1 else []))
     assert batch.rows.records == [{"id": 1}, {"id": 2}]
@@ -138,7 +138,7 @@ def test_an_item_that_is_no_object_is_handed_out_as_it_is(service):
 # ── where it ends ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_short_page_is_the_last_where_the_size_is_known(service):
+def test_short_page_is_the_last_where_the_size_is_known(service):
     asked = []
 
     def fetch(page):
@@ -150,7 +150,7 @@ def test_a_short_page_is_the_last_where_the_size_is_known(service):
 
 
 @pytest.mark.parametrize("style", ["page", "offset"])
-def test_an_api_that_gives_less_than_it_is_asked_for_does_not_end_the_source(service, style):
+def test_api_with_a_lower_page_limit_is_an_error_not_the_end(service, style):
     def fetch(token):
         first = token if style == "offset" else (token - 1) * 10
         return EVERYTHING[first : first + 10]
@@ -162,7 +162,7 @@ def test_an_api_that_gives_less_than_it_is_asked_for_does_not_end_the_source(ser
 class TestShortPageByOffset:
     @staticmethod
     def source(service, sizes, following="more", **options):
-        """Pages at the offsets 0, 10, 20 …, each with so many items."""
+        """Pages at the offsets 0, 10, 20 …, each with this number of items."""
 
         def fetch(offset):
             place = offset // 10
@@ -232,18 +232,18 @@ class TestLongPageByOffset:
         assert records(batches(rows.pages(service, fetch, size=10))) == EVERYTHING
 
 
-def test_a_single_short_page_is_a_whole_source(service):
+def test_single_short_page_is_a_whole_source(service):
     assert (
         records(batches(rows.pages(service, lambda page: EVERYTHING[:3] if page == 1 else [], size=50)))
         == (EVERYTHING[:3])
     )
 
 
-def test_an_empty_source_has_no_batch(service):
+def test_empty_source_has_no_batch(service):
     assert batches(rows.pages(service, lambda page: [])) == []
 
 
-def test_pages_by_number_may_tell_themselves_where_they_end(service):
+def test_pages_by_number_may_declare_their_end(service):
     asked = []
 
     def fetch(page):
@@ -254,7 +254,7 @@ def test_pages_by_number_may_tell_themselves_where_they_end(service):
     assert asked == [1, 2, 3, 4]
 
 
-def test_two_pages_in_a_row_that_are_not_there_are_the_end(server, client, service):
+def test_two_missing_pages_in_a_row_are_the_end(server, client, service):
     server.on("/pages/1", Answer(json=[item(1)]))
     server.on("/pages/2", Answer(json=[item(2)]))
     source = rows.pages(service, by_number(client))
@@ -263,7 +263,7 @@ def test_two_pages_in_a_row_that_are_not_there_are_the_end(server, client, servi
     assert batches(source, position=found[-1].next) == []
 
 
-def test_a_first_page_that_is_not_there_is_no_empty_source(server, client, service):
+def test_missing_first_page_is_no_empty_source(server, client, service):
     for bad_page in ("stop", "quarantine"):
         with pytest.raises(SourceError, match="page 1 of 'partner' cannot be had: HTTP 404 Not Found"):
             batches(rows.pages(service, by_number(client), bad_page=bad_page))
@@ -273,7 +273,7 @@ def test_a_first_page_that_is_not_there_is_no_empty_source(server, client, servi
 
 
 @given(st.integers(0, 30), st.integers(1, 30))
-def test_cursors_that_come_again_are_a_circle(tail, circle):
+def test_recurring_cursors_are_a_cycle(tail, circle):
     def fetch(cursor):
         step = (cursor or 0) + 1
         return {"items": [{"id": 1}], "next": step if step <= tail + circle else tail + 1}
@@ -282,30 +282,30 @@ def test_cursors_that_come_again_are_a_circle(tail, circle):
         batches(rows.pages(Service("partner"), fetch, by="cursor"))
 
 
-def test_empty_pages_that_promise_more_for_ever_are_found_out(service):
+def test_endless_empty_pages_are_detected(service):
     source = rows.pages(service, lambda page: {"items": [], "more": True}, following="more")
     with pytest.raises(SourceError, match="1,000 pages in a row, up to page 1000, hold no items"):
         batches(source)
 
 
-def test_an_api_that_gives_the_same_page_for_ever_is_found_out(service):
+def test_endless_identical_pages_are_detected(service):
     with pytest.raises(SourceError, match="3 pages in a row, up to page 3, hold the very same items"):
         batches(rows.pages(service, lambda page: {"items": [item(1), item(2)], "page": page}))
 
 
-def test_a_cursor_that_is_under_no_usual_name_has_to_be_named(service):
+def test_cursor_with_an_unusual_name_must_be_named(service):
     with pytest.raises(SourceError, match="pass following= its name"):
         batches(rows.pages(service, lambda cursor: {"items": [item(1)], "paging": {"after": "x"}}, by="cursor"))
 
 
-def test_a_usual_cursor_may_be_left_out_of_the_last_page(service):
+def test_usual_cursor_may_be_missing_in_the_last_page(service):
     def fetch(cursor):
         return {"items": [item(1)], **({} if cursor else {"next_cursor": "x"})}
 
     assert len(records(batches(rows.pages(service, fetch, by="cursor")))) == 2
 
 
-def test_a_list_cannot_name_a_cursor(service):
+def test_list_cannot_name_a_cursor(service):
     with pytest.raises(SourceError, match="the page is a list, which has no names in it"):
         batches(rows.pages(service, lambda cursor: [item(1)], by="cursor", following="next"))
     ids = rows.pages(
@@ -317,13 +317,13 @@ def test_a_list_cannot_name_a_cursor(service):
     assert records(batches(ids)) == EVERYTHING
 
 
-def test_a_cursor_that_no_checkpoint_can_hold_is_refused(service):
+def test_cursor_that_no_checkpoint_can_store_is_rejected(service):
     source = rows.pages(service, lambda cursor: {"items": [item(1)], "next": object()}, by="cursor")
     with pytest.raises(SourceError, match="a cursor must be something that JSON can hold"):
         batches(source)
 
 
-def test_a_fallback_is_not_taken_for_a_page():
+def test_fallback_is_not_read_as_a_page():
     def fetch(page):
         raise ConnectionResetError
 
@@ -332,7 +332,7 @@ def test_a_fallback_is_not_taken_for_a_page():
         batches(rows.pages(service, fetch))
 
 
-def test_moment_whose_zone_raises_is_a_value(service):
+def test_datetime_with_a_raising_zone_is_a_value(service):
     class Broken(tzinfo):
         def utcoffset(self, moment):
             raise ValueError("no offset")

@@ -1,4 +1,4 @@
-"""Pages that cannot be had: repeated, set aside, or the end of the run, by what was wrong with them."""
+"""Pages that cannot be fetched: retried, quarantined, or the end of the run, depending on the fault."""
 
 import json
 
@@ -40,7 +40,7 @@ def service():
 
 @pytest.fixture(params=["response", "raise_for_status", "json"])
 def fetch(client, request):
-    """The three ways in which people write it."""
+    """The three common ways to write it."""
     return {
         "response": lambda page: client.get(f"/pages/{page}"),
         "raise_for_status": lambda page: client.get(f"/pages/{page}").raise_for_status(),
@@ -89,14 +89,14 @@ ONCE = [
 
 
 @pytest.mark.parametrize("fault", ONCE, ids=lambda answer: f"{answer.outcome} {'cut' if answer.truncate else ''}")
-def test_what_goes_wrong_once_is_invisible(server, service, fetch, fault):
+def test_single_failure_is_invisible(server, service, fetch, fault):
     server.on("/pages/3", fault, page(3))
     found, unreadable, _, error = read_all(rows.pages(service, fetch))
     assert (found, unreadable, error) == (rows_of(*ALL), [], None)
     assert server.count("/pages/3") == 2
 
 
-def test_an_object_without_its_list_is_asked_for_again(server, client, service):
+def test_object_without_its_list_is_fetched_again(server, client, service):
     server.on("/pages/3", Answer(json={"error": "try later"}), page(3))
     found, *_ = read_all(rows.pages(service, lambda page: client.get(f"/pages/{page}")))
     assert found == rows_of(*ALL)
@@ -116,7 +116,7 @@ BAD_FOR_EVER = {
 
 
 @pytest.mark.parametrize("fault", BAD_FOR_EVER)
-def test_a_page_that_stays_bad_is_one_letter_and_the_rest_is_there(server, service, fetch, fault):
+def test_page_that_stays_bad_is_one_letter(server, service, fetch, fault):
     answer, _, body = BAD_FOR_EVER[fault]
     server.on("/pages/3", answer)
     found, unreadable, _, error = read_all(rows.pages(service, fetch, bad_page="quarantine"))
@@ -129,7 +129,7 @@ def test_a_page_that_stays_bad_is_one_letter_and_the_rest_is_there(server, servi
 
 
 @pytest.mark.parametrize("fault", BAD_FOR_EVER)
-def test_by_default_it_stops_the_run_which_goes_on_there_the_next_time(server, service, fetch, fault):
+def test_bad_page_stops_the_run_by_default_and_it_resumes_there(server, service, fetch, fault):
     answer, said, _ = BAD_FOR_EVER[fault]
     server.on("/pages/3", answer, *[answer] * 4, page(3))
     source = rows.pages(service, fetch)
@@ -145,7 +145,7 @@ def test_by_default_it_stops_the_run_which_goes_on_there_the_next_time(server, s
     assert read_all(source, position=json.loads(json.dumps(stands)))[0] == rows_of(*range(3, LAST + 1))
 
 
-class TestReplayOfAPage:
+class TestPageReplay:
     """The letter names a page, and its rows are those of the page only as long as no page has moved."""
 
     @pytest.fixture
@@ -182,7 +182,7 @@ class TestReplayOfAPage:
         assert source().again(raw, context) == items(3)
 
     @pytest.mark.parametrize("first", [Answer(json=items(2)), Answer(json=[{"id": 9}, *items(1)]), Answer(404)])
-    def test_page_is_refused_when_the_first_page_differs(self, server, source, lose, first):
+    def test_page_is_rejected_when_the_first_page_differs(self, server, source, lose, first):
         raw, context = lose(source())
         server.on("/pages/1", first)
         with pytest.raises(SourceError, match=r"page 3 of 'partner' may hold other rows .* first page.*Run"):
@@ -199,7 +199,7 @@ class TestReplayOfAPage:
         with pytest.raises(SourceError, match="may hold other rows"):
             source().again(raw, context)
 
-    def test_first_page_that_cannot_be_fetched_refuses_nothing(self, server, source, lose):
+    def test_unreachable_first_page_rejects_nothing(self, server, source, lose):
         raw, context = lose(source())
         server.on("/pages/1", Answer(503))
         with pytest.raises(redrive.RetriesExhausted):
@@ -216,18 +216,18 @@ class TestReplayOfAPage:
                 source(identity=day).again(raw, context)
 
     @pytest.mark.parametrize("identity", [None, "1 July"])
-    def test_empty_page_is_refused(self, server, source, lose, identity):
+    def test_empty_page_is_rejected(self, server, source, lose, identity):
         raw, context = lose(source(identity=identity))
         server.on("/pages/3", Answer(json=[]))
         with pytest.raises(SourceError, match="page 3 of 'partner' is empty now: its rows may be on another page"):
             source(identity=identity).again(raw, context)
 
-    def test_pages_of_another_size_are_refused(self, source, lose):
+    def test_pages_of_another_size_are_rejected(self, source, lose):
         raw, context = lose(source(size=2))
         with pytest.raises(SourceError, match="its pages had a size of 2, these of 1"):
             source(size=1).again(raw, context)
 
-    def test_page_without_anything_to_compare_is_refused(self, server, source, lose):
+    def test_page_without_anything_to_compare_is_rejected(self, server, source, lose):
         with pytest.raises(SourceError, match="the letter does not have the first page"):
             source().again(lose(source())[0])
         server.on("/pages/1", Answer(body="oops"))
@@ -254,7 +254,7 @@ class TestReplayOfAPage:
         assert (report.reprocessed, report.discarded, report.failed_again) == (1, 0, 0)
 
 
-def test_a_body_is_kept_up_to_a_million_characters(service):
+def test_body_is_stored_up_to_a_million_characters(service):
     source = rows.pages(service, lambda page: "x" * 3_000_000 if page == 1 else [], bad_page="quarantine")
     (lost,) = read_all(source)[1]
     assert lost.raw["body"] == "x" * 1_000_000
@@ -272,7 +272,7 @@ def test_a_body_is_kept_up_to_a_million_characters(service):
         ("[" * 100_000, "the body is no JSON: maximum recursion depth exceeded"),
     ],
 )
-def test_a_letter_says_what_was_wrong_with_the_page(service, given, sentence):
+def test_letter_has_the_fault_of_the_page(service, given, sentence):
     source = rows.pages(service, lambda page: given if page == 1 else [], bad_page="quarantine")
     (lost,) = read_all(source)[1]
     assert sentence in str(lost.error)
@@ -287,7 +287,7 @@ def test_a_letter_says_what_was_wrong_with_the_page(service, given, sentence):
         (lambda page: 7, "what items gave is a number, not a list"),
     ],
 )
-def test_a_page_without_the_list_that_was_named_is_malformed(service, where, sentence):
+def test_page_without_the_named_list_is_malformed(service, where, sentence):
     _, unreadable, _, _ = read_all(
         rows.pages(service, lambda page: {"data": {"x": page}}, items=where, bad_page="quarantine", limit=2)
     )
@@ -306,7 +306,7 @@ BAD = {
 }
 
 
-class TestBadPagesInARow:
+class TestConsecutiveBadPages:
     """Two of them are set aside; with a third one no page is to blame, and nothing is set aside."""
 
     def read(self, server, client, service, answers, first=5, **options):
@@ -333,13 +333,13 @@ class TestBadPagesInARow:
         assert (found, lost, stands["token"]) == (rows_of(1, 2, 4), [3], 5)
 
     @pytest.mark.parametrize("answers", BAD.values(), ids=BAD)
-    def test_are_set_aside_if_there_are_two(self, server, client, service, answers):
+    def test_are_quarantined_if_there_are_two(self, server, client, service, answers):
         found, lost, _, error = self.read(server, client, service, answers[::2])
         assert error is None
         assert (found, lost) == (rows_of(1, 2, 3, 4, 7, 8, 9), [5, 6])
 
     @pytest.mark.parametrize("bad", [[], [HTML], [HTML, NULL]])
-    def test_are_set_aside_before_the_end(self, server, client, service, bad):
+    def test_are_quarantined_before_the_end(self, server, client, service, bad):
         server.on("/pages/*", lambda request: Answer(404))
         for number in (1, 2, 3, 4):
             server.on(f"/pages/{number}", page(number))
@@ -347,7 +347,7 @@ class TestBadPagesInARow:
         assert error is None
         assert (found, lost) == (rows_of(1, 2, 3, 4), [5, 6][: len(bad)])
 
-    def test_are_set_aside_up_to_the_limit(self, server, client, service):
+    def test_are_quarantined_up_to_the_limit(self, server, client, service):
         found, lost, _, error = self.read(server, client, service, [HTML] * 3, limit=6)
         assert error is None
         assert (found, lost) == (rows_of(1, 2, 3, 4), [5, 6])
@@ -386,7 +386,7 @@ def test_pages_without_a_list_do_not_open_the_circuit(server, client):
     assert service.circuit == "closed"
 
 
-def test_a_lost_page_is_the_last_of_its_batch(server, client, service):
+def test_lost_page_is_the_last_of_its_batch(server, client, service):
     server.on("/pages/3", Answer(body="<html>"))
     source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
     reading = source.open(None, {})
@@ -397,7 +397,7 @@ def test_a_lost_page_is_the_last_of_its_batch(server, client, service):
     assert reading.read(1_000).position_of(0) == "page 4, item 1"
 
 
-def test_a_fetch_may_refuse_a_page_by_itself(service):
+def test_fetch_may_reject_a_page_by_itself(service):
     def fetch(page):
         if page == 3:
             raise redrive.Reject("the signature is wrong")
@@ -408,7 +408,7 @@ def test_a_fetch_may_refuse_a_page_by_itself(service):
     assert str(lost.error) == "the signature is wrong"
 
 
-def test_pages_behind_a_cursor_stop_the_run_all_the_same(service):
+def test_bad_page_with_a_cursor_stops_the_run(service):
     def fetch(cursor):
         if cursor == 3:
             return "no JSON"
@@ -420,7 +420,7 @@ def test_pages_behind_a_cursor_stop_the_run_all_the_same(service):
     assert "only this page has the next cursor" in str(error)
 
 
-def test_the_last_page_may_be_lost_too(server, service, fetch):
+def test_last_page_may_be_lost(server, service, fetch):
     server.on(f"/pages/{LAST}", Answer(500))
     server.on(f"/pages/{LAST + 1}", Answer(404))
     server.on(f"/pages/{LAST + 2}", Answer(404))
@@ -429,7 +429,7 @@ def test_the_last_page_may_be_lost_too(server, service, fetch):
     assert [lost.raw["page"] for lost in unreadable] == [LAST]
 
 
-# ── a service that is down, and what is nobody's page's fault ─────────────────────────────────────────────────────────
+# ── a service that is down, and faults of no page ─────────────────────────────────────────────────────────────────────
 
 
 class Reply:
@@ -440,7 +440,7 @@ class Reply:
         self.json = response.json
 
 
-def test_page_of_an_unknown_response_class_is_judged_by_its_status(server, service, client):
+def test_unknown_response_class_is_judged_by_its_status(server, service, client):
     server.on("/pages/3", Answer(503, json={"items": []}), page(3))
     found, _, _, error = read_all(rows.pages(service, lambda page: Reply(client.get(f"/pages/{page}"))))
     assert error is None
@@ -448,7 +448,7 @@ def test_page_of_an_unknown_response_class_is_judged_by_its_status(server, servi
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_three_pages_in_a_row_that_fail_are_a_service_that_is_down(server, service, fetch, status):
+def test_three_failing_pages_in_a_row_are_a_service_down(server, service, fetch, status):
     for number in (2, 3, 5, 6, 7):
         server.on(f"/pages/{number}", Answer(status))
     source = rows.pages(service, fetch, bad_page="quarantine")
@@ -463,7 +463,7 @@ def test_three_pages_in_a_row_that_fail_are_a_service_that_is_down(server, servi
     assert read_all(source, position=stands)[0] == rows_of(5, 6, 7, 8, 9)
 
 
-def test_a_reading_may_be_asked_again_when_the_service_is_back(server, client, service):
+def test_reading_may_continue_when_the_service_is_back(server, client, service):
     server.on("/pages/3", Answer(503))
     reading = rows.pages(service, lambda page: client.get(f"/pages/{page}")).open(None, {})
     assert reading.read(1_000).rows.records == rows_of(1, 2)
@@ -476,14 +476,14 @@ def test_a_reading_may_be_asked_again_when_the_service_is_back(server, client, s
     assert reading.read(1_000) is None
 
 
-def test_an_open_circuit_sets_no_page_aside(server, client):
+def test_open_circuit_quarantines_no_page(server, client):
     clock = FakeClock()
     service = Service("partner", breaker=Breaker(failures=5, cooldown=30), clock=clock, retry=Retry(within=1e6))
     server.on("/pages/3", Answer(503))
     source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
     reading = source.open(None, {})
     batch = reading.read(1_000)
-    # The page that the service failed on is one that is bad: others were answered. Of page 4 nobody knows anything.
+    # The page that the service failed on is bad: others succeeded. Nothing is known about page 4.
     assert (batch.rows.records, [lost.raw["page"] for lost in batch.unreadable]) == (rows_of(1, 2), [3])
     with pytest.raises(redrive.CircuitOpen):
         reading.read(1_000)
@@ -492,7 +492,7 @@ def test_an_open_circuit_sets_no_page_aside(server, client):
     assert reading.read(1_000).rows.records == rows_of(*range(4, LAST + 1))
 
 
-def test_in_an_outage_a_new_run_sets_nothing_aside(server, client):
+def test_new_run_in_an_outage_quarantines_nothing(server, client):
     service = Service("partner", breaker=Breaker(failures=5, rate=0))
     server.on("/pages/*", Answer(503))
     source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")
@@ -512,7 +512,7 @@ def test_in_an_outage_a_new_run_sets_nothing_aside(server, client):
     ],
     ids=["401", "403 quota", "403", "422"],
 )
-def test_what_no_other_page_would_get_past_stops_at_once(server, service, fetch, answer, kind, bad_page):
+def test_failure_common_to_all_pages_stops_at_once(server, service, fetch, answer, kind, bad_page):
     server.on("/pages/3", answer)
     found, unreadable, stands, error = read_all(rows.pages(service, fetch, bad_page=bad_page))
     assert (found, unreadable, stands["token"]) == (rows_of(1, 2), [], 3)
@@ -520,7 +520,7 @@ def test_what_no_other_page_would_get_past_stops_at_once(server, service, fetch,
     assert [request.path for request in server.requests] == ["/pages/1", "/pages/2", "/pages/3"]
 
 
-def test_who_is_told_to_come_back_much_later_stops(server, service, fetch):
+def test_long_retry_after_stops_the_run(server, service, fetch):
     server.on("/pages/3", Answer(429, retry_after=3_600))
     found, unreadable, _, error = read_all(rows.pages(service, fetch, bad_page="quarantine"))
     assert (found, unreadable) == (rows_of(1, 2), [])
@@ -528,7 +528,7 @@ def test_who_is_told_to_come_back_much_later_stops(server, service, fetch):
     assert error.redrive.retry_in >= 3_600
 
 
-def test_a_bug_in_fetch_is_raised_as_it_is(service):
+def test_bug_in_fetch_is_raised_unchanged(service):
     def fetch(page):
         return items(page) if page < 3 else {}["bug"]
 
@@ -538,7 +538,7 @@ def test_a_bug_in_fetch_is_raised_as_it_is(service):
     assert any("it was page 3 of 'partner'" in note for note in error.__notes__)
 
 
-def test_an_interrupt_is_not_held_back(service):
+def test_interrupt_is_immediate(service):
     def fetch(page):
         raise KeyboardInterrupt
 
@@ -550,14 +550,14 @@ def test_an_interrupt_is_not_held_back(service):
 # ── what is missing, and what is the end ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_missing_page_is_not_the_end(server, service, fetch):
+def test_single_missing_page_is_not_the_end(server, service, fetch):
     server.on("/pages/3", Answer(404))
     _, _, stands, error = read_all(rows.pages(service, fetch))
     assert isinstance(error, SourceError)
     assert stands["token"] == 3
 
 
-def test_whether_a_missing_page_is_the_end_is_not_guessed(server, service, fetch):
+def test_missing_page_as_the_end_must_be_configured(server, service, fetch):
     server.on("/pages/3", Answer(404))
     server.on("/pages/4", Answer(503))
     _, _, stands, error = read_all(rows.pages(service, fetch))
@@ -565,14 +565,14 @@ def test_whether_a_missing_page_is_the_end_is_not_guessed(server, service, fetch
     assert stands["token"] == 3
 
 
-def test_the_end_may_be_missing_at_the_limit(server, service, fetch):
+def test_end_may_be_missing_at_the_limit(server, service, fetch):
     server.on("/pages/6", Answer(404))
     server.on("/pages/7", Answer(404))
     found, unreadable, _, error = read_all(rows.pages(service, fetch, limit=6, bad_page="quarantine"))
     assert (found, unreadable, error) == (rows_of(1, 2, 3, 4, 5), [], None)
 
 
-class TestCallsCutShort:
+class TestInterruptedCalls:
     """A page whose call had attempts left when the circuit opened, or when the retry budget was spent."""
 
     @pytest.fixture
@@ -610,7 +610,7 @@ class TestCallsCutShort:
         assert [lost.raw["page"] for lost in reading.read(1_000).unreadable] == [4]
         reading.close()
 
-    def test_spent_retry_budget_stops_run_at_page(self, server, client):
+    def test_exhausted_retry_budget_stops_run_at_page(self, server, client):
         service = Service("partner", breaker=None, budget=redrive.RetryBudget(ratio=0, reserve=0))
         server.on("/pages/3", Answer(503), page(3))
         source = rows.pages(service, lambda page: client.get(f"/pages/{page}"), bad_page="quarantine")

@@ -1,4 +1,4 @@
-"""Several pages at once, by threads or by tasks: order and checkpoint stay exact, and nothing is left behind."""
+"""Several pages at once, by threads or by tasks: order and checkpoint are exact, and nothing is left behind."""
 
 import asyncio
 import contextlib
@@ -99,7 +99,7 @@ def numbers(server):
 
 @pytest.mark.parametrize("in_flight", [1, 8])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_rows_come_in_order_whatever_order_the_pages_come_in(server, service, fetch, in_flight, seed):
+def test_rows_are_in_order_whatever_the_order_of_pages(server, service, fetch, in_flight, seed):
     chance = random.Random(seed)
     for page in range(1, LAST + 3):
         faults = [Answer(503), Answer(reset="before"), Answer(body="{"), Answer(500)][: chance.choice([0, 0, 0, 1])]
@@ -111,7 +111,7 @@ def test_rows_come_in_order_whatever_order_the_pages_come_in(server, service, fe
     assert batches[-1].done == LAST
 
 
-def test_a_run_goes_on_from_the_next_of_every_batch(service, fetch):
+def test_run_resumes_after_every_batch(service, fetch):
     source = rows.pages(service, fetch, in_flight=8)
     batches, _ = read_all(source, most=7)
     for number, batch in enumerate(batches):
@@ -120,7 +120,7 @@ def test_a_run_goes_on_from_the_next_of_every_batch(service, fetch):
         assert records(rest) == records(batches[number + 1 :])
 
 
-def test_pages_really_are_fetched_at_once_and_no_more_than_allowed(service):
+def test_pages_are_fetched_concurrently_up_to_the_limit(service):
     lock, together, most = threading.Lock(), 0, 0
     met = threading.Barrier(4)
 
@@ -140,7 +140,7 @@ def test_pages_really_are_fetched_at_once_and_no_more_than_allowed(service):
     assert most == 4
 
 
-def test_tasks_really_run_at_once_and_no_more_than_allowed(service):
+def test_tasks_run_concurrently_up_to_the_limit(service):
     together, most = 0, 0
 
     async def fetch(page):
@@ -157,7 +157,7 @@ def test_tasks_really_run_at_once_and_no_more_than_allowed(service):
     assert most == 7
 
 
-def test_an_error_comes_up_when_the_pages_before_it_have_been_handed_out(server, service, fetch):
+def test_error_is_raised_after_the_pages_before_it(server, service, fetch):
     for page in range(1, 7):
         server.on(f"/pages/{page}", Answer(json=items(page), delay=0.05))
     server.on("/pages/7", Answer(401))
@@ -168,7 +168,7 @@ def test_an_error_comes_up_when_the_pages_before_it_have_been_handed_out(server,
     assert server.count("/pages/7") == 1
 
 
-def test_behind_a_refused_key_no_page_is_begun(server, service, fetch):
+def test_no_page_is_started_behind_a_rejected_key(server, service, fetch):
     server.on("/pages/*", Answer(401))
     batches, error = read_all(rows.pages(service, fetch, in_flight=8))
     assert batches == []
@@ -177,7 +177,7 @@ def test_behind_a_refused_key_no_page_is_begun(server, service, fetch):
     assert max(Counter(numbers(server)).values()) == 1
 
 
-def test_pages_fetched_behind_the_end_count_for_nothing(server, service, fetch):
+def test_pages_fetched_behind_the_end_are_ignored(server, service, fetch):
     server.on(f"/pages/{LAST + 1}", Answer(json=[]))
     for page in range(LAST + 2, LAST + 30):
         server.on(f"/pages/{page}", Answer(500))
@@ -193,7 +193,7 @@ def test_no_page_beyond_the_limit_is_fetched(server, service, fetch):
     assert sorted(numbers(server)) == list(range(1, 12))
 
 
-def test_bad_pages_are_set_aside_in_their_place(server, service, fetch):
+def test_bad_pages_are_quarantined_in_order(server, service, fetch):
     for page in (3, 17, 18, LAST):
         server.on(f"/pages/{page}", Answer(body="<html>"))
     server.on("/pages/30", Answer(503))
@@ -205,7 +205,7 @@ def test_bad_pages_are_set_aside_in_their_place(server, service, fetch):
     assert [lost.raw["page"] for batch in batches for lost in batch.unreadable] == bad
 
 
-def test_a_reading_may_be_asked_again_when_the_service_is_back(server, service, fetch):
+def test_reading_may_continue_when_the_service_is_back(server, service, fetch):
     server.on("/pages/3", Answer(503))
     reading = rows.pages(service, fetch, in_flight=4).open(None, {})
     try:
@@ -222,7 +222,7 @@ def test_a_reading_may_be_asked_again_when_the_service_is_back(server, service, 
 # ── closing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_closing_gives_up_what_is_under_way(server, service):
+def test_close_cancels_pages_in_flight(server, service):
     server.on("/pages/2", Answer(hang=True))
     cancelled = []
     with async_client(server) as client:
@@ -241,7 +241,7 @@ def test_closing_gives_up_what_is_under_way(server, service):
     assert cancelled == [2]
 
 
-def test_closing_does_not_wait_for_ever_for_a_thread_and_it_makes_no_further_attempt(monkeypatch):
+def test_close_leaves_a_hanging_thread_without_another_attempt(monkeypatch):
     monkeypatch.setattr("redrive.rows.sources.pages.fetch.PATIENCE", 0.05)
     attempts, begun, go = [], threading.Event(), threading.Event()
 
@@ -263,7 +263,7 @@ def test_closing_does_not_wait_for_ever_for_a_thread_and_it_makes_no_further_att
     assert attempts == [2]
 
 
-def test_a_reading_that_nobody_read_can_be_closed(service, fetch):
+def test_unread_source_can_be_closed(service, fetch):
     rows.pages(service, fetch, in_flight=3).open(None, {}).close()
 
 
@@ -301,7 +301,7 @@ def test_no_connection_of_the_client_is_lost_at_the_end(server, service):
 
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_process_has_a_loop_of_its_own(service):
+def test_forked_process_has_a_loop_of_its_own(service):
     async def fetch(page):
         await asyncio.sleep(0)
         return items(page)
@@ -319,7 +319,7 @@ def test_a_forked_process_has_a_loop_of_its_own(service):
     assert records(read_all(source)[0]) == records(batches)
 
 
-async def test_it_works_inside_a_running_loop(server, service):
+async def test_source_works_inside_a_running_loop(server, service):
     ours = asyncio.get_running_loop()
     theirs = set()
     async with httpx.AsyncClient(base_url=server.url) as client:
@@ -349,7 +349,7 @@ def test_two_readings_may_be_open_at_once(service, fetch):
 
 
 @pytest.mark.parametrize("form", ["guarded", "partial", "method"])
-def test_async_functions_of_every_form_are_known(service, form):
+def test_async_functions_of_every_form_are_recognized(service, form):
     class Api:
         async def fetch(self, page):
             return items(page)
@@ -365,7 +365,7 @@ def test_async_functions_of_every_form_are_known(service, form):
     assert (records(batches), error) == (rows_of(range(1, LAST + 1)), None)
 
 
-def test_a_plain_function_that_gives_a_coroutine_is_told_to_be_async(service):
+def test_plain_function_that_returns_a_coroutine_is_rejected(service):
     async def fetch(page):
         return []
 
@@ -374,7 +374,7 @@ def test_a_plain_function_that_gives_a_coroutine_is_told_to_be_async(service):
     assert "define it with `async def`" in str(error)
 
 
-def test_responses_whose_bodies_are_awaited_are_read(server, service):
+def test_responses_with_awaitable_bodies_are_read(server, service):
     import aiohttp
 
     async def fetch(page):

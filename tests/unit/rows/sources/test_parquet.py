@@ -49,7 +49,7 @@ def damage(path, group, *, column=0, at=0.5):
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_rows_come_as_frames_in_batches_that_do_not_depend_on_row_groups(tmp_path):
+def test_rows_are_frames_in_batches_independent_of_row_groups(tmp_path):
     batches = read_all(parquet(write(tmp_path / "a.parquet", 5_500)), most=2_200)
     assert [batch.rows.frame.height for batch in batches] == [2_200, 2_200, 1_100]
     assert ids(batches) == list(range(5_500))
@@ -58,7 +58,7 @@ def test_rows_come_as_frames_in_batches_that_do_not_depend_on_row_groups(tmp_pat
     assert batches[1].next == {"file": str(tmp_path / "a.parquet"), "row": 4_400}
 
 
-def test_the_size_and_the_columns_are_known_before_the_first_row(tmp_path):
+def test_size_and_columns_are_known_before_the_first_row(tmp_path):
     write(tmp_path / "a.parquet", 30)
     write(tmp_path / "b.parquet", 12, start=30)
     reading = parquet(tmp_path / "*.parquet").open(None, parquet(tmp_path / "*.parquet").identity())
@@ -69,7 +69,7 @@ def test_the_size_and_the_columns_are_known_before_the_first_row(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 700, 999, 1_000, 8_192, 100_000])
-def test_a_reading_goes_on_from_every_batch(tmp_path, most):
+def test_reading_resumes_after_every_batch(tmp_path, most):
     write(tmp_path / "a.parquet", 20)
     write(tmp_path / "b.parquet", 2_100, start=20, row_group_size=900)
     source = parquet(tmp_path / "*.parquet")
@@ -79,7 +79,7 @@ def test_a_reading_goes_on_from_every_batch(tmp_path, most):
         assert ids(read_all(source, most=most, position=batches[place].next)) == ids(batches[place + 1 :])
 
 
-def test_no_batch_spans_two_files_and_files_may_have_different_columns(tmp_path):
+def test_batch_has_rows_of_one_file_and_columns_may_differ(tmp_path):
     pq.write_table(pa.table({"id": [1], "fee": [1.5]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"fee": ["N/A"], "id": [2], "note": ["x"]}), tmp_path / "b.parquet")
     source = parquet(tmp_path / "*.parquet")
@@ -90,7 +90,7 @@ def test_no_batch_spans_two_files_and_files_may_have_different_columns(tmp_path)
     assert (first.source, second.source) == (str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"))
 
 
-def test_only_the_columns_that_are_asked_for_are_read(tmp_path):
+def test_only_the_selected_columns_are_read(tmp_path):
     pq.write_table(pa.table({"a": [1], "a.b": [2], "s": [{"x": 3, "y": 4}], "c": [5]}), tmp_path / "a.parquet")
     source = parquet(tmp_path / "a.parquet", columns=["s", "a"])
     assert source.open(None, source.identity()).columns == ("s", "a")
@@ -98,13 +98,13 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path):
     assert batch.rows.records == [{"s": {"x": 3, "y": 4}, "a": 1}]
 
 
-def test_texts_that_were_packed_as_a_dictionary_are_texts(tmp_path):
+def test_dictionary_encoded_texts_are_texts(tmp_path):
     pq.write_table(pa.table({"id": [1, 2], "kind": pa.array(["a", "b"]).dictionary_encode()}), tmp_path / "a.parquet")
     [batch] = read_all(parquet(tmp_path / "a.parquet"))
     assert batch.rows.frame.schema["kind"] == pl.String
 
 
-def test_values_keep_their_type(tmp_path):
+def test_values_have_their_type(tmp_path):
     row = {
         "id": 2**63 - 1,
         "fee": Decimal("19.90"),
@@ -118,7 +118,7 @@ def test_values_keep_their_type(tmp_path):
     assert batch.rows.record(0) == row
 
 
-def test_decimals_that_no_frame_can_hold_come_as_records(tmp_path):
+def test_decimals_that_no_frame_can_represent_are_records(tmp_path):
     large = Decimal(10) ** 50
     table = pa.table({"id": [1], "sum": pa.array([[large]], pa.list_(pa.decimal256(60, 2)))})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -126,7 +126,7 @@ def test_decimals_that_no_frame_can_hold_come_as_records(tmp_path):
     assert batch.rows.records == [{"id": 1, "sum": [large]}]
 
 
-def test_a_file_without_rows_has_no_batch(tmp_path):
+def test_file_without_rows_has_no_batch(tmp_path):
     assert read_all(parquet(write(tmp_path / "a.parquet", 0))) == []
 
 
@@ -135,7 +135,7 @@ def test_a_file_without_rows_has_no_batch(tmp_path):
 
 @pytest.mark.parametrize("column", [0, 1])
 @pytest.mark.parametrize("most", [100, 1_500, 50_000])
-def test_a_damaged_row_group_is_handed_out_as_one_piece_and_the_others_are_read(tmp_path, column, most):
+def test_damaged_row_group_is_one_letter_and_others_are_read(tmp_path, column, most):
     path = write(tmp_path / "a.parquet", 5_000)
     damage(path, 2, column=column)
     batches = read_all(parquet(path), most=most)
@@ -150,7 +150,7 @@ def test_a_damaged_row_group_is_handed_out_as_one_piece_and_the_others_are_read(
     assert places == [f"row {number + 1}" for number in [*range(2_000), *range(3_000, 5_000)]]
 
 
-def test_what_comes_before_the_damage_in_a_large_row_group_is_read(tmp_path):
+def test_rows_before_the_damage_in_a_row_group_are_read(tmp_path):
     large = {"row_group_size": 60_000, "data_page_size": 10_000, "use_dictionary": False}
     path = write(tmp_path / "a.parquet", 60_000, **large)
     damage(path, 0, column=1, at=0.9)
@@ -170,14 +170,14 @@ def test_what_comes_before_the_damage_in_a_large_row_group_is_read(tmp_path):
             assert [bad.raw for batch in again for bad in batch.unreadable] == [bad.raw]
 
 
-def test_a_damaged_row_group_is_not_handed_out_again_behind_it(tmp_path):
+def test_damaged_row_group_is_not_a_letter_again_after_resume(tmp_path):
     path = write(tmp_path / "a.parquet", 3_000)
     damage(path, 2)
     source = parquet(path)
     assert read_all(source, position=read_all(source)[-1].next) == []
 
 
-def test_a_file_that_was_replaced_gives_the_rows_that_were_missing(tmp_path):
+def test_replaced_file_supplies_the_missing_rows(tmp_path):
     path = write(tmp_path / "a.parquet", 3_000)
     damage(path, 1)
     source = parquet(path, columns=["id"])
@@ -193,7 +193,7 @@ def test_a_file_that_was_replaced_gives_the_rows_that_were_missing(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "none", "write_statistics": False, "use_dictionary": False}])
-def test_a_row_group_is_not_taken_from_another_file(tmp_path, options):
+def test_row_group_is_not_read_from_another_file(tmp_path, options):
     path = write(tmp_path / "a.parquet", 3_000, **options)
     damage(path, 1)
     source = parquet(path)
@@ -212,7 +212,7 @@ def test_a_row_group_is_not_taken_from_another_file(tmp_path, options):
         source.again(raw, context)
 
 
-def test_a_row_group_is_not_taken_from_another_file_with_the_same_footer(tmp_path):
+def test_row_group_is_not_read_from_a_file_of_the_same_footer(tmp_path):
     plain = {"compression": "none", "write_statistics": False, "use_dictionary": False, "row_group_size": 1_000}
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": range(3_000)}), path, write_page_checksum=True, **plain)
@@ -225,7 +225,7 @@ def test_a_row_group_is_not_taken_from_another_file_with_the_same_footer(tmp_pat
 
 
 @pytest.mark.parametrize("groups", [(0, 1), (1, 2), (0, 2), (0, 1, 2)])
-def test_all_damaged_row_groups_come_from_a_whole_copy(tmp_path, groups):
+def test_all_damaged_row_groups_are_read_from_a_whole_copy(tmp_path, groups):
     path = write(tmp_path / "a.parquet", 3_000)
     whole = path.read_bytes()
     for group in groups:
@@ -247,7 +247,7 @@ def test_all_damaged_row_groups_come_from_a_whole_copy(tmp_path, groups):
         assert [row["id"] for row in source.again(raw, context)] == list(range(first, first + raw["rows"]))
 
 
-def test_letter_of_one_of_two_row_groups_is_not_taken_from_another_file(tmp_path):
+def test_one_of_two_row_groups_is_not_read_from_another_file(tmp_path):
     plain = {"compression": "none", "write_statistics": False, "use_dictionary": False, "row_group_size": 1_000}
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": range(3_000)}), path, write_page_checksum=True, **plain)
@@ -268,7 +268,7 @@ def test_letter_of_an_only_damaged_row_group_names_no_others(tmp_path):
     assert bad.context["file"].keys() == {"size", "footer", "rest"}  # as earlier versions have it
 
 
-def test_a_record_is_given_back_and_anything_else_is_told(tmp_path):
+def test_record_is_returned_and_any_other_value_is_an_error(tmp_path):
     source = parquet(write(tmp_path / "a.parquet", 1))
     assert source.again({"id": 1}) == {"id": 1}
     with pytest.raises(TypeError, match="is a mapping, not a list"):
@@ -276,7 +276,7 @@ def test_a_record_is_given_back_and_anything_else_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 3, 1_000, -4])
-def test_what_is_no_parquet_file_is_told_by_its_name(tmp_path, keep):
+def test_file_that_is_not_parquet_is_reported_by_its_name(tmp_path, keep):
     path = write(tmp_path / "a.parquet", 1_000)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(SourceError, match=r"a\.parquet is not a Parquet file, or not a whole one: ") as told:
@@ -284,19 +284,19 @@ def test_what_is_no_parquet_file_is_told_by_its_name(tmp_path, keep):
     assert "\n" not in str(told.value)
 
 
-def test_a_column_that_a_file_lacks_is_told(tmp_path):
+def test_missing_column_is_reported(tmp_path):
     write(tmp_path / "a.parquet", 1)
     with pytest.raises(SourceError, match=r"has no column fee; its columns are id, name"):
         read_all(parquet(tmp_path / "a.parquet", columns=["id", "fee"]))
 
 
-def test_a_column_that_is_there_twice_is_told(tmp_path):
+def test_duplicate_column_is_reported(tmp_path):
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"]), tmp_path / "a.parquet")
     with pytest.raises(SourceError, match="has the column id twice"):
         read_all(parquet(tmp_path / "a.parquet"))
 
 
-def test_a_reading_goes_on_behind_an_error_without_losing_a_row(tmp_path, monkeypatch):
+def test_reading_continues_after_an_error_without_a_lost_row(tmp_path, monkeypatch):
     source = parquet(write(tmp_path / "a.parquet", 3_000))
     reading = source.open(None, source.identity())
     batches = [reading.read(700)]
@@ -331,7 +331,7 @@ FAR = 2**61  # microseconds: the year 75039
     ],
     ids=str,
 )
-def test_a_row_with_a_value_out_of_range_is_handed_out_and_the_others_are_read(tmp_path, kind, value, shown):
+def test_value_out_of_range_makes_only_its_row_a_letter(tmp_path, kind, value, shown):
     path = tmp_path / "a.parquet"
     width = {pa.date32(): pa.int32(), pa.time32("ms"): pa.int32()}.get(kind)
     column = pa.array([None, value, None], kind if width is None else width).cast(kind)
@@ -349,14 +349,14 @@ def test_a_row_with_a_value_out_of_range_is_handed_out_and_the_others_are_read(t
 
 
 @pytest.mark.parametrize("unit", ["ms", "us"])
-def test_the_first_and_the_last_moment_are_read(tmp_path, unit):
+def test_first_and_last_datetime_are_read(tmp_path, unit):
     moments = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_000)]
     pq.write_table(pa.table({"at": pa.array(moments, pa.timestamp(unit))}), tmp_path / "a.parquet")
     (batch,) = read_all(parquet(tmp_path / "a.parquet"))
     assert (batch.rows.frame["at"].to_list(), batch.unreadable) == (moments, [])
 
 
-def test_a_value_out_of_range_beside_a_type_that_polars_lacks_is_handed_out_too(tmp_path):
+def test_value_out_of_range_beside_unknown_type_is_a_letter(tmp_path):
     table = pa.table(
         {
             "fee": pa.array([Decimal("1.5"), Decimal("2.5")], pa.decimal256(50, 2)),
@@ -369,7 +369,7 @@ def test_a_value_out_of_range_beside_a_type_that_polars_lacks_is_handed_out_too(
     assert batch.unreadable[0].raw == {"fee": Decimal("1.5"), "at": f"<value out of range: {FAR}>"}
 
 
-def test_old_timestamps_of_96_bits_are_read_beyond_the_reach_of_nanoseconds(tmp_path):
+def test_timestamps_of_96_bits_are_read_beyond_nanosecond_range(tmp_path):
     table = pa.table({"at": pa.array([datetime(2500, 1, 1)], pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
     (batch,) = read_all(parquet(tmp_path / "a.parquet"))
@@ -377,7 +377,7 @@ def test_old_timestamps_of_96_bits_are_read_beyond_the_reach_of_nanoseconds(tmp_
 
 
 @pytest.mark.parametrize("kind", [lambda one: one, pa.list_, lambda one: pa.list_(pa.struct([("a", one)]))])
-def test_moments_in_a_zone_that_is_an_offset_come_in_utc(tmp_path, kind):
+def test_datetimes_in_an_offset_zone_are_in_utc(tmp_path, kind):
     def within(one):
         wrapped = [{"a": one}] if pa.types.is_list(made) and pa.types.is_struct(made.value_type) else [one]
         return wrapped if pa.types.is_list(made) else one
@@ -389,7 +389,7 @@ def test_moments_in_a_zone_that_is_an_offset_come_in_utc(tmp_path, kind):
     assert batch.rows.is_frame
 
 
-def test_a_checkpoint_is_good_for_the_same_files_only(tmp_path):
+def test_checkpoint_is_valid_for_the_same_files_only(tmp_path):
     source = parquet(write(tmp_path / "a.parquet", 100))
     taken = json.loads(json.dumps(source.identity()))
     assert source.difference(taken) is None
@@ -399,7 +399,7 @@ def test_a_checkpoint_is_good_for_the_same_files_only(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [[], "id"])
-def test_columns_that_are_no_list_are_refused_at_once(columns):
+def test_columns_that_are_no_list_are_rejected_at_once(columns):
     with pytest.raises(ValueError, match="columns is a list"):
         parquet("a.parquet", columns=columns)
 
@@ -433,7 +433,7 @@ NOT_UTF_8 = {
 
 
 @pytest.mark.parametrize(("column", "kept"), NOT_UTF_8.values(), ids=NOT_UTF_8)
-def test_a_text_that_is_not_utf_8_costs_its_row_and_is_kept_as_bytes(tmp_path, column, kept):
+def test_text_that_is_not_utf_8_makes_a_letter_with_bytes(tmp_path, column, kept):
     table = pa.table({"id": [1, 2, 3], "raw": [b"\xff", b"\xff", b"\xff"], "name": column})
     source, rows, [bad] = one_by_one(table, tmp_path)
     assert [row["id"] for row in rows] == [1, 3]
@@ -456,7 +456,7 @@ def test_positions_behind_rows_that_are_not_utf_8_are_right(tmp_path):
         assert bad == {number: f"row {number + 1}" for number in range(100) if not number % 3}
 
 
-def test_a_map_in_which_a_key_comes_twice_costs_its_row_and_is_kept_as_pairs(tmp_path):
+def test_map_with_a_duplicate_key_makes_a_letter_of_pairs(tmp_path):
     maps = pa.array([[("a", 1), ("a", 2)], None, [("a", 1), ("b", 2)], []], pa.map_(pa.string(), pa.int64()))
     source, rows, [bad] = one_by_one(pa.table({"id": range(4), "m": maps}), tmp_path)
     assert rows == [{"id": 1, "m": None}, {"id": 2, "m": {"a": 1, "b": 2}}, {"id": 3, "m": {}}]
@@ -466,7 +466,7 @@ def test_a_map_in_which_a_key_comes_twice_costs_its_row_and_is_kept_as_pairs(tmp
     assert source.again({"id": 0, "m": {"a": 2}}, bad.context) == {"id": 0, "m": {"a": 2}}
 
 
-def test_a_row_with_several_values_that_no_record_can_hold_is_kept_whole(tmp_path):
+def test_row_of_several_unrepresentable_values_is_stored_whole(tmp_path):
     maps = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
     days = pa.array([-10_000_000], pa.date32())
     _, rows, [bad] = one_by_one(pa.table({"name": texts(b"\xff"), "m": maps, "day": days}), tmp_path)
@@ -484,7 +484,7 @@ def test_uuids_are_texts(tmp_path):
     assert rows == [{"u": str(one), "in": [one]}, {"u": None, "in": []}]
 
 
-def test_nanoseconds_are_kept_in_records(tmp_path):
+def test_nanoseconds_are_exact_in_records(tmp_path):
     kinds = {"t": pa.timestamp("ns"), "z": pa.timestamp("ns", "UTC"), "d": pa.duration("ns"), "x": pa.time64("ns")}
     table = pa.table({name: pa.array([1_000_000_001, 2_000_000_000, None], kind) for name, kind in kinds.items()})
     _, [first, second, third], bad = one_by_one(table, tmp_path)
@@ -506,7 +506,7 @@ def test_nanoseconds_are_kept_in_records(tmp_path):
     assert batch.rows.record(0) == first
 
 
-def test_a_column_without_a_name_is_called_by_its_place(tmp_path):
+def test_column_without_a_name_is_named_by_its_position(tmp_path):
     table = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["id", "", "column_2"])
     _, rows, _ = one_by_one(table, tmp_path)
     assert rows == [{"id": 1, "column_2_2": 2, "column_2": 3}]
@@ -514,7 +514,7 @@ def test_a_column_without_a_name_is_called_by_its_place(tmp_path):
     assert batch.rows.records == [{"column_2_2": 2, "id": 1}]
 
 
-def test_an_empty_object_is_an_object():
+def test_empty_object_is_an_object():
     rows, places, bad = rows_of(pa.table({"id": [1, 2], "o": pa.array([{}, None], pa.struct([]))}), 0)
     assert (list(rows.records), list(places), bad) == ([{"id": 1, "o": {}}, {"id": 2, "o": None}], [0, 1], [])
 
@@ -531,7 +531,7 @@ MAP = pa.map_(pa.string(), pa.timestamp("ns"))
     ],
     ids=["struct", "list", "map"],
 )
-def test_nested_map_in_which_a_key_comes_twice_costs_its_row(tmp_path, kind, value, kept):
+def test_nested_map_with_a_duplicate_key_rejects_its_row(tmp_path, kind, value, kept):
     source = parquet(tmp_path / "f.parquet")
     pq.write_table(pa.table({"id": [1, 2], "v": pa.array([value, None], kind)}), tmp_path / "f.parquet")
     (batch,) = read_all(source)
@@ -553,7 +553,7 @@ def test_lists_of_a_fixed_size_are_read_from_any_row_on(tmp_path):
     assert [record["v"] for batch in batches for record in batch.rows.records] == values
 
 
-def test_nanoseconds_in_a_zone_whose_offset_had_seconds(tmp_path):
+def test_nanoseconds_are_exact_in_a_zone_with_offset_seconds(tmp_path):
     moments = pa.array([-1_957_255_489_999_999_999, 1], pa.timestamp("ns", "Europe/Paris"))
     pq.write_table(pa.table({"id": [1, 2], "at": moments}), tmp_path / "f.parquet")
     (batch,) = read_all(parquet(tmp_path / "f.parquet"))

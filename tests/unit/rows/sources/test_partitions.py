@@ -69,7 +69,7 @@ def test_several_levels_and_missing_values(files):
     assert pairs(make("**/*"), "y", "m") == [(None, None)] * 2 + [("2026", "01")] * 2 + [("2026", None)] * 2
 
 
-def test_partition_that_the_path_names_is_no_column(files):
+def test_partition_named_by_the_path_is_no_column(files):
     source = files("dt=a", "dt=b")("dt=a/*")
     _, [batch] = read_all(source)
     assert batch.rows.columns == ("id", "v")
@@ -101,7 +101,7 @@ def test_letter_of_a_line_knows_its_partition(tmp_path, read, name):
     assert source.again({"id": "7"}, context) == {"id": "7", "dt": "a"}
 
 
-def test_chosen_columns_may_be_those_of_directories(tmp_path):
+def test_selected_columns_may_be_those_of_directories(tmp_path):
     for place, value in enumerate("ab"):
         (tmp_path / f"dt={value}").mkdir()
         write_parquet(tmp_path / f"dt={value}" / "a.parquet", [{"id": place, "v": 1}])

@@ -77,7 +77,7 @@ def server(postgres_url):
 
 
 def fill(source, count=25, *, same=5):
-    """Orders with ids from 0, so many to each moment."""
+    """Orders with ids from 0, several with each timestamp."""
     source.run("CREATE TABLE orders (id integer, updated_at timestamp, fee varchar)")
     source.run(
         "INSERT INTO orders VALUES "
@@ -106,21 +106,21 @@ def ids(batches):
 # ── pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_pages_follow_each_other_however_many_rows_share_a_watermark(source):
+def test_pages_are_complete_for_any_number_of_equal_watermarks(source):
     fill(source, 40, same=17)
     batches = read_all(orders(source), most=7)
     assert ids(batches) == list(range(40))
     assert [len(batch.rows) for batch in batches] == [7, 7, 7, 7, 7, 5]
 
 
-def test_a_row_says_where_it_stood(source):
+def test_row_has_its_position(source):
     fill(source, 3)
     [batch] = read_all(orders(source))
     assert batch.position_of(2) == "updated_at 2026-07-01 12:00:00, id 2"
     assert batch.source == "orders"
 
 
-def test_the_columns_are_known_before_the_first_row(source):
+def test_columns_are_known_before_the_first_row(source):
     fill(source, 1)
     reading = orders(source).open(None, {})
     assert reading.columns == ("id", "updated_at", "fee")
@@ -128,7 +128,7 @@ def test_the_columns_are_known_before_the_first_row(source):
     reading.close()
 
 
-def test_the_next_run_reads_what_has_come_since(source):
+def test_next_run_reads_the_new_rows(source):
     fill(source, 12)
     one = orders(source)
     last = read_all(one)[-1].next
@@ -140,24 +140,24 @@ def test_the_next_run_reads_what_has_come_since(source):
     assert ids(read_all(one, position=one.start_of_next_run(last))) == [100, 101, 5]
 
 
-def test_a_lag_steps_a_new_run_back_and_reads_the_boundary_again(source):
+def test_lag_moves_a_new_run_back_and_rereads_the_boundary(source):
     fill(source, 20, same=1)
     one = orders(source, lag=timedelta(minutes=3))
     last = read_all(one)[-1].next
     source.run("INSERT INTO orders VALUES (100, '2026-07-01 12:17:30', 'committed late')")
     assert ids(read_all(one, position=one.start_of_next_run(last))) == [16, 17, 100, 18, 19]
-    # A run that goes on is not set back.
+    # A resumed run is not moved back.
     assert ids(read_all(one, position=last)) == []
 
 
-def test_a_table_without_rows_has_no_batch_and_no_position(source):
+def test_table_without_rows_has_no_batch_and_no_position(source):
     source.run("CREATE TABLE orders (id integer, updated_at timestamp, fee varchar)")
     one = orders(source)
     assert read_all(one) == []
     assert one.start_of_next_run(None) is None
 
 
-def test_a_key_of_several_columns_and_a_watermark_that_is_the_key(source):
+def test_composite_key_and_watermark_as_key_are_read(source):
     source.run(
         "CREATE TABLE lines (ordered integer, line integer)",
         "INSERT INTO lines VALUES " + ", ".join(f"({n // 4}, {n % 4})" for n in range(30)),
@@ -171,7 +171,7 @@ def test_a_key_of_several_columns_and_a_watermark_that_is_the_key(source):
 
 
 @pytest.mark.parametrize("end", ["", " ; \n", "\n-- the end"])
-def test_the_sql_may_have_parameters_percents_colons_and_an_end_of_its_own(source, end):
+def test_sql_may_have_parameters_percents_and_colons(source, end):
     fill(source, 10)
     sql = f"""WITH late AS (SELECT * FROM orders WHERE id > :least AND fee LIKE 'fee%')
               SELECT late.*, CAST(id AS varchar) || ' :x' AS label FROM late{end}"""
@@ -179,7 +179,7 @@ def test_the_sql_may_have_parameters_percents_colons_and_an_end_of_its_own(sourc
     assert [row["label"] for row in batch.rows.records] == ["7 :x", "8 :x", "9 :x"]
 
 
-def test_a_time_may_be_a_parameter(source):
+def test_time_may_be_a_parameter(source):
     fill(source, 20)
     sql = "SELECT * FROM orders WHERE updated_at >= :since"
     since = {"since": datetime(2026, 7, 1, 12, 3)}
@@ -206,7 +206,7 @@ def test_columns_may_have_any_name(source, name):
         ("bytea", [r"\x00", r"\x00ff"]),
     ],
 )
-def test_a_watermark_of_any_type_comes_back_from_the_checkpoint(server, of, values):
+def test_watermark_of_any_type_comes_back_from_the_checkpoint(server, of, values):
     server.run(f"CREATE TABLE marks (mark {of}, id integer)")
     server.run("SET timezone = 'Europe/Berlin'")
     for number, value in enumerate(values):
@@ -218,7 +218,7 @@ def test_a_watermark_of_any_type_comes_back_from_the_checkpoint(server, of, valu
         assert ids(read_all(one, most=1, position=batch.next)) == list(range(number + 1, len(values)))
 
 
-def test_what_is_written_while_it_is_read_comes_once_it_is_behind(lite):
+def test_row_updated_while_reading_is_read_later(lite):
     fill(lite, 20)
     reading = orders(lite).open(None, {})
     first = reading.read(10)
@@ -237,7 +237,7 @@ def test_what_is_written_while_it_is_read_comes_once_it_is_behind(lite):
 class TestRowsWithoutWatermark:
     """They have no place in the order: every run reads them."""
 
-    def test_they_are_read_in_every_run(self, source):
+    def test_rows_are_read_in_every_run(self, source):
         fill(source, 3)
         source.run("INSERT INTO orders VALUES (50, NULL, 'x')")
         one = orders(source)
@@ -271,7 +271,7 @@ class TestRowsWithoutWatermark:
         for place, batch in enumerate(whole):
             assert ids(read_all(one, 2, batch.next)) == ids(whole[place + 1 :])
 
-    def test_one_that_the_driver_cannot_hold_is_a_letter(self, server):
+    def test_row_that_the_driver_cannot_represent_is_a_letter(self, server):
         server.run(
             "CREATE TABLE orders (id integer, updated_at timestamp, due date)",
             "INSERT INTO orders VALUES (1, NULL, '2026-01-01'), (2, NULL, 'infinity'), (3, NULL, '2026-01-03')",
@@ -281,7 +281,7 @@ class TestRowsWithoutWatermark:
         [bad] = [one for batch in batches for one in batch.unreadable]
         assert bad.raw == {"id": 2, "updated_at": None, "due": "infinity"}
 
-    def test_a_table_of_nothing_else_leaves_a_position_to_begin_from(self, lite):
+    def test_table_of_such_rows_only_has_a_start_position(self, lite):
         lite.run("CREATE TABLE orders (id integer, updated_at text)", "INSERT INTO orders VALUES (1, NULL)")
         one = orders(lite, lag=60)
         [nulls] = read_all(one)
@@ -289,7 +289,7 @@ class TestRowsWithoutWatermark:
         assert ids(read_all(one, position=one.start_of_next_run(nulls.next))) == [1, 2]
 
     @pytest.mark.parametrize("most", [100, 40_000])
-    def test_too_many_of_them_are_an_error_that_says_what_to_do(self, lite, most):
+    def test_too_many_such_rows_are_an_error_with_advice(self, lite, most):
         lite.run(
             "CREATE TABLE orders (id integer, updated_at text)",
             """WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n LIMIT 10001)
@@ -299,7 +299,7 @@ class TestRowsWithoutWatermark:
             read_all(orders(lite), most=most)
 
 
-def test_a_value_that_the_driver_cannot_hold_costs_its_own_row_only(server):
+def test_value_unrepresentable_in_the_driver_rejects_its_row(server):
     server.run(
         "CREATE TABLE orders (id integer, updated_at timestamp, due date)",
         """INSERT INTO orders SELECT n, '2026-01-01', CASE WHEN n IN (3, 400) THEN 'infinity' ELSE date '2026-01-01' END
@@ -316,7 +316,7 @@ def test_a_value_that_the_driver_cannot_hold_costs_its_own_row_only(server):
     assert batches[0].position_of(3) == "updated_at 2026-01-01 00:00:00, id 4"
 
 
-def test_an_expression_that_fails_for_one_row_costs_that_row_only(source):
+def test_failing_expression_rejects_only_its_row(source):
     cast = "json(fee)" if source.kind == "sqlite" else "CAST(fee AS integer)"
     source.run(
         "CREATE TABLE orders (id integer, updated_at timestamp, fee varchar)",
@@ -331,7 +331,7 @@ def test_an_expression_that_fails_for_one_row_costs_that_row_only(source):
     assert "N/A" in bad.error or "malformed JSON" in bad.error
 
 
-def test_text_that_is_no_utf8_costs_its_own_row_only(lite):
+def test_text_that_is_no_utf8_rejects_only_its_row(lite):
     fill(lite, 10)
     lite.run("UPDATE orders SET fee = CAST(x'ff41' AS text) WHERE id = 4")
     [batch] = read_all(orders(lite), most=50)
@@ -341,7 +341,7 @@ def test_text_that_is_no_utf8_costs_its_own_row_only(lite):
     assert (bad.raw["fee"], bad.raw["id"]) == (b"\xffA", 4)
 
 
-class TestReplayOfRowsThatTheDriverCannotHold:
+class TestUnrepresentableRowReplay:
     """A letter holds the whole row; one that does not is fetched again, or refused."""
 
     KINDS = "id integer PRIMARY KEY, at timestamp, valid_to timestamptz, day date, opens time, name text"
@@ -372,7 +372,7 @@ class TestReplayOfRowsThatTheDriverCannotHold:
             texts = ", ".join(f"{column.split()[0]}::text" for column in self.KINDS.split(", "))
             return connection.execute(f"SELECT {texts} FROM {table} ORDER BY id").fetchall()
 
-    def test_the_target_gets_what_the_row_was(self, server, tmp_path):
+    def test_target_gets_the_original_row(self, server, tmp_path):
         self.made(server)
         pipeline = self.pipeline(server, tmp_path)
         report = pipeline.run()
@@ -382,20 +382,20 @@ class TestReplayOfRowsThatTheDriverCannotHold:
         assert (result.selected, result.reprocessed) == (3, 3)
         assert self.rows(server, "copied") == self.rows(server, "archived")
 
-    def test_a_letter_of_key_and_watermark_alone_is_fetched_again(self, server):
+    def test_letter_of_key_and_watermark_only_is_fetched_again(self, server):
         self.made(server)
         one = query(server.url, "SELECT * FROM orders", watermark="at", key="id")
         again = one.again({"id": 2, "at": datetime(2026, 1, 2)})
         assert (again["valid_to"], again["name"]) == ("infinity", "dos")
         assert one.again({"id": 1, "at": datetime(2026, 1, 1)})["name"] == "one"
 
-    def test_a_letter_of_key_and_watermark_alone_is_refused_where_its_row_has_gone(self, server):
+    def test_letter_without_its_row_is_rejected(self, server):
         self.made(server)
         one = query(server.url, "SELECT * FROM orders", watermark="at", key="id")
         with pytest.raises(ValueError, match="no whole row of orders, which has none with id 9 any more"):
             one.again({"id": 9, "at": datetime(2026, 1, 2)})
 
-    def test_a_row_with_an_expression_that_fails_is_refused_until_it_does_not(self, server):
+    def test_row_with_a_failing_expression_is_rejected_until_fixed(self, server):
         self.made(server)
         one = query(server.url, "SELECT id, at, 1 / (id - 2) AS share FROM orders", watermark="at", key="id")
         [batch] = read_all(one)
@@ -407,52 +407,52 @@ class TestReplayOfRowsThatTheDriverCannotHold:
         assert mended.again(bad.raw, bad.context)["share"] == 0
 
 
-def test_a_repaired_row_is_given_back(lite):
+def test_repaired_row_is_returned(lite):
     fill(lite, 1)
     assert orders(lite).again({"id": 1}) == {"id": 1}
     with pytest.raises(TypeError, match="a row of orders is a mapping, not a list"):
         orders(lite).again([1])
 
 
-# ── what a person must see to ─────────────────────────────────────────────────────────────────────────────────────────
+# ── errors for the operator ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_table_that_is_not_there_is_told_in_the_databases_own_words(source):
+def test_missing_table_is_reported_with_the_database_message(source):
     source.run("CREATE TABLE other (id integer)")
     with pytest.raises(SourceError, match=r"^orders: .*orders.*$") as told:
         orders(source).open(None, {})
     assert "\n" not in str(told.value)
 
 
-def test_a_column_that_is_not_there_is_told_with_those_that_are(source):
+def test_missing_column_is_reported_with_the_existing_ones(source):
     fill(source, 1)
     with pytest.raises(SourceError) as told:
         orders(source, watermark="changed_at").open(None, {})
     assert "changed_at" in str(told.value)
 
 
-def test_two_columns_of_one_name_are_told(server):
+def test_duplicate_column_name_is_reported(server):
     fill(server, 1)
     with pytest.raises(SourceError, match="gives fee twice"):
         orders(server, sql="SELECT id, updated_at, fee, fee FROM orders").open(None, {})
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "duckdb"])
-def test_a_file_that_is_not_there_is_not_made(tmp_path, scheme):
+def test_missing_file_is_not_created(tmp_path, scheme):
     path = tmp_path / "no.db"
     with pytest.raises(SourceError, match=r"there is no database .*no\.db"):
         query(f"{scheme}:///{path}", "SELECT 1", watermark="a", key="b").open(None, {})
     assert not path.exists()
 
 
-def test_a_wrong_password_is_told_without_it(postgres_url):
+def test_wrong_password_is_reported_without_showing_it(postgres_url):
     url = postgres_url.replace("correct-horse", "wrong-battery")
     with pytest.raises(SourceError, match="password authentication failed") as told:
         query(url, "SELECT 1 AS a", watermark="a", key="a").open(None, {})
     assert "wrong-battery" not in str(told.value)
 
 
-def test_a_watermark_that_is_finer_than_python_is_told_before_it_goes_round_in_circles(server):
+def test_watermark_finer_than_python_is_reported_at_once(server):
     # The server gives less digits than the mark has.
     server.run(
         "CREATE TABLE marks (mark float8, id integer)", "INSERT INTO marks VALUES (0.30000000000000004, 1), (0.4, 2)"
@@ -462,7 +462,7 @@ def test_a_watermark_that_is_finer_than_python_is_told_before_it_goes_round_in_c
         read_all(one, most=1)
 
 
-def test_a_key_that_does_not_tell_rows_apart_is_told_before_a_row_is_passed_over(source):
+def test_ambiguous_key_is_reported_before_a_row_is_skipped(source):
     fill(source, 12)
     source.run("UPDATE orders SET id = 4 WHERE id = 3")
     assert ids(read_all(orders(source), most=6)) == [0, 1, 2, 4, 4, *range(5, 12)]
@@ -470,14 +470,14 @@ def test_a_key_that_does_not_tell_rows_apart_is_told_before_a_row_is_passed_over
         read_all(orders(source), most=4)
 
 
-class TestKeysThatACollationMakesEqual:
+class TestCollationEqualKeys:
     """To the database `a` and `A` are one place of the order, and a page that begins behind `a` would not have `A`."""
 
     ROWS = "INSERT INTO words VALUES ('a', {mark}), ('A', {mark}), ('B', {mark}), ('b', {mark}), ('c', {mark})"
 
     @pytest.mark.parametrize("mark", ["1", "NULL"])
     @pytest.mark.parametrize(("collation", "again"), [("NOCASE", "A"), ("RTRIM", "a ")])
-    def test_row_is_not_passed_over(self, lite, mark, collation, again):
+    def test_row_is_not_skipped(self, lite, mark, collation, again):
         lite.run(
             f"CREATE TABLE words (word TEXT COLLATE {collation}, mark INTEGER)",
             self.ROWS.format(mark=mark).replace("'A'", f"'{again}'").replace("'b'", "'d'"),
@@ -488,7 +488,7 @@ class TestKeysThatACollationMakesEqual:
         with pytest.raises(SourceError, match=r"several rows of words have .*: name a key that distinguishes them"):
             read_all(words, most=1)
 
-    def test_collation_in_the_order_of_duckdb(self, tmp_path):
+    def test_collation_is_in_the_order_of_duckdb(self, tmp_path):
         path = tmp_path / "words.duckdb"
         with duckdb.connect(str(path)) as connection:
             connection.execute("CREATE TABLE words (word VARCHAR COLLATE NOCASE, mark INTEGER)")
@@ -499,7 +499,7 @@ class TestKeysThatACollationMakesEqual:
             read_all(words, most=1)
 
 
-def test_a_reading_that_was_stopped_by_an_error_does_not_seem_to_have_ended(server):
+def test_reading_stopped_by_an_error_has_not_ended(server):
     server.run("CREATE TABLE marks (mark inet, id integer)", "INSERT INTO marks VALUES ('10.0.0.1', 1)")
     reading = query(server.url, "SELECT * FROM marks", watermark="mark", key="id").open(None, {})
     for _ in range(2):
@@ -508,7 +508,7 @@ def test_a_reading_that_was_stopped_by_an_error_does_not_seem_to_have_ended(serv
     reading.close()
 
 
-def test_a_watermark_that_no_checkpoint_can_hold_is_told(server):
+def test_watermark_that_no_checkpoint_can_store_is_reported(server):
     server.run("CREATE TABLE marks (mark inet, id integer)", "INSERT INTO marks VALUES ('10.0.0.1', 1)")
     with pytest.raises(
         SourceError, match="mark is of the type IPv4Address, which no position can hold: cast it to text"
@@ -516,7 +516,7 @@ def test_a_watermark_that_no_checkpoint_can_hold_is_told(server):
         read_all(query(server.url, "SELECT * FROM marks", watermark="mark", key="id"))
 
 
-def test_a_lag_that_cannot_step_back_is_told_in_the_first_run(lite):
+def test_invalid_lag_is_reported_in_the_first_run(lite):
     lite.run("CREATE TABLE orders (id integer, updated_at text)", "INSERT INTO orders VALUES (1, 'last week')")
     with pytest.raises(SourceError, match="lag needs a watermark that is a time or a number of seconds"):
         read_all(orders(lite, lag=60))
@@ -534,13 +534,13 @@ def test_a_lag_that_cannot_step_back_is_told_in_the_first_run(lite):
         ({"parameters": {"since": 1}}, "has no :since"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(arguments, says):
+def test_impossible_options_are_rejected_at_once(arguments, says):
     given_ones = {"url": "sqlite:///x.db", "sql": "SELECT * FROM t", "watermark": "w", "key": "k", **arguments}
     with pytest.raises(ValueError, match=says):
         query(given_ones.pop("url"), given_ones.pop("sql"), **given_ones)
 
 
-def test_a_query_can_only_read(server):
+def test_query_can_only_read(server):
     fill(server, 1)
     server.run("CREATE FUNCTION touch() RETURNS integer LANGUAGE sql AS 'DELETE FROM orders RETURNING 1'")
     with pytest.raises(SourceError, match="read-only transaction"):
@@ -550,7 +550,7 @@ def test_a_query_can_only_read(server):
 # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_checkpoint_is_good_for_the_same_table_watermark_and_key_of_the_same_database():
+def test_checkpoint_is_valid_for_the_same_query_only():
     def made(url="postgresql://me:secret@db.example/shop", sql="SELECT * FROM orders", **options):
         return query(url, sql, **{"watermark": "updated_at", "key": "id", **options})
 
@@ -577,7 +577,7 @@ def test_a_checkpoint_is_good_for_the_same_table_watermark_and_key_of_the_same_d
         ("VALUES (1, 2)", "VALUES (1, 2)"),
     ],
 )
-def test_a_query_is_named_after_its_table(sql, name):
+def test_query_is_named_after_its_table(sql, name):
     assert query("sqlite:///x.db", sql, watermark="w", key="k").name == name
 
 
@@ -604,7 +604,7 @@ def test_every_value_of_a_position_comes_back_from_json(position):
 
 
 @given(st.timezones(), st.datetimes(min_value=datetime(1990, 1, 1), max_value=datetime(2090, 1, 1)))
-def test_a_moment_of_any_zone_comes_back_as_the_same_moment(zone, moment):
+def test_datetime_of_any_zone_comes_back_as_the_same_time(zone, moment):
     [found] = from_json(to_json([moment.replace(tzinfo=zone)], ["w"]))
     assert found == moment.replace(tzinfo=zone).astimezone(UTC)
 
@@ -630,12 +630,12 @@ def test_a_moment_of_any_zone_comes_back_as_the_same_moment(zone, moment):
         ("2026-01-02", 60, "2026-01-01"),
     ],
 )
-def test_a_watermark_steps_back_and_keeps_its_form(value, lag, back):
+def test_watermark_moves_back_and_has_the_same_form(value, lag, back):
     assert stepped_back(value, timedelta(seconds=lag), "w") == back
 
 
 @pytest.mark.parametrize("value", ["soon", "20260101", UUID(int=1), b"x", datetime(1, 1, 1)])
-def test_what_cannot_step_back_says_so(value):
+def test_watermark_that_cannot_move_back_is_an_error(value):
     with pytest.raises(SourceError, match="lag needs a watermark"):
         stepped_back(value, timedelta(days=1), "w")
 
@@ -645,7 +645,7 @@ def test_what_cannot_step_back_says_so(value):
     st.timedeltas(min_value=timedelta(), max_value=timedelta(days=900)),
     st.sampled_from(["%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%SZ"]),
 )
-def test_a_text_steps_back_at_least_as_far_as_the_time_it_stands_for(moment, lag, form):
+def test_text_moves_back_at_least_as_far_as_its_time(moment, lag, form):
     back = stepped_back(moment.strftime(form), lag, "w")
     assert back <= (moment - lag).strftime(form)
     assert len(back) == len(moment.strftime(form))
@@ -657,7 +657,7 @@ _few = st.integers(0, 3)
 
 
 @given(st.lists(st.tuples(_few, _few, _few)), st.tuples(_few, _few, _few))
-def test_rows_compared_column_by_column_are_those_that_are_larger(rows, behind):
+def test_column_wise_comparison_selects_the_larger_rows(rows, behind):
     keyset = Keyset("SELECT a, b, c FROM t", {}, ("a", "b", "c"), backend="mssql")
     engine = create_engine("sqlite://")
     with engine.begin() as connection:
@@ -671,10 +671,10 @@ def test_rows_compared_column_by_column_are_those_that_are_larger(rows, behind):
     assert upto == sorted(row for row in rows if row <= behind)
 
 
-# ── faults that heal ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── transient faults ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_server_that_restarts_between_two_pages_is_waited_for(mortal_postgres):
+def test_server_restart_between_two_pages_is_waited_for(mortal_postgres):
     mortal_postgres.start()
     source = Source("postgresql", mortal_postgres.url, lambda: psycopg.connect(mortal_postgres.url))
     fill(source, 25)
@@ -689,7 +689,7 @@ def test_a_server_that_restarts_between_two_pages_is_waited_for(mortal_postgres)
     assert ids(batches) == list(range(25))
 
 
-def test_a_server_that_stays_away_is_an_error_that_may_heal(postgres_url, monkeypatch):
+def test_server_that_stays_away_is_a_transient_error(postgres_url, monkeypatch):
     monkeypatch.setattr(databases, "PATIENCE", 0.1)
     url = postgres_url.rpartition(":")[0] + ":1/none"
     with pytest.raises(Exception, match="refused") as told:
@@ -697,7 +697,7 @@ def test_a_server_that_stays_away_is_an_error_that_may_heal(postgres_url, monkey
     assert redrive.classify(told.value).kind == "transient"
 
 
-def test_a_database_that_another_connection_has_locked_is_waited_for(lite):
+def test_database_locked_by_another_connection_is_waited_for(lite):
     fill(lite, 3)
     holder = sqlite3.connect(lite.url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
     holder.execute("BEGIN EXCLUSIVE")
@@ -740,12 +740,12 @@ def test_duckdb_values_that_python_lacks_are_texts(tmp_path):
     assert second == [timedelta(hours=30), datetime.max, date.max, None, moment, [], None, [datetime(2026, 7, 1)]]
 
 
-class TestMomentsOfDuckdb:
+class TestDuckdbDatetimes:
     @pytest.fixture(autouse=True)
     def without_pytz(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pytz", None)
 
-    def test_moments_with_a_zone_are_read(self, tmp_path):
+    def test_datetimes_with_a_zone_are_read(self, tmp_path):
         path = tmp_path / "moments.duckdb"
         moments = ["2026-01-01 00:00:00.000001+00", "1969-12-31 23:59:59.999999+00", "0001-01-02 00:00:00+00", None]
         with duckdb.connect(str(path)) as connection:
@@ -757,7 +757,7 @@ class TestMomentsOfDuckdb:
         later = query(f"duckdb:///{path}", "SELECT * FROM t WHERE id < 3", watermark="moment", key="id")
         assert ids(read_all(later, most=1)) == [2, 1, 0]
 
-    def test_moments_within_lists_need_pytz(self):
+    def test_datetimes_within_lists_need_pytz(self):
         source = query("duckdb://", "SELECT 1 AS id, [now()] AS list", watermark="id", key="id")
         with pytest.raises(SourceError, match="needs the package pytz to read list"):
             source.open(None, source.identity())
@@ -839,12 +839,12 @@ TYPES = {
         ("P1M", False),
     ],
 )
-def test_an_interval_that_a_timedelta_cannot_hold_is_known(interval, held):
+def test_interval_beyond_timedelta_is_detected(interval, held):
     assert databases.is_timedelta(interval) is held
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["rejected by validate", "rejected by the sink"])
-def test_values_of_the_databases_own_types_come_back_from_letters_as_they_were(server, tmp_path, checked):
+def test_database_types_come_back_from_letters_unchanged(server, tmp_path, checked):
     columns = ", ".join(["id integer PRIMARY KEY, at timestamp", *TYPES])
     server.run(f"CREATE TABLE orders ({columns})", f"CREATE TABLE copied ({columns}, CHECK (id > 9) NOT VALID)")
     with psycopg.connect(server.url) as connection:
@@ -936,14 +936,14 @@ class TestBlockedSource:
         assert copy.run().written == 25
 
     @pytest.mark.parametrize("copy", ["", "%20-cstatement_timeout%3D200"], indirect=True)
-    def test_a_lock_that_is_released_in_time_costs_nothing(self, server, copy):
+    def test_lock_released_in_time_causes_no_error(self, server, copy):
         with self.locked(server) as connection:
             release = threading.Timer(1.0, connection.rollback)
             release.start()
             assert copy.run().written == 25
             release.join()
 
-    def test_a_deadline_cancels_the_statement(self, server, copy, monkeypatch):
+    def test_deadline_cancels_the_statement(self, server, copy, monkeypatch):
         monkeypatch.setattr(thread, "GRACE", 0.2)
         with self.locked(server), pytest.raises(redrive.RunStopped, match="deadline") as stopped:
             copy.run(deadline=0.5)
@@ -960,7 +960,7 @@ class TestBlockedSource:
                 time.sleep(0.02)
         copy.stop()
 
-    def test_a_request_to_stop_cancels_the_statement(self, server, copy, monkeypatch):
+    def test_stop_request_cancels_the_statement(self, server, copy, monkeypatch):
         monkeypatch.setattr(thread, "GRACE", 0.2)
         stop = threading.Thread(target=self.stop_when_blocked, args=(server, copy))
         with self.locked(server):

@@ -1,4 +1,4 @@
-"""A query's order and its comparisons agree for every type, or the run says that they do not."""
+"""The order of a query and its comparisons agree for every type, or the run is rejected."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ DUCKDB = {
 
 @pytest.mark.parametrize(("watermark", "key"), ORDERS)
 @pytest.mark.parametrize("kind", DUCKDB)
-def test_no_row_of_duckdb_is_passed_over(duck, kind, watermark, key):
+def test_no_row_of_duckdb_is_skipped(duck, kind, watermark, key):
     marks = DUCKDB[kind]
     made = query(duck(kind, marks), "SELECT * FROM marks", watermark=watermark, key=key)
     for most in (1, 2, 3):
@@ -114,7 +114,7 @@ TYPES = ["CREATE TYPE size AS ENUM ('S', 'M', 'L', 'XL')", "CREATE DOMAIN size_t
 @pytest.mark.process
 @pytest.mark.parametrize(("watermark", "key"), ORDERS)
 @pytest.mark.parametrize("kind", POSTGRESQL)
-def test_no_row_of_postgresql_is_passed_over(postgres, kind, watermark, key):
+def test_no_row_of_postgresql_is_skipped(postgres, kind, watermark, key):
     marks = POSTGRESQL[kind]
     made = query(postgres(kind, marks, *TYPES), "SELECT * FROM marks", watermark=watermark, key=key)
     for most in (1, 2, 3):
@@ -124,7 +124,7 @@ def test_no_row_of_postgresql_is_passed_over(postgres, kind, watermark, key):
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["size_domain", "pair", "regtype"])
 @pytest.mark.parametrize(("watermark", "key"), ORDERS)
-def test_type_that_takes_no_value_asks_for_a_cast(postgres, kind, watermark, key):
+def test_unsupported_type_asks_for_a_cast(postgres, kind, watermark, key):
     marks = {"size_domain": ["S", "M"], "pair": ["(1,x)", "(2,y)"], "regtype": ["int4", "text"]}[kind]
     types = [*TYPES, "CREATE DOMAIN size_domain AS size", "CREATE TYPE pair AS (a integer, b text)"]
     made = query(postgres(kind, marks, *types), "SELECT * FROM marks", watermark=watermark, key=key)
@@ -134,7 +134,7 @@ def test_type_that_takes_no_value_asks_for_a_cast(postgres, kind, watermark, key
 
 @pytest.mark.process
 @pytest.mark.parametrize("mark", ["0.30000000000000004", "0.7999999999999999"])
-def test_rounded_float_is_refused_before_rows_are_lost(postgres, mark):
+def test_rounded_float_is_rejected_before_rows_are_lost(postgres, mark):
     url = postgres("double precision", [mark], options="-cextra_float_digits%3D0")
     made = query(url, "SELECT * FROM marks", watermark="mark", key="id")
     assert len(read_ids(made, 5)) == 2
@@ -142,7 +142,7 @@ def test_rounded_float_is_refused_before_rows_are_lost(postgres, mark):
         read_ids(made, 1)
 
 
-def test_columns_of_a_union_that_compare_differently_are_refused(tmp_path):
+def test_union_columns_that_compare_differently_are_rejected(tmp_path):
     path = tmp_path / "marks.db"
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE numbers (id INTEGER, mark INTEGER)")
@@ -167,7 +167,7 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("driver", FLAGS)
-def test_enum_of_mysql_is_known_by_its_flags(driver):
+def test_enum_of_mysql_is_detected_by_its_flags(driver):
     assert databases.numbered(FLAGS[driver]) == ([False] * 3 if driver == "another" else [True, True, False])
 
 

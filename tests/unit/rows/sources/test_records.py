@@ -38,7 +38,7 @@ def numbered(count):
     return ({"id": n} for n in range(count))
 
 
-def test_a_list_is_read_in_batches_with_positions_counted_from_one():
+def test_list_is_read_in_batches_with_positions_from_one():
     batches = read_all(records([{"id": n} for n in range(25)], name="mine"), most=10)
     assert [len(batch.rows) for batch in batches] == [10, 10, 5]
     assert [batch.next["row"] for batch in batches] == [10, 20, 25]
@@ -46,24 +46,24 @@ def test_a_list_is_read_in_batches_with_positions_counted_from_one():
     assert {batch.source for batch in batches} == {"mine"}
 
 
-def test_the_size_of_a_list_is_known_and_that_of_a_generator_is_not():
+def test_size_of_a_list_is_known_and_of_a_generator_is_not():
     assert records([{}, {}]).open(None, {}).total == 2
     assert records(numbered(2)).open(None, {}).total is None
 
 
-def test_a_function_can_be_read_again_and_again():
+def test_function_can_be_read_repeatedly():
     source = records(lambda: numbered(3))
     assert rows_of(read_all(source)) == rows_of(read_all(source)) == [{"id": 0}, {"id": 1}, {"id": 2}]
 
 
-def test_a_generator_that_was_used_up_says_to_pass_a_function():
+def test_exhausted_generator_error_suggests_a_function():
     source = records(numbered(3))
     read_all(source)
     with pytest.raises(SourceError, match=r"read before, to row 3.*pass the function that makes it"):
         source.open(None, source.identity())
 
 
-def test_generator_that_others_have_read_to_its_end_is_refused():
+def test_generator_read_to_its_end_elsewhere_is_rejected():
     made = ({"id": n} for n in range(3))
     source = records(made)
     assert len(list(made)) == 3
@@ -81,7 +81,7 @@ def test_generator_that_others_have_read_to_its_end_is_refused():
         lambda items: filter(None, (item for item in items)),
     ],
 )
-def test_iterator_that_others_have_read_to_its_end_is_refused(made):
+def test_iterator_read_to_its_end_elsewhere_is_rejected(made):
     items = [{"id": n} for n in range(3)]
     used_up = made(items)
     assert len(list(used_up)) == 3
@@ -99,13 +99,13 @@ def test_empty_iterator_is_not_read_twice(made):
         source.open(None, source.identity())
 
 
-def test_a_generator_goes_on_where_it_stands():
+def test_generator_continues_at_its_position():
     source = records(numbered(5))
     batch = source.open(None, source.identity()).read(2)
     assert rows_of(read_all(source, position=batch.next)) == [{"id": 2}, {"id": 3}, {"id": 4}]
 
 
-def test_a_generator_that_stands_behind_the_position_is_not_read_from_there():
+def test_generator_beyond_the_position_is_rejected():
     source = records(numbered(5))
     reading = source.open(None, source.identity())
     first = reading.read(2)
@@ -114,7 +114,7 @@ def test_a_generator_that_stands_behind_the_position_is_not_read_from_there():
         source.open(first.next, source.identity())
 
 
-def test_what_is_no_mapping_is_handed_out_as_it_is_and_keeps_its_number():
+def test_item_that_is_no_mapping_is_a_letter_with_its_number():
     items = [{"id": 1}, ["id", 2], {"id": 3}, None, {4: "four"}, {"id": 6}]
     [batch] = read_all(records(items))
     assert batch.rows.records == [{"id": 1}, {"id": 3}, {"id": 6}]
@@ -132,7 +132,7 @@ def test_any_mapping_is_a_record():
     assert {type(record) for record in batch.rows.records} == {dict}
 
 
-def test_a_mapping_that_cannot_be_read_is_handed_out_with_its_error():
+def test_unreadable_mapping_is_a_letter_with_its_error():
     class Broken(UserDict):
         def __getitem__(self, key):
             raise ValueError("the blob is gone")
@@ -144,7 +144,7 @@ def test_a_mapping_that_cannot_be_read_is_handed_out_with_its_error():
     assert str(batch.unreadable[0].error) == "the blob is gone"
 
 
-def test_one_dict_that_is_filled_anew_for_every_row_is_read_as_many_rows():
+def test_reused_dict_is_read_as_separate_rows():
     def reused(mapping):
         for number in range(3):
             mapping["id"] = number
@@ -154,7 +154,7 @@ def test_one_dict_that_is_filled_anew_for_every_row_is_read_as_many_rows():
         assert rows_of(read_all(records(reused(mapping)))) == [{"id": 0}, {"id": 1}, {"id": 2}]
 
 
-def test_an_error_of_the_iterator_is_raised_as_it_is_after_the_rows_before_it():
+def test_iterator_error_is_raised_after_the_rows_before_it():
     def breaking():
         yield from numbered(3)
         raise ConnectionResetError("gone")
@@ -166,7 +166,7 @@ def test_an_error_of_the_iterator_is_raised_as_it_is_after_the_rows_before_it():
             reading.read(10)
 
 
-def test_a_generator_that_raised_cannot_be_opened_again_as_if_it_had_ended():
+def test_generator_that_raised_cannot_be_opened_again():
     def breaking():
         yield from numbered(3)
         raise ConnectionResetError("gone")
@@ -180,18 +180,18 @@ def test_a_generator_that_raised_cannot_be_opened_again_as_if_it_had_ended():
         source.open(batch.next, {})
 
 
-def test_an_iterable_that_became_shorter_than_the_checkpoint_is_told():
+def test_iterable_shorter_than_the_checkpoint_is_reported():
     with pytest.raises(SourceError, match=r"ended after 3 rows, before the checkpoint at row 7"):
         records(lambda: numbered(3)).open({"row": 7}, {})
 
 
-def test_a_checkpoint_of_other_records_cannot_be_used():
+def test_checkpoint_of_other_records_cannot_be_used():
     assert records([], name="b").difference(records([], name="b").identity()) is None
     told = records([], name="b").difference(records([], name="a").identity())
     assert told == "it was taken over records 'a', not over records 'b'"
 
 
-def test_closing_ends_the_generator_that_a_function_began():
+def test_close_ends_the_generator_of_a_function():
     ended = []
 
     def guarded():
@@ -207,7 +207,7 @@ def test_closing_ends_the_generator_that_a_function_began():
     assert ended == [True]
 
 
-def test_a_repaired_item_is_a_record_and_a_broken_one_says_why():
+def test_repaired_item_is_a_record_and_a_broken_one_an_error():
     source = records([])
     assert source.again({"id": 2}) == {"id": 2}
     with pytest.raises(TypeError, match="a record is a mapping, not a list"):
@@ -215,17 +215,17 @@ def test_a_repaired_item_is_a_record_and_a_broken_one_says_why():
 
 
 @pytest.mark.parametrize("nothing", [None, 5, "rows.csv", {"id": 1}, b"x"])
-def test_what_holds_no_records_is_refused_at_once(nothing):
+def test_object_without_records_is_rejected_at_once(nothing):
     with pytest.raises(TypeError, match="records takes many mappings"):
         records(nothing)
 
 
-def test_a_function_that_returns_nothing_is_told():
+def test_function_that_returns_nothing_is_reported():
     with pytest.raises(SourceError, match="returned a NoneType, and must return an iterator"):
         records(lambda: None).open(None, {})
 
 
-def test_an_empty_name_is_refused():
+def test_empty_name_is_rejected():
     with pytest.raises(ValueError, match="needs a name"):
         records([], name=" ")
 
@@ -237,11 +237,11 @@ def day(name, count=1_000):
     return [{"id": number, "day": name} for number in range(count)]
 
 
-class TestResumeOfOtherInput:
+class TestChangedInput:
     """A checkpoint is used for the input that it was taken over, and for no other."""
 
     @pytest.mark.parametrize("form", ["list", "function", "generator"])
-    def test_other_records_start_over_and_say_so(self, tmp_path, form):
+    def test_other_records_start_over_with_a_warning(self, tmp_path, form):
         given = {"list": lambda items: items, "function": lambda items: lambda: iter(items), "generator": iter}[form]
         events = []
         stop_after_first_batch(tmp_path, given(day("Monday")))
@@ -256,7 +256,7 @@ class TestResumeOfOtherInput:
         assert (abandoned.status, abandoned.reason) == ("abandoned", report.started_over)
 
     @pytest.mark.parametrize("form", ["list", "function", "generator"])
-    def test_the_same_records_resume(self, tmp_path, form):
+    def test_same_records_resume(self, tmp_path, form):
         given = {"list": lambda items: items, "function": lambda items: lambda: iter(items), "generator": iter}[form]
         stop_after_first_batch(tmp_path, given(day("Monday")))
         report = load(tmp_path, given(day("Monday"))).run()
@@ -271,13 +271,13 @@ class TestResumeOfOtherInput:
         report = load(tmp_path, given(day("Monday", 20)), batch=2).run()
         assert (report.status, report.read, report.resumed, report.started_over) == ("complete", 20, True, None)
 
-    def test_a_list_of_another_length_starts_over(self, tmp_path):
+    def test_list_of_another_length_starts_over(self, tmp_path):
         stop_after_first_batch(tmp_path, day("Monday", 2_000))
         report = load(tmp_path, day("Monday", 1_999)).run()
         assert "there were 2,000 records, and now there are 1,999" in report.started_over
         assert report.read == 1_999
 
-    def test_a_row_inserted_behind_the_first_thousand_is_noticed_at_the_checkpoint(self, tmp_path):
+    def test_row_inserted_after_the_first_thousand_is_noticed(self, tmp_path):
         def items(extra):
             yield from day("Monday", 1_200)
             yield from extra
@@ -287,7 +287,7 @@ class TestResumeOfOtherInput:
         with pytest.raises(redrive.RunStopped, match=r"row 1,500 of records is not the row .*--restart"):
             load(tmp_path, lambda: items([{"id": 1_500, "day": "late"}]), batch=750).run()
 
-    def test_a_declared_identity_resumes_records_that_are_never_the_same(self, tmp_path):
+    def test_declared_identity_resumes_changing_records(self, tmp_path):
         def stamped():
             return ({"id": number, "day": str(next(_clock))} for number in range(1_000))
 
@@ -300,10 +300,10 @@ class TestResumeOfOtherInput:
         assert "its identity was 'Monday', and now it is 'Tuesday'" in report.started_over
         assert report.read == 1_000
 
-    def test_a_checkpoint_of_an_earlier_version_starts_over(self):
+    def test_checkpoint_of_an_earlier_version_starts_over(self):
         assert records(day("Monday")).changed({"kind": "records", "name": "records"}, {"row": 500})
 
-    def test_a_function_is_called_once_for_identity_and_reading(self, tmp_path):
+    def test_function_is_called_once_for_identity_and_reading(self, tmp_path):
         calls = []
 
         def made():
@@ -313,7 +313,7 @@ class TestResumeOfOtherInput:
         load(tmp_path, made).run()
         assert len(calls) == 1
 
-    def test_a_function_that_fails_at_once_does_not_start_over(self, tmp_path):
+    def test_function_that_fails_at_once_does_not_start_over(self, tmp_path):
         def refused():
             raise PermissionError("no access today")
 
@@ -323,7 +323,7 @@ class TestResumeOfOtherInput:
         report = load(tmp_path, lambda: iter(day("Monday"))).run()
         assert (report.resumed, report.read) == (True, 1_000)
 
-    def test_an_identity_must_be_a_text(self):
+    def test_identity_must_be_a_text(self):
         for wrong in ("", " ", 7):
             with pytest.raises(ValueError, match="identity must be a text"):
                 records([], identity=wrong)
@@ -359,7 +359,7 @@ ITEMS = st.lists(st.dictionaries(st.sampled_from("ab"), VALUES), max_size=12)
 
 
 @given(ITEMS, ITEMS, st.booleans())
-def test_records_are_the_same_input_exactly_where_they_are_equal(before, now, sized):
+def test_records_are_the_same_input_exactly_if_equal(before, now, sized):
     """Of an iterator it is not known how many items will follow: it is the same where it begins with those read."""
     given = list if sized else (lambda items: lambda: iter(items))
     batches = read_all(records(given(before)), most=100)
@@ -370,7 +370,7 @@ def test_records_are_the_same_input_exactly_where_they_are_equal(before, now, si
 
 
 @given(st.lists(st.integers(0, 5), max_size=20), st.integers(1, 7), st.integers(1, 7), st.booleans())
-def test_resuming_at_every_position_reads_what_reading_at_once_does(values, most, afterwards, one_shot):
+def test_resuming_at_every_position_reads_the_same_rows(values, most, afterwards, one_shot):
     items = [{"id": value} if value else ["no record"] for value in values]
 
     def source():
@@ -391,7 +391,7 @@ def test_resuming_at_every_position_reads_what_reading_at_once_does(values, most
 
 
 class TestFrames:
-    """A frame is read as it is; what only looks like one is refused when the source is made."""
+    """A frame is read unchanged; an object that only looks like one is rejected when the source is made."""
 
     FRAME = pl.DataFrame({"id": [1, 2, 3], "fee": [Decimal("1.50"), None, Decimal("3.00")]})
 
@@ -405,12 +405,12 @@ class TestFrames:
     )
 
     @pytest.mark.parametrize("form", FORMS, ids=["polars", "table", "batch", "reader", "function", "table of function"])
-    def test_its_rows_are_records(self, form):
+    def test_rows_of_a_frame_are_records(self, form):
         batches = read_all(records(form(self.FRAME)), most=2)
         assert rows_of(batches) == self.FRAME.to_dicts()
         assert [batch.position_of(0) for batch in batches] == ["row 1", "row 3"]
 
-    def test_a_pipeline_writes_it(self, tmp_path):
+    def test_pipeline_writes_a_frame(self, tmp_path):
         report = load(tmp_path, pl.DataFrame({"id": range(1_000), "day": ["Monday"] * 1_000})).run()
         assert (report.written, report.rejected) == (1_000, 0)
         assert len(table(tmp_path)) == 1_000
@@ -424,7 +424,7 @@ class TestFrames:
         assert "the first 1,000 records differ" in report.started_over
         assert {row[1] for row in table(tmp_path)} == {"Tuesday"}
 
-    def test_a_row_that_differs_at_the_checkpoint_stops_the_run(self):
+    def test_row_that_differs_at_the_checkpoint_stops_the_run(self):
         frame = pl.DataFrame({"id": range(3_000)})
         [first, *_] = read_all(records(frame), most=2_000)
         other = frame.with_columns(pl.when(pl.col("id") < 1_500).then("id").otherwise(pl.col("id") + 1))
@@ -441,17 +441,17 @@ class TestFrames:
         ],
         ids=["LazyFrame", "Series", "array", "numpy"],
     )
-    def test_what_holds_no_rows_is_refused_in_one_sentence(self, value, sentence):
+    def test_object_without_rows_is_rejected_in_one_sentence(self, value, sentence):
         with pytest.raises(TypeError, match=sentence):
             records(value)
 
-    def test_an_arrow_table_that_is_no_frame_is_refused(self):
+    def test_arrow_table_that_is_no_frame_is_rejected(self):
         with pytest.raises(TypeError, match="records cannot read this Table as a frame"):
             records(pa.Table.from_arrays([[1], [2]], names=["id", "id"]))
 
     ONE = UUID("6f1c1e0e-0b7a-4a3e-9d55-0a1b2c3d4e5f")
 
-    def test_types_that_polars_lacks_are_kept(self):
+    def test_types_that_polars_lacks_are_preserved(self):
         """A date64 is a date and no timestamp, a UUID is its text and no bytes."""
         kinds = {"day": pa.date64(), "days": pa.list_(pa.date64()), "id": pa.uuid()}
         values = {"day": [86_400_000, None], "days": [[0], None], "id": [self.ONE.bytes, None]}
@@ -461,7 +461,7 @@ class TestFrames:
             {"day": None, "days": None, "id": None},
         ]
 
-    def test_value_that_would_be_changed_is_refused(self):
+    def test_value_that_would_be_changed_is_rejected(self):
         uuids = pa.array([self.ONE.bytes], pa.uuid())
         with pytest.raises(TypeError, match="ids has UUIDs within it"):
             records(pa.table({"ids": pa.ListArray.from_arrays([0, 1], uuids)}))
@@ -478,6 +478,6 @@ class TestFrames:
     ],
     ids=lambda column: str(column.type),
 )
-def test_arrow_type_that_no_frame_has_is_refused(column):
+def test_arrow_type_that_no_frame_has_is_rejected(column):
     with pytest.raises(TypeError, match=r"odd is of type .*, which no frame has: cast it to text, or drop it"):
         records(pa.table({"odd": column}))

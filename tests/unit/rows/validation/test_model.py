@@ -1,4 +1,4 @@
-"""Rows against pydantic: what passes, what is said, what is written."""
+"""Rows against pydantic: accepted rows, error messages, written columns."""
 
 import enum
 import sys
@@ -51,7 +51,7 @@ def said(model, record):
     return refused.error
 
 
-def test_all_errors_of_a_row_are_in_one_line_in_the_order_of_the_fields():
+def test_errors_of_a_row_are_one_line_in_field_order():
     record = {"delivery_id": "D-1", "at": "2026-13-01", "fee": "N/A"}
     assert said(Delivery, record) == (
         "at: Input should be a valid date or datetime, month value is outside expected range of 1-12 ('2026-13-01'); "
@@ -59,11 +59,11 @@ def test_all_errors_of_a_row_are_in_one_line_in_the_order_of_the_fields():
     )
 
 
-def test_what_a_validator_of_the_users_says_is_told_without_a_prefix():
+def test_validator_message_is_reported_without_a_prefix():
     assert said(Delivery, {**GOOD, "fee": "-1"}) == "fee: a fee is never negative ('-1')"
 
 
-def test_an_error_of_the_whole_model_has_no_field_and_no_value():
+def test_error_of_the_whole_model_has_no_field_and_no_value():
     class Trip(BaseModel):
         start: int
         end: int
@@ -76,7 +76,7 @@ def test_an_error_of_the_whole_model_has_no_field_and_no_value():
     assert said(Trip, {"start": 2, "end": 1}).startswith("it ends before it starts")
 
 
-def test_a_long_value_is_cut_and_a_nested_one_is_left_out():
+def test_long_value_is_cut_and_a_nested_one_is_left_out():
     class Nested(BaseModel):
         name: Annotated[str, Field(max_length=3)]
         inner: Delivery
@@ -88,7 +88,7 @@ def test_a_long_value_is_cut_and_a_nested_one_is_left_out():
     assert "inner.fee: Field required" in said(Nested, {"name": "abc", "inner": {"fees": 1}})
 
 
-def test_a_model_that_hides_its_input_has_it_hidden():
+def test_model_that_hides_its_input_has_no_values_in_errors():
     class Hidden(BaseModel):
         model_config = ConfigDict(hide_input_in_errors=True)
         iban: Annotated[str, Field(max_length=3)]
@@ -97,13 +97,13 @@ def test_a_model_that_hides_its_input_has_it_hidden():
 
 
 @pytest.mark.parametrize("name", ["fee", "name", "key", "type"])
-def test_the_same_problem_of_different_values_is_one_cause(name):
+def test_same_problem_of_different_values_is_one_cause(name):
     model = pydantic.create_model("Model", **{name: (Decimal, ...)})
     causes = {template(said(model, {name: value})) for value in ("N/A", "-", "x" * 99, "O'Brien", "")}
     assert len(causes) == 1
 
 
-def test_columns_are_the_fields_by_name_and_then_the_computed_ones():
+def test_columns_are_the_fields_and_then_computed_ones():
     class Priced(BaseModel):
         net: Annotated[Decimal, Field(alias="Net Price")]
         tax: Decimal = Decimal(0)
@@ -118,14 +118,14 @@ def test_columns_are_the_fields_by_name_and_then_the_computed_ones():
     assert list(good.tuples) == [(Decimal("1.50"), Decimal("0.5"), Decimal("2.00"))]
 
 
-def test_one_field_or_none_makes_tuples_as_well():
+def test_single_or_no_field_makes_tuples():
     one = pydantic.create_model("One", a=(int, ...))
     none = pydantic.create_model("Nothing")
     assert list(checked(one, {"a": "1"}).good.tuples) == [(1,)]
     assert list(checked(none, {"a": "1"}).good.tuples) == [()]
 
 
-def test_what_a_model_remembers_on_the_side_is_not_written():
+def test_private_attributes_of_a_model_are_not_written():
     class Lazy(BaseModel):
         b: int
         a: int
@@ -157,7 +157,7 @@ class Point:
     x: int
 
 
-def test_nested_things_are_written_as_what_they_stand_for():
+def test_nested_objects_are_written_as_plain_data():
     class Rich(BaseModel):
         address: Address
         more: list[Address] = []
@@ -191,7 +191,7 @@ def test_nested_things_are_written_as_what_they_stand_for():
     assert type(row["site"]) is str
 
 
-def test_extra_columns_that_a_model_allows_are_written_too():
+def test_extra_columns_allowed_by_a_model_are_written():
     class Open(BaseModel):
         model_config = ConfigDict(extra="allow")
         a: int
@@ -227,17 +227,17 @@ def test_rows_of_several_kinds_have_the_columns_of_all(model):
     assert outcome.rejected[0].error.startswith("dog.tricks: Input should be a valid integer")
 
 
-def test_dataclasses_and_typed_dicts_are_validated_too():
+def test_dataclasses_and_typed_dicts_are_validated():
     assert list(checked(Point, {"x": "1"}).good.records()) == [{"x": 1}]
     assert list(checked(Typed, {"a": "1"}).good.records()) == [{"a": 1}]
 
 
-def test_what_is_no_row_in_the_end_is_a_fault_of_the_pipeline():
+def test_result_that_is_no_row_is_a_fault_of_the_pipeline():
     with pytest.raises(PipelineError, match="makes a int of a row"):
         checked(pydantic.TypeAdapter(Annotated[Any, pydantic.BeforeValidator(len)]), {"a": 1})
 
 
-def test_the_models_own_validators_see_a_copy_of_the_record():
+def test_models_own_validators_get_a_copy_of_the_record():
     class Renaming(BaseModel):
         fee: float
 
@@ -255,7 +255,7 @@ def test_the_models_own_validators_see_a_copy_of_the_record():
 
 
 @pytest.mark.parametrize("error", [redrive.Transient("later"), ConnectionResetError(), AttributeError("bug")])
-def test_an_error_that_is_no_rows_fault_is_raised_as_it_is(error):
+def test_error_that_is_no_rows_fault_is_raised_unchanged(error):
     class Calling(BaseModel):
         a: int
 
@@ -269,7 +269,7 @@ def test_an_error_that_is_no_rows_fault_is_raised_as_it_is(error):
     assert raised.value is error
 
 
-def test_a_validator_may_reject_or_discard_a_row():
+def test_validator_may_reject_or_discard_a_row():
     class Sorting(BaseModel):
         a: int
 
@@ -310,19 +310,19 @@ def test_strict_models_stay_strict():
         ),
     ],
 )
-def test_columns_that_a_model_can_never_accept_are_refused_before_any_row(columns, sentence):
+def test_impossible_columns_are_rejected_before_any_row(columns, sentence):
     with pytest.raises(PipelineError) as refused:
         check_of(Delivery).fits(columns)
     assert str(refused.value) == sentence
 
 
-def test_many_columns_are_not_all_listed():
+def test_long_list_of_columns_is_cut():
     with pytest.raises(PipelineError, match=r"c11 and 488 more; its fields are") as refused:
         check_of(Delivery).fits([f"c{number}" for number in range(500)])
     assert len(str(refused.value)) < 300
 
 
-def test_a_forbidden_column_is_refused_before_any_row():
+def test_forbidden_column_is_rejected_before_any_row():
     class Closed(BaseModel):
         model_config = ConfigDict(extra="forbid")
         a: int
@@ -359,7 +359,7 @@ class OnlyByName(Aliased):
         (Delivery, []),
     ],
 )
-def test_fields_are_found_by_every_name_that_pydantic_would_take(model, columns):
+def test_fields_are_found_by_every_name_pydantic_accepts(model, columns):
     check_of(model).fits(columns)
 
 
@@ -367,12 +367,12 @@ def test_fields_are_found_by_every_name_that_pydantic_would_take(model, columns)
     ("model", "columns"),
     [(Aliased, ["plain", "alias", "one", "list"]), (OnlyByName, ["plain", "The Alias", "one", "list"])],
 )
-def test_fields_are_not_found_by_names_that_pydantic_would_not_take(model, columns):
+def test_fields_are_not_found_by_names_pydantic_rejects(model, columns):
     with pytest.raises(PipelineError, match="needs"):
         check_of(model).fits(columns)
 
 
-def test_a_model_that_rewrites_its_input_may_fit_any_columns():
+def test_model_that_rewrites_its_input_may_fit_any_columns():
     class Renaming(BaseModel):
         fee: float
 
@@ -395,7 +395,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.booleans())
-def test_rows_are_judged_as_pydantic_judges_each_of_them(records, as_frame):
+def test_rows_get_the_verdict_of_pydantic_for_each(records, as_frame):
     rows = pl.DataFrame(records, schema=dict.fromkeys(["delivery_id", "at", "distance_km", "fee"], pl.String))
     outcome = check_of(Delivery)(Received(rows if as_frame else records))
     good, bad = {}, set()
@@ -410,7 +410,7 @@ def test_rows_are_judged_as_pydantic_judges_each_of_them(records, as_frame):
     assert {one.place for one in outcome.rejected} == bad
 
 
-def test_the_values_of_a_row_are_of_the_models_types():
+def test_values_of_a_row_have_the_models_types():
     (row,) = checked(Delivery, GOOD).good.tuples
     assert row == ("D-1", "Berlin", date(2026, 7, 1), 1.5, Decimal("2.50"))
     assert not isinstance(row[2], datetime)
@@ -436,17 +436,17 @@ class HidingAll(BaseModel):
 
 
 @pytest.mark.parametrize("model", [Hiding, HidingAndOpen, HidingData, pydantic.TypeAdapter(Hiding | None)], ids=repr)
-def test_a_field_that_a_model_excludes_is_checked_and_not_written(model):
+def test_excluded_field_is_checked_and_not_written(model):
     outcome = checked(model, {"delivery_id": "D-1", "token": "secret"}, {"delivery_id": "D-2", "token": 5})
     assert outcome.good.records() == [{"delivery_id": "D-1"}]
     assert [one.error for one in outcome.rejected] == ["token: Input should be a valid string (***)"]
 
 
-def test_a_model_may_exclude_all_of_its_fields():
+def test_model_may_exclude_all_of_its_fields():
     assert list(checked(HidingAll, {"token": "secret"}).good.tuples) == [()]
 
 
-def test_a_row_whose_names_are_no_texts_is_rejected():
+def test_row_with_names_that_are_no_text_is_rejected():
     outcome = checked(pydantic.TypeAdapter(dict[int | str, int]), {"a": 1}, {5: 2})
     assert [(one.place, one.error) for one in outcome.rejected] == [(1, "column names must be text, not 5")]
 
@@ -458,7 +458,7 @@ class OldTyped(typing.TypedDict):
     b: typing.NotRequired[Annotated[str, Field(min_length=2)]]
 
 
-class TestTypedDictOfTyping:
+class TestTypingTypedDict:
     """It validates like one of typing_extensions."""
 
     def test_records_are_validated(self):
@@ -466,7 +466,7 @@ class TestTypedDictOfTyping:
         assert checked.good.records() == [{"a": 1, "b": "xy"}, {"a": 2, "b": None}]
         assert [refused.place for refused in checked.rejected] == [2, 3]
 
-    def test_one_that_cannot_be_used_is_refused_in_a_sentence(self):
+    def test_unusable_typed_dict_is_rejected_in_a_sentence(self):
         if sys.version_info >= (3, 12):
             pytest.skip("pydantic takes every TypedDict")
 

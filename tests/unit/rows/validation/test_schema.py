@@ -45,7 +45,7 @@ def said(*row):
     return refused.error
 
 
-def test_a_clean_frame_comes_out_in_the_types_of_the_schema():
+def test_clean_frame_has_the_types_of_the_schema():
     outcome = check(("D-1", "Berlin", "2026-07-01", " 1.50 "), ("D-2", None, "2026-07-02", "2"))
     assert outcome.good.as_frame.schema == {
         "delivery_id": pl.String,
@@ -71,11 +71,11 @@ def test_a_clean_frame_comes_out_in_the_types_of_the_schema():
         ((None, "Berlin", "2026-07-01", "1"), "delivery_id: missing"),
     ],
 )
-def test_everything_that_is_wrong_with_a_row_is_told_in_one_line(row, sentence):
+def test_all_faults_of_a_row_are_reported_in_one_line(row, sentence):
     assert said(*row) == sentence
 
 
-def test_the_places_of_the_bad_rows_are_those_in_the_batch():
+def test_positions_of_bad_rows_are_those_in_the_batch():
     rows = [(f"D-{number}", "Berlin", "2026-07-01", "1") for number in range(100)]
     rows[17] = ("D-17", "Berlin", "2026-07-01", "N/A")
     rows[60] = ("D-60", "Berlin", "2026-07-01", "-1")
@@ -85,14 +85,14 @@ def test_the_places_of_the_bad_rows_are_those_in_the_batch():
     assert len(outcome.good) == 98
 
 
-def test_30_a_key_that_comes_twice_is_no_fault_of_either_row():
+def test_30_duplicate_key_is_no_fault_of_either_row():
     row = ("D-1", "Berlin", "2026-07-01", "1")
     outcome = check(row, ("D-2", *row[1:]), row, ("D-1", "Berlin", "2026-07-01", "-1"))
     assert list(outcome.good.origin) == [0, 1, 2]
     assert [(one.place, one.error) for one in outcome.rejected] == [(3, "fee: min (-1.00)")]
 
 
-def test_a_bad_value_of_a_column_that_may_be_null_is_not_taken_for_null():
+def test_invalid_value_of_a_nullable_column_is_not_null():
     class Loose(dy.Schema):
         fee = dy.Float64(nullable=True)
 
@@ -101,14 +101,14 @@ def test_a_bad_value_of_a_column_that_may_be_null_is_not_taken_for_null():
     assert [(one.place, one.error) for one in outcome.rejected] == [(1, "fee: not a Float64 ('N/A')")]
 
 
-def test_columns_that_the_schema_does_not_name_are_not_written():
+def test_columns_missing_in_the_schema_are_not_written():
     outcome = check_of(Delivery)(
         Received(frame(("D-1", "Berlin", "2026-07-01", "1")).with_columns(row_number=pl.lit("x"), more=pl.lit(1)))
     )
     assert outcome.good.columns == ("delivery_id", "city", "day", "fee")
 
 
-def test_a_schema_may_have_a_column_named_like_the_one_that_numbers_the_rows():
+def test_schema_may_have_a_column_named_like_the_row_number():
     class Numbered(dy.Schema):
         row_number = dy.Int64(min=0)
 
@@ -117,7 +117,7 @@ def test_a_schema_may_have_a_column_named_like_the_one_that_numbers_the_rows():
     assert [(one.place, one.error) for one in outcome.rejected] == [(1, "row_number: min (-1)")]
 
 
-def test_rules_of_the_users_own_are_named():
+def test_users_own_rules_are_named():
     class Ruled(dy.Schema):
         city = dy.String(check=lambda column: column.str.starts_with("B"))
         zone = dy.String(check={"is_letter": lambda column: column.str.len_chars() == 1}, nullable=True)
@@ -135,7 +135,7 @@ def test_rules_of_the_users_own_are_named():
 
 
 @pytest.mark.parametrize("name", ["fee", "name", "key", "type"])
-def test_the_same_problem_of_different_values_is_one_cause(name):
+def test_same_problem_of_different_values_is_one_cause(name):
     schema = type("Any", (dy.Schema,), {name: dy.Float64(min=0)})
     texts = ["N/A", "-", "x" * 99, "O'Brien", "-1", "-22.5"]
     outcome = check_of(schema)(Received(pl.DataFrame({name: texts})))
@@ -156,7 +156,7 @@ def test_the_same_problem_of_different_values_is_one_cause(name):
         (["a", "b"], "the schema Delivery fits no column of a, b; its columns are delivery_id, city, day, fee"),
     ],
 )
-def test_columns_that_are_missing_are_named_before_any_row(columns, sentence):
+def test_missing_columns_are_named_before_any_row(columns, sentence):
     for judge in (
         check_of(Delivery).fits,
         lambda names: check_of(Delivery)(Received(pl.DataFrame({name: ["x"] for name in names}))),
@@ -166,7 +166,7 @@ def test_columns_that_are_missing_are_named_before_any_row(columns, sentence):
         assert str(refused.value) == sentence
 
 
-def test_columns_that_are_all_there_fit():
+def test_complete_columns_fit():
     check_of(Delivery).fits(["fee", "more", *TEXT])
     check_of(Delivery).fits([])
 
@@ -177,13 +177,13 @@ class Event(dy.Schema):
     number = dy.Int64(nullable=True)
 
 
-def test_a_source_whose_types_can_never_be_those_of_the_schema_stops_the_pipeline():
+def test_source_of_incompatible_types_stops_the_pipeline():
     rows = pl.DataFrame({"at": [1], "tags": [["a"]], "number": [1]})
     with pytest.raises(PipelineError, match="wants a Datetime in UTC in the column 'at', and the source has an Int64"):
         check_of(Event)(Received(rows))
 
 
-def test_records_are_judged_one_by_one_whatever_their_types():
+def test_records_are_judged_independently_of_their_types():
     ten = "2026-07-01T10:00:00Z"
     records = [
         {"at": ten, "tags": ["a", "b"], "number": 1},
@@ -203,12 +203,12 @@ def test_records_are_judged_one_by_one_whatever_their_types():
     ]
 
 
-def test_records_of_which_none_has_the_right_type_are_all_rejected():
+def test_records_that_all_have_wrong_types_are_all_rejected():
     outcome = check_of(Event)(Received([{"at": 5}, {"at": 6}]))
     assert [one.error for one in outcome.rejected] == ["at: not a Datetime in UTC (5)", "at: not a Datetime in UTC (6)"]
 
 
-def test_a_schema_without_rules_passes_everything():
+def test_schema_without_rules_passes_everything():
     class Loose(dy.Schema):
         a = dy.String(nullable=True)
 
@@ -228,7 +228,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.booleans())
-def test_the_rows_that_pass_are_those_that_pass_alone(rows, as_records):
+def test_rows_that_pass_are_those_that_pass_alone(rows, as_records):
     received = Received(frame(*rows).to_dicts() if as_records else frame(*rows))
     outcome = check_of(Delivery)(received)
     alone = [not check(row).rejected for row in rows]
@@ -246,7 +246,7 @@ class Parcel(dy.Schema):
     size = dy.Int64(nullable=True)
 
 
-def test_a_value_that_no_column_can_hold_rejects_its_row_alone():
+def test_unrepresentable_value_rejects_only_its_row():
     cyclic = [1]
     cyclic.append(cyclic)
     records = [
@@ -263,7 +263,7 @@ def test_a_value_that_no_column_can_hold_rejects_its_row_alone():
     ]
 
 
-def test_whatever_python_has_stays_what_it_is_where_the_schema_wants_that():
+def test_python_objects_are_unchanged_in_object_columns():
     class Loose(dy.Schema):
         thing = dy.Object(nullable=True)
 
@@ -272,7 +272,7 @@ def test_whatever_python_has_stays_what_it_is_where_the_schema_wants_that():
     assert [thing for (thing,) in outcome.good.tuples] == things
 
 
-def test_identifiers_and_durations_become_texts_where_the_schema_wants_texts():
+def test_identifiers_and_durations_become_text_in_text_columns():
     class Named(dy.Schema):
         name = dy.String()
 
@@ -282,7 +282,7 @@ def test_identifiers_and_durations_become_texts_where_the_schema_wants_texts():
         assert check_of(Named)(received).good.values("name") == ["PT1H"]
 
 
-def test_value_gets_the_same_verdict_whatever_stands_beside_it():
+def test_value_gets_the_same_verdict_beside_any_other():
     class Loose(dy.Schema):
         text = dy.String(nullable=True)
         raw = dy.Binary(nullable=True)
@@ -303,7 +303,7 @@ def test_value_gets_the_same_verdict_whatever_stands_beside_it():
     assert [one.error for one in texts.rejected] == ["text: not a String (b'caf\\xc3\\xa9')"]
 
 
-def test_struct_with_a_field_that_the_schema_lacks_is_rejected():
+def test_struct_with_a_field_missing_in_the_schema_is_rejected():
     class Nested(dy.Schema):
         at = dy.List(dy.Struct({"city": dy.String(), "zip": dy.String(nullable=True)}))
 
@@ -313,7 +313,7 @@ def test_struct_with_a_field_that_the_schema_lacks_is_rejected():
     assert outcome.good.values("at") == [[{"city": "Ulm", "zip": None}]]
 
 
-class TestKeysOfRejectedRows:
+class TestRejectedRowKeys:
     """A letter has the key that its row would have, so that a later row of the key supersedes it."""
 
     class Schema(dy.Schema):
@@ -323,7 +323,7 @@ class TestKeysOfRejectedRows:
     @pytest.mark.parametrize(
         ("key", "passed"), [("01", 1), (" 1", 1), (1.0, 1), ("1", 1), (1, 1), ("x", "x"), ("\ud800", "\ud800")]
     )
-    def test_key_is_cast_as_that_of_a_good_row(self, key, passed):
+    def test_key_is_cast_like_that_of_a_good_row(self, key, passed):
         found = SchemaValidator(self.Schema).key_of({"id": key, "v": "bad"}, ["id"])
         assert (found, type(found[0])) == ((passed,), type(passed))
 

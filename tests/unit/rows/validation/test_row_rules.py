@@ -1,4 +1,4 @@
-"""Rules of a dataframely schema: those that look at one row pass, those that look at others are refused."""
+"""Rules of a dataframely schema: rules over one row are accepted, rules over several rows are rejected."""
 
 import dataframely as dy
 import polars as pl
@@ -83,17 +83,17 @@ def ruled(expression):
 
 
 @pytest.mark.parametrize("expression", OF_ONE_ROW, ids=str)
-def test_rule_of_one_row_is_taken(expression):
+def test_rule_of_one_row_is_accepted(expression):
     check_of(ruled(expression))
 
 
 @pytest.mark.parametrize("expression", OF_OTHER_ROWS, ids=str)
-def test_rule_over_rows_is_refused(expression):
+def test_rule_over_rows_is_rejected(expression):
     with pytest.raises(ValueError, match="the schema Ruled has a rule that looks at other rows, 'the_rule': rows are"):
         check_of(ruled(expression))
 
 
-def test_unique_column_is_refused_when_the_pipeline_is_made(tmp_path):
+def test_unique_column_is_rejected_when_the_pipeline_is_made(tmp_path):
     class Invoice(dy.Schema):
         line = dy.Int64(primary_key=True)
         tax_no = dy.Int64(unique=True)
@@ -104,7 +104,7 @@ def test_unique_column_is_refused_when_the_pipeline_is_made(tmp_path):
         redrive.Pipeline("invoices", source=redrive.rows.records([]), validate=Invoice, sink=sink)
 
 
-def test_inherited_rule_over_rows_is_refused():
+def test_inherited_rule_over_rows_is_rejected():
     class Child(ruled(A.is_unique())):
         more = dy.Int64()
 
@@ -112,7 +112,7 @@ def test_inherited_rule_over_rows_is_refused():
         check_of(Child)
 
 
-def test_every_rule_of_a_column_is_taken():
+def test_every_rule_of_a_column_is_accepted():
     class Columns(dy.Schema):
         key = dy.Int64(primary_key=True)
         other_key = dy.String(primary_key=True, regex="a+", min_length=1, max_length=3)
@@ -129,7 +129,7 @@ def test_every_rule_of_a_column_is_taken():
     check_of(Columns)
 
 
-def test_lists_with_repeated_elements_are_rejected():
+def test_lists_with_duplicate_elements_are_rejected():
     class Lists(dy.Schema):
         list = dy.List(dy.Int64(unique=True))
 

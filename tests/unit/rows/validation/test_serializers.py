@@ -1,4 +1,4 @@
-"""Serializers of pydantic models: what is written is what they make of a value."""
+"""Serializers of pydantic models: the serialized value is written."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ def test_recursive_model_with_serializer_is_dumped():
     assert row == {"name": "***efgh", "below": [{"name": "***mnop", "below": []}]}
 
 
-def test_serializer_for_json_alone_is_not_used():
+def test_serializer_for_json_only_is_not_used():
     class Row(BaseModel):
         fee: Annotated[Decimal, PlainSerializer(str, when_used="json")]
 
@@ -135,7 +135,7 @@ def test_secret_beside_serializer_stays_plain():
     assert row == {"id": 1, "ssn": "***6789", "token": "t", "url": "https://a.example/"}
 
 
-def test_pydantic_types_alone_keep_the_fast_path():
+def test_plain_pydantic_types_use_the_fast_path():
     class Row(BaseModel):
         token: pydantic.SecretStr
         url: pydantic.AnyUrl
@@ -144,7 +144,7 @@ def test_pydantic_types_alone_keep_the_fast_path():
     assert not has_serializers(Row.__pydantic_core_schema__)
 
 
-def test_model_serializer_that_gives_no_record_is_an_error():
+def test_model_serializer_that_returns_no_record_is_an_error():
     class Row(BaseModel):
         id: int
 
@@ -157,7 +157,7 @@ def test_model_serializer_that_gives_no_record_is_an_error():
 
 
 @pytest.mark.parametrize(("error", "rejects"), [(ValueError("no"), True), (AttributeError("bug"), False)])
-def test_error_of_a_serializer_is_judged_as_its_own(error, rejects):
+def test_error_of_a_serializer_is_judged_like_its_own(error, rejects):
     class Row(BaseModel):
         id: int
 

@@ -1,4 +1,4 @@
-"""Every type of a schema against every kind of Python value: one row is judged by itself, whatever stands beside it."""
+"""Every type of a schema against every kind of Python value: a row is judged independently of other rows."""
 
 import enum
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -90,7 +90,7 @@ def judged():
 @pytest.mark.parametrize("name", COLUMNS)
 @given(places=st.lists(st.sampled_from(range(len(VALUES))), min_size=2, max_size=12))
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
-def test_value_is_judged_as_if_it_were_alone(judged, name, places):
+def test_value_gets_the_same_verdict_as_alone(judged, name, places):
     if name not in judged:
         judged[name] = Judged(COLUMNS[name])
     found = outcome(judged[name].check, [VALUES[place] for place in places])
@@ -117,7 +117,7 @@ def test_any_column_rejects_only_the_value_of_another_kind(odd):
             assert found[2] == alone[0] or "where most rows of the batch have" in found[2]
 
 
-class TestMemberOfAnEnum:
+class TestEnumMember:
     @pytest.mark.parametrize("other", [None, "b"])
     def test_is_its_value_whatever_comes_first(self, other):
         assert outcome(validator(COLUMNS["String"]), [other, Letter.A])[1] == "'a'"
@@ -129,7 +129,7 @@ class TestBoolean:
         assert found == {0: "Decimal('1.25')", 1: "rejected: v: not a Decimal(8,2) (True)", 2: "Decimal('2.00')"}
 
 
-class TestTimesWithAndWithoutZone:
+class TestMixedTimeZones:
     @pytest.mark.parametrize("first", [0, 1])
     def test_are_not_changed_by_each_other(self, first):
         values = [datetime(2026, 7, 1, 12), datetime(2026, 7, 1, 12, tzinfo=UTC)]

@@ -1,4 +1,4 @@
-"""Watermarks that are no checkpoint: NaN, infinity, and times that Python cannot hold."""
+"""Watermarks that cannot be a checkpoint: NaN, infinity, and times that Python cannot represent."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def ids(batches):
     return sorted([*rows, *(bad.raw["id"] for batch in batches for bad in batch.unreadable)])
 
 
-class TestNumberWithoutPlace:
+class TestUnorderableNumber:
     @pytest.mark.parametrize(("database", "kind", "value"), NUMBERS)
     def test_is_read_in_every_run_and_is_no_checkpoint(self, place, database, kind, value):
         s = filled(place(database), kind, 1, value, 2)
@@ -132,7 +132,7 @@ class TestNumberWithoutPlace:
         assert read_all(source, source.start_of_next_run(batches[-1].next)) == []
 
 
-class TestTimeWithoutPlace:
+class TestUnrepresentableTime:
     @pytest.mark.parametrize(("database", "kind", "value"), TIMES)
     def test_stops_no_run_and_is_no_checkpoint(self, place, database, kind, value):
         s = filled(place(database), kind, "'2026-01-01'", value, "'2026-01-02'")
@@ -144,7 +144,7 @@ class TestTimeWithoutPlace:
         assert ids(second) == [1, 2, 3, 4]
         assert ids(read_all(source, source.start_of_next_run(second[-1].next))) == [2, 4]
 
-    def test_is_one_letter_however_many_runs_meet_it(self, place, tmp_path):
+    def test_is_one_letter_for_any_number_of_runs(self, place, tmp_path):
         s = filled(place("postgresql"), "timestamptz", "'2026-01-01'", "'infinity'", "'2026-01-02'")
         sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "t", key="id", create=True)
         pipeline = redrive.Pipeline("p", source=source_of(s), sink=sink, store=tmp_path / "store.db")
@@ -156,7 +156,7 @@ class TestTimeWithoutPlace:
         assert letter.record["mark"] == "infinity"
 
     @pytest.mark.parametrize("kind", ["timestamptz", "timestamp", "date"])
-    def test_is_a_letter_that_holds_the_whole_row(self, place, kind):
+    def test_is_a_letter_with_the_whole_row(self, place, kind):
         s = filled(place("postgresql"), kind, "'2026-01-01'", "'infinity'", "NULL", "'-infinity'")
         batches = read_all(source_of(s))
         bad = [one for batch in batches for one in batch.unreadable]
@@ -174,7 +174,7 @@ class TestTimeWithoutPlace:
         assert sum(len(batch.rows) + len(batch.unreadable) for batch in batches) == 2
 
 
-class TestKeyThatCannotBeRead:
+class TestUnreadableKey:
     @pytest.mark.parametrize("at", ["'2026-01-01'", "NULL", "'infinity'"])
     def test_is_a_letter(self, place, at):
         s = place("postgresql")
@@ -199,7 +199,7 @@ class TestKeyThatCannotBeRead:
         ("duckdb", "DATE", "infinity"),
     ],
 )
-def test_checkpoint_of_an_earlier_version_is_refused(place, database, kind, watermark):
+def test_checkpoint_of_an_earlier_version_is_rejected(place, database, kind, watermark):
     s = filled(place(database), kind, "NULL")
     source = source_of(s)
     with pytest.raises(SourceError, match=r"the checkpoint of s is at mark .*restart"):

@@ -42,7 +42,7 @@ def test_verdict_is_the_same_alone_and_beside_any_other(type_):
 
 
 @pytest.mark.parametrize("type_", ["character varying(3)", "bit(3)", "money(2)", "bytea", "name"])
-def test_values_of_any_type_are_compared_with_types_of_postgresql(type_):
+def test_values_of_any_type_compare_with_postgres_types(type_):
     for stored in (StoredType(type_), StoredType(type_, is_array=True), StoredType(type_, is_range=True)):
         for value in VALUES:
             alone = bool(list(find_changes_by_type([value], stored)))
@@ -67,5 +67,5 @@ def test_text_of_a_number_is_not_a_time(type_, number):
         ("time", "103059"),
     ],
 )
-def test_basic_form_of_iso_8601_is_kept(type_, text):
+def test_basic_form_of_iso_8601_is_unchanged(type_, text):
     assert list(find_changes([text], ColumnCapacity.of(type_))) == []

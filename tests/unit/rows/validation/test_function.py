@@ -17,7 +17,7 @@ def checked(function, rows=ROWS):
 
 @pytest.mark.parametrize("rows", [ROWS, pl.DataFrame(ROWS)], ids=["records", "frame"])
 @pytest.mark.parametrize("answer", [None, True])
-def test_a_function_that_says_nothing_lets_the_record_pass_as_it_left_it(answer, rows):
+def test_function_that_returns_none_passes_its_changed_record(answer, rows):
     def double(record):
         record["fee"] *= 2
         return answer
@@ -28,12 +28,12 @@ def test_a_function_that_says_nothing_lets_the_record_pass_as_it_left_it(answer,
     assert ROWS[0]["fee"] == 5
 
 
-def test_a_mapping_that_is_given_back_replaces_the_record():
+def test_returned_mapping_replaces_the_record():
     outcome = checked(lambda record: {"key": record["id"]})
     assert outcome.good.records() == [{"key": 1}, {"key": 2}, {"key": 3}]
 
 
-def test_a_record_that_is_raised_for_is_rejected_with_what_was_said():
+def test_raised_error_rejects_the_record_with_its_message():
     def positive(record):
         if record["fee"] < 0:
             raise ValueError("fee is negative")
@@ -43,19 +43,19 @@ def test_a_record_that_is_raised_for_is_rejected_with_what_was_said():
     assert list(outcome.good.origin) == [0, 2]
 
 
-def test_a_missing_field_is_a_fault_of_the_row():
+def test_missing_field_is_a_fault_of_the_row():
     outcome = checked(lambda record: {"x": record["x"]}, [{"x": 1}, {"y": 1}])
     assert [(one.place, one.error) for one in outcome.rejected] == [(1, "KeyError: 'x'")]
 
 
-def test_all_that_a_group_of_errors_says_is_told():
+def test_all_messages_of_an_error_group_are_reported():
     def everything(record):
         raise ExceptionGroup("bad", [ValueError("fee is negative"), ValueError("id is odd")])
 
     assert checked(everything).rejected[0].error == "ValueError: fee is negative; ValueError: id is odd"
 
 
-def test_a_pydantic_error_of_the_users_own_is_told_like_that_of_a_model():
+def test_users_pydantic_error_is_reported_like_a_models():
     import pydantic
 
     adapter = pydantic.TypeAdapter(dict[str, int])
@@ -77,7 +77,7 @@ def test_false_rejects_and_discard_drops():
 
 
 @pytest.mark.parametrize("error", [redrive.Transient("later"), ConnectionResetError(), AttributeError("a bug")])
-def test_an_error_that_is_no_rows_fault_is_raised(error):
+def test_error_that_is_no_rows_fault_is_raised(error):
     def broken(record):
         raise error
 
@@ -86,12 +86,12 @@ def test_an_error_that_is_no_rows_fault_is_raised(error):
 
 
 @pytest.mark.parametrize("answer", ["yes", 1, [1], iter(())])
-def test_an_answer_that_means_nothing_is_a_fault_of_the_pipeline(answer):
+def test_invalid_return_value_is_a_fault_of_the_pipeline(answer):
     with pytest.raises(PipelineError, match=f"validate gave back a {type(answer).__name__}; it must give back"):
         checked(lambda record: answer)
 
 
-def test_a_function_that_hides_that_it_is_async_is_found_out_by_its_answer():
+def test_hidden_async_function_is_detected_by_its_return_value():
     async def waits(record):
         return record
 
@@ -103,7 +103,7 @@ def test_any_columns_fit():
     check_of(lambda record: None).fits(["a"])
 
 
-def test_a_row_with_a_column_that_no_text_names_is_rejected():
+def test_row_with_a_column_name_that_is_no_text_is_rejected():
     def rename(record):
         if record["id"] == 3:
             raise ValueError("no")

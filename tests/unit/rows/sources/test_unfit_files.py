@@ -1,4 +1,4 @@
-"""One file of a glob that cannot be read like the others is set aside, and the others are read."""
+"""One unreadable file of a glob is quarantined, and the others are read."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_run_in_which_every_file_is_odd_fails(tmp_path):
             source.open(None, source.identity())
 
 
-def test_only_file_is_refused_as_before(tmp_path):
+def test_only_file_is_rejected(tmp_path):
     (tmp_path / "a.csv").write_bytes(ZIP)
     source = rows.csv(tmp_path / "*.csv")
     with pytest.raises(SourceError, match="is a zip archive"):
@@ -126,7 +126,7 @@ def test_csv_with_its_columns_in_another_order_is_read_by_name(tmp_path):
     assert source.again(b"z,3", bad.context) == {"v": "z", "id": "3"}
 
 
-class TestFileThatDoesNotFit:
+class TestUnfitFile:
     """Files of a glob, of which some have columns that the model or the table does not take."""
 
     def run(self, tmp_path, source, *, batch=4, table=TABLE, **options):
@@ -146,7 +146,7 @@ class TestFileThatDoesNotFit:
 
     # The first file decides what a new table is like.
     @pytest.mark.parametrize(("odd", "table"), [(0, TABLE), (1, TABLE), (2, TABLE), (1, None), (2, None)])
-    def test_of_parquet_is_set_aside(self, tmp_path, odd, table):
+    def test_of_parquet_is_quarantined(self, tmp_path, odd, table):
         for place in range(3):
             other = {"w": ["x"] * 5} if place == odd else {}
             self.parquet(tmp_path / f"{place}.parquet", id=range(place * 10, place * 10 + 5), v=["x"] * 5, **other)
@@ -162,7 +162,7 @@ class TestFileThatDoesNotFit:
         report, written, letters = self.run(tmp_path, rows.parquet(tmp_path / "*.parquet"))
         assert (report.status, written, letters) == ("complete", [*range(9)], {})
 
-    def test_of_csv_is_set_aside_where_it_is_the_first(self, tmp_path):
+    def test_of_csv_is_quarantined_where_it_is_the_first(self, tmp_path):
         (tmp_path / "0.csv").write_text("id,w\n1,x\n")
         for place in (1, 2):
             write_csv(tmp_path / f"{place}.csv", range(place * 10, place * 10 + 5))
@@ -190,7 +190,7 @@ class TestFileThatDoesNotFit:
                 self.run(tmp_path, source)
 
     @pytest.mark.parametrize("form", ["csv", "parquet"])
-    def test_is_set_aside_once_in_a_resumed_run(self, tmp_path, form):
+    def test_is_quarantined_once_in_a_resumed_run(self, tmp_path, form):
         for place in range(4):
             name = "w" if place in (0, 2) else "v"
             if form == "csv":

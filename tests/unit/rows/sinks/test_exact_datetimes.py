@@ -1,4 +1,4 @@
-"""The forms of dates and times that a column reads in full."""
+"""The forms of dates and times that a column stores exactly."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from redrive.rows.sinks.exact.values import change_of
 from redrive.rows.sinks.sqlalchemy.sink import _capacity
 
 
-class TestTextsWithOffsets:
+class TestOffsets:
     @pytest.mark.parametrize("type_", ["timestamp", "date"])
     @pytest.mark.parametrize(
         "text",
@@ -19,7 +19,7 @@ class TestTextsWithOffsets:
             *("today 00:00", "2026-07-01 allballs", "today allballs"),
         ],
     )
-    def test_offset_zone_or_relative_word_is_a_change(self, type_, text):
+    def test_offset_zone_or_relative_term_is_a_change(self, type_, text):
         assert change_of(text, ColumnCapacity.of(type_)) is not None
 
     @pytest.mark.parametrize("text", ["x", "", "infinity", "no date"])

@@ -1,4 +1,4 @@
-"""Keys that are missing, and keys that come twice."""
+"""Missing keys and duplicate keys."""
 
 from decimal import Decimal
 
@@ -30,14 +30,14 @@ def made(request):
     return request.param
 
 
-def test_rows_that_all_have_keys_are_handed_on_as_they_are(made):
+def test_rows_that_all_have_keys_are_passed_on_unchanged(made):
     rows = made([("a", 1, 1), ("b", 1, 2)])
     assert keyless(rows, ("id", "day")) == (rows, [])
     assert reduce(rows, ("id",), "last") is rows
     assert reduce(rows, ("id", "day"), "quarantine") is rows
 
 
-def test_a_row_whose_key_has_a_missing_part_is_rejected(made):
+def test_row_with_a_missing_part_of_its_key_is_rejected(made):
     good, refused = keyless(made([("a", 1, 1), (None, 1, 2), ("c", None, 3), (None, None, 4)]), ("id", "day"))
     assert (list(good.tuples), list(good.origin)) == ([("a", 1, 1)], [10])
     assert [(one.place, one.error, one.error_type) for one in refused] == [
@@ -47,7 +47,7 @@ def test_a_row_whose_key_has_a_missing_part_is_rejected(made):
     ]
 
 
-def test_a_key_that_is_not_a_number_is_rejected():
+def test_key_that_is_not_a_number_is_rejected():
     nan = "the key id is NaN, which equals nothing"
     values = [1.5, float("nan"), None]
     for rows in (
@@ -61,7 +61,7 @@ def test_a_key_that_is_not_a_number_is_rejected():
     assert [(one.place, one.error) for one in refused] == [(0, nan)]
 
 
-def test_a_key_that_cannot_be_compared_is_rejected():
+def test_key_that_cannot_be_compared_is_rejected():
     good, refused = keyless(Outgoing(["id"], range(4), tuples=[("a",), ([1],), (None,), ({},)]), ["id"])
     assert list(good.tuples) == [("a",)]
     assert [(one.place, one.error) for one in refused] == [
@@ -74,12 +74,12 @@ def test_a_key_that_cannot_be_compared_is_rejected():
     assert [one.error for one in refused] == ["the key id is a List, and cannot be one", "the key id is missing"]
 
 
-def test_no_rows_lack_no_key():
+def test_empty_batch_lacks_no_key():
     nothing = Outgoing((), (), tuples=())
     assert keyless(nothing, ("id",)) == (nothing, [])
 
 
-def test_a_key_column_that_is_not_there_is_a_fault_of_the_pipeline(made):
+def test_missing_key_column_is_a_fault_of_the_pipeline(made):
     with pytest.raises(
         PipelineError, match="the sink's key needs 'ID', which is not among the columns id, day, value; did"
     ):
@@ -89,17 +89,17 @@ def test_a_key_column_that_is_not_there_is_a_fault_of_the_pipeline(made):
 TWICE = [("a", 1, 1), ("b", 1, 2), ("a", 2, 3), ("c", 1, 4), ("a", 1, 5)]
 
 
-def test_the_last_row_of_a_key_is_kept_in_its_own_place(made):
+def test_last_row_of_a_key_stays_in_its_position(made):
     reduced = reduce(made(TWICE), ("id",), "last")
     assert (list(reduced.tuples), list(reduced.origin)) == ([TWICE[1], TWICE[3], TWICE[4]], [11, 13, 14])
 
 
-def test_the_first_row_of_a_key_is_kept(made):
+def test_first_row_of_a_key_is_used(made):
     reduced = reduce(made(TWICE), ("id",), "first")
     assert (list(reduced.tuples), list(reduced.origin)) == ([TWICE[0], TWICE[1], TWICE[3]], [10, 11, 13])
 
 
-def test_second_row_of_a_key_is_left_and_has_a_reason(made):
+def test_second_row_of_a_key_is_dropped_with_a_reason(made):
     rows = made(TWICE)
     contest = KeyContest(rows, ("id", "day"), "quarantine")
     assert list(contest.first()) == [0, 1, 2, 3]
@@ -108,13 +108,13 @@ def test_second_row_of_a_key_is_left_and_has_a_reason(made):
     assert (rejected.error, rejected.keyed) == ("the key id, day came twice in this run ('a', 1)", False)
 
 
-class TestContest:
-    def test_all_rows_are_sent_where_no_key_comes_twice(self, made):
+class TestKeyContest:
+    def test_all_rows_are_sent_without_duplicate_keys(self, made):
         contest = KeyContest(made(TWICE[:2]), ("id",), "last")
         assert (list(contest.first()), list(contest.next([0])), list(contest.left())) == ([0, 1], [], [])
 
     @pytest.mark.parametrize(("rule", "order"), [("last", [4, 2, 0]), ("first", [0, 2, 4]), ("quarantine", [0, 2, 4])])
-    def test_refused_row_gives_way_to_the_next_of_its_key(self, made, rule, order):
+    def test_rejected_row_is_replaced_by_the_next_of_its_key(self, made, rule, order):
         contest = KeyContest(made(TWICE), ("id",), rule)
         assert sorted(contest.first()) == sorted([order[0], 1, 3])
         assert list(contest.next([order[0]])) == [order[1]]
@@ -123,7 +123,7 @@ class TestContest:
         assert list(contest.left()) == []
         assert list(contest.next([order[2]])) == []
 
-    def test_rows_of_a_known_key_are_never_sent(self, made):
+    def test_rows_of_a_stored_key_are_never_sent(self, made):
         contest = KeyContest(made(TWICE), ("id",), "first", frozenset({0, 2, 4}))
         assert list(contest.first()) == [1, 3]
         assert list(contest.next([1])) == []
@@ -131,7 +131,7 @@ class TestContest:
 
 
 @pytest.mark.parametrize("name", ["id", "key", "name"])
-def test_rows_that_come_twice_are_one_cause_whatever_their_key(name):
+def test_duplicate_rows_are_one_cause_for_every_key(name):
     rows = Outgoing([name], range(3), tuples=[("a",), ("x" * 200,), ("O'Brien",)])
     assert len({template(twice(rows, place, [name]).error) for place in range(3)}) == 1
 
@@ -140,7 +140,7 @@ ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0,
 
 
 @given(ROWS, st.sampled_from([("id",), ("id", "day"), ("day",)]), st.sampled_from(["last", "first", "quarantine"]))
-def test_what_is_kept_is_what_a_dict_would_keep(rows, key, rule):
+def test_result_is_that_of_a_dict(rows, key, rule):
     places = [COLUMNS.index(name) for name in key]
     keyed = [place for place, row in enumerate(rows) if all(row[part] is not None for part in places)]
     kept = {}

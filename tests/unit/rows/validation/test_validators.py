@@ -1,4 +1,4 @@
-"""Which check a `validate` asks for, and what all of them share."""
+"""The validator chosen for each type of `validate`, and what all validators share."""
 
 import functools
 import subprocess
@@ -47,7 +47,7 @@ ROWS = [{"delivery_id": "D-1", "fee": "1.5"}, {"delivery_id": "D-2", "fee": "N/A
 
 @pytest.mark.parametrize("validate", EVERY, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("received", [Received(ROWS), Received(pl.DataFrame(ROWS))], ids=["records", "frame"])
-def test_every_check_tells_the_bad_rows_by_their_places_and_the_good_ones_by_their_origins(validate, received):
+def test_check_returns_bad_rows_by_position_and_good_by_origin(validate, received):
     checked = check_of(validate)(received)
     assert checked.good.columns == ("delivery_id", "fee")
     assert list(checked.good.tuples) == [("D-1", 1.5), ("D-3", 2.0)]
@@ -60,14 +60,14 @@ def test_every_check_tells_the_bad_rows_by_their_places_and_the_good_ones_by_the
 
 
 @pytest.mark.parametrize("validate", [None, *EVERY], ids=lambda one: getattr(one, "__name__", "None"))
-def test_every_check_takes_a_batch_without_rows(validate):
+def test_every_check_accepts_an_empty_batch(validate):
     check = check_of(validate)
     for received in Received([]), Received(pl.DataFrame(schema={"delivery_id": pl.String, "fee": pl.String})):
         checked = check(received)
         assert (len(checked.good), checked.rejected, checked.discarded) == (0, [], 0)
 
 
-def test_without_a_check_everything_passes_and_a_frame_stays_that_frame():
+def test_rows_pass_unchanged_without_a_check():
     frame = pl.DataFrame(ROWS)
     check: Validator = check_of(None)
     check.fits(["whatever"])
@@ -87,7 +87,7 @@ def test_without_a_check_everything_passes_and_a_frame_stays_that_frame():
         (functools.partial(convert), FunctionValidator),
     ],
 )
-def test_the_check_is_chosen_by_what_validate_is(validate, check):
+def test_check_is_chosen_by_the_type_of_validate(validate, check):
     assert type(check_of(validate)) is check
 
 
@@ -118,14 +118,14 @@ class Waits:
         (Waits(), "Waits is async"),
     ],
 )
-def test_what_is_no_check_is_refused_in_a_sentence(validate, said):
+def test_invalid_check_is_rejected_in_a_sentence(validate, said):
     with pytest.raises(TypeError, match=r"^validate ") as refused:
         check_of(validate)
     assert said in str(refused.value)
 
 
 @pytest.mark.process
-def test_a_function_needs_none_of_the_libraries_that_other_checks_are_made_of():
+def test_function_check_imports_no_library_of_other_checks():
     program = """
 import sys
 from redrive.rows.batch import Received
@@ -152,7 +152,7 @@ print(sorted({"pydantic", "polars", "dataframely", "numpy", "duckdb", "pyarrow"}
     ],
     ids=repr,
 )
-def test_the_fault_of_a_row_is_told_in_words(error, said):
+def test_fault_of_a_row_is_described_in_a_sentence(error, said):
     assert fault(error) == said
 
 
@@ -169,7 +169,7 @@ def test_the_fault_of_a_row_is_told_in_words(error, said):
     ],
     ids=repr,
 )
-def test_what_is_no_fault_of_a_row_is_raised_as_it_is(error):
+def test_other_error_is_raised_unchanged(error):
     with pytest.raises(type(error)) as raised:
         fault(error)
     assert raised.value is error
@@ -190,11 +190,11 @@ def test_what_is_no_fault_of_a_row_is_raised_as_it_is(error):
     ],
     ids=lambda one: str(one)[:10] if not isinstance(one, int) or one < 10**100 else "large",
 )
-def test_a_value_is_shown_short_or_not_at_all(value, text):
+def test_value_is_shown_short_or_not_at_all(value, text):
     assert shown(value) == text
 
 
-def test_a_copy_shares_no_container():
+def test_copy_shares_no_container():
     record = {"a": [1, {"b": [2]}], "c": {"d": 3}}
     copy = copied(record)
     assert copy == record
@@ -203,7 +203,7 @@ def test_a_copy_shares_no_container():
     assert record == {"a": [1, {"b": [2]}], "c": {"d": 3}}
 
 
-def test_a_record_that_a_check_changes_deep_down_stays_as_it_was_received():
+def test_nested_change_by_a_check_leaves_the_received_record():
     def spoil(record):
         assert isinstance(record, Mapping)
         record["tags"].clear()
@@ -230,7 +230,7 @@ def within_itself():
     "value", [deep(700), within_itself(), "\ud800", 10**5_000], ids=["deep", "cyclic", "half", "huge"]
 )
 @pytest.mark.parametrize("validate", EVERY, ids=lambda one: one.__name__)
-def test_every_check_rejects_the_one_row_whose_value_nothing_can_hold(validate, value):
+def test_every_check_rejects_only_the_unrepresentable_row(validate, value):
     records = [ROWS[0], {"delivery_id": "D-2", "fee": value}, ROWS[2]]
     checked = check_of(validate)(Received(records))
     assert list(checked.good.origin) == [0, 2]
@@ -238,7 +238,7 @@ def test_every_check_rejects_the_one_row_whose_value_nothing_can_hold(validate, 
     assert records[1]["fee"] is value
 
 
-def test_a_record_is_copied_to_a_depth_that_is_the_same_everywhere():
+def test_record_is_copied_to_the_same_depth_everywhere():
     assert copied({"a": deep(190)}) == {"a": deep(190)}
     with pytest.raises(RecursionError):
         copied({"a": deep(210)})
