@@ -1,4 +1,4 @@
-"""Many clients and one row: the model to the millisecond, and what the study of it found."""
+"""Many clients and one row: the model to the millisecond, and the results of the study."""
 
 import math
 from random import Random
@@ -40,23 +40,23 @@ class Scripted(Random):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_client_alone_reads_and_writes_in_four_hops(strategy):
+def test_single_client_reads_and_writes_in_four_hops(strategy):
     found = contend(EVEN, strategy, 1, Random(1))
     assert (found.time, found.writes) == (pytest.approx(0.040), 1)
 
 
-def test_of_two_that_write_at_once_one_fails_and_reads_anew():
+def test_loser_of_two_concurrent_writes_reads_again():
     found = contend(EVEN, "none", 2, Random(1))
     assert (found.time, found.writes) == (pytest.approx(0.080), 3)
 
 
-def test_the_ramp_waits_5_ms_then_10_then_20():
+def test_ramp_waits_5_ms_then_10_then_20():
     assert contend(EVEN, "exponential", 2, Random(1)).time == pytest.approx(0.085)
     assert contend(EVEN, "exponential", 3, Random(1)).time == pytest.approx(0.040 * 3 + 0.005 + 0.010)
     assert contend(EVEN, "exponential", 4, Random(1)).time == pytest.approx(0.040 * 4 + 0.005 + 0.010 + 0.020)
 
 
-def test_the_ramp_ends_at_its_cap():
+def test_ramp_ends_at_its_cap():
     capped = NetworkModel(deviation=0, cap=0.010)
     assert contend(capped, "exponential", 5, Random(1)).time == pytest.approx(0.040 * 5 + 0.005 + 3 * 0.010)
 
@@ -64,13 +64,13 @@ def test_the_ramp_ends_at_its_cap():
 @pytest.mark.parametrize(
     ("strategy", "least", "most"), [("equal", 0.0825, 0.085), ("full", 0.080, 0.085), ("decorrelated", 0.085, 0.095)]
 )
-def test_jitter_keeps_within_its_bounds(strategy, least, most):
+def test_jitter_stays_within_its_bounds(strategy, least, most):
     times = [contend(EVEN, strategy, 2, Random(seed)).time for seed in range(50)]
     assert least <= min(times) < max(times) <= most
 
 
 @given(st.integers(1, 60), st.sampled_from(["none", "exponential"]))
-def test_in_lockstep_one_commits_in_each_round_and_all_others_write_in_vain(clients, strategy):
+def test_lockstep_commits_one_client_per_round(clients, strategy):
     waits = [min(2.0, 0.005 * 2**n) for n in range(clients - 1)] if strategy == "exponential" else []
     found = contend(EVEN, strategy, clients, Random(1))
     assert found.writes == clients * (clients + 1) // 2
@@ -85,7 +85,7 @@ def test_in_lockstep_one_commits_in_each_round_and_all_others_write_in_vain(clie
         (35, 2),
     ],
 )
-def test_a_write_is_stale_if_a_commit_came_after_its_read(read, writes):
+def test_write_is_stale_if_a_commit_came_after_its_read(read, writes):
     first, second = (10, 10, 10), (read, 10, 10)
     assert contend(EVEN, "none", 2, Scripted(*first, *second)).writes == writes
 
@@ -145,7 +145,7 @@ def message_by_message(network, strategy, clients, random):
         deviation=st.sampled_from([0, 0.002, 0.02]),
     ),
 )
-def test_a_round_is_decided_as_if_each_message_were_an_event(strategy, clients, seed, network):
+def test_round_is_decided_as_if_each_message_were_an_event(strategy, clients, seed, network):
     found = contend(network, strategy, clients, Random(seed))
     assert found == message_by_message(network, strategy, clients, Random(seed))
 
@@ -162,13 +162,13 @@ def test_every_client_commits_exactly_once(strategy, clients, seed):
 # ── the study ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_same_seed_makes_the_same_results_and_another_one_others():
+def test_seed_determines_the_results():
     study = Study(clients=(5, 20), repetitions=3, seed=7)
     assert hold(study) == hold(study)
     assert hold(study) != hold(Study(clients=(5, 20), repetitions=3, seed=8))
 
 
-def test_what_else_is_asked_for_changes_no_result():
+def test_other_requested_results_change_no_result():
     whole = hold(Study(clients=(5, 20), repetitions=3))
     alone = hold(Study(clients=(20,), strategies=("full",), repetitions=3))
     turned = hold(Study(clients=(20, 5), strategies=STRATEGIES[::-1], repetitions=3))
@@ -176,12 +176,12 @@ def test_what_else_is_asked_for_changes_no_result():
     assert sorted(turned, key=str) == sorted(whole, key=str)
 
 
-def test_more_repetitions_begin_with_the_fewer():
+def test_more_repetitions_start_with_the_same_ones():
     few, more = (hold(Study(clients=(20,), strategies=("full",), repetitions=n))[0] for n in (3, 6))
     assert set(few.times) < set(more.times)
 
 
-def test_jitter_is_what_makes_backoff_work():
+def test_jitter_makes_backoff_effective():
     results = {one.strategy: one for one in hold(Study(clients=(100,), repetitions=20))}
     ramp, none = results["exponential"], results["none"]
     for strategy in ("equal", "full", "decorrelated"):
@@ -195,13 +195,13 @@ def test_jitter_is_what_makes_backoff_work():
     assert ramp.time > 10 * none.time
 
 
-def test_with_few_clients_there_is_little_to_choose():
+def test_few_clients_make_little_difference():
     results = hold(Study(clients=(3,), repetitions=50))
     writes = [one.write_count for one in results]
     assert max(writes) < 1.5 * min(writes)
 
 
-def test_progress_grows_to_the_whole():
+def test_progress_grows_to_the_total():
     told = []
     hold(Study(clients=(5, 40), repetitions=4), told.append)
     assert told == sorted(told)
@@ -214,14 +214,14 @@ def test_progress_grows_to_the_whole():
     ("strategy", "clients"),
     [("none", 1), ("none", 700), ("exponential", 1_000), ("equal", 2_000), ("full", 2_000), ("decorrelated", 2_000)],
 )
-def test_the_work_is_known_beforehand_to_a_factor_of_three(strategy, clients):
+def test_work_is_estimated_to_a_factor_of_three(strategy, clients):
     study = Study(clients=(clients,), strategies=(strategy,), repetitions=1)
     (expected,) = expect(study).values()
     (found,) = hold(study)
     assert expected / 3 < found.write_count < expected * 3
 
 
-def test_work_for_hours_is_known_at_once():
+def test_hours_of_work_are_estimated_at_once():
     assert sum(expect(Study(clients=(100_000,), strategies=("none",), repetitions=1)).values()) > 1e9
 
 
@@ -241,7 +241,7 @@ def test_work_for_hours_is_known_at_once():
         (lambda: Study(strategies=("ful",)), "there is no strategy 'ful'; there are none, exponential, equal, full, "),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused_in_a_sentence(made, said):
+def test_invalid_numbers_are_rejected_in_a_sentence(made, said):
     with pytest.raises(ValueError) as refused:
         made()
     assert str(refused.value).startswith(said)
@@ -250,7 +250,7 @@ def test_numbers_that_make_no_sense_are_refused_in_a_sentence(made, said):
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_spread_is_the_mean_its_error_and_the_ends():
+def test_spread_has_the_mean_its_error_and_both_ends():
     values = [float(n) for n in range(1, 101)]
     assert spread("writes", values, digits=3) == {
         "writes": 50.5,
@@ -261,7 +261,7 @@ def test_a_spread_is_the_mean_its_error_and_the_ends():
     }
 
 
-def test_one_value_alone_has_no_error():
+def test_single_value_has_no_error():
     assert spread("time_ms", [7.5], digits=1) == {
         "time_ms": 7.5,
         "time_ms_error": None,
@@ -271,13 +271,13 @@ def test_one_value_alone_has_no_error():
     }
 
 
-def test_a_result_is_measured_against_the_ramp_with_as_many_clients():
+def test_result_is_compared_with_the_ramp_at_as_many_clients():
     results = hold(Study(clients=(5, 9), repetitions=1, strategies=("exponential", "full")))
     assert [unjittered(one, results) for one in results] == [results[0], results[0], results[2], results[2]]
     assert unjittered(results[1], results[1:2]) is None
 
 
-def test_the_figures_show_each_strategy_from_few_clients_to_many():
+def test_figures_show_each_strategy_by_number_of_clients():
     study = Study(clients=(9, 5), repetitions=1, strategies=("full", "none"))
     results = hold(study)
     time, writes = figures(study, results)

@@ -1,4 +1,4 @@
-"""A service that goes away and comes back: nothing is lost in the books, and what its clients do to it."""
+"""A service with an outage: every request is accounted for, and the effect of its clients on its recovery."""
 
 import gc
 import math
@@ -29,7 +29,7 @@ def server(**options):
 # ── the service, by hand ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_request_is_taken_up_every_so_often_and_answered_after_the_latency():
+def test_request_is_started_at_intervals_and_ends_after_latency():
     service = server()
     assert [service.ask(10.0, 60.0) for _ in range(4)] == [
         (RequestOutcome.ANSWERED, 15.0),
@@ -40,7 +40,7 @@ def test_a_request_is_taken_up_every_so_often_and_answered_after_the_latency():
     assert service.ask(11.0, 60.0) == (RequestOutcome.ANSWERED, 18.0)
 
 
-def test_a_request_that_its_client_gave_up_costs_capacity_all_the_same():
+def test_abandoned_request_costs_capacity():
     service = server()
     assert service.ask(10.0, 60.0) == (RequestOutcome.ANSWERED, 15.0)
     assert service.ask(10.0, 5.5) == (RequestOutcome.TIMED_OUT, 15.5)
@@ -55,7 +55,7 @@ def test_a_request_that_its_client_gave_up_costs_capacity_all_the_same():
         ("hang", (RequestOutcome.TIMED_OUT, 128.0), (RequestOutcome.TIMED_OUT, 160.0)),
     ],
 )
-def test_an_outage_cuts_off_what_is_under_way_and_answers_nothing(kind, under_way, meanwhile):
+def test_outage_ends_running_requests_and_answers_none(kind, under_way, meanwhile):
     service = server(kind=kind)
     assert service.ask(94.0, 30.0) == (RequestOutcome.ANSWERED, 99.0)
     assert service.ask(98.0, 30.0) == under_way
@@ -64,7 +64,7 @@ def test_an_outage_cuts_off_what_is_under_way_and_answers_nothing(kind, under_wa
     assert service.ask(160.0, 30.0) == (RequestOutcome.ANSWERED, 165.0)
 
 
-def test_what_had_queued_up_before_the_outage_is_gone_after_it():
+def test_queue_before_the_outage_is_empty_after_it():
     service = server(queue=500)
     for _ in range(300):  # more than it can take up until it is back
         service.ask(99.0, 1_000.0)
@@ -77,7 +77,7 @@ def test_what_had_queued_up_before_the_outage_is_gone_after_it():
     queue=st.integers(0, 12),
     latency=st.floats(0.1, 9.0),
 )
-def test_neither_the_capacity_nor_the_queue_is_ever_exceeded(gaps, capacity, queue, latency):
+def test_capacity_and_queue_are_never_exceeded(gaps, capacity, queue, latency):
     service, now, begun = server(capacity=capacity, queue=queue, latency=latency, away=1e6, back=2e6), 0.0, []
     for gap in gaps:
         now += gap
@@ -103,7 +103,7 @@ class Even(Random):
         return 1 / lambd
 
 
-def test_a_stubborn_client_asks_at_its_times_until_it_is_answered():
+def test_fixed_delay_client_retries_until_success():
     caller = Caller(think=10.0, again=5.0, timeout=7.0, failed=pytest.fail, pace=Even())
     life = retry_forever(lambda repeat: 30.0 * repeat, caller, 2.0)
     assert next(life) == Request(2.0, 7.0)
@@ -113,13 +113,13 @@ def test_a_stubborn_client_asks_at_its_times_until_it_is_answered():
     assert life.send((RequestOutcome.RESET, 115.0)).at == 145.0
 
 
-def test_a_client_whose_call_failed_comes_back_when_its_error_says_so():
+def test_failed_client_returns_at_the_time_of_its_error():
     failed = []
     caller = Caller(think=10.0, again=5.0, timeout=7.0, failed=failed.append, pace=Even())
     service = redrive.Service("x", retry=None, breaker=redrive.Breaker(failures=2, cooldown=20.0, jitter=0.0))
     life = Guarded(Policy.of(service), caller, Random(1)).life(1.0)
     assert next(life) == Request(1.0, 7.0)
-    assert life.send((RequestOutcome.REFUSED, 1.0)) == Request(6.0, 7.0)  # it says nothing
+    assert life.send((RequestOutcome.REFUSED, 1.0)) == Request(6.0, 7.0)  # the server sends no response
     assert life.send((RequestOutcome.REFUSED, 6.0)) == Request(
         26.0, 7.0, probe=True
     )  # refused at 11, with 15 seconds to go
@@ -179,7 +179,7 @@ policies = st.sampled_from(
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios, service=policies, seed=st.integers(0, 100))
-def test_every_request_has_one_fate_and_every_call_one_end(scenario, service, seed):
+def test_every_request_and_every_call_has_one_outcome(scenario, service, seed):
     policy, logs = Policy.of(service, retry_after=scenario.retry_after), []
 
     def live(caller, chance, first):
@@ -197,21 +197,21 @@ def test_every_request_has_one_fate_and_every_call_one_end(scenario, service, se
     assert sum(not one.answered for log in ended for one in log) == sum(watched.calls_failed)
 
 
-def test_the_same_seed_gives_the_same_books_and_another_one_others():
+def test_seed_determines_the_records():
     def books(seed):
         return [vars(simulate(SMALL, one, seed=seed)) for one in strategies("default", DEFAULT, fixed=30.0)]
 
     assert books(1) == books(1) != books(2)
 
 
-def test_until_the_outage_all_strategies_see_the_same_requests():
+def test_all_strategies_see_the_same_requests_until_the_outage():
     found = [simulate(SMALL, one, seed=3) for one in strategies("default", DEFAULT, fixed=30.0)]
     first = found[0].first
     assert sum(found[0].requests[:first]) > 0
     assert all(one.requests[:first] == found[0].requests[:first] for one in found)
 
 
-def test_the_rate_is_normal_from_the_first_moment_on():
+def test_rate_is_normal_from_the_start():
     """Clients are met in the middle of what they do, not all at its beginning."""
     calm = Scenario(clients=5_000, warmup=120, outage=1, watch=1)
     requests = simulate(calm, strategies("default", DEFAULT, fixed=30.0)[-1], seed=1).requests
@@ -219,7 +219,7 @@ def test_the_rate_is_normal_from_the_first_moment_on():
         assert sum(requests[start : start + 20]) / 20 == pytest.approx(calm.normal, rel=0.08)
 
 
-def test_a_bucket_begins_when_the_service_is_back():
+def test_bucket_starts_when_the_service_is_back():
     books = simulate(Scenario(clients=50, warmup=33.3, outage=47.7, bucket=7.0), stubborn_ones(30.0), seed=1)
     assert books.begins(books.before) == 0
     assert books.begins(books.first) == -49.0
@@ -230,13 +230,13 @@ def stubborn_ones(delay):
     return Strategy("stubborn", lambda caller, chance, first: retry_forever(lambda repeat: delay, caller, first))
 
 
-def test_the_search_for_cycles_is_on_again_afterwards():
+def test_garbage_collection_is_enabled_afterwards():
     assert gc.isenabled()
     simulate(SMALL, stubborn_ones(30.0), seed=1)
     assert gc.isenabled()
 
 
-def test_how_far_it_has_come_is_told():
+def test_progress_is_reported():
     told = []
     hold(Scenario(clients=2_000), [stubborn_ones(30.0), stubborn_ones(20.0)], seed=1, progress=told.append)
     assert told == sorted(told)
@@ -255,14 +255,14 @@ def shown():
 
 
 @pytest.mark.slow
-def test_the_default_policy_spares_the_service_that_a_fixed_delay_floods(shown):
+def test_default_policy_spares_a_service_flooded_by_fixed_delay(shown):
     _, (ours, _, exponential, fixed) = shown
     assert ours.peak < 3 * ours.normal
     assert ours.peak < fixed.peak / 10
     assert ours.peak < exponential.peak / 10
 
 
-def test_clients_told_the_same_retry_after_do_not_return_together():
+def test_clients_with_the_same_retry_after_return_spread_out():
     scenario = Scenario(clients=1_000, kind="503", retry_after=30)
     told = Policy.of(redrive.Service("default"), retry_after=30)
     ours, *_, fixed = hold(scenario, strategies("default", told, fixed=30.0), seed=1)
@@ -270,7 +270,7 @@ def test_clients_told_the_same_retry_after_do_not_return_together():
     assert fixed.peak > 10 * fixed.normal
 
 
-def test_probes_come_together_where_the_cool_down_is_not_jittered_and_else_do_not(shown):
+def test_probes_coincide_only_without_cooldown_jitter(shown):
     _, (ours, unjittered, *_) = shown
 
     def last_cycle(result):
@@ -284,7 +284,7 @@ def test_probes_come_together_where_the_cool_down_is_not_jittered_and_else_do_no
     assert max(last_cycle(unjittered)) > 0.9 * unjittered.probe_peak
 
 
-def test_all_clients_are_served_again_and_what_was_lost_is_counted(shown):
+def test_all_clients_are_served_again_and_losses_are_counted(shown):
     scenario, results = shown
     for one in results:
         assert 0 < one.recovered_after < scenario.watch
@@ -293,7 +293,7 @@ def test_all_clients_are_served_again_and_what_was_lost_is_counted(shown):
     assert [one.calls_failed > 0 for one in results] == [True, True, False, False]
 
 
-def test_of_several_repetitions_the_worst_of_each_figure_is_told():
+def test_worst_figure_of_several_repetitions_is_reported():
     chosen = strategies("default", DEFAULT, fixed=30.0)[:1]
     (worst,) = hold(SMALL, chosen, seed=5, repetitions=3)
     each = [hold(SMALL, chosen, seed=seed)[0] for seed in (5, 6, 7)]
@@ -302,13 +302,13 @@ def test_of_several_repetitions_the_worst_of_each_figure_is_told():
     assert (worst.peak, worst.peak_at) in [(one.peak, one.peak_at) for one in each]
 
 
-def test_who_is_not_served_until_the_end_has_not_recovered():
+def test_client_unserved_at_the_end_has_not_recovered():
     (result,) = hold(Scenario(clients=50, watch=5.0), [stubborn_ones(300.0)], seed=1)
     assert math.isinf(result.recovered_after)
 
 
-def test_a_service_that_works_for_clients_who_have_gone_does_not_come_back():
-    """What waits for longer than its client does is answered to nobody, and asked for again."""
+def test_service_busy_with_abandoned_calls_does_not_recover():
+    """A request that waits longer than its client is processed in vain, and retried."""
     scenario = Scenario(clients=500, every=30, latency=20, capacity=18, queue=2_000, timeout=25, fixed=1, watch=600)
     (result,) = hold(scenario, [stubborn_ones(1.0)], seed=1)
     assert math.isinf(result.recovered_after)
@@ -316,13 +316,13 @@ def test_a_service_that_works_for_clients_who_have_gone_does_not_come_back():
     assert patient.lost < result.lost / 2
 
 
-def test_a_policy_without_a_jittered_breaker_has_no_twin():
+def test_policy_without_a_jittered_breaker_has_no_twin():
     for service in (redrive.Service("x", breaker=None), redrive.Service("x", breaker=redrive.Breaker(jitter=0))):
         names = [one.name for one in strategies("x", Policy.of(service), fixed=12.5)]
         assert names == ["x", "exponential, not jittered", "fixed 12.5 s"]
 
 
-def test_the_figures_show_requests_and_the_probes_of_those_who_probe(shown):
+def test_figures_show_requests_and_probes(shown):
     scenario, results = shown
     requests, probes = figures(scenario, results)
     assert [one.name for one in requests.series] == [one.strategy for one in results]
@@ -361,7 +361,7 @@ def test_the_figures_show_requests_and_the_probes_of_those_who_probe(shown):
         ({"fixed": 0.001}, "that may be 1,800,000,000 requests"),
     ],
 )
-def test_a_scenario_that_makes_no_sense_is_refused_in_a_sentence(given, said):
+def test_invalid_scenario_is_rejected_in_a_sentence(given, said):
     with pytest.raises(ValueError) as refused:
         Scenario(**given)
     assert str(refused.value).startswith(said)
@@ -377,6 +377,6 @@ def test_a_scenario_that_makes_no_sense_is_refused_in_a_sentence(given, said):
         ),
     ],
 )
-def test_a_policy_by_which_the_service_is_always_down_is_refused(service, said):
+def test_policy_that_always_fails_is_rejected(service, said):
     with pytest.raises(ValueError, match=said):
         check_fit("x", Policy.of(service), Scenario())

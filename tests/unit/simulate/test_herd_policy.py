@@ -1,4 +1,4 @@
-"""A simulated client makes its attempts when a real service makes them: the one cannot drift from the other."""
+"""A simulated client makes its attempts at the same times as a real service."""
 
 import warnings
 from itertools import cycle
@@ -122,14 +122,14 @@ def held_together(fates, pauses, *, seed=1, retry_after=None, **options):
     retry_after=st.none() | st.integers(1, 60),
     rules=rules,
 )
-def test_attempts_waits_and_ends_are_those_of_the_product_to_the_last_bit(rules, **given):
+def test_simulated_attempts_waits_and_ends_are_the_products(rules, **given):
     classifier = redrive.Classifier()
     for error, kind in rules.items():
         classifier = classifier.rule(error, kind=kind)
     held_together(**given, classifier=classifier)
 
 
-def test_the_default_policy_opens_probes_and_closes_as_the_product_does():
+def test_default_policy_changes_state_like_the_product():
     outage = [
         (RequestOutcome.RESET, 20.0),
         *[(RequestOutcome.REFUSED, 0.0)] * 8,
@@ -145,19 +145,19 @@ def test_the_default_policy_opens_probes_and_closes_as_the_product_does():
 
 
 @pytest.mark.parametrize("fate", [fate for fate in RequestOutcome if fate is not RequestOutcome.ANSWERED])
-def test_what_can_become_of_a_request_is_judged_by_the_services_own_classifier(fate):
+def test_request_outcomes_are_judged_by_the_real_classifier(fate):
     kind = type(errors(None)[fate])
     mine = redrive.Service("mine", classifier=redrive.Classifier().rule(kind, kind="permanent"))
     assert Policy.of(redrive.Service("plain")).verdicts[fate].kind == "transient"
     assert Policy.of(mine).verdicts[fate].kind == "permanent"
 
 
-def test_a_503_asks_for_as_long_as_the_scenario_says():
+def test_503_has_the_retry_after_of_the_scenario():
     verdict = Policy.of(redrive.Service("plain"), retry_after=17).verdicts[RequestOutcome.UNAVAILABLE]
     assert (verdict.kind, verdict.retry_after) == ("rate_limited", 17)
 
 
-def test_without_a_breaker_there_is_no_cool_down_to_take_the_jitter_from():
+def test_policy_without_a_breaker_has_no_cooldown_jitter():
     plain = Policy.of(redrive.Service("plain", breaker=None))
     assert plain.without_jittered_cooldown() == plain
     assert Policy.of(redrive.Service("guarded")).without_jittered_cooldown().breaker == redrive.Breaker(jitter=0.0)
@@ -171,9 +171,9 @@ def test_without_a_breaker_there_is_no_cool_down_to_take_the_jitter_from():
     ],
     ids=["breaker", "budget"],
 )
-def test_successes_of_a_moment_ago_count_when_something_fails(options):
+def test_recent_successes_count_when_a_call_fails(options):
     """A client counts them by the second, so that the last ones are counted only now: they keep the circuit closed, and
-    pay for the repeats.
+    pay for the retries.
     """
     dense = [
         *[(RequestOutcome.ANSWERED, 0.001)] * 20,

@@ -1,4 +1,4 @@
-"""Figures as a picture: the kind that its name says, the same each time, refused before the work where it cannot be."""
+"""Figures as images: the format of the file name, reproducible, and rejected before the work if impossible."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ def words(picture):
     return re.findall(r"<!-- (.+?) -->", picture.read_text())
 
 
-def test_every_figure_has_its_panel_with_title_axes_lines_and_marks(tmp_path):
+def test_every_figure_has_a_panel_with_axes_lines_and_marks(tmp_path):
     save([TIME, WRITES], tmp_path / "both.svg")
     said = words(tmp_path / "both.svg")
     for word in ("requests", "seconds", "a second", "fixed", "ours", "outage", "back", "writes", "clients", "full"):
@@ -34,7 +34,7 @@ def test_every_figure_has_its_panel_with_title_axes_lines_and_marks(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_picture_is_of_the_kind_that_its_name_says_and_the_same_each_time(tmp_path):
+def test_image_has_the_format_of_its_name_and_is_reproducible(tmp_path):
     for name, begins in (("same.svg", b"<?xml"), ("same.PNG", b"\x89PNG\r\n")):
         path = tmp_path / name
         save([WRITES], path)
@@ -44,7 +44,7 @@ def test_a_picture_is_of_the_kind_that_its_name_says_and_the_same_each_time(tmp_
         assert path.read_bytes() == first
 
 
-def test_to_draw_leaves_the_settings_of_the_program_as_they_were(tmp_path):
+def test_drawing_leaves_matplotlib_settings_unchanged(tmp_path):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
@@ -61,27 +61,27 @@ def test_to_draw_leaves_the_settings_of_the_program_as_they_were(tmp_path):
         ("folder.png", "is a directory; name a file in it"),
     ],
 )
-def test_a_path_that_cannot_be_is_refused_in_a_sentence(tmp_path, name, said):
+def test_invalid_path_is_rejected_in_a_sentence(tmp_path, name, said):
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ValueError, match=re.escape(said)):
         check(tmp_path / name)
 
 
-def test_a_place_that_may_not_be_written_to_is_refused(tmp_path, monkeypatch):
+def test_unwritable_path_is_rejected(tmp_path, monkeypatch):
     """To root nothing is forbidden: the system's answer is given in its place."""
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(ValueError, match="permission denied; name another place"):
         check(tmp_path / "out.png")
 
 
-def test_a_picture_that_is_there_may_be_replaced(tmp_path):
+def test_existing_image_may_be_replaced(tmp_path):
     (tmp_path / "out.png").write_text("old")
     check(tmp_path / "out.png")
     save([WRITES], tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_the_extra_the_sentence_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_extra_names_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=re.escape("pip install 'redrive[plot]'")):
         check(tmp_path / "out.png")
