@@ -1,4 +1,4 @@
-"""Who holds a claim, and whether it still lives: only what this machine knows is believed."""
+"""The owner of a claim, and whether it is alive: only processes of this machine can be known to be dead."""
 
 import json
 import subprocess
@@ -19,22 +19,22 @@ def of_a_dead_process():
     return json.loads(done.stdout)
 
 
-def test_a_process_of_this_machine_that_has_ended_is_dead(of_a_dead_process):
+def test_ended_process_of_this_machine_is_dead(of_a_dead_process):
     assert is_owner_dead(json.dumps(of_a_dead_process))
 
 
 @pytest.mark.parametrize("other", ["host", "boot", "space"])
-def test_of_another_machine_nobody_is_known_to_be_dead(of_a_dead_process, other):
+def test_process_of_another_machine_is_never_known_dead(of_a_dead_process, other):
     assert not is_owner_dead(json.dumps({**of_a_dead_process, other: "another"}))
 
 
-def test_a_claim_that_does_not_say_which_kernel_it_is_from_is_nobodys_to_end(of_a_dead_process):
+def test_claim_without_a_kernel_id_is_never_ended(of_a_dead_process):
     if of_a_dead_process.pop("boot") is None:
         pytest.skip("this machine does not say it either")
     assert not is_owner_dead(json.dumps(of_a_dead_process))
 
 
-def test_a_claim_of_our_own_lives_while_somebody_is_behind_it():
+def test_own_claim_is_alive_while_its_work_runs():
     owner = new_owner()
     begin_work(owner)
     assert not is_owner_dead(owner)

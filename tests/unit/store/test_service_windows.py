@@ -1,4 +1,4 @@
-"""Windows of services: shares, percentiles from buckets, and several of them as one."""
+"""Windows of services: shares, percentiles from buckets, and several windows merged."""
 
 import math
 from datetime import UTC, datetime
@@ -42,31 +42,31 @@ def test_every_kind_of_failure_has_a_column_of_its_own():
     assert set(OUTCOMES) == {*Kind, "circuit_open", "no_key_left", "cancelled"}
 
 
-def test_shares_are_of_what_there_was():
+def test_shares_are_of_the_total():
     one = window(attempts=200, successes=150, retries=30, failures={"transient": 20, "rate_limited": 5, "row": 25})
     assert (one.success_rate, one.transient_rate, one.mean_retries) == (0.75, 0.125, 0.2)
     assert one.failed_attempts == 50
     assert window(successes=4, success_seconds=2.0).mean_seconds == 0.5
 
 
-def test_where_there_was_nothing_there_are_no_shares():
+def test_empty_window_has_no_shares():
     none = window()
     assert [none.success_rate, none.transient_rate, none.mean_retries, none.mean_seconds] == [None] * 4
     assert [none.p50, none.p95, none.p99] == [None] * 3
 
 
-def test_within_a_bucket_latencies_lie_evenly():
+def test_latencies_are_interpolated_within_a_bucket():
     latencies = spread([0.2] * 100)  # in the bucket from 0.1 s to 0.25 s
     assert percentile(latencies, 0.5) == pytest.approx(0.175)
     assert percentile(latencies, 0.99) == pytest.approx(0.2485)
 
 
-def test_of_what_is_beyond_the_last_edge_nothing_more_is_known():
+def test_latency_beyond_the_last_edge_is_the_edge():
     assert window(latencies=tuple(spread([300.0] * 3))).p50 == 60.0
 
 
 @given(st.lists(st.floats(0, 60), min_size=1, max_size=300), st.floats(0.01, 1))
-def test_a_percentile_lies_in_the_bucket_of_the_latency_it_stands_for(latencies, share):
+def test_percentile_is_in_the_bucket_of_its_latency(latencies, share):
     ranked = sorted(latencies)
     meant = ranked[max(1, math.ceil(len(ranked) * share)) - 1]
     found = percentile(spread(latencies), share)
@@ -82,7 +82,7 @@ def test_percentiles_are_in_order(latencies):
 
 
 @given(st.lists(windows, max_size=5))
-def test_several_windows_as_one_have_the_sum_of_everything(several):
+def test_merged_windows_have_the_sum_of_everything(several):
     one = merge_windows(several, service="bank", at=NOON)
     for name in ("calls", "attempts", "successes", "retries", "fallbacks", "calls_failed", "failed_auth", "failed_4xx"):
         assert getattr(one, name) == sum(getattr(each, name) for each in several)
@@ -93,7 +93,7 @@ def test_several_windows_as_one_have_the_sum_of_everything(several):
 
 
 @given(windows)
-def test_the_document_has_everything(one):
+def test_document_has_everything(one):
     document = one.document()
     assert document["at"] == "2027-01-01T12:00:00Z"
     assert document["failures"] == one.failures
