@@ -86,7 +86,7 @@ chaos: $(VENV)/.test  ## Run the fault suites at full count, and property tests 
 	REDRIVE_TEST_LOOP=chaos $(BIN)/python -m pytest -m chaos --timeout 3600
 	REDRIVE_TEST_LOOP=chaos $(BIN)/python -m pytest --timeout 3600 tests/unit/policy tests/unit/test_masking.py \
 	    tests/unit/test_masking_cuts.py \
-	    tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_storm.py \
+	    tests/unit/classify/test_properties.py tests/unit/tasks/test_model.py tests/unit/tasks/test_sibling_limiter.py \
 	    tests/unit/tasks/test_decide.py tests/unit/test_config_lines.py tests/unit/alerts \
 	    tests/contract/test_append.py tests/contract/test_causes.py tests/contract/test_key_spellings.py \
 	    tests/contract/test_resolved_alerts.py tests/contract/test_resumed_runs.py tests/contract/test_shared_causes.py \

@@ -1,4 +1,4 @@
-"""What becomes of a task after an attempt."""
+"""The state of a task after an attempt."""
 
 import random
 
@@ -60,58 +60,58 @@ def states(task, outcomes):
 
 
 @pytest.mark.parametrize("kind", SUSPECT)
-def test_the_same_cause_twice_in_a_row_is_poison_whatever_it_says(kind):
+def test_same_cause_twice_in_a_row_is_poisoned(kind):
     assert states(node(attempts=10), [failed(kind), failed(kind)]) == [State.RETRYING, State.DEAD_LETTER]
 
 
-def test_causes_that_alternate_keep_their_retries():
+def test_alternating_causes_use_all_retries():
     causes = [failed(cause="a"), failed(cause="b")] * 2
     assert states(node(attempts=5), [*causes, returned()]) == [State.RETRYING] * 4 + [State.SUCCESS]
 
 
-def test_what_alternates_to_the_end_is_left_to_a_person():
+def test_task_of_alternating_causes_becomes_a_dead_letter():
     causes = [failed(cause="a"), failed(cause="b"), failed(cause="a")]
     last = fate(node(attempts=3), causes)[-1]
     assert last.state is State.DEAD_LETTER
     assert last.cause == "all 3 attempts are used: a said"
 
 
-def test_a_timeout_in_between_makes_two_failures_no_row():
+def test_timeout_between_two_failures_breaks_the_row():
     between = [failed(cause="a"), failed(Kind.TRANSIENT, "timeout", ended=AttemptEnd.TIMED_OUT), failed(cause="a")]
     assert states(node(attempts=9), between) == [State.RETRYING] * 3
 
 
-def test_a_death_by_signal_is_poison_when_it_repeats():
+def test_second_death_by_signal_is_poisoned():
     died = failed(Kind.AMBIGUOUS, "SIGSEGV", ended=AttemptEnd.DIED)
     last = fate(node(), [died, died])[-1]
     assert last.state is State.DEAD_LETTER
     assert last.cause == "poison, 2 times in a row at the same place: SIGSEGV said"
 
 
-def test_the_number_that_makes_poison_can_be_chosen():
+def test_number_of_failures_that_poison_is_a_setting():
     assert states(node(attempts=9, poison=1), [failed()]) == [State.DEAD_LETTER]
     assert states(node(attempts=9, poison=4), [failed()] * 9) == [State.RETRYING] * 3 + [State.DEAD_LETTER]
 
 
 @pytest.mark.parametrize("kind", HEALS)
-def test_what_will_heal_is_never_poison_and_fails_when_its_retries_are_spent(kind):
+def test_transient_error_is_never_poisoned(kind):
     same = [failed(kind, "timeout@a:1")] * 5
     assert states(node(attempts=4, poison=1), same) == [State.RETRYING] * 3 + [State.FAILED]
 
 
 @pytest.mark.parametrize("kind", FINAL)
-def test_what_only_a_person_can_fix_is_a_dead_letter_at_once(kind):
+def test_permanent_error_is_a_dead_letter_at_once(kind):
     only = fate(node(attempts=9), [failed(kind)])
     assert [one.state for one in only] == [State.DEAD_LETTER]
     assert (only[0].kind, only[0].wait) == (kind, None)
 
 
-def test_without_a_retry_the_first_failure_is_the_last():
+def test_first_failure_without_a_retry_is_the_last():
     assert states(node(attempts=1), [failed(Kind.TRANSIENT)]) == [State.FAILED]
     assert states(node(attempts=1), [failed(Kind.AMBIGUOUS)]) == [State.DEAD_LETTER]
 
 
-def test_what_was_discarded_on_purpose_is_done():
+def test_discarded_task_is_done():
     only = fate(node(), [failed(Kind.DISCARD)])[0]
     assert (only.state, only.cause) == (State.SUCCESS, "discarded on purpose: ValueError@a:1 said")
 
@@ -119,7 +119,7 @@ def test_what_was_discarded_on_purpose_is_done():
 # ── waits ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_the_other_side_asks_for_is_a_floor_whatever_the_policy():
+def test_wait_of_the_service_is_a_floor_for_every_policy():
     asked = failed(Kind.RATE_LIMITED, retry_after=4_000.0)
     assert 4_000 <= fate(node(cap=10.0), [asked])[0].wait <= 4_000 * (1 + FLOOR_JITTER)
 
@@ -138,12 +138,12 @@ def test_backoff_longer_than_a_day_is_not_capped():
     assert (only.wait, only.capped) == (7 * 86_400.0, None)
 
 
-def test_waits_grow_and_are_kept():
+def test_waits_grow_and_are_stored():
     waits = [one.wait for one in fate(node(attempts=5, jitter="none"), [failed(Kind.TRANSIENT)] * 4)]
     assert waits == [2.0, 4.0, 8.0, 16.0]
 
 
-def test_how_long_a_task_has_tried_matters_only_where_somebody_set_a_limit():
+def test_elapsed_time_counts_only_with_a_limit():
     def at(elapsed, **retry):
         return decide(node(**retry), AttemptHistory(elapsed=elapsed), failed(Kind.TRANSIENT), random.Random(1)).state
 
@@ -153,7 +153,7 @@ def test_how_long_a_task_has_tried_matters_only_where_somebody_set_a_limit():
     assert at(181.0, within=180.0) is State.FAILED  # as long as the default, and set all the same
 
 
-def test_waits_and_attempts_are_capped_while_testing():
+def test_waits_and_attempts_are_capped_in_test_mode():
     once = decide(
         node(base=60.0), AttemptHistory(), failed(Kind.TRANSIENT), random.Random(1), TestMode(longest_wait=0.0)
     )
@@ -167,7 +167,7 @@ def test_waits_and_attempts_are_capped_while_testing():
 # ── being stopped ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_37_being_stopped_is_not_held_against_a_task():
+def test_37_stop_does_not_count_as_a_failure():
     past = AttemptHistory(failures=2, same=1, fingerprint="a", wait=4.0)
     after = decide(node(), past, STOPPED, random.Random(1))
     assert (after.state, after.wait) == (State.READY, 0.0)
@@ -177,7 +177,7 @@ def test_37_being_stopped_is_not_held_against_a_task():
     )
 
 
-def test_two_failures_with_a_stop_between_them_are_still_in_a_row():
+def test_two_failures_around_a_stop_are_in_a_row():
     assert states(node(attempts=9), [failed(), STOPPED, failed()])[-1] is State.DEAD_LETTER
 
 
@@ -186,7 +186,7 @@ def test_two_failures_with_a_stop_between_them_are_still_in_a_row():
 SENSOR = node(sensing=SensorOptions(every=30, timeout=100))
 
 
-def test_a_sensor_is_asked_again_until_it_says_yes():
+def test_sensor_is_called_until_it_returns_true():
     found = fate(SENSOR, [returned(False), returned(False), returned(True)])
     assert [(one.state, one.wait) for one in found] == [
         (State.SENSING, 30),
@@ -195,7 +195,7 @@ def test_a_sensor_is_asked_again_until_it_says_yes():
     ]
 
 
-def test_a_sensor_is_asked_for_the_last_time_when_its_time_is_over():
+def test_sensor_is_called_a_last_time_at_its_timeout():
     assert fate(SENSOR, [returned(False)], elapsed=60)[0].wait == 30
     (last_but_one,) = fate(SENSOR, [returned(False)], elapsed=80)
     assert (last_but_one.state, last_but_one.wait) == (State.SENSING, pytest.approx(19.9))  # the question took 0.1 s
@@ -204,13 +204,13 @@ def test_a_sensor_is_asked_for_the_last_time_when_its_time_is_over():
     assert last.error == "was not true within 100 s"
 
 
-def test_a_sensor_that_answers_has_its_failures_behind_it():
+def test_sensor_that_returns_resets_its_failures():
     broken, no = failed(Kind.TRANSIENT, "down"), returned(False)
     assert set(states(SENSOR, [broken, broken, no] * 4)) == {State.SENSING}
     assert states(SENSOR, [broken] * 3) == [State.SENSING, State.SENSING, State.FAILED]
 
 
-def test_a_sensor_that_breaks_at_the_same_place_twice_is_poison():
+def test_sensor_that_fails_twice_at_one_line_is_poisoned():
     assert states(SENSOR, [failed(), failed()]) == [State.SENSING, State.DEAD_LETTER]
 
 
@@ -224,7 +224,7 @@ anything = st.one_of(
 
 
 @given(st.lists(anything, max_size=30), st.integers(1, 6), st.integers(1, 4), st.booleans())
-def test_every_task_comes_to_an_end_that_its_failures_explain(outcomes, attempts, poison, senses):
+def test_final_state_of_a_task_follows_from_its_failures(outcomes, attempts, poison, senses):
     sensing = SensorOptions(every=1, timeout=1e6) if senses else None
     found = fate(node(attempts=attempts, poison=poison, sensing=sensing), outcomes)
     waiting = {State.SENSING} if senses else {State.RETRYING, State.READY}
@@ -250,15 +250,15 @@ LOST = TaskOutcome(
 )
 
 
-def test_an_attempt_lost_with_its_executor_costs_no_retry():
+def test_attempt_lost_with_its_executor_costs_no_retry():
     assert states(node(attempts=1), [LOST, LOST, returned()]) == [State.READY, State.READY, State.SUCCESS]
 
 
-def test_34_a_task_that_ten_executors_in_a_row_died_of_is_a_dead_letter():
+def test_34_task_that_killed_ten_executors_is_a_dead_letter():
     assert states(node(attempts=1), [LOST] * 19) == [State.READY] * 9 + [State.DEAD_LETTER]
 
 
-def test_lost_executors_do_not_hide_poison():
+def test_lost_executors_do_not_hide_a_poisoned_task():
     bug = failed(Kind.AMBIGUOUS)
     assert states(node(), [bug, LOST, bug]) == [State.RETRYING, State.READY, State.DEAD_LETTER]
 
@@ -269,7 +269,7 @@ def test_only_executors_lost_in_a_row_count():
     assert states(node(attempts=2), [*lost, failed(Kind.TRANSIENT), *lost, returned()]) == expected
 
 
-def test_a_sensor_that_raises_fails_when_its_time_is_over():
+def test_sensor_that_raises_fails_at_its_timeout():
     sensor = node(
         attempts=10, sensing=SensorOptions(every=1, timeout=60), jitter="none", base=20.0, multiplier=1, cap=20.0
     )

@@ -1,4 +1,4 @@
-"""Causes of failures: the type and the place, not the message; and what is kept of an error."""
+"""Causes of failures: the type and the line, not the message; and what is stored of an error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def divided(number):
         return caught
 
 
-def test_the_same_type_at_the_same_line_is_one_cause_whatever_it_says():
+def test_same_type_at_the_same_line_is_one_cause():
     assert fingerprint(raised(ValueError("order 17"))) == fingerprint(raised(ValueError("order 18")))
 
 
@@ -59,14 +59,14 @@ def test_another_type_or_another_line_is_another_cause():
     assert len(causes) == 3
 
 
-def test_a_cause_names_the_type_and_the_module_and_line_of_the_innermost_frame():
+def test_cause_has_type_module_and_line_of_the_innermost_frame():
     error = raised(Own("x"))
     line = traceback.extract_tb(error.__traceback__)[-1].lineno
     assert fingerprint(error) == f"{__name__}.Own@{__name__}:{line}"
     assert fingerprint(divided(0)).startswith(f"ZeroDivisionError@{__name__}:")
 
 
-def test_a_cause_does_not_depend_on_where_the_file_lies(tmp_path):
+def test_cause_does_not_depend_on_the_path_of_the_file(tmp_path):
     causes = set()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -107,7 +107,7 @@ class TestLibraries:
         assert len(causes) == 3
         assert all(f"@{__name__}:" in cause for cause in causes)
 
-    def test_without_a_line_of_the_user_the_innermost_counts(self, tmp_path):
+    def test_innermost_line_counts_without_a_line_of_the_user(self, tmp_path):
         client = installed(tmp_path, "client", "def get():\n    raise ValueError('x')\n")
         assert fingerprint(caught(client.get), skip=__file__) == "ValueError@client:2"
 
@@ -132,23 +132,23 @@ def test_frames_of_the_caller_do_not_count():
     assert fingerprint(ValueError("never raised")) == "ValueError"
 
 
-def test_an_error_is_one_line_without_secrets():
+def test_error_is_one_line_without_secrets():
     assert one_line(ValueError("could not\n  convert 'N/A'")) == "ValueError: could not convert 'N/A'"
     assert "hunter2" not in one_line(ValueError("password=hunter2 was refused"))
     assert one_line(ValueError()) == "ValueError"
     assert one_line(Mute()) == "Mute"
 
 
-def test_an_error_of_any_length_is_cut():
+def test_error_of_any_length_is_cut():
     assert len(one_line(ValueError("x" * 1_000_000))) == ERROR_LENGTH
 
 
-def test_what_no_database_can_hold_is_spelled_out():
+def test_characters_invalid_in_a_database_are_escaped():
     assert one_line(ValueError("a\0b\udc80")) == r"ValueError: a\x00b\udc80"
     assert "\0" not in trace_of(raised(ValueError("a\0b\udc80")))
 
 
-def test_a_traceback_keeps_its_innermost_frames():
+def test_traceback_has_its_innermost_frames():
     def deep(level):
         if level:
             deep_again(level - 1)
@@ -168,11 +168,11 @@ def test_a_traceback_keeps_its_innermost_frames():
     assert "RecursionError" in trace_of(caught.value)
 
 
-def test_a_traceback_shows_no_secrets():
+def test_traceback_shows_no_secrets():
     assert "hunter2" not in trace_of(raised(ValueError("password=hunter2")))
 
 
-def test_error_of_raise_for_status_keeps_what_the_server_said():
+def test_error_of_raise_for_status_has_the_server_message():
     import httpx
 
     refused = httpx.Response(422, json={"detail": "fee: not a number"}, request=httpx.Request("GET", "https://bank"))

@@ -1,4 +1,4 @@
-"""How a flow is defined, and what is refused."""
+"""Defining a flow, and the definitions that are rejected."""
 
 import uuid
 from datetime import timedelta
@@ -23,7 +23,7 @@ def flow():
 # ── what a task becomes ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_task_is_still_the_function_it_was(flow):
+def test_task_is_still_its_function(flow):
     @flow.task
     def double(day):
         """Twice."""
@@ -33,26 +33,26 @@ def test_a_task_is_still_the_function_it_was(flow):
     assert (double.name, double.__name__, double.__doc__) == ("double", "double", "Twice.")
 
 
-def test_what_is_not_said_has_a_default(flow):
+def test_unset_options_have_defaults(flow):
     flow.task(work)
     node = flow.graph.nodes["work"]
     assert (node.timeout, node.grace, node.poison, node.storm) == (1_800, 5, 2, 5)
     assert (node.retry.attempts, node.in_thread, node.kind) == (3, False, "task")
 
 
-def test_without_a_retry_there_is_one_attempt(flow):
+def test_task_without_a_retry_has_one_attempt(flow):
     flow.task(retry=None)(work)
     assert flow.graph.nodes["work"].retry == Retry(attempts=1)
 
 
-def test_after_takes_tasks_names_or_several_of_both_each_once(flow):
+def test_after_accepts_tasks_and_names_without_duplicates(flow):
     first = flow.task(name="first")(work)
     flow.task(name="second", after=first)(work)
     flow.task(name="third", after=["first", first, "second"])(work)
     assert [node.after for node in flow.graph.nodes.values()] == [(), ("first",), ("first", "second")]
 
 
-def test_the_source_of_a_fan_out_comes_first(flow):
+def test_source_of_a_fan_out_is_first(flow):
     flow.task(name="a")(work)
     flow.task(name="b")(work)
     flow.task(name="c", each="b", after=["a", "b"])(lambda item: item)
@@ -65,7 +65,7 @@ def test_timeout_none_is_no_limit(flow):
     assert [node.timeout for node in flow.graph.nodes.values()] == [None, None]
 
 
-def test_a_sensor_has_its_interval_and_a_minute_for_each_question(flow):
+def test_sensor_has_an_interval_and_a_minute_per_call(flow):
     flow.sensor(every=30, timeout=3_600)(work)
     node = flow.graph.nodes["work"]
     assert (node.timeout, node.sensing.every, node.sensing.timeout, node.kind) == (90, 30, 3_600, "sensor")
@@ -73,7 +73,7 @@ def test_a_sensor_has_its_interval_and_a_minute_for_each_question(flow):
     assert flow.graph.nodes["here"].timeout is None
 
 
-def test_a_group_may_be_described_before_or_after_its_tasks(flow):
+def test_group_may_be_described_before_or_after_its_tasks(flow):
     bank = redrive.Service("bank")
     flow.group("bank", concurrency=2)
     flow.task(service=bank)(work)
@@ -82,7 +82,7 @@ def test_a_group_may_be_described_before_or_after_its_tasks(flow):
     assert (flow.groups["bank"].service, flow.groups["bank"].when_open) == (bank, "fail")
 
 
-# ── what is refused, one clear sentence each ──────────────────────────────────────────────────────────────────────────
+# ── rejected definitions, one sentence each ───────────────────────────────────────────────────────────────────────────
 
 
 def other_task():
@@ -138,7 +138,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_definition_that_cannot_work_is_refused(flow, what):
+def test_invalid_definition_is_rejected(flow, what):
     define, said = REFUSED[what]
     with pytest.raises(FlowError) as refused:
         define(flow)
@@ -158,7 +158,7 @@ def test_a_definition_that_cannot_work_is_refused(flow, what):
         ({"service": 3}, "service is a redrive.Service or the name of one, not 3"),
     ],
 )
-def test_options_of_a_task_are_checked(flow, options, said):
+def test_options_of_a_task_are_validated(flow, options, said):
     with pytest.raises((TypeError, ValueError), match=said):
         flow.task(**options)(work)
 
@@ -176,7 +176,7 @@ def test_options_of_a_task_are_checked(flow, options, said):
         ({"sla": "soon"}, "sla"),
     ],
 )
-def test_options_of_a_flow_are_checked(options, said):
+def test_options_of_a_flow_are_validated(options, said):
     with pytest.raises((TypeError, ValueError), match=said):
         Flow("settlement", **options)
 
@@ -189,7 +189,7 @@ def test_options_of_a_flow_are_checked(options, said):
         ({"when_open": "wait"}, 'when_open must be "hold" or "fail", not \'wait\''),
     ],
 )
-def test_options_of_a_group_are_checked(flow, options, said):
+def test_options_of_a_group_are_validated(flow, options, said):
     with pytest.raises(ValueError, match=said):
         flow.group("bank", **options)
 
@@ -203,7 +203,7 @@ def test_options_of_a_group_are_checked(flow, options, said):
         ({"run_id": 7}, "a run's id is a UUID, not 7"),
     ],
 )
-def test_what_a_run_is_given_is_checked_before_anything_begins(flow, tmp_path, options, said):
+def test_arguments_of_a_run_are_validated_before_the_start(flow, tmp_path, options, said):
     flow.task(in_thread=True)(work)
     with redrive.connect(tmp_path / "store.db") as store:
         with pytest.raises(FlowError, match=said):
@@ -211,14 +211,14 @@ def test_what_a_run_is_given_is_checked_before_anything_begins(flow, tmp_path, o
         assert store.tasks.runs() == []
 
 
-def test_a_parameter_without_a_default_must_be_given(tmp_path):
+def test_parameter_without_a_default_is_required(tmp_path):
     flow = Flow("settlement", params=["day"])
     flow.task(in_thread=True)(work)
     with redrive.connect(tmp_path / "store.db") as store, pytest.raises(FlowError, match="needs a value for its para"):
         flow.run(store=store)
 
 
-def test_a_flow_that_waits_for_a_task_that_is_not_there_does_not_begin(flow, tmp_path):
+def test_flow_with_a_missing_dependency_does_not_start(flow, tmp_path):
     flow.task(after="fetch", in_thread=True)(work)
     with redrive.connect(tmp_path / "store.db") as store:
         with pytest.raises(FlowError, match="task 'work' waits for 'fetch', which is not there"):
@@ -228,7 +228,7 @@ def test_a_flow_that_waits_for_a_task_that_is_not_there_does_not_begin(flow, tmp
         assert store.tasks.runs() == []
 
 
-def test_the_id_of_a_run_may_be_text(flow, tmp_path):
+def test_id_of_a_run_may_be_text(flow, tmp_path):
     flow.task(in_thread=True)(work)
     own = uuid.uuid4()
     with redrive.connect(tmp_path / "store.db") as store:
@@ -244,7 +244,7 @@ def test_the_id_of_a_run_may_be_text(flow, tmp_path):
         (lambda flow: redrive.Flow("other", params=["idempotency_key"]), "is given its own"),
     ],
 )
-def test_what_makes_no_sense_is_told_in_a_sentence(wrong, said):
+def test_invalid_option_is_reported_in_a_sentence(wrong, said):
     with pytest.raises((TypeError, ValueError), match=said):
         wrong(redrive.Flow("settlement"))
 
@@ -259,7 +259,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence(wrong, said):
         ({"timeout": timedelta(minutes=2)}, "timeout is in seconds: write timeout=120"),
     ],
 )
-def test_options_of_other_schedulers_are_answered_with_ours(options, said):
+def test_options_of_other_schedulers_suggest_ours(options, said):
     with pytest.raises(TypeError, match=said):
         redrive.Flow("mistaken").task(name="work", **options)(lambda: None)
 
@@ -272,12 +272,12 @@ def test_options_of_other_schedulers_are_answered_with_ours(options, said):
         ({"expand": [1]}, "a sensor has no option expand=; its options are every, timeout, after, name, retry, "),
     ],
 )
-def test_mistaken_option_of_a_sensor_is_answered(options, sentence):
+def test_wrong_option_of_a_sensor_suggests_the_right_one(options, sentence):
     with pytest.raises(TypeError, match=sentence):
         redrive.Flow("mistaken").sensor(every=1, timeout=2, **options)
 
 
-def test_mistaken_option_of_a_run_sensor_is_answered():
+def test_wrong_option_of_a_run_sensor_suggests_the_right_one():
     sentence = "a run sensor has no option retries=; its options are every, timeout, within, on_failure, after, name$"
     with pytest.raises(TypeError, match=sentence):
         redrive.Flow("mistaken").run_sensor(flow="other", every=1, timeout=2, retries=3)

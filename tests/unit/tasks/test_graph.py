@@ -24,12 +24,12 @@ def graph_of(*nodes):
 # ── circles ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_task_cannot_wait_for_itself():
+def test_task_cannot_wait_for_itself():
     with pytest.raises(FlowError, match="in a circle: a → a"):
         graph_of(node("a", "a"))
 
 
-def test_a_circle_is_refused_where_it_closes_and_shown():
+def test_cycle_is_rejected_where_it_closes_and_shown():
     graph = graph_of(node("a", "c"), node("b", "a"))
     with pytest.raises(FlowError, match="cannot wait for each other in a circle: c → b → a → c"):
         graph.add(node("c", "b"))
@@ -41,7 +41,7 @@ edges = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=16)
 
 
 @given(edges, st.permutations(range(8)))
-def test_a_graph_is_accepted_if_and_only_if_it_can_be_put_in_order(pairs, order):
+def test_graph_is_accepted_if_and_only_if_it_has_an_order(pairs, order):
     above = {number: sorted({upper for lower, upper in pairs if lower == number}) for number in range(8)}
     graph = Graph()
     try:
@@ -65,7 +65,7 @@ def test_two_tasks_cannot_have_one_name():
         graph_of(node("a"), node("a"))
 
 
-def test_a_task_may_wait_for_one_that_is_defined_later_but_must_not_wait_for_ever():
+def test_task_may_wait_for_a_later_one_but_not_in_a_cycle():
     graph = graph_of(node("b", "a"))
     with pytest.raises(FlowError, match="task 'b' waits for 'a', which is not there"):
         graph.check()
@@ -73,7 +73,7 @@ def test_a_task_may_wait_for_one_that_is_defined_later_but_must_not_wait_for_eve
     graph.check()
 
 
-def test_a_flow_without_tasks_cannot_run():
+def test_flow_without_tasks_cannot_run():
     with pytest.raises(FlowError, match="has no tasks"):
         Graph().check()
 
@@ -93,7 +93,7 @@ DIAMOND = (
 )
 
 
-def test_a_shape_comes_back_as_it_was_stored():
+def test_shape_comes_back_as_it_was_stored():
     shape = shape_of(*DIAMOND)
     assert GraphShape.of(shape.document()) == shape
     assert shape.difference(GraphShape.of(shape.document())) is None
@@ -110,11 +110,11 @@ def test_a_shape_comes_back_as_it_was_stored():
         ((DIAMOND[0], DIAMOND[2], DIAMOND[1], DIAMOND[3]), None),  # another order alone is no change
     ],
 )
-def test_it_is_said_how_a_flow_has_changed(nodes, said):
+def test_change_of_a_flow_is_described(nodes, said):
     assert shape_of(*DIAMOND).difference(shape_of(*nodes)) == said
 
 
-def test_a_fan_out_over_another_task_is_another_one():
+def test_fan_out_over_another_task_is_another_one():
     before = shape_of(node("a"), node("b"), node("c", "a", "b", each="a"))
     after = shape_of(node("a"), node("b"), node("c", "b", "a", each="b"))
     assert after.difference(before) == "'c' is another kind of task, or after other tasks"
@@ -130,19 +130,19 @@ def test_a_fan_out_over_another_task_is_another_one():
 
 
 @given(st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=6, max_size=6), st.sets(st.integers(0, 5)))
-def test_what_is_reached_is_closed_and_begins_below_the_starts(lower, starts):
+def test_reachable_tasks_are_transitive_from_the_starts(lower, starts):
     found = reach(starts, lower)
     assert {one for start in starts for one in lower[start]} <= found
     assert all(set(lower[one]) <= found for one in found)
     assert all(any(one in lower[upper] for upper in found | starts) for one in found)
 
 
-def test_the_longest_way_counts_the_dearer_of_two_branches():
+def test_longest_path_counts_the_slower_of_two_branches():
     costs = {"a": 1.0, "b": 5.0, "c": 2.0, "d": 1.0}
     assert longest_way(graph_of(*DIAMOND), lambda one: costs[one.name]) == 7.0
 
 
-def test_the_worst_case_of_a_task_is_all_its_attempts_and_waits():
+def test_worst_case_of_a_task_is_all_its_attempts_and_waits():
     patient = Node(
         name="a", function=len, binding=Binding(), timeout=10.0, retry=Retry(attempts=3, base=2.0, jitter="none")
     )

@@ -1,4 +1,4 @@
-"""What the tasks of one service have in common."""
+"""Limits, rates and circuits shared by the tasks of one service."""
 
 import math
 
@@ -37,12 +37,12 @@ def broken(clock, **options):
     return limiter
 
 
-def test_without_limits_there_is_room_for_all(clock):
+def test_group_without_limits_admits_all(clock):
     assert limiter_of(clock).check_capacity().tasks == math.inf
     assert ServiceLimiter(ServiceGroup("bank", None), clock).check_capacity().tasks == math.inf
 
 
-def test_no_more_run_at_once_than_the_limit(clock):
+def test_concurrent_tasks_do_not_exceed_the_limit(clock):
     limiter = limiter_of(clock, concurrency=2)
     assert limiter.check_capacity().tasks == 2
     permits = [limiter.begin(), limiter.begin()]
@@ -51,7 +51,7 @@ def test_no_more_run_at_once_than_the_limit(clock):
     assert limiter.check_capacity().tasks == 1
 
 
-def test_they_begin_no_faster_than_the_rate(clock):
+def test_starts_do_not_exceed_the_rate(clock):
     limiter = limiter_of(clock, rate=2)
     assert limiter.check_capacity().tasks == 1
     limiter.begin()
@@ -61,7 +61,7 @@ def test_they_begin_no_faster_than_the_rate(clock):
 
 
 @pytest.mark.parametrize("kind", [Kind.TRANSIENT, Kind.RATE_LIMITED])
-def test_failures_that_the_service_is_to_blame_for_open_its_circuit_and_the_rest_is_held(clock, kind):
+def test_failures_of_the_service_open_the_circuit_and_block(clock, kind):
     limiter = limiter_of(clock)
     for _ in range(2):
         limiter.end(limiter.begin(), failed(kind))
@@ -70,14 +70,14 @@ def test_failures_that_the_service_is_to_blame_for_open_its_circuit_and_the_rest
 
 
 @pytest.mark.parametrize("kind", [Kind.AMBIGUOUS, Kind.PERMANENT, Kind.ROW])
-def test_a_failure_of_the_tasks_own_says_nothing_about_the_service(clock, kind):
+def test_tasks_own_failure_does_not_count_for_the_service(clock, kind):
     limiter = limiter_of(clock)
     for _ in range(9):
         limiter.end(limiter.begin(), failed(kind))
     assert not limiter.is_open
 
 
-def test_after_the_cool_down_one_task_finds_out(clock):
+def test_one_task_probes_after_the_cooldown(clock):
     limiter = broken(clock)
     clock.advance(30)
     room = limiter.check_capacity()
@@ -87,21 +87,21 @@ def test_after_the_cool_down_one_task_finds_out(clock):
     assert limiter.check_capacity().tasks == math.inf
 
 
-def test_a_probe_that_fails_holds_the_rest_for_longer(clock):
+def test_failed_probe_blocks_the_rest_for_longer(clock):
     limiter = broken(clock)
     clock.advance(30)
     limiter.end(limiter.begin(limiter.check_capacity().probe), failed(Kind.TRANSIENT))
     assert (limiter.check_capacity().tasks, limiter.check_capacity().ask_in) == (0, 30)
 
 
-def test_a_probe_that_nobody_was_there_for_can_be_made_later(clock):
+def test_missed_probe_can_be_made_later(clock):
     limiter = broken(clock)
     clock.advance(30)
     limiter.release_probe(limiter.check_capacity().probe)
     assert limiter.check_capacity().probe is not None
 
 
-def test_tasks_that_are_to_fail_while_the_service_is_down_are_let_in_for_that(clock):
+def test_tasks_that_fail_while_the_service_is_down_are_admitted(clock):
     limiter = broken(clock, when_open="fail")
     assert limiter.check_capacity().tasks == math.inf
     assert limiter.begin() is None
@@ -109,7 +109,7 @@ def test_tasks_that_are_to_fail_while_the_service_is_down_are_let_in_for_that(cl
     assert limiter.check_capacity().probe is not None
 
 
-def test_a_probe_may_take_longer_than_the_lease_of_the_breaker(clock):
+def test_probe_may_take_longer_than_the_lease_of_the_breaker(clock):
     limiter = broken(clock)
     clock.advance(30)
     permit = limiter.begin(limiter.check_capacity().probe)

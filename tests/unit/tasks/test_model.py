@@ -80,11 +80,11 @@ decisions = st.lists(st.tuples(st.sampled_from([*DECIDES]), st.integers(0, 99)),
 kills = st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=3)
 
 
-# ── workers that do as the script says, and an executor that is killed ────────────────────────────────────────────────
+# ── scripted workers, and an executor that is killed ──────────────────────────────────────────────────────────────────
 
 
 class Killed(BaseException):
-    """kill -9, as far as anybody can see who reads the store."""
+    """kill -9, as far as the store shows."""
 
 
 class ScriptedPool:
@@ -217,7 +217,7 @@ def shown(place: tuple[int, int]) -> str:
 
 
 def observed(stage: Stage, model: Model) -> dict[tuple[int, int], State]:
-    """The states in the store; how the attempts ended, which the model takes from there and judges anew."""
+    """Return the states in the store, and the ends of the attempts, which the model judges independently."""
     rows = stage.rows(tasks, [tasks.c.id])
     places = {row.id: (row.node, row.child) for row in rows}
     model.outcomes.clear()
@@ -282,7 +282,7 @@ def decide(stage: Stage, model: Model, run_id: Any, wish: tuple[str, int]) -> No
 
 
 @given(graphs(), kills, st.lists(decisions, max_size=2))
-def test_whatever_happens_every_task_ends_as_a_small_model_says(
+def test_every_task_ends_as_the_model_predicts(
     store_slots: StoreSlots, graph: list[Drawn], killed: list[tuple[int, bool]], rounds: list[list[tuple[str, int]]]
 ) -> None:
     with store_slots.lend("sqlite") as url, redrive.connect(url) as store, set_testing():

@@ -1,4 +1,4 @@
-"""The pool: who is given work, how long, and who takes the place of those that are gone."""
+"""The pool of workers: assignment of jobs, time limits, and replacement of dead workers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def told(path):
     return [int(pid) for pid in path.read_text().split()]
 
 
-def test_no_more_than_its_workers_are_at_work_however_many_there_are(workshop):
+def test_concurrent_jobs_do_not_exceed_the_workers(workshop):
     workshop.until(lambda: len(workshop.pool._ready) == 3)
     assert workshop.pool.idle == 2
     workshop.give("sleeps")
@@ -87,7 +87,7 @@ def test_no_more_than_its_workers_are_at_work_however_many_there_are(workshop):
     assert workshop.pool.idle == 0
 
 
-def test_a_place_is_free_again_when_its_job_has_ended(workshop):
+def test_worker_is_free_again_when_its_job_has_ended(workshop):
     tickets = [workshop.give("pid") for _ in range(50)]
     for ticket in tickets:
         assert workshop.wait(ticket).ended is AttemptEnd.RETURNED
@@ -98,12 +98,12 @@ def test_workers_are_used_again(workshop):
     assert len({workshop.value("pid") for _ in range(20)}) <= 3
 
 
-def test_outcomes_are_taken_once(workshop):
+def test_outcomes_are_returned_once(workshop):
     workshop.run("pid")
     assert workshop.pool.take_outcomes() == []
 
 
-def test_what_is_running_can_be_seen(workshop, tmp_path):
+def test_running_jobs_are_visible(workshop, tmp_path):
     ticket = workshop.give("deaf", timeout=0.1, grace=600.0, path=str(tmp_path / "deaf"))
     [running] = workshop.pool.running()
     assert (running.ticket, running.dying) == (ticket, False)
@@ -112,7 +112,7 @@ def test_what_is_running_can_be_seen(workshop, tmp_path):
     assert ticket not in workshop.outcomes
 
 
-def test_the_next_deadline_is_told_so_that_the_loop_need_not_poll(workshop):
+def test_next_deadline_is_available_without_polling(workshop):
     ticket = workshop.give("sleeps", timeout=20.0)
     assert workshop.pool.next_deadline() <= time.monotonic() + 20.0
     workshop.pool.tick()
@@ -120,14 +120,14 @@ def test_the_next_deadline_is_told_so_that_the_loop_need_not_poll(workshop):
     assert ticket not in workshop.outcomes
 
 
-def test_a_task_may_have_no_deadline(workshop):
+def test_task_may_have_no_deadline(workshop):
     ticket = workshop.give("sleeps", timeout=None)
     for _ in range(3):
         workshop.turn()
     assert ticket not in workshop.outcomes
 
 
-def test_without_grace_a_task_is_killed_at_once(workshop):
+def test_task_without_grace_is_killed_at_once(workshop):
     outcome = workshop.run("sleeps", timeout=0.2, grace=0.0)
     assert (outcome.ended, outcome.output) == (AttemptEnd.TIMED_OUT, "")
 
@@ -139,7 +139,7 @@ def test_many_timeouts_at_once_are_all_enforced(tmp_path):
         workshop.until(lambda: workshop.pool.idle == 8)
 
 
-def test_a_worker_is_replaced_after_so_many_tasks(tmp_path):
+def test_worker_is_replaced_after_its_maximum_of_tasks(tmp_path):
     with Workshop(tmp_path, TASKS, recycle_after=3) as workshop:
         pids = [workshop.value("pid") for _ in range(12)]
         assert len(set(pids)) >= 4
@@ -147,7 +147,7 @@ def test_a_worker_is_replaced_after_so_many_tasks(tmp_path):
         workshop.until(lambda: not is_alive(pids[0]))
 
 
-def test_a_worker_that_has_grown_too_large_is_replaced(tmp_path):
+def test_worker_that_has_grown_too_large_is_replaced(tmp_path):
     with Workshop(tmp_path, TASKS, spares=0, max_rss=300 << 20) as workshop:
         small = workshop.value("grows", megabytes=1)
         assert workshop.value("grows", megabytes=1) == small
@@ -156,7 +156,7 @@ def test_a_worker_that_has_grown_too_large_is_replaced(tmp_path):
         workshop.until(lambda: not is_alive(small))
 
 
-def test_stopping_ends_what_is_running_and_says_so(workshop, tmp_path):
+def test_stop_ends_running_tasks_and_reports_them(workshop, tmp_path):
     path = tmp_path / "deaf"
     tickets = [workshop.give("sleeps"), workshop.give("deaf", path=str(path))]
     workshop.until(path.exists)
@@ -169,14 +169,14 @@ def test_stopping_ends_what_is_running_and_says_so(workshop, tmp_path):
     assert workshop.pool.running() == []
 
 
-def test_killing_does_not_ask(workshop):
+def test_kill_is_immediate(workshop):
     tickets = [workshop.give("sleeps", grace=600.0) for _ in range(2)]
     workshop.pool.kill()
     assert {workshop.wait(ticket).ended for ticket in tickets} == {AttemptEnd.STOPPED}
     workshop.until(lambda: not workshop.pool._links)
 
 
-def test_closing_leaves_nothing_behind(tmp_path):
+def test_close_leaves_nothing_behind(tmp_path):
     before = set(os.listdir("/proc/self/fd"))
     path = tmp_path / "told"
     with Workshop(tmp_path, TASKS) as workshop:
@@ -188,7 +188,7 @@ def test_closing_leaves_nothing_behind(tmp_path):
     workshop.pool.close()
 
 
-def test_closing_before_anything_was_imported_is_quick_and_clean(tmp_path):
+def test_close_before_any_import_is_quick_and_clean(tmp_path):
     module = importable(tmp_path, "time.sleep(0 if __name__ != 'never' else 1)\n@flow.task\ndef one(): pass")
     with selectors.DefaultSelector() as selector:
         pool = WorkerPool(module.flow, selector, workers=1)
@@ -197,13 +197,13 @@ def test_closing_before_anything_was_imported_is_quick_and_clean(tmp_path):
         assert not selector.get_map()
 
 
-def test_a_pool_that_was_never_started_can_be_closed(tmp_path):
+def test_unstarted_pool_can_be_closed(tmp_path):
     module = importable(tmp_path, "@flow.task\ndef one(): pass")
     with selectors.DefaultSelector() as selector:
         WorkerPool(module.flow, selector, workers=1).close()
 
 
-def test_endless_output_neither_fills_the_memory_nor_holds_others_up(workshop):
+def test_endless_output_uses_bounded_memory_and_blocks_no_other(workshop):
     chatter = workshop.give("prints_for_ever", timeout=1.0)
     while chatter not in workshop.outcomes:
         assert workshop.value("pid") > 0
@@ -216,7 +216,7 @@ def test_endless_output_neither_fills_the_memory_nor_holds_others_up(workshop):
 # ── deaths between jobs ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_worker_that_dies_while_it_has_nothing_to_do_is_replaced(workshop):
+def test_idle_worker_that_dies_is_replaced(workshop):
     for _ in range(5):
         pid = workshop.value("answers_and_dies")
         wait_until(lambda pid=pid: not is_alive(pid))
@@ -224,7 +224,7 @@ def test_a_worker_that_dies_while_it_has_nothing_to_do_is_replaced(workshop):
     workshop.until(lambda: workshop.pool.idle == 2)
 
 
-def test_a_job_that_is_given_to_the_dead_finds_another_worker(tmp_path):
+def test_job_sent_to_a_dead_worker_finds_another(tmp_path):
     with Workshop(tmp_path, TASKS, workers=1, spares=0) as workshop:
         workshop.until(lambda: workshop.pool.idle)
         for _ in range(5):
@@ -238,12 +238,12 @@ def test_a_job_that_is_given_to_the_dead_finds_another_worker(tmp_path):
             assert outcome.ended is AttemptEnd.RETURNED
 
 
-def test_an_answer_counts_that_came_just_before_the_worker_died(workshop):
+def test_outcome_sent_just_before_death_counts(workshop):
     outcome = workshop.run("answers_and_dies")
     assert outcome.ended is AttemptEnd.RETURNED
 
 
-def test_workers_killed_at_random_lose_no_job_and_end_none_twice(tmp_path):
+def test_randomly_killed_workers_lose_and_duplicate_no_job(tmp_path):
     with Workshop(tmp_path, TASKS, workers=2) as workshop:
         tickets = []
         for number in range(400):
@@ -258,7 +258,7 @@ def test_workers_killed_at_random_lose_no_job_and_end_none_twice(tmp_path):
         workshop.until(lambda: workshop.pool.idle == 2)
 
 
-def test_workers_that_end_before_they_begin_are_given_up_in_the_end(tmp_path, monkeypatch):
+def test_workers_that_end_at_start_stop_the_pool_eventually(tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "_START_AGAIN_AFTER", 0.01)
     source = """
     os.register_at_fork(after_in_child=lambda: os._exit(4) if os.environ.get("REDRIVE_FORK_SERVER") else None)
@@ -273,7 +273,7 @@ def test_workers_that_end_before_they_begin_are_given_up_in_the_end(tmp_path, mo
         workshop.until(lambda: workshop.pool.idle)
 
 
-def test_a_worker_that_never_begins_is_not_waited_for(tmp_path, monkeypatch):
+def test_worker_that_never_starts_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "_START_WITHIN", 0.5)
     source = """
     os.register_at_fork(after_in_child=lambda: time.sleep(600) if os.environ.get("REDRIVE_FORK_SERVER") else None)
@@ -285,7 +285,7 @@ def test_a_worker_that_never_begins_is_not_waited_for(tmp_path, monkeypatch):
         workshop.until(lambda: workshop.pool.idle)
 
 
-def test_an_import_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
+def test_endless_import_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "_IMPORT_WITHIN", 0.5)
     source = """
     if os.environ.get("REDRIVE_FORK_SERVER"):
@@ -301,7 +301,7 @@ def test_an_import_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
 # ── the fork server ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_when_the_fork_server_dies_its_workers_do_and_a_new_one_takes_over(workshop, tmp_path):
+def test_dead_fork_server_is_replaced_with_its_workers(workshop, tmp_path):
     path = tmp_path / "told"
     ticket = workshop.give("tells", path=str(path))
     workshop.until(path.exists)
@@ -314,7 +314,7 @@ def test_when_the_fork_server_dies_its_workers_do_and_a_new_one_takes_over(works
     assert workshop.value("parent") != server
 
 
-def test_fork_server_killed_while_it_imports_is_started_again(tmp_path):
+def test_fork_server_killed_while_it_imports_is_restarted(tmp_path):
     source = f"""
     if "workers of flow" in " ".join(Path("/proc/self/cmdline").read_text().split("\\0")):
         if not Path({str(tmp_path / "killed")!r}).exists():
@@ -335,7 +335,7 @@ def kill_the_server(workshop):
     workshop.until(lambda: workshop.pool._server is not server)
 
 
-def test_a_fork_server_that_keeps_dying_is_given_up(workshop):
+def test_fork_server_that_dies_repeatedly_is_not_restarted(workshop):
     for _ in range(pools._MAX_RESTARTS):
         workshop.until(lambda: workshop.pool.idle)
         kill_the_server(workshop)
@@ -346,21 +346,21 @@ def test_a_fork_server_that_keeps_dying_is_given_up(workshop):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_fork_server_leaves_it_to_the_executor_what_a_signal_means(workshop, number):
+def test_fork_server_leaves_signals_to_the_executor(workshop, number):
     server = workshop.value("parent")
     os.kill(server, number)
     workshop.run("sleeps", seconds=0.0)
     assert workshop.value("parent") == server
 
 
-def test_rubbish_does_not_disturb_the_fork_server(workshop):
+def test_garbage_does_not_disturb_the_fork_server(workshop):
     server = workshop.value("parent")
     workshop.pool._server._put(b"\xff" * 13)
     workshop.pool._server.signal(10**9, signal.SIGKILL)
     assert workshop.value("parent") == server
 
 
-def test_a_task_cannot_be_given_what_it_does_not_have(workshop):
+def test_missing_argument_of_a_task_is_an_error(workshop):
     outcome = workshop.run("sleeps", hours=3)
     assert outcome.error.startswith("TypeError")
     assert decode(workshop.run("pid").result) > 0

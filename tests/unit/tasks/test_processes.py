@@ -1,4 +1,4 @@
-"""Processes as the system shows them: children, the dead among them, and those that bear a mark."""
+"""Processes as the system shows them: children, dead ones, and marked ones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def child():
     process.wait()
 
 
-def test_children_are_found_with_and_without_the_kernel_s_list(child):
+def test_children_are_found_with_and_without_the_kernels_list(child):
     assert child.pid in processes.children()
     assert child.pid in processes._children_by_scan()
 
 
 @pytest.mark.parametrize("can_look_first", [True, False])
-def test_a_dead_child_is_buried_once_with_its_status(monkeypatch, can_look_first):
+def test_dead_child_is_reaped_once_with_its_status(monkeypatch, can_look_first):
     if not can_look_first:
         monkeypatch.delattr(os, "waitid")
     pid = os.fork()
@@ -43,7 +43,7 @@ def test_a_dead_child_is_buried_once_with_its_status(monkeypatch, can_look_first
     assert processes.bury(seen.append) is None
 
 
-def test_a_child_nobody_waits_for_is_noticed():
+def test_unreaped_child_is_noticed():
     assert not processes.has_zombie()
     pid = os.fork()
     if pid == 0:
@@ -53,7 +53,7 @@ def test_a_child_nobody_waits_for_is_noticed():
     assert not processes.has_zombie()
 
 
-def test_those_that_bear_a_mark_are_killed_and_nobody_else(child):
+def test_only_marked_processes_are_killed(child):
     bystander = subprocess.Popen(["sleep", "600"])
     try:
         processes.kill_marked(f"REDRIVE_TEST_MARK={os.getpid()}")
@@ -64,7 +64,7 @@ def test_those_that_bear_a_mark_are_killed_and_nobody_else(child):
         bystander.wait()
 
 
-def test_a_group_is_signalled_whole_and_a_process_without_one_alone():
+def test_group_is_signalled_whole_and_single_process_alone():
     leader = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True)
     member = int(leader.stdout.readline())
     processes.kill_group(leader.pid, signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_a_group_is_signalled_whole_and_a_process_without_one_alone():
     assert alone.wait() == -signal.SIGTERM
 
 
-def test_memory_is_told_in_bytes():
+def test_memory_is_in_bytes():
     statm = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         assert 1 << 20 < processes.resident_bytes(statm) < 1 << 36
@@ -85,7 +85,7 @@ def test_memory_is_told_in_bytes():
     assert 1 << 20 < processes.resident_bytes(None) < 1 << 36
 
 
-def test_a_process_may_die_with_its_parent():
+def test_process_may_die_with_its_parent():
     program = """
 import os, sys, time
 from redrive.tasks.workers import processes

@@ -1,4 +1,4 @@
-"""SLAs in seconds from the start of a run: what is told, and when."""
+"""SLAs in seconds from the start of a run: what is reported, and when."""
 
 import threading
 import warnings
@@ -20,7 +20,7 @@ def after(seconds):
 
 
 class TestSlas:
-    def test_risk_and_miss_are_told_once_each(self):
+    def test_risk_and_miss_are_reported_once_each(self):
         slas = SlaTracker(START, {"load": after(100), WHOLE_RUN: after(1_000)})
         assert slas.check(after(79), {}) == []
         assert slas.check(after(80), {}) == [("load", False)]
@@ -28,14 +28,14 @@ class TestSlas:
         assert slas.check(after(100), {}) == [("load", True)]
         assert slas.check(after(900), {}) == [(WHOLE_RUN, False)]
 
-    def test_nothing_is_told_of_what_is_done(self):
+    def test_finished_task_is_not_reported(self):
         assert SlaTracker(START, {"load": after(100)}, START).check(after(500), {"load": after(99)}) == []
 
-    def test_what_was_done_too_late_is_told_once(self):
+    def test_late_finish_is_reported_once(self):
         slas = SlaTracker(START, {"load": after(100)}, START)
         assert [slas.check(after(500), {"load": after(101)}) for _ in range(2)] == [[("load", True)], []]
 
-    def test_what_was_done_too_late_before_the_run_is_resumed_is_not_told(self):
+    def test_late_finish_before_a_resume_is_not_reported(self):
         assert SlaTracker(START, {"load": after(100)}).check(after(500), {"load": after(101)}) == []
 
 
@@ -91,6 +91,6 @@ class TestFlow:
             assert flow.result("slow")[0].startswith("late still runs, and was due at ")
 
     @pytest.mark.parametrize("sla", ["tomorrow", 0, -1, float("nan"), True])
-    def test_sla_that_is_none_is_refused(self, sla):
+    def test_invalid_sla_is_rejected(self, sla):
         with pytest.raises((ValueError, TypeError), match="sla must be"):
             redrive.Flow("wrong", sla=sla)

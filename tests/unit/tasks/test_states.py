@@ -1,4 +1,4 @@
-"""The ten states, and the ways between them."""
+"""The ten states of a task, and the transitions between them."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from redrive.tasks.graph import reach
 from redrive.tasks.state.run_handle import TRANSITIONS, WrongTransition, checked
 
 
-def test_every_state_has_its_ways_and_they_lead_to_states():
+def test_every_state_has_transitions_to_known_states():
     assert set(TRANSITIONS) == set(State)
     assert all(after in State for ways in TRANSITIONS.values() for after in ways)
 
@@ -19,25 +19,25 @@ def test_every_state_can_be_reached_from_the_first():
     assert {states[number] for number in reached} == set(State)
 
 
-def test_from_every_state_but_success_there_is_a_way_to_success():
+def test_every_state_but_success_can_reach_success():
     states = list(State)
     edges = [[states.index(after) for after in TRANSITIONS[state]] for state in states]
     for state in states:
         assert state is State.SUCCESS or states.index(State.SUCCESS) in reach([states.index(state)], edges)
 
 
-def test_success_ends_only_by_running_again_or_a_decision_taken_back():
+def test_success_ends_only_by_a_rerun_or_a_revoked_decision():
     again = {State.READY, State.SENSING, State.RUNNING, State.PENDING}
     assert TRANSITIONS[State.SUCCESS] == again | {State.DEAD_LETTER}
 
 
-def test_only_a_failure_changes_into_itself():
+def test_only_failed_transitions_to_itself():
     assert [state for state, ways in TRANSITIONS.items() if state in ways] == [State.FAILED]  # failed for good
 
 
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("after", State)
-def test_a_change_is_checked_against_the_table(before, after):
+def test_transition_is_checked_against_the_table(before, after):
     if after in TRANSITIONS[before]:
         assert checked(before, after) is after
     else:

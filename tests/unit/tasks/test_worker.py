@@ -1,4 +1,4 @@
-"""What a task meets inside a worker, and what it cannot spoil for the next one."""
+"""A task inside a worker, and what it cannot break for the next task."""
 
 from __future__ import annotations
 
@@ -266,26 +266,26 @@ def workshop(tmp_path_factory):
         yield opened
 
 
-def test_a_task_is_called_with_its_arguments_and_its_result_comes_back(workshop):
+def test_task_gets_its_arguments_and_returns_its_result(workshop):
     assert workshop.value("double", number=21) == 42
     assert workshop.value("awaited", number=3) == 3
     assert workshop.value("pages") == [0, 1, 2]
     assert workshop.value("key").startswith("id-")
 
 
-def test_a_fan_out_over_no_list_is_refused_in_the_worker(workshop):
+def test_fan_out_over_no_list_is_rejected_in_the_worker(workshop):
     outcome = workshop.run("wrong_pages")
     assert outcome.verdict.kind is Kind.PERMANENT
     assert "'wrong_pages' returned a str" in outcome.error
 
 
-def test_a_result_that_json_cannot_hold_is_refused_in_the_worker(workshop):
+def test_result_that_json_cannot_represent_is_rejected(workshop):
     outcome = workshop.run("unencodable")
     assert (outcome.ended, outcome.verdict.kind) == (AttemptEnd.RAISED, Kind.PERMANENT)
     assert outcome.error.startswith("task 'unencodable' returned a socket, which JSON cannot hold")
 
 
-def test_an_error_comes_back_with_all_that_is_known_of_it(workshop):
+def test_error_comes_back_with_all_known_facts(workshop):
     outcome = workshop.run("fails", message="order 17: \0 \udc80 café")
     assert outcome.ended is AttemptEnd.RAISED
     assert outcome.verdict.kind is Kind.AMBIGUOUS
@@ -303,7 +303,7 @@ def test_errors_are_masked_and_bounded(workshop):
 
 
 @pytest.mark.parametrize("size", [LARGEST - 10, LARGEST + 10, 20 << 20])
-def test_a_result_of_any_size_comes_back(workshop, size):
+def test_result_of_any_size_comes_back(workshop, size):
     ticket = workshop.give("large", size=size)
     outcome = workshop.wait(ticket)
     assert outcome.in_file == (size > LARGEST)
@@ -327,30 +327,30 @@ def test_arguments_arrive_from_files(workshop, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["closed", "silenced", "non-blocking", "not inherited", "stdin", "nothing"])
-def test_spoilt_standard_streams_do_not_reach_the_next_task(workshop, tmp_path, how):
+def test_broken_standard_streams_do_not_reach_the_next_task(workshop, tmp_path, how):
     spoiler = workshop.value("spoils_descriptors", how=how)
     outcome = workshop.run("writes_a_file", path=str(tmp_path / "rows.csv"))
     assert ((tmp_path / "rows.csv").read_text(), outcome.output) == ("id,amount\n", "progress\nchild\n")
-    assert (decode(outcome.result) == spoiler) is (how == "nothing")  # a worker that is as it was goes on
+    assert (decode(outcome.result) == spoiler) is (how == "nothing")  # an unchanged worker continues
 
 
-def test_a_worker_leads_its_own_session(workshop):
+def test_worker_leads_its_own_session(workshop):
     pid, parent, session, group = workshop.value("identity")
     assert (pid, pid) == (session, group)
     assert parent not in (os.getpid(), 1)
 
 
-def test_a_worker_holds_one_socket_and_one_pipe_and_its_children_none(workshop):
+def test_worker_has_one_socket_and_one_pipe_and_children_none(workshop):
     held = workshop.value("descriptors")
     assert sorted(one.partition(":")[0] for one in held if ":" in one) == ["pipe", "socket"]
     assert json.loads(workshop.value("inherited")) == [0, 1, 2]
 
 
-def test_there_is_nothing_to_read(workshop):
+def test_standard_input_is_empty(workshop):
     assert workshop.value("reads_stdin") == ""
 
 
-def test_workers_draw_different_numbers(tmp_path):
+def test_workers_draw_different_random_numbers(tmp_path):
     numpy = "import numpy\n" + TASKS
     (tmp_path / "met").mkdir()
     with Workshop(tmp_path, numpy, workers=2) as workshop:
@@ -368,17 +368,17 @@ def test_workers_draw_different_numbers(tmp_path):
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_task_writes_belongs_to_its_attempt(workshop):
+def test_output_of_a_task_belongs_to_its_attempt(workshop):
     assert workshop.run("says", text="out\n", error="err\n").output == "out\nerr\n"
     assert workshop.run("says", text="second").output == "second"
     assert workshop.run("double").output == ""
 
 
-def test_it_does_not_matter_who_in_the_process_wrote_it(workshop):
+def test_output_of_any_thread_or_child_is_captured(workshop):
     assert workshop.run("says_it_all_ways").output == "python\nlogged\nbare\nchild\n"
 
 
-def test_what_is_no_text_is_shown_as_what_it_is(workshop):
+def test_binary_output_is_shown_escaped(workshop):
     assert workshop.run("says_rubbish").output == "\\xff\\x00café\n"
 
 
@@ -386,7 +386,7 @@ def test_secrets_in_the_output_are_masked(workshop):
     assert workshop.run("tells_a_secret").output == "password=***\n"
 
 
-def test_of_much_output_the_beginning_and_the_end_are_kept(workshop):
+def test_long_output_has_its_start_and_end(workshop):
     output = workshop.run("says_much", megabytes=8).output
     assert output.startswith("the beginning\n")
     assert output.endswith("\nthe end\n")
@@ -395,7 +395,7 @@ def test_of_much_output_the_beginning_and_the_end_are_kept(workshop):
     assert len(output) < 2 * KEPT + 100
 
 
-def test_the_last_words_of_a_worker_that_dies_are_kept(workshop):
+def test_last_output_of_a_dying_worker_is_stored(workshop):
     outcome = workshop.run("says_and_dies")
     assert (outcome.ended, outcome.output) == (AttemptEnd.DIED, "last words")
 
@@ -403,13 +403,13 @@ def test_the_last_words_of_a_worker_that_dies_are_kept(workshop):
 # ── what the next task finds ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_working_directory_is_put_back(workshop):
+def test_working_directory_is_restored(workshop):
     before = workshop.value("where")
     workshop.run("moves")
     assert workshop.value("where") == before
 
 
-def test_signals_timers_and_streams_are_put_back(workshop):
+def test_signals_timers_and_streams_are_restored(workshop):
     workshop.run("meddles")
     assert workshop.run("sleeps", seconds=0.5).error is None
     assert workshop.run("says", text="heard").output == "heard"
@@ -419,7 +419,7 @@ def test_signals_timers_and_streams_are_put_back(workshop):
     assert "in sleeps" in outcome.output
 
 
-def test_surroundings_are_put_back(workshop):
+def test_environment_is_restored(workshop):
     before = workshop.value("surroundings")
     assert workshop.value("meddles_with_everything") == before[0]
     assert workshop.value("surroundings") == before
@@ -431,7 +431,7 @@ def test_worker_with_lowered_limits_is_replaced(workshop):
     assert workshop.value("lowers_a_limit") != workshop.value("surroundings")[0]
 
 
-def test_forked_child_ends_by_sigterm_as_any_process(workshop):
+def test_forked_child_ends_by_sigterm_like_any_process(workshop):
     outcome = workshop.run("forks_and_terminates")
     assert (outcome.error, outcome.output, decode(outcome.result or "0")) == (None, "", -signal.SIGTERM)
 
@@ -449,17 +449,17 @@ def test_exit_functions_of_tasks_run_when_their_worker_ends(tmp_path, monkeypatc
         assert not (tmp_path / "module-ended").exists()
 
 
-def test_a_worker_whose_streams_are_closed_is_replaced(workshop):
+def test_worker_with_closed_streams_is_replaced(workshop):
     workshop.run("closes_stdout")
     assert workshop.run("says", text="heard").output == "heard"
 
 
-def test_a_child_that_returns_from_the_task_is_no_second_worker(workshop):
+def test_child_that_returns_from_the_task_is_no_second_worker(workshop):
     pid = workshop.value("forks_and_both_return")
     assert pid == workshop.value("identity")[0]
     assert workshop.value("double", number=2) == 4
 
 
-def test_a_thread_left_behind_keeps_nobody(workshop):
+def test_remaining_thread_does_not_block_the_worker(workshop):
     assert workshop.run("leaves_a_thread").error is None
     assert workshop.value("double", number=2) == 4

@@ -1,4 +1,4 @@
-"""How workers come by a flow, wherever it is made, and what is said where they cannot."""
+"""How workers import a flow, wherever it is defined, and the error where they cannot."""
 
 from __future__ import annotations
 
@@ -79,53 +79,53 @@ def project(tmp_path):
     return directory
 
 
-def test_a_flow_of_a_program_is_found(project):
+def test_flow_of_a_program_is_found(project):
     (project / "settle.py").write_text(FLOW + GUARDED)
     assert python("settle.py", "a", "b", cwd=project) == str(["__mp_main__", ["a", "b"], "project", "__mp_main__"])
 
 
-def test_a_program_need_not_be_called_py(project):
+def test_program_needs_no_py_suffix(project):
     (project / "settle").write_text(FLOW + GUARDED)
     assert python("settle", cwd=project).startswith("['__mp_main__'")
 
 
-def test_a_program_is_found_from_anywhere(project, tmp_path):
+def test_program_is_found_from_any_directory(project, tmp_path):
     (project / "settle.py").write_text(FLOW + GUARDED)
     assert python("project/settle.py", cwd=tmp_path).startswith("['__mp_main__'")
 
 
-def test_a_flow_of_a_module_that_is_run_with_m_is_found_with_its_siblings(project):
+def test_flow_of_a_module_run_with_m_is_found_with_siblings(project):
     (project / "jobs" / "__init__.py").write_text("")
     (project / "jobs" / "sibling.py").write_text("value = 1")
     (project / "jobs" / "settle.py").write_text("from . import sibling\n" + FLOW + GUARDED)
     assert python("-m", "jobs.settle", cwd=project).startswith("['__mp_main__'")
 
 
-def test_a_flow_of_a_package_that_is_run_is_found(project):
+def test_flow_of_a_running_package_is_found(project):
     (project / "jobs" / "__init__.py").write_text("")
     (project / "jobs" / "__main__.py").write_text(FLOW + GUARDED)
     assert python("-m", "jobs", cwd=project).startswith("['__mp_main__'")
 
 
-def test_a_flow_of_a_directory_that_is_run_is_found(project):
+def test_flow_of_a_running_directory_is_found(project):
     (project / "jobs" / "__main__.py").write_text(FLOW + GUARDED)
     assert python("jobs", cwd=project).startswith("['__mp_main__'")
 
 
-def test_a_flow_of_a_module_is_found_by_its_name_and_the_program_is_not_run_again(project):
+def test_flow_of_a_module_is_found_without_running_the_program(project):
     (project / "jobs" / "__init__.py").write_text("")
     (project / "jobs" / "settle.py").write_text(FLOW + RUN)
     (project / "main.py").write_text("import jobs.settle\njobs.settle.run()")
     assert python("main.py", cwd=project).startswith("['jobs.settle'")
 
 
-def test_a_flow_is_found_where_the_program_has_changed_its_path(project, tmp_path):
+def test_flow_is_found_where_the_program_changed_its_path(project, tmp_path):
     (project / "jobs" / "settle.py").write_text(FLOW + RUN)
     (tmp_path / "main.py").write_text("import sys\nsys.path.insert(0, 'project/jobs')\nimport settle\nsettle.run()")
     assert python("main.py", cwd=tmp_path).startswith("['settle'")
 
 
-def test_a_program_that_is_profiled_is_found(project):
+def test_profiled_program_is_found(project):
     (project / "settle.py").write_text(FLOW + GUARDED)
     assert (
         "['__mp_main__'"
@@ -136,7 +136,7 @@ def test_a_program_that_is_profiled_is_found(project):
 
 
 @pytest.mark.parametrize("how", ["-c", "-"])
-def test_a_program_without_a_file_cannot_have_workers_and_is_told_so(project, how):
+def test_program_without_a_file_is_rejected_for_workers(project, how):
     program = FLOW + GUARDED
     said = python("-c", program, cwd=project) if how == "-c" else python("-", cwd=project, stdin=program)
     assert said == (
@@ -145,7 +145,7 @@ def test_a_program_without_a_file_cannot_have_workers_and_is_told_so(project, ho
     )
 
 
-def test_a_program_without_a_guard_does_not_run_itself_again(project):
+def test_program_without_a_guard_does_not_run_itself_again(project):
     (project / "settle.py").write_text(FLOW + RUN + "run()\n")
     assert python("settle.py", cwd=project) == (
         "redrive.errors.FlowError: settle.py cannot be imported by workers: it runs a flow when it is imported; put "
@@ -153,11 +153,11 @@ def test_a_program_without_a_guard_does_not_run_itself_again(project):
     )
 
 
-def test_a_flow_may_be_run_where_nothing_is_imported():
+def test_flow_may_run_where_nothing_is_imported():
     refuse_within_import()
 
 
-def test_a_task_cannot_run_a_flow(tmp_path):
+def test_task_cannot_run_a_flow(tmp_path):
     source = """
     from redrive.tasks.workers.import_flow import refuse_within_import
 
@@ -171,7 +171,7 @@ def test_a_task_cannot_run_a_flow(tmp_path):
 
 @pytest.fixture
 def checked(monkeypatch):
-    """Starts the workers of a flow, and says what is wrong."""
+    """Start the workers of a flow, and return the error."""
 
     def check(flow):
         with selectors.DefaultSelector() as selector:
@@ -193,13 +193,13 @@ def checked(monkeypatch):
             del sys.modules[name]
 
 
-def test_a_file_that_the_command_line_loads_is_found(project, checked, monkeypatch):
+def test_file_loaded_by_the_command_line_is_found(project, checked, monkeypatch):
     monkeypatch.chdir(project)
     (project / "settle.py").write_text(FLOW)
     assert checked(load("settle.py:flow")) is None
 
 
-def test_a_file_of_a_package_that_the_command_line_loads_is_found(project, checked, monkeypatch):
+def test_package_file_loaded_by_the_command_line_is_found(project, checked, monkeypatch):
     monkeypatch.chdir(project)
     (project / "jobs" / "__init__.py").write_text("")
     (project / "jobs" / "rates.py").write_text("value = 1")
@@ -207,7 +207,7 @@ def test_a_file_of_a_package_that_the_command_line_loads_is_found(project, check
     assert checked(load("jobs/settle.py:flow")) is None
 
 
-def test_a_file_whose_name_is_taken_is_found_under_the_name_it_was_given(project, checked, monkeypatch):
+def test_file_with_a_conflicting_name_is_found_by_its_alias(project, checked, monkeypatch):
     monkeypatch.chdir(project)
     (project / "json.py").write_text(FLOW)
     flow = load("json.py:flow")
@@ -215,7 +215,7 @@ def test_a_file_whose_name_is_taken_is_found_under_the_name_it_was_given(project
     assert checked(flow) is None
 
 
-def test_a_flow_that_is_made_inside_a_function_is_not_found_and_is_told_so(project, checked, monkeypatch):
+def test_flow_made_inside_a_function_is_not_found_and_reported(project, checked, monkeypatch):
     monkeypatch.chdir(project)
     (project / "made.py").write_text(
         "from redrive.tasks.flow import Flow\ndef make():\n    flow = Flow('inner')\n"
@@ -230,7 +230,7 @@ def test_a_flow_that_is_made_inside_a_function_is_not_found_and_is_told_so(proje
     )
 
 
-def test_a_task_that_is_made_inside_a_function_is_not_found_and_is_told_so(tmp_path, checked):
+def test_task_made_inside_a_function_is_not_found_and_reported(tmp_path, checked):
     module = importable(tmp_path, "@flow.task\ndef one(): pass")
     module.flow.task(name="late")(lambda: None)
     name = module.__name__
@@ -240,16 +240,16 @@ def test_a_task_that_is_made_inside_a_function_is_not_found_and_is_told_so(tmp_p
     )
 
 
-def test_a_task_in_a_thread_need_not_be_found(tmp_path, checked):
+def test_task_in_a_thread_need_not_be_found(tmp_path, checked):
     module = importable(tmp_path, "@flow.task\ndef one(): pass")
     module.flow.task(name="late", in_thread=True)(lambda: None)
     assert checked(module.flow) is None
 
 
-def test_a_flow_in_a_test_is_told_what_is_wrong(checked):
+def test_flow_made_in_a_test_is_not_found_and_reported(checked):
     flow = Flow("in a test")
     flow.task(name="one")(lambda: None)
-    assert checked(flow).startswith("a worker that imports test_importing.py does not find flow 'in a test'")
+    assert checked(flow).startswith("a worker that imports test_import_flow.py does not find flow 'in a test'")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_flow_in_a_test_is_told_what_is_wrong(checked):
         ("raise ValueError('password=hunter2')", "ValueError: password=*** ({file}, line 2)"),
     ],
 )
-def test_a_module_that_breaks_in_the_worker_is_named_with_its_error_and_line(tmp_path, checked, line, said):
+def test_module_failing_in_the_worker_is_named_with_its_error(tmp_path, checked, line, said):
     module = importable(tmp_path, "@flow.task\ndef one(): pass")
     path = tmp_path / f"{module.__name__}.py"
     # As if it were another version, or another environment.
@@ -275,7 +275,7 @@ def test_a_module_that_breaks_in_the_worker_is_named_with_its_error_and_line(tmp
     assert said.format(file=path.name) in found
 
 
-def test_a_module_that_kills_the_worker_is_told_from_one_that_breaks(tmp_path, checked):
+def test_module_that_kills_the_worker_is_no_import_error(tmp_path, checked):
     module = importable(tmp_path, "@flow.task\ndef one(): pass")
     (tmp_path / f"{module.__name__}.py").write_text("import ctypes; ctypes.string_at(0)")
     assert checked(module.flow) == (
@@ -283,7 +283,7 @@ def test_a_module_that_kills_the_worker_is_told_from_one_that_breaks(tmp_path, c
     )
 
 
-def test_what_a_module_does_when_it_is_imported_does_not_disturb(tmp_path):
+def test_side_effects_of_an_import_are_harmless(tmp_path):
     source = """
     import atexit, threading, tempfile
     print("imported")
@@ -311,7 +311,7 @@ def test_what_a_module_does_when_it_is_imported_does_not_disturb(tmp_path):
     workshop.module.keep.cleanup()
 
 
-def test_of_two_flows_of_one_name_each_runs_its_own_tasks(tmp_path):
+def test_two_flows_of_one_name_run_their_own_tasks(tmp_path):
     source = """
         import redrive
 

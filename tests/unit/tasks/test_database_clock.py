@@ -1,4 +1,4 @@
-"""The store's time without its jumps."""
+"""The time of the store without its jumps."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -34,21 +34,21 @@ def clocks():
     return found
 
 
-def test_while_both_clocks_agree_the_wall_clock_is_gone_by(clocks):
+def test_wall_clock_is_used_while_both_clocks_agree(clocks):
     for _ in range(100):
-        clocks.pass_by(60, jump=0.5)  # it runs fast, and nobody minds
+        clocks.pass_by(60, jump=0.5)  # it runs fast, within the tolerance
         assert clocks.read() == (clocks.wall, clocks.wall)
 
 
 @pytest.mark.parametrize("jump", [-86_400, -1.5, 1.5, 3_600])
-def test_39_after_a_jump_time_goes_on_as_if_there_had_been_none(clocks, jump):
+def test_39_time_continues_after_a_jump_as_without_one(clocks, jump):
     clocks.pass_by(10, jump=jump)
     assert clocks.read() == (clocks.wall, NOON + timedelta(seconds=10))
     clocks.pass_by(10)
     assert clocks.read() == (clocks.wall, NOON + timedelta(seconds=20))
 
 
-def test_39_a_jump_is_told_once(clocks, caplog):
+def test_39_jump_is_reported_once(clocks, caplog):
     with caplog.at_level(logging.WARNING, "redrive.events"):
         for _ in range(3):
             clocks.pass_by(1, jump=3_600)
@@ -58,14 +58,14 @@ def test_39_a_jump_is_told_once(clocks, caplog):
     ]
 
 
-def test_39_a_clock_that_is_set_right_again_is_believed_again(clocks):
+def test_39_corrected_clock_is_used_again(clocks):
     clocks.pass_by(10, jump=3_600)
     clocks.read()
     clocks.pass_by(10, jump=-3_600)
     assert clocks.read() == (clocks.wall, clocks.wall)
 
 
-def test_a_store_that_answers_late_has_not_jumped(clocks):
+def test_slow_store_is_not_a_clock_jump(clocks):
     def slowly():
         clocks.steady += 20
         return NOON + timedelta(seconds=3)
@@ -74,7 +74,7 @@ def test_a_store_that_answers_late_has_not_jumped(clocks):
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.sampled_from([0, 0, 0, -5_000, 7, 90_000])), max_size=20))
-def test_39_no_more_time_passes_than_does(steps):
+def test_39_time_never_passes_faster_than_real_time(steps):
     clocks = Clocks()
     _, begun = clocks.read()
     passed = 0.0

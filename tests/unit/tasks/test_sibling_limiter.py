@@ -1,4 +1,4 @@
-"""When the children of a fan-out die of one cause, the rest is not tried."""
+"""When the children of a fan-out die of one cause, the remaining children are not started."""
 
 import random
 from collections import Counter
@@ -12,17 +12,17 @@ from redrive.tasks.executor.sibling_limiter import PROBE_EVERY, CauseCount, Sibl
 BAD = "ValueError@parse:7"
 
 
-def test_it_begins_with_as_many_children_as_may_die():
+def test_fan_out_starts_with_as_many_children_as_may_die():
     assert SiblingLimiter(5).max_new() == 5
 
 
-def test_a_permanent_cause_is_a_storm_when_the_first_few_have_died():
+def test_permanent_cause_is_a_storm_after_the_first_few_deaths():
     siblings = SiblingLimiter(5)
     assert [siblings.record_death(child, BAD) for child in range(5)] == [False] * 4 + [True]
     assert (siblings.max_new(), siblings.count_dead(BAD)) == (0, 5)
 
 
-def test_bad_input_of_one_child_says_nothing_about_the_others():
+def test_bad_input_of_one_child_does_not_affect_the_others():
     siblings = SiblingLimiter(5)
     assert not any(siblings.record_death(child, "redrive.Reject@parse:7", alone=True) for child in range(50))
     assert siblings.max_new() == 5
@@ -30,7 +30,7 @@ def test_bad_input_of_one_child_says_nothing_about_the_others():
     assert siblings.recount(0, {BAD: CauseCount(dead=9, alone=True)}) == []
 
 
-def test_what_may_yet_die_counts_as_if_it_had():
+def test_running_child_counts_as_a_possible_death():
     siblings = SiblingLimiter(5)
     for child in range(4):
         siblings.record_retry(child, BAD, suspect=True)
@@ -42,21 +42,21 @@ def test_what_may_yet_die_counts_as_if_it_had():
     assert siblings.max_new() == 2
 
 
-def test_what_will_heal_says_nothing_about_the_others():
+def test_transient_failure_does_not_affect_the_others():
     siblings = SiblingLimiter(5)
     for child in range(20):
         siblings.record_retry(child, "timeout@fetch:3", suspect=False)
     assert siblings.max_new() == 5
 
 
-def test_the_more_succeed_the_more_may_run():
+def test_more_successes_admit_more_children():
     siblings = SiblingLimiter(5)
     for child in range(1_000):
         siblings.record_success(child)
     assert siblings.max_new() > 900
 
 
-def test_one_that_fails_and_then_succeeds_is_not_held_against_the_rest():
+def test_recovered_child_does_not_count_against_the_rest():
     siblings = SiblingLimiter(2)
     siblings.record_retry(0, BAD, suspect=True)
     siblings.record_success(0)
@@ -64,7 +64,7 @@ def test_one_that_fails_and_then_succeeds_is_not_held_against_the_rest():
     assert not siblings.record_death(1, BAD)
 
 
-def test_a_storm_that_begins_late_is_one_all_the_same():
+def test_late_storm_is_a_storm():
     siblings = SiblingLimiter(5)
     for child in range(1_000):
         siblings.record_success(child)
@@ -72,7 +72,7 @@ def test_a_storm_that_begins_late_is_one_all_the_same():
     assert deaths == [False] * 54 + [True]
 
 
-def test_a_cluster_of_bad_ones_among_many_that_succeeded_is_no_storm():
+def test_cluster_of_failures_among_many_successes_is_no_storm():
     siblings = SiblingLimiter(5)
     for child in range(1_000):
         siblings.record_success(child)
@@ -82,7 +82,7 @@ def test_a_cluster_of_bad_ones_among_many_that_succeeded_is_no_storm():
     assert not any(siblings.record_death(child, BAD) for child in range(6))
 
 
-def test_those_that_are_long_in_coming_back_do_not_hold_their_siblings_for_ever():
+def test_slow_children_do_not_block_their_siblings_forever():
     siblings = SiblingLimiter(2)
     for child in range(2):
         siblings.record_retry(child, BAD, suspect=True)
@@ -92,15 +92,15 @@ def test_those_that_are_long_in_coming_back_do_not_hold_their_siblings_for_ever(
     assert siblings.max_new(1_001.0 + PROBE_EVERY) == 0
     for child in range(2):
         siblings.record_death(child, BAD)
-    assert siblings.max_new(9_000.0) == 0  # nobody is left to wait for: it was a storm
+    assert siblings.max_new(9_000.0) == 0  # no child is left to wait for: it was a storm
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_fan_out_with_one_bad_child_in_ten_is_not_stopped(seed):
+def test_fan_out_with_one_bad_child_in_ten_is_not_stopped(seed):
     chance = random.Random(seed)
     bad = [number % 10 == 9 for number in range(1_000)]
     if seed:
-        for start in range(0, 1_000, 10):  # bad ones anywhere in their ten
+        for start in range(0, 1_000, 10):  # failing children anywhere in their ten
             ten = bad[start : start + 10]
             chance.shuffle(ten)
             bad[start : start + 10] = ten
@@ -126,7 +126,7 @@ scripts = st.lists(st.sampled_from(["a", "b", "success", "dies of a", "dies of b
 
 
 @given(st.lists(scripts, max_size=60), st.integers(1, 6), st.randoms(use_true_random=False))
-def test_whatever_the_order_no_more_die_of_one_cause_than_may_while_fewer_succeed(children, limit, chance):
+def test_deaths_of_one_cause_are_bounded_in_any_order(children, limit, chance):
     siblings = SiblingLimiter(limit)
     fresh, under_way, waiting = list(range(len(children)))[::-1], [], []
     tried, successes, dead = Counter(), 0, Counter()
@@ -168,10 +168,10 @@ def test_whatever_the_order_no_more_die_of_one_cause_than_may_while_fewer_succee
         assert toll <= max(limit, successes + 1)
 
 
-# ── telling people ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_cause_is_told_once_and_not_before_it_is_known_whether_it_is_a_storm():
+def test_cause_is_reported_once_after_the_storm_decision():
     siblings = SiblingLimiter(5)
     siblings.record_death(0, BAD)
     assert siblings.take_unannounced() == []  # four more may follow
@@ -181,14 +181,14 @@ def test_a_cause_is_told_once_and_not_before_it_is_known_whether_it_is_a_storm()
     assert siblings.take_unannounced(final=True) == []
 
 
-def test_what_is_left_is_told_at_the_end():
+def test_remaining_causes_are_reported_at_the_end():
     siblings = SiblingLimiter(5)
     siblings.record_death(0, BAD)
     siblings.record_retry(1, "other", suspect=True)
     assert siblings.take_unannounced(final=True) == [BAD]
 
 
-def test_a_storm_is_news_once():
+def test_storm_is_news_once():
     siblings = SiblingLimiter(1)
     assert siblings.record_death(0, BAD)
     assert (siblings.mark_announced(BAD), siblings.mark_announced(BAD)) == (True, False)
@@ -198,7 +198,7 @@ def test_a_storm_is_news_once():
 # ── what the store knows ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_others_saw_counts_as_if_it_had_been_seen_here():
+def test_deaths_seen_by_other_executors_count():
     siblings = SiblingLimiter(5)
     assert siblings.recount(0, {BAD: CauseCount(dead=2, failing={7}, survived=0)}) == []
     assert siblings.max_new() == 2
@@ -206,7 +206,7 @@ def test_what_others_saw_counts_as_if_it_had_been_seen_here():
     assert siblings.max_new() > 50
 
 
-def test_a_storm_that_two_executors_saw_half_of_each_is_noticed():
+def test_storm_split_between_two_executors_is_noticed():
     siblings = SiblingLimiter(5)
     for child in range(3):
         siblings.record_death(child, BAD)

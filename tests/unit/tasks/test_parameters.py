@@ -1,4 +1,4 @@
-"""What each parameter of a task is given."""
+"""What each parameter of a task is bound to."""
 
 import functools
 
@@ -12,35 +12,35 @@ def bound(function, *, upstream=(), each=None, params=()):
     return bind(function, task="settle", upstream=upstream, each=each, params=params)
 
 
-def test_a_parameter_is_given_the_result_of_the_task_of_its_name():
+def test_parameter_gets_the_result_of_the_task_of_its_name():
     assert bound(lambda fetch: None, upstream=["fetch", "other"]) == Binding(results=("fetch",))
 
 
-def test_a_parameter_is_given_the_value_of_the_flows_parameter_of_its_name():
+def test_parameter_gets_the_flow_parameter_of_its_name():
     assert bound(lambda day: None, params=["day"]) == Binding(params=("day",))
 
 
-def test_a_result_comes_before_a_parameter_of_the_run():
+def test_result_outranks_a_parameter_of_the_run():
     assert bound(lambda day: None, upstream=["day"], params=["day"]) == Binding(results=("day",))
 
 
-def test_the_first_parameter_of_a_fan_out_is_its_item_whatever_its_name():
+def test_first_parameter_of_a_fan_out_is_its_item():
     assert bound(lambda fetch, day: None, upstream=["fetch"], each="fetch", params=["day"]) == Binding(
         item="fetch", params=("day",)
     )
     assert bound(lambda item, fetch: None, upstream=["fetch"], each="fetch") == Binding("item", results=("fetch",))
 
 
-def test_a_key_is_given_to_who_asks_for_one():
+def test_key_is_passed_to_a_task_that_asks_for_it():
     assert bound(lambda idempotency_key: None) == Binding(wants_key=True)
     assert bound(lambda idempotency_key: None, each="fetch") == Binding(item="idempotency_key")
 
 
-def test_what_has_a_default_needs_no_value():
+def test_parameter_with_a_default_needs_no_value():
     assert bound(lambda limit=3, *rest, **more: None) == Binding()
 
 
-def test_methods_partials_and_objects_are_bound_by_what_is_left_to_give():
+def test_methods_partials_and_objects_bind_open_parameters():
     class Settle:
         def __call__(self, fetch):
             return fetch
@@ -67,7 +67,7 @@ def by_position(fetch, /):
         (dict, {}, "the parameters of task 'settle' cannot be known; wrap it in a function of your own"),
     ],
 )
-def test_what_cannot_be_bound_is_refused_in_one_sentence(function, options, said):
+def test_unbindable_parameter_is_rejected_in_one_sentence(function, options, said):
     with pytest.raises(FlowError) as refused:
         bound(function, **options)
     assert said in str(refused.value)

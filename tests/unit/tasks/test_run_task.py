@@ -1,4 +1,4 @@
-"""One attempt of a task: what it is given, what counts as a result, what becomes of an error."""
+"""One attempt of a task: its arguments, its result, and its errors."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def result(function, **options):
     return None if outcome.result is None else decode(outcome.result)
 
 
-def test_a_task_is_given_its_arguments_and_what_it_returns_is_its_result():
+def test_task_gets_its_arguments_and_returns_its_result():
     assert result(lambda day, fee: {day: fee}, arguments={"day": "monday", "fee": 1.5}, params=["day", "fee"]) == {
         "monday": 1.5
     }
 
 
-def test_an_outcome_has_the_ticket_of_its_job_and_its_time():
+def test_outcome_has_the_ticket_of_its_job_and_its_time():
     outcome = attempt(lambda: 1)
     assert outcome.ticket == 7
     assert outcome.seconds >= 0
@@ -70,28 +70,28 @@ class TestRedactedFields:
         assert "heron" not in f"{outcome}"
 
 
-def test_a_task_that_returns_nothing_has_no_result():
+def test_task_that_returns_nothing_has_no_result():
     outcome = attempt(lambda: None)
     assert (outcome.ended, outcome.result, outcome.truth) == (AttemptEnd.RETURNED, None, False)
 
 
 @pytest.mark.parametrize("value", [0, "", [], {}, False, None])
-def test_what_is_false_for_python_is_false_for_a_sensor(value):
+def test_falsy_value_is_false_for_a_sensor(value):
     assert not attempt(lambda: value).truth
 
 
 @pytest.mark.parametrize("value", [1, "no", [0], {"a": None}, True])
-def test_what_is_true_for_python_is_true_for_a_sensor(value):
+def test_truthy_value_is_true_for_a_sensor(value):
     assert attempt(lambda: value).truth
 
 
-def test_arguments_may_come_from_files(tmp_path):
+def test_arguments_may_be_read_from_files(tmp_path):
     path = tmp_path / "argument.json"
     path.write_text(encode({"day": [1, 2]}))
     assert result(lambda day: day, files={"day": str(path)}, params=["day"]) == {"day": [1, 2]}
 
 
-def test_a_large_result_goes_into_its_file_whole(tmp_path):
+def test_large_result_is_written_whole_to_its_file(tmp_path):
     path = tmp_path / "result.json"
     outcome = attempt(lambda: "x" * LARGEST, result_file=str(path))
     assert (outcome.in_file, outcome.result, outcome.truth) == (True, None, True)
@@ -99,23 +99,23 @@ def test_a_large_result_goes_into_its_file_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_result_is_measured_in_bytes(tmp_path):
+def test_result_is_measured_in_bytes(tmp_path):
     outcome = attempt(lambda: "€" * (LARGEST // 2), result_file=str(tmp_path / "result.json"))
     assert outcome.in_file
 
 
-def test_a_result_file_that_cannot_be_written_is_a_failure(tmp_path):
+def test_unwritable_result_file_is_a_failure(tmp_path):
     (tmp_path / "taken").write_text("no directory")
     outcome = attempt(lambda: "x" * LARGEST * 2, result_file=str(tmp_path / "taken" / "result.json"))
     assert outcome.ended is AttemptEnd.RAISED
     assert outcome.error.startswith("FileExistsError")
 
 
-def test_the_key_is_the_same_for_all_attempts_of_a_task():
+def test_key_is_the_same_for_all_attempts_of_a_task():
     assert result(lambda idempotency_key: idempotency_key) == "same"
 
 
-def test_a_task_may_make_its_own_key_from_its_arguments():
+def test_task_may_make_its_own_key_from_its_arguments():
     def work(day, idempotency_key):
         return idempotency_key
 
@@ -133,7 +133,7 @@ class Callable:
 
 
 @pytest.mark.parametrize("function", [coroutine, functools.partial(coroutine), Callable(), lambda: coroutine()])
-def test_a_coroutine_is_run_however_it_is_hidden(function):
+def test_every_kind_of_coroutine_function_is_run(function):
     assert result(function) == "done"
 
 
@@ -150,7 +150,7 @@ def test_a_coroutine_is_run_however_it_is_hidden(function):
         lambda: iter([3, 1, 2]),
     ],
 )
-def test_what_can_be_counted_up_is_a_list_for_a_fan_out(made):
+def test_any_iterable_is_a_list_for_a_fan_out(made):
     assert sorted(result(made, fans_out=True)) == [1, 2, 3]
 
 
@@ -166,7 +166,7 @@ def test_items_of_a_fan_out_may_be_generated_asynchronously():
 @pytest.mark.parametrize(
     ("value", "named"), [("text", "a str"), ({"a": 1}, "a dict"), (5, "an int"), (None, "None"), (b"x", "a bytes")]
 )
-def test_a_fan_out_over_anything_else_is_refused_for_good(value, named):
+def test_fan_out_over_another_type_is_permanently_rejected(value, named):
     outcome = attempt(lambda: value, fans_out=True)
     assert outcome.verdict.kind is Kind.PERMANENT
     assert outcome.error == (
@@ -174,7 +174,7 @@ def test_a_fan_out_over_anything_else_is_refused_for_good(value, named):
     )
 
 
-def test_an_error_while_items_are_generated_is_the_task_s_own():
+def test_error_while_items_are_generated_is_the_tasks_own():
     def pages():
         yield 1
         raise OSError("gone")
@@ -188,11 +188,11 @@ class Fee:
     amount: int
 
 
-def test_what_can_be_reduced_to_data_is_a_result():
+def test_value_that_reduces_to_data_is_a_result():
     assert result(lambda: [Fee(3)]) == [{"amount": 3}]
 
 
-def test_what_json_cannot_hold_is_refused_for_good():
+def test_result_that_json_cannot_represent_is_rejected():
     with socket.socket() as connection:
         alone, within = attempt(lambda: connection), attempt(lambda: {"socket": [connection]})
     assert alone.verdict.kind is Kind.PERMANENT
@@ -213,7 +213,7 @@ def test_what_json_cannot_hold_is_refused_for_good():
         (lambda: functools.reduce(lambda inner, _: [inner], range(1_000), 1), "nested too deep"),
     ],
 )
-def test_a_refusal_names_what_it_refuses(made, said):
+def test_rejection_names_the_rejected_value(made, said):
     outcome = attempt(made)
     assert outcome.verdict.kind is Kind.PERMANENT
     assert said in outcome.error
@@ -225,12 +225,12 @@ def cycle():
     return found
 
 
-def test_an_error_is_classified_as_that_of_a_task():
+def test_error_is_classified_in_the_task_scope():
     assert attempt(lambda: int("x")).verdict.kind is Kind.AMBIGUOUS
     assert attempt(lambda: Path("/nowhere/at/all").read_text()).ended is AttemptEnd.RAISED
 
 
-def test_what_a_task_states_is_its_verdict():
+def test_verdict_stated_by_a_task_is_used():
     def limited():
         raise redrive.RateLimited("slow down", retry_after=12.0)
 
@@ -242,12 +242,12 @@ def test_what_a_task_states_is_its_verdict():
     assert attempt(dropped).verdict.kind is Kind.DISCARD
 
 
-def test_the_service_s_own_rules_apply():
+def test_rules_of_the_service_apply():
     service = redrive.Service("bank", classifier=redrive.Classifier().rule(ValueError, kind="transient"))
     assert attempt(lambda: int("x"), service=service).verdict.kind is Kind.TRANSIENT
 
 
-def test_an_error_has_its_line_its_cause_and_its_traceback():
+def test_error_has_its_line_cause_and_traceback():
     def work():
         raise ValueError("could not convert")
 
@@ -269,7 +269,7 @@ def test_an_error_has_its_line_its_cause_and_its_traceback():
         (concurrent.futures.CancelledError(), "raised CancelledError"),
     ],
 )
-def test_a_task_that_tries_to_end_its_program_has_failed(raised, said):
+def test_task_that_tries_to_exit_has_failed(raised, said):
     def work():
         raise raised
 
@@ -307,7 +307,7 @@ def test_own_task_timeout_is_an_error_of_the_task():
     assert outcome.fingerprint.startswith("redrive.errors.TaskTimeout@")
 
 
-def test_an_error_that_cannot_be_looked_at_is_still_one():
+def test_error_that_cannot_be_inspected_is_an_error():
     class Hostile(Exception):
         def __getattribute__(self, name):
             raise MemoryError
@@ -345,13 +345,13 @@ class TestUnknownEffect:
         raise httpx.ReadTimeout("too slow", request=request)
 
     @pytest.mark.parametrize("status", [500, 503])
-    def test_answer_that_leaves_it_open_is_a_dead_letter(self, post, status):
+    def test_ambiguous_response_is_a_dead_letter(self, post, status):
         outcome = attempt(lambda: post(lambda _: httpx.Response(status)))
         assert (outcome.verdict.kind, post.pages["sent"]) == (Kind.PERMANENT, 1)
         assert "it may have taken effect" in outcome.error
 
     @pytest.mark.parametrize("attempts", [1, 3])
-    def test_lost_answer_is_a_dead_letter(self, post, attempts):
+    def test_lost_response_is_a_dead_letter(self, post, attempts):
         bank = redrive.Service("bank", retry=redrive.Retry(attempts=attempts, base=0, cap=0))
         outcome = attempt(lambda: post(self.slow, service=bank))
         assert (outcome.verdict.kind, post.pages["sent"]) == (Kind.PERMANENT, 1)
@@ -365,19 +365,19 @@ class TestUnknownEffect:
 
         assert attempt(work).verdict.kind is Kind.PERMANENT
 
-    def test_what_is_idempotent_is_retried(self, post):
+    def test_idempotent_request_is_retried(self, post):
         assert attempt(lambda: post(self.slow, method="GET")).verdict.kind is Kind.TRANSIENT
         safe = redrive.Service("bank", retry=redrive.Retry(attempts=1), idempotent=True)
         assert attempt(lambda: post(self.slow, service=safe)).verdict.kind is Kind.TRANSIENT
         assert attempt(lambda: post(self.slow, headers={"Idempotency-Key": "a"})).verdict.kind is Kind.TRANSIENT
 
-    def test_what_never_left_is_retried(self, post):
+    def test_unsent_request_is_retried(self, post):
         def refused(request):
             raise httpx.ConnectError("refused", request=request)
 
         assert attempt(lambda: post(refused)).verdict.kind is Kind.TRANSIENT
 
-    def test_what_the_server_has_turned_away_is_retried(self, post):
+    def test_request_rejected_by_the_server_is_retried(self, post):
         assert attempt(lambda: post(lambda _: httpx.Response(429))).verdict.kind is Kind.RATE_LIMITED
 
     def test_task_with_an_idempotency_key_is_retried(self, post):

@@ -1,4 +1,4 @@
-"""What a program asks of its flow and decides about it; how long its tasks wait, in earnest and in tests."""
+"""Results and decisions of a flow from its program; waits of tasks, in real time and in tests."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -50,7 +50,7 @@ def stopped(flow, **options):
 # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_results_are_found_by_task_by_name_and_by_child_the_large_ones_too(make, tmp_path):
+def test_results_are_found_by_task_name_and_child(make, tmp_path):
     flow = make("sizes", files=tmp_path / "elsewhere")
     items, work, _ = sizes(flow)
     stopped(flow)
@@ -62,7 +62,7 @@ def test_results_are_found_by_task_by_name_and_by_child_the_large_ones_too(make,
     assert flow.result("total") == [LARGE, 0, {"one": 1}, LARGE]
 
 
-def test_the_newest_run_is_meant_where_none_is_named(make):
+def test_newest_run_is_the_default(make):
     flow = make("days", params=["day"])
 
     @flow.task(in_thread=True)
@@ -76,7 +76,7 @@ def test_the_newest_run_is_meant_where_none_is_named(make):
     assert flow.result(day_of, run=str(first.run_id)[:8]) == "monday"
 
 
-def test_what_has_no_result_says_so(make):
+def test_missing_result_is_reported(make):
     flow = make("sizes")
     _, work, total = sizes(flow)
     with pytest.raises(redrive.FlowError, match="flow 'sizes' has not run yet"):
@@ -93,7 +93,7 @@ def test_what_has_no_result_says_so(make):
 # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_task_that_is_sent_back_is_tried_and_the_graph_goes_on(make, tmp_path):
+def test_retried_task_runs_and_the_graph_continues(make, tmp_path):
     flow = make("mended")
     mended = tmp_path / "mended"
 
@@ -114,7 +114,7 @@ def test_a_task_that_is_sent_back_is_tried_and_the_graph_goes_on(make, tmp_path)
     assert flow.result(after) == "done"
 
 
-def test_what_an_accepted_task_lets_run_may_need_a_result_that_is_a_file_elsewhere(make, tmp_path):
+def test_successor_of_an_accepted_task_may_read_a_result_file(make, tmp_path):
     flow = make("files", files=tmp_path / "elsewhere")
 
     @flow.task(in_thread=True)
@@ -135,7 +135,7 @@ def test_what_an_accepted_task_lets_run_may_need_a_result_that_is_a_file_elsewhe
     assert flow.result(length) == [100_000, 100_000]
 
 
-def test_a_whole_cause_is_decided_about_at_once(make):
+def test_whole_cause_is_decided_at_once(make):
     flow = make("sizes")
     sizes(flow)
     report = stopped(flow)
@@ -156,7 +156,7 @@ def busy(flow, retry):
     return ask
 
 
-def test_a_task_waits_for_as_long_as_a_service_asks_it_to(make):
+def test_task_waits_as_long_as_a_service_asks(make):
     flow = make("patient")
     busy(flow, redrive.Retry(attempts=2))
     for deadline in (1, 5, 30):  # a busy machine may not begin it within the first
@@ -168,13 +168,13 @@ def test_a_task_waits_for_as_long_as_a_service_asks_it_to(make):
     assert task.due_at - task.started_at >= timedelta(seconds=600)
 
 
-def test_a_limit_in_time_that_was_set_is_heeded(make):
+def test_time_limit_is_respected(make):
     flow = make("impatient")
     busy(flow, redrive.Retry(attempts=2, within=300))
     assert stopped(flow).counts == {State.FAILED: 1}
 
 
-def test_the_test_mode_caps_the_waits_and_attempts_of_tasks(make):
+def test_test_mode_caps_the_waits_and_attempts_of_tasks(make):
     flow = make("quick")
     busy(flow, redrive.Retry(attempts=3))
     with set_testing():
@@ -185,7 +185,7 @@ def test_the_test_mode_caps_the_waits_and_attempts_of_tasks(make):
         assert stopped(fewer).attempts == 2
 
 
-def test_the_test_mode_caps_the_waits_of_sensors(make, tmp_path):
+def test_test_mode_caps_the_waits_of_sensors(make, tmp_path):
     flow = make("sensing")
 
     @flow.sensor(every=3_600, timeout=86_400, in_thread=True)
@@ -199,7 +199,7 @@ def test_the_test_mode_caps_the_waits_of_sensors(make, tmp_path):
 
 
 @pytest.mark.process
-def test_the_test_mode_holds_for_services_in_workers(tmp_path):
+def test_test_mode_applies_to_services_in_workers(tmp_path):
     source = """
         import redrive
 
