@@ -56,7 +56,7 @@ def test_every_status_in_the_range_is_allowed(status):
     assert head_lines(Answer(status))[0].startswith(f"HTTP/1.1 {status} ")
 
 
-def test_an_answer_cannot_be_changed():
+def test_answer_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Answer().status = 500
 
@@ -79,7 +79,7 @@ def test_times_returns_copies_of_an_answer():
         (datetime(2025, 3, 1, 12, tzinfo=UTC), "Sat, 01 Mar 2025 12:00:00 GMT"),
     ],
 )
-def test_retry_after_is_written_as_http_wants_it(value, text):
+def test_retry_after_is_written_as_http_requires(value, text):
     assert f"Retry-After: {text}" in head_lines(Answer(429, retry_after=value))
 
 
@@ -92,14 +92,14 @@ def test_retry_after_is_written_as_http_wants_it(value, text):
         ({"body": b"\x00"}, "application/octet-stream", b"\x00"),
     ],
 )
-def test_the_body_carries_its_type_and_length(arguments, content_type, payload):
+def test_body_has_its_type_and_length(arguments, content_type, payload):
     answer = Answer(**arguments)
     assert answer.payload == payload
     assert f"Content-Type: {content_type}" in head_lines(answer)
     assert f"Content-Length: {len(payload)}" in head_lines(answer)
 
 
-def test_headers_given_win_over_the_usual_ones():
+def test_passed_headers_override_the_default_ones():
     lines = head_lines(Answer(json={}, headers={"content-type": "application/problem+json", "date": "never"}))
     assert [line for line in lines if line.lower().startswith(("content-type", "date"))] == [
         "content-type: application/problem+json",
@@ -110,6 +110,6 @@ def test_headers_given_win_over_the_usual_ones():
 @pytest.mark.parametrize(
     "answer", [Answer(100), Answer(headers={"Content-Length": "9"}), Answer(headers={"Connection": "close"})]
 )
-def test_an_answer_that_leaves_the_client_out_of_step_ends_the_connection(answer):
+def test_answer_that_breaks_framing_ends_the_connection(answer):
     assert answer.closes
     assert not Answer(headers={"Content-Length": "0"}).closes

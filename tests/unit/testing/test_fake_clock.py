@@ -16,7 +16,7 @@ from redrive.testing import FakeClock
 START = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
 
-def test_it_is_a_clock_to_the_type_checker_and_in_use():
+def test_fake_clock_satisfies_the_clock_protocol():
     def wait_a_minute(clock: Clock) -> float:
         began = clock.monotonic()
         clock.sleep(60)
@@ -25,7 +25,7 @@ def test_it_is_a_clock_to_the_type_checker_and_in_use():
     assert wait_a_minute(FakeClock()) == 60
 
 
-def test_sleeping_moves_both_clocks_and_is_noted():
+def test_sleeping_moves_both_clocks_and_is_recorded():
     clock = FakeClock(START)
     clock.sleep(1.5)
     clock.sleep(30)
@@ -41,7 +41,7 @@ def test_advancing_moves_both_clocks_and_is_no_sleep():
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-def test_a_jump_steps_the_wall_clock_alone(seconds):
+def test_jump_moves_the_wall_clock_only(seconds):
     clock = FakeClock(START)
     clock.jump(seconds)
     assert clock.monotonic() == 0
@@ -49,17 +49,17 @@ def test_a_jump_steps_the_wall_clock_alone(seconds):
     assert clock.sleeps == []
 
 
-def test_a_start_in_another_zone_is_told_in_utc():
+def test_start_in_another_zone_is_returned_in_utc():
     clock = FakeClock(datetime(2025, 3, 1, 17, 30, tzinfo=timezone(timedelta(hours=5, minutes=30))))
     assert clock.now() == START
     assert clock.now().tzinfo is UTC
 
 
-def test_without_a_start_two_clocks_agree():
+def test_two_clocks_without_a_start_agree():
     assert FakeClock().now() == FakeClock().now()
 
 
-async def test_an_async_sleep_lets_other_tasks_run():
+async def test_async_sleep_lets_other_tasks_run():
     clock = FakeClock()
     order = []
 
@@ -98,7 +98,7 @@ def test_no_sleep_of_many_threads_is_lost():
 
 
 @pytest.mark.parametrize("seconds", [-0.001, math.nan, math.inf])
-def test_time_passes_only_forward_and_by_a_finite_amount(seconds):
+def test_time_moves_only_forward_by_a_finite_amount(seconds):
     clock = FakeClock()
     for move in (clock.sleep, clock.advance, lambda s: asyncio.run(clock.asleep(s))):
         with pytest.raises(ValueError, match="from 0 up"):
@@ -106,11 +106,11 @@ def test_time_passes_only_forward_and_by_a_finite_amount(seconds):
     assert (clock.monotonic(), clock.sleeps) == (0, [])
 
 
-def test_a_jump_must_be_finite():
+def test_jump_must_be_finite():
     with pytest.raises(ValueError, match="finite"):
         FakeClock().jump(math.nan)
 
 
-def test_a_start_without_zone_is_refused():
+def test_start_without_zone_is_rejected():
     with pytest.raises(ValueError, match="time zone"):
         FakeClock(datetime(2025, 1, 1))

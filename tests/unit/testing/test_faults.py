@@ -1,4 +1,4 @@
-"""Each fault, met by the HTTP libraries people use."""
+"""Each fault, as seen by common HTTP libraries."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_script_ends_with_its_last_answer(server, client):
     assert replies[3].json() == {"ok": True}
 
 
-def test_so_many_failures_then_success(server, client):
+def test_failures_are_followed_by_success(server, client):
     server.on("/flaky", *Answer(503).times(3), Answer(json="done"))
     assert [client.get(server.url + "/flaky").status for _ in range(5)] == [503, 503, 503, 200, 200]
 
 
-def test_a_retry_after_date_is_an_http_date(server, client):
+def test_retry_after_date_is_an_http_date(server, client):
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
     server.on("/busy", Answer(503, retry_after=later))
     assert parsedate_to_datetime(client.get(server.url + "/busy").headers["retry-after"]) == later
@@ -37,7 +37,7 @@ def test_every_answer_is_dated(server, client):
     assert before <= date <= datetime.now(UTC)
 
 
-def test_a_delayed_answer_comes_late_and_whole(server, client):
+def test_delayed_answer_arrives_late_and_whole(server, client):
     server.on("/slow", Answer(json=1, delay=0.1))
     began = time.monotonic()
     assert client.get(server.url + "/slow").json() == 1
@@ -45,14 +45,14 @@ def test_a_delayed_answer_comes_late_and_whole(server, client):
 
 
 def wait_until_heard(server, path, count):
-    """A client that gives up may be ahead of the server."""
+    """A client that times out may be ahead of the server."""
     for _ in range(2_000):
         if server.count(path) >= count:
             return
         time.sleep(0.005)
 
 
-def test_a_hanging_answer_runs_into_the_read_timeout_of_the_client(server, client):
+def test_hanging_answer_causes_the_clients_read_timeout(server, client):
     server.on("/hang", Answer(hang=True))
     with pytest.raises(client.timeout):
         client.get(server.url + "/hang", timeout=0.2)
@@ -60,21 +60,21 @@ def test_a_hanging_answer_runs_into_the_read_timeout_of_the_client(server, clien
     assert [request.status for request in server.requests] == ["hang"]
 
 
-def test_a_reset_instead_of_an_answer_drops_the_connection(server, client):
+def test_reset_instead_of_an_answer_drops_the_connection(server, client):
     server.on("/reset", Answer(reset="before"))
     with pytest.raises(client.dropped):
         client.get(server.url + "/reset")
     assert {request.status for request in server.requests} == {"reset before"}
 
 
-def test_a_reset_within_the_body_drops_the_connection(server, client):
+def test_reset_within_the_body_drops_the_connection(server, client):
     server.on("/reset", Answer(json=list(range(1000)), reset="mid-body"))
     with pytest.raises(client.dropped):
         client.get(server.url + "/reset")
     assert {request.status for request in server.requests} == {"reset mid-body"}
 
 
-def test_a_reset_within_the_body_comes_after_the_headers_and_half_the_body(server):
+def test_reset_in_the_body_comes_after_headers_and_half_of_it(server):
     body = b"x" * 1000
     server.on("/reset", Answer(body=body, reset="mid-body"))
     received = []
@@ -85,7 +85,7 @@ def test_a_reset_within_the_body_comes_after_the_headers_and_half_the_body(serve
     assert b"".join(received) == body[:500]
 
 
-def test_a_truncated_answer_is_valid_http_and_broken_json(server, client):
+def test_truncated_answer_is_valid_http_and_broken_json(server, client):
     server.on("/cut", Answer(json={"rows": [1, 2, 3]}, truncate=True))
     reply = client.get(server.url + "/cut")
     assert reply.status == 200
@@ -93,14 +93,14 @@ def test_a_truncated_answer_is_valid_http_and_broken_json(server, client):
         reply.json()
 
 
-def test_a_dripping_body_arrives_whole_in_the_end(server, client):
+def test_slow_body_arrives_whole(server, client):
     server.on("/drip", Answer(body="[1,2]", drip=0.03))
     began = time.monotonic()
     assert client.get(server.url + "/drip").json() == [1, 2]
     assert time.monotonic() - began >= 5 * 0.03 - 0.01
 
 
-def test_only_every_so_manieth_request_meets_a_spike(server, client):
+def test_only_every_nth_request_gets_a_spike(server, client):
     server.on("/page", Answer())
     server.spike(every=2, delay=60)
     assert client.get(server.url + "/page").status == 200
@@ -126,7 +126,7 @@ def test_server_that_is_down_refuses_connections(server, client):
     assert server.count("/x") == 3
 
 
-def test_going_down_resets_a_connection_that_waits_for_its_answer(server, raw):
+def test_stopping_the_server_resets_a_waiting_connection(server, raw):
     server.on("/hang", Answer(hang=True))
     raw.sendall(b"GET /hang HTTP/1.1\r\n\r\n")
     while server.count("/hang") == 0:
@@ -136,7 +136,7 @@ def test_going_down_resets_a_connection_that_waits_for_its_answer(server, raw):
         raw.recv(1)
 
 
-def test_going_down_resets_a_connection_made_a_moment_ago(server, connect):
+def test_stopping_the_server_resets_a_new_connection(server, connect):
     for _ in range(50):
         with connect(server) as connection:
             server.down()
@@ -145,7 +145,7 @@ def test_going_down_resets_a_connection_made_a_moment_ago(server, connect):
         server.up()
 
 
-def test_going_down_or_up_twice_changes_nothing(server, client):
+def test_stopping_or_restarting_twice_changes_nothing(server, client):
     server.down()
     server.down()
     with pytest.raises(client.refused):
@@ -155,7 +155,7 @@ def test_going_down_or_up_twice_changes_nothing(server, client):
     assert client.get(server.url).status == 404
 
 
-def test_a_handler_can_take_its_own_server_down(server, client):
+def test_handler_can_stop_its_own_server(server, client):
     def last_words(request):
         server.down()
         return Answer()
@@ -167,7 +167,7 @@ def test_a_handler_can_take_its_own_server_down(server, client):
         client.get(server.url + "/x")
 
 
-def test_a_client_that_leaves_during_a_delay_leaves_the_server_well(server, client):
+def test_client_that_leaves_during_a_delay_harms_no_server(server, client):
     server.on("/slow", Answer(delay=0.1))
     server.on("/ok", Answer())
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Tokens that wear out and keys with a quota."""
+"""Tokens that expire and keys with a quota."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def page(server):
     return server.url + "/page"
 
 
-def test_without_a_token_the_answer_is_401_with_a_challenge(server, page):
+def test_missing_token_gets_401_with_a_challenge(server, page):
     server.require_token(uses=10)
     reply = httpx.get(page)
     assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer")
@@ -26,13 +26,13 @@ def test_without_a_token_the_answer_is_401_with_a_challenge(server, page):
     assert (reply.status_code, reply.headers["www-authenticate"]) == (401, 'Bearer error="invalid_token"')
 
 
-def test_a_token_is_good_for_its_number_of_uses(server, page):
+def test_token_is_valid_for_its_number_of_uses(server, page):
     server.require_token(uses=3)
     token = server.issue_token()
     assert [httpx.get(page, headers=bearer(token)).status_code for _ in range(5)] == [200, 200, 200, 401, 401]
 
 
-def test_a_token_without_a_limit_is_good_until_it_expires(server, page):
+def test_token_without_a_limit_is_valid_until_it_expires(server, page):
     server.require_token()
     token = server.issue_token()
     assert [httpx.get(page, headers=bearer(token)).status_code for _ in range(3)] == [200, 200, 200]
@@ -41,7 +41,7 @@ def test_a_token_without_a_limit_is_good_until_it_expires(server, page):
     assert httpx.get(page, headers=bearer(server.issue_token())).status_code == 200
 
 
-def test_several_tokens_are_good_at_once_and_wear_out_apart(server, page):
+def test_several_tokens_are_valid_and_expire_separately(server, page):
     server.require_token(uses=2)
     first, second = server.issue_token(), server.issue_token()
     assert first != second
@@ -49,7 +49,7 @@ def test_several_tokens_are_good_at_once_and_wear_out_apart(server, page):
     assert [httpx.get(page, headers=bearer(token)).status_code for token in tokens] == [200, 200, 200, 401, 200, 401]
 
 
-def test_the_token_endpoint_issues_tokens_and_is_counted(server, page):
+def test_token_endpoint_issues_tokens_and_is_counted(server, page):
     server.on("/*", Answer(500))  # a pattern does not hide the endpoint
     server.require_token(uses=1)
     reply = httpx.post(server.url + "/token")
@@ -59,13 +59,13 @@ def test_the_token_endpoint_issues_tokens_and_is_counted(server, page):
     assert httpx.get(server.url + "/token").status_code == 405
 
 
-def test_the_token_endpoint_itself_can_be_scripted(server):
+def test_token_endpoint_can_be_scripted(server):
     server.require_token()
     server.on("/token", Answer(503))
     assert httpx.post(server.url + "/token").status_code == 503
 
 
-def test_without_required_tokens_there_are_none(server):
+def test_server_without_required_tokens_has_none(server):
     assert httpx.post(server.url + "/token").status_code == 404
     with pytest.raises(RuntimeError, match="require_token"):
         server.issue_token()
@@ -73,7 +73,7 @@ def test_without_required_tokens_there_are_none(server):
         server.expire_tokens()
 
 
-def test_rejected_request_takes_no_step(server):
+def test_rejected_request_advances_no_script(server):
     server.on("/page", Answer(503), Answer(200))
     server.require_token()
     assert httpx.get(server.url + "/page").status_code == 401
@@ -89,7 +89,7 @@ def test_rejected_request_takes_no_step(server):
     ],
     ids=["header", "query", "bearer"],
 )
-def test_a_key_beyond_its_quota_gets_403_with_the_reason(server, page, place, sent):
+def test_key_beyond_its_quota_gets_403_with_the_reason(server, page, place, sent):
     server.limit_keys({"k1": 2, "k2": None}, **place)
     assert [httpx.get(page, **sent("k1")).status_code for _ in range(3)] == [200, 200, 403]
     error = httpx.get(page, **sent("k1")).json()["error"]
@@ -102,7 +102,7 @@ def test_a_key_beyond_its_quota_gets_403_with_the_reason(server, page, place, se
 
 
 @pytest.mark.parametrize("place", [{}, {"header": "X", "query": "key"}, {"query": "key", "bearer": True}])
-def test_the_place_of_the_key_must_be_named_once(place):
+def test_location_of_the_key_must_be_named_once(place):
     with pytest.raises(ValueError, match="exactly one"):
         FaultyServer().limit_keys({"k": 1}, **place)
 

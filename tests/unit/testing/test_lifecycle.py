@@ -17,7 +17,7 @@ import redrive.testing
 from redrive.testing import Answer, FaultyServer
 
 
-def test_the_public_names_are_exactly_these():
+def test_public_names_are_exactly_these():
     assert redrive.testing.__all__ == ["Answer", "FakeClock", "FaultyServer", "Headers", "Request", "set_testing"]
 
 
@@ -27,7 +27,7 @@ def test_importing_redrive_does_not_load_the_test_tools():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-async def test_it_is_an_async_context_manager_too():
+async def test_server_is_an_async_context_manager():
     async with FaultyServer() as server:
         server.on("/x", Answer(json=1))
         async with httpx.AsyncClient() as client:
@@ -36,7 +36,7 @@ async def test_it_is_an_async_context_manager_too():
         httpx.get(server.url)
 
 
-def test_rules_can_be_set_before_it_runs_and_the_log_read_after():
+def test_rules_can_be_set_before_start_and_log_read_after_stop():
     server = FaultyServer()
     server.on("/x", Answer(204))
     with server:
@@ -44,13 +44,13 @@ def test_rules_can_be_set_before_it_runs_and_the_log_read_after():
     assert server.count("/x") == 1
 
 
-def test_starting_it_twice_is_an_error_and_harms_nothing(server):
+def test_starting_twice_is_an_error_and_harms_nothing(server):
     with pytest.raises(RuntimeError, match="already running at http://127"):
         server.start()
     assert httpx.get(server.url).status_code == 404
 
 
-def test_it_can_be_started_again_after_it_was_stopped():
+def test_stopped_server_can_be_started_again():
     server = FaultyServer()
     for _ in range(2):
         with server:
@@ -58,7 +58,7 @@ def test_it_can_be_started_again_after_it_was_stopped():
     assert server.count() == 2
 
 
-def test_before_it_runs_there_is_no_url_and_nothing_to_take_down():
+def test_server_has_no_url_before_it_is_started():
     server = FaultyServer()
     with pytest.raises(RuntimeError, match="never started"):
         _ = server.url
@@ -68,7 +68,7 @@ def test_before_it_runs_there_is_no_url_and_nothing_to_take_down():
     server.stop()  # nothing to do, and no error
 
 
-def test_a_handler_cannot_stop_its_server(server):
+def test_handler_cannot_close_its_server(server):
     def stop(request):
         server.stop()
 
@@ -79,7 +79,7 @@ def test_a_handler_cannot_stop_its_server(server):
     assert httpx.get(server.url).status_code == 404
 
 
-def test_leaving_ends_hanging_slow_and_idle_connections(connect):
+def test_exit_ends_hanging_slow_and_idle_connections(connect):
     with FaultyServer() as server:
         server.on("/hang", Answer(hang=True))
         server.on("/slow", Answer(delay=3600))
@@ -95,7 +95,7 @@ def test_leaving_ends_hanging_slow_and_idle_connections(connect):
                 pass
 
 
-def test_stopping_while_it_is_down_frees_the_port():
+def test_stop_while_down_frees_the_port():
     with FaultyServer() as server:
         port = int(server.url.rsplit(":", 1)[1])
         server.down()
@@ -105,7 +105,7 @@ def test_stopping_while_it_is_down_frees_the_port():
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts file handles the way Linux shows them")
-def test_no_thread_and_no_file_handle_is_left_behind(connect):
+def test_no_thread_or_file_handle_is_left_behind(connect):
     def run_through_everything():
         with FaultyServer() as server:
             server.on("/hang", Answer(hang=True))

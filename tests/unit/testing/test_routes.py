@@ -1,4 +1,4 @@
-"""Which rule answers, what a handler sees, what the log says."""
+"""Which rule answers, what a handler receives, what the log records."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import pytest
 from redrive.testing import Answer, FaultyServer
 
 
-def test_an_unrouted_path_is_404_and_named(server):
+def test_unrouted_path_is_404_and_named(server):
     reply = httpx.get(server.url + "/no/such")
     assert reply.status_code == 404
     assert "GET /no/such" in reply.json()["error"]
     assert server.requests[0].status == 404
 
 
-def test_a_pattern_covers_many_paths_and_each_walks_the_script_on_its_own(server):
+def test_paths_of_a_pattern_have_a_script_position_each(server):
     server.on("/pages/*", Answer(503), Answer(200))
     paths = ["/pages/1", "/pages/2", "/pages/1", "/pages/2", "/pages"]
     assert [httpx.get(server.url + path).status_code for path in paths] == [503, 503, 200, 200, 404]
 
 
 @pytest.mark.parametrize("exact_first", [True, False])
-def test_an_exact_path_wins_over_a_pattern_whatever_the_order(server, exact_first):
+def test_exact_path_wins_over_a_pattern_in_any_order(server, exact_first):
     rules = [("/pages/7", Answer(410)), ("/pages/*", Answer(200))]
     for path, answer in rules if exact_first else reversed(rules):
         server.on(path, answer)
@@ -31,7 +31,7 @@ def test_an_exact_path_wins_over_a_pattern_whatever_the_order(server, exact_firs
 
 @pytest.mark.parametrize("path", ["/x", "/*"])
 @pytest.mark.parametrize("named_first", [True, False])
-def test_a_named_method_wins_over_any_whatever_the_order(server, path, named_first):
+def test_named_method_wins_over_any_in_any_order(server, path, named_first):
     rules = [("post", Answer(201)), (None, Answer(200))]
     for method, answer in rules if named_first else reversed(rules):
         server.on(path, answer, method=method)
@@ -39,7 +39,7 @@ def test_a_named_method_wins_over_any_whatever_the_order(server, path, named_fir
     assert httpx.get(server.url + "/x").status_code == 200
 
 
-def test_the_latest_of_equal_rules_wins_and_starts_its_script_afresh(server):
+def test_latest_of_equal_rules_wins_and_restarts_its_script(server):
     server.on("/x", Answer(500), Answer(501))
     assert httpx.get(server.url + "/x").status_code == 500
     server.on("/x", Answer(502), Answer(503))
@@ -50,7 +50,7 @@ def test_the_latest_of_equal_rules_wins_and_starts_its_script_afresh(server):
     assert httpx.get(server.url + "/abc").status_code == 203
 
 
-def test_a_handler_decides_by_what_it_sees(server):
+def test_handler_decides_by_the_request(server):
     def handler(request):
         seen = {
             "number": request.number,
@@ -70,13 +70,13 @@ def test_a_handler_decides_by_what_it_sees(server):
     assert [request.status for request in server.requests] == [503, 200, 503]
 
 
-def test_a_handler_may_be_a_step_of_a_script(server):
+def test_handler_may_be_a_step_of_a_script(server):
     server.on("/x", Answer(503), lambda request: Answer(json=request.number))
     assert httpx.get(server.url + "/x").status_code == 503
     assert httpx.get(server.url + "/x").json() == 2
 
 
-def test_a_handler_may_use_the_server(server):
+def test_handler_may_use_the_server(server):
     def handler(request):
         server.on("/next", Answer(json=server.count("/first")))
         return Answer()
@@ -86,7 +86,7 @@ def test_a_handler_may_use_the_server(server):
     assert httpx.get(server.url + "/next").json() == 1
 
 
-def test_what_a_handler_raises_is_answered_with_500_and_raised_at_the_end():
+def test_handler_error_is_a_500_and_is_raised_at_the_end():
     def broken(request):
         raise LookupError("no such page")
 
@@ -97,14 +97,14 @@ def test_what_a_handler_raises_is_answered_with_500_and_raised_at_the_end():
         assert [str(error) for error in server.errors] == ["no such page"]
 
 
-def test_an_error_of_the_block_itself_is_not_hidden_by_one_of_a_handler():
+def test_error_of_the_block_is_not_hidden_by_a_handlers():
     with pytest.raises(KeyError, match="mine"), FaultyServer() as server:  # noqa: PT012
         server.on("/x", lambda request: 1 / 0)
         httpx.get(server.url + "/x")
         raise KeyError("mine")
 
 
-def test_a_failure_declared_inside_a_handler_reaches_the_test():
+def test_failure_declared_in_a_handler_reaches_the_test():
     def strict(request):
         pytest.fail("must not be called")
 
@@ -113,7 +113,7 @@ def test_a_failure_declared_inside_a_handler_reaches_the_test():
         httpx.get(server.url + "/x")
 
 
-def test_a_handler_that_returns_no_answer_is_an_error(server):
+def test_handler_that_returns_no_answer_is_an_error(server):
     server.on("/x", lambda request: {"rows": []})
     assert httpx.get(server.url + "/x").status_code == 500
     assert "must return an Answer" in str(server.errors[0])
@@ -145,7 +145,7 @@ def test_invalid_spike_raises(every, delay):
         FaultyServer().spike(every=every, delay=delay)
 
 
-def test_what_reached_the_server_is_counted_and_timed(server):
+def test_requests_are_counted_and_timed(server):
     server.on("/pages/*", Answer())
     for path in ("/pages/1", "/pages/2", "/pages/1", "/else"):
         httpx.get(server.url + path)
@@ -161,7 +161,7 @@ def test_what_reached_the_server_is_counted_and_timed(server):
     assert len(set(server.times())) > 1
 
 
-def test_the_rate_counts_by_bucket_from_the_first_request(server):
+def test_rate_counts_by_bucket_from_the_first_request(server):
     assert server.rate() == []
     for _ in range(5):
         httpx.get(server.url + "/x")
@@ -175,13 +175,13 @@ def test_the_rate_counts_by_bucket_from_the_first_request(server):
         server.rate(bucket=0)
 
 
-def test_the_list_of_requests_is_a_copy(server):
+def test_list_of_requests_is_a_copy(server):
     httpx.get(server.url + "/x")
     server.requests.clear()
     assert server.count("/x") == 1
 
 
-def test_reset_forgets_requests_and_restarts_scripts_but_keeps_rules(server):
+def test_reset_clears_requests_and_scripts_but_not_rules(server):
     server.on("/x", Answer(503), Answer(200))
     assert [httpx.get(server.url + "/x").status_code for _ in range(2)] == [503, 200]
     server.reset()
@@ -190,7 +190,7 @@ def test_reset_forgets_requests_and_restarts_scripts_but_keeps_rules(server):
     assert server.requests[0].number == 1
 
 
-def test_clear_forgets_the_rules_and_gates_too(server):
+def test_clear_removes_rules_and_gates(server):
     server.on("/x", Answer(200))
     server.require_token()
     assert httpx.get(server.url + "/x").status_code == 401

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: framing, connections, and everything that is not HTTP."""
+"""HTTP/1.1 as bytes: framing, connections, and invalid input."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("garbage", MALFORMED, ids=range(len(MALFORMED)))
-def test_what_is_not_http_gets_400_at_once_and_is_closed(server, raw, read_all, garbage):
+def test_non_http_bytes_get_400_at_once_and_a_close(server, raw, read_all, garbage):
     raw.sendall(garbage)  # our side stays open: the server must not wait for more
     assert read_all(raw).startswith(b"HTTP/1.1 400 ")
     assert server.requests == []
@@ -68,7 +68,7 @@ def test_incomplete_request_is_rejected_and_not_counted(server, raw, read_all, p
     assert server.requests == []
 
 
-def test_a_client_that_goes_on_sending_garbage_still_reads_the_reason(raw, read_all):
+def test_client_that_keeps_sending_garbage_gets_the_reason(raw, read_all):
     raw.sendall(b"garbage\r\n\r\n" + b"x" * 1_000_000)
     raw.sendall(b"x")
     assert read_all(raw).endswith(b'"the first line is not METHOD TARGET HTTP/1.1"}')
@@ -81,7 +81,7 @@ def standing_server():
 
 
 @given(garbage=st.binary(min_size=1, max_size=300))
-def test_no_garbage_kills_the_server(standing_server, garbage):
+def test_garbage_never_kills_the_server(standing_server, garbage):
     port = int(standing_server.url.rsplit(":", 1)[1])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(garbage)
@@ -121,7 +121,7 @@ FRAGMENTS += [
 
 
 @given(st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.binary(max_size=3)), max_size=30), st.booleans())
-def test_the_parser_knows_two_outcomes_a_request_or_a_bad_request(fragments, is_started):
+def test_parser_returns_a_request_or_a_bad_request(fragments, is_started):
     parser = RequestParser()
     parser.feed(b"POST / HTTP/1.1\r\n" if is_started else b"")
     with contextlib.suppress(BadRequest):
@@ -141,7 +141,7 @@ STREAM = (
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=40))
-def test_requests_are_the_same_however_the_bytes_are_cut(cuts):
+def test_requests_are_the_same_however_bytes_are_split(cuts):
     parser = RequestParser()
     messages = []
     edges = sorted({0, *cuts, len(STREAM)})
@@ -159,7 +159,7 @@ def test_requests_are_the_same_however_the_bytes_are_cut(cuts):
     assert parser.pending == 0
 
 
-def test_a_chunked_request_body_is_put_together(server):
+def test_chunked_request_body_is_joined(server):
     server.on("/upload", lambda request: Answer(body=request.body))
     pieces = [b"one ", b"two ", b"x" * 100_000]
     assert httpx.post(server.url + "/upload", content=iter(pieces)).content == b"".join(pieces)
@@ -167,7 +167,7 @@ def test_a_chunked_request_body_is_put_together(server):
     assert {request.headers["transfer-encoding"] for request in server.requests} == {"chunked"}
 
 
-def test_a_large_body_travels_both_ways(server):
+def test_large_body_is_sent_both_ways(server):
     server.on("/echo", lambda request: Answer(body=request.body))
     body = bytes(range(256)) * 20_000
     assert httpx.post(server.url + "/echo", content=body).content == body
@@ -184,12 +184,12 @@ def test_one_connection_serves_many_requests(server):
     assert [request.connection for request in server.requests] == [1] * 5 + [2] * 5
 
 
-def test_a_client_that_asks_for_it_has_its_connection_closed(server, raw, read_all):
+def test_connection_is_closed_for_a_client_that_asks(server, raw, read_all):
     raw.sendall(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
     assert b"\r\nConnection: close\r\n" in read_all(raw)
 
 
-def test_an_http_1_0_connection_is_closed_after_the_answer(server, raw, read_all):
+def test_http_1_0_connection_is_closed_after_the_answer(server, raw, read_all):
     raw.sendall(b"GET / HTTP/1.0\r\n\r\n")
     assert read_all(raw).startswith(b"HTTP/1.1 404 ")
 
@@ -202,7 +202,7 @@ def test_head_gets_the_headers_and_no_body(server, raw):
     assert raw.recv(65536).endswith(b"\r\n\r\n")
 
 
-def test_pipelined_requests_are_answered_in_order_even_when_the_first_is_slow(server, raw, read_all):
+def test_pipelined_requests_are_answered_in_order(server, raw, read_all):
     server.on("/slow", Answer(body=b"first;", delay=0.05))
     server.on("/drip", Answer(body=b"2nd;", drip=0.01))
     server.on("/fast", Answer(body=b"third;"))
@@ -210,7 +210,7 @@ def test_pipelined_requests_are_answered_in_order_even_when_the_first_is_slow(se
     assert re.findall(rb"\w+;", read_all(raw)) == [b"first;", b"2nd;", b"third;"]
 
 
-def test_a_client_that_does_not_read_is_not_answered_beyond_its_buffers(server, raw, read_all):
+def test_client_that_does_not_read_gets_only_its_buffers(server, raw, read_all):
     server.on("/big", Answer(body=b"x" * 100_000))
     raw.sendall(b"GET /big HTTP/1.1\r\n\r\n" * 299 + b"GET /big HTTP/1.1\r\nConnection: close\r\n\r\n")
     for _ in range(3):
@@ -220,7 +220,7 @@ def test_a_client_that_does_not_read_is_not_answered_beyond_its_buffers(server, 
     assert server.count("/big") == 300
 
 
-def test_no_more_is_read_of_a_client_than_can_be_answered(server, raw):
+def test_no_more_is_read_than_can_be_answered(server, raw):
     server.on("/hang", Answer(hang=True))
     raw.sendall(b"GET /hang HTTP/1.1\r\n\r\n")
     raw.settimeout(0.5)
@@ -228,7 +228,7 @@ def test_no_more_is_read_of_a_client_than_can_be_answered(server, raw):
         raw.sendall(b"x" * 40_000_000)
 
 
-def test_a_large_request_that_waits_behind_a_slow_one_is_answered_in_the_end(server, raw, read_all):
+def test_large_request_behind_a_slow_one_is_answered(server, raw, read_all):
     server.on("/slow", Answer(delay=0.1))
     server.on("/upload", lambda request: Answer(json=len(request.body)))
     raw.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
@@ -236,7 +236,7 @@ def test_a_large_request_that_waits_behind_a_slow_one_is_answered_in_the_end(ser
     assert read_all(raw).endswith(b"\r\n\r\n20000000")
 
 
-def test_a_client_that_waits_for_100_continue_is_told_to_go_on(server, raw):
+def test_client_that_waits_for_100_continue_gets_it(server, raw):
     server.on("/upload", lambda request: Answer(body=request.body))
     raw.sendall(b"POST /upload HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
     assert raw.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
