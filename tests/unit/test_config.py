@@ -1,4 +1,4 @@
-"""Settings: where they come from, who wins, and what is said of those that cannot be used."""
+"""Settings: where they come from, which one wins, and the error for each invalid one."""
 
 import os
 import subprocess
@@ -36,11 +36,11 @@ files = "results"
 """
 
 
-def test_without_a_file_and_without_variables_everything_has_its_default(tmp_path):
+def test_settings_have_defaults_without_file_and_variables(tmp_path):
     assert load(environ={}, directory=tmp_path) == Settings()
 
 
-def test_a_file_says_everything_there_is_to_say(write):
+def test_file_can_set_every_setting(write):
     directory = write(EVERYTHING)
     assert load(environ={}, directory=directory) == Settings(
         store="postgresql://redrive@db/prod",
@@ -55,7 +55,7 @@ def test_a_file_says_everything_there_is_to_say(write):
     )
 
 
-def test_the_environment_says_everything_there_is_to_say(tmp_path):
+def test_environment_can_set_every_setting(tmp_path):
     environ = {
         "REDRIVE_STORE": "sqlite:///x.db",
         "REDRIVE_STORE_MIGRATE": "yes",
@@ -78,7 +78,7 @@ def test_the_environment_says_everything_there_is_to_say(tmp_path):
     )
 
 
-def test_an_argument_wins_over_the_environment_and_that_over_the_file(write):
+def test_argument_overrides_environment_overrides_file(write):
     directory = write(EVERYTHING)
     assert load(environ={}, directory=directory).store == "postgresql://redrive@db/prod"
     environ = {"REDRIVE_STORE": "sqlite:///environment.db"}
@@ -87,16 +87,16 @@ def test_an_argument_wins_over_the_environment_and_that_over_the_file(write):
     assert load(environ=environ, directory=directory, store=None).store == "sqlite:///environment.db"
 
 
-def test_a_variable_that_is_empty_says_nothing(write):
+def test_empty_variable_is_ignored(write):
     assert load(environ={"REDRIVE_STORE": " "}, directory=write(EVERYTHING)).store == "postgresql://redrive@db/prod"
 
 
-def test_the_variables_of_the_process_count_unless_others_are_given(tmp_path, monkeypatch):
+def test_process_variables_count_unless_others_are_passed(tmp_path, monkeypatch):
     monkeypatch.setenv("REDRIVE_STORE", "from-the-process.db")
     assert load(directory=tmp_path).store == "from-the-process.db"
 
 
-def test_the_file_is_found_in_a_parent_and_the_nearest_counts(tmp_path):
+def test_nearest_file_in_a_parent_directory_is_used(tmp_path):
     below = tmp_path / "jobs" / "vendor"
     below.mkdir(parents=True)
     (tmp_path / "redrive.toml").write_text("[letters]\nredact = ['far']\n")
@@ -105,13 +105,13 @@ def test_the_file_is_found_in_a_parent_and_the_nearest_counts(tmp_path):
     assert load(environ={}, directory=below).redact == ("near",)
 
 
-def test_a_directory_of_that_name_is_not_the_file(tmp_path):
+def test_directory_of_that_name_is_not_the_file(tmp_path):
     (tmp_path / "redrive.toml").mkdir()
     assert find(tmp_path) is None or find(tmp_path).parent != tmp_path
 
 
 @pytest.mark.parametrize("url", ["data/letters.db", "sqlite:///data/letters.db"])
-def test_a_relative_path_means_the_same_from_every_directory_below_the_file(tmp_path, url):
+def test_relative_path_is_relative_to_the_file(tmp_path, url):
     below = tmp_path / "jobs"
     below.mkdir()
     (tmp_path / "redrive.toml").write_text(f"[store]\nurl = {url!r}\n")
@@ -122,7 +122,7 @@ def test_a_relative_path_means_the_same_from_every_directory_below_the_file(tmp_
     "url",
     ["/var/letters.db", "sqlite:////var/letters.db", "postgresql://u:p@h/d", ":memory:", "sqlite:///:memory:"],
 )
-def test_what_is_absolute_stays_as_it_is(write, url):
+def test_absolute_path_is_unchanged(write, url):
     assert load(environ={}, directory=write(f"[store]\nurl = {url!r}\n")).store == url
 
 
@@ -167,7 +167,7 @@ def test_what_is_absolute_stays_as_it_is(write, url):
         ("[letters]\nredact = [\n'ssn',\n3]\n", 2, "letters.redact must be a list of names of fields"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_its_file_its_line_and_its_key(write, text, line, says):
+def test_invalid_setting_is_reported_with_file_line_and_key(write, text, line, says):
     directory = write(text)
     with pytest.raises(ConfigError) as raised:
         load(environ={}, directory=directory)
@@ -183,17 +183,17 @@ def test_what_cannot_be_used_is_named_with_its_file_its_line_and_its_key(write, 
         ("REDRIVE_ALERTS", "perhaps", "must be true or false"),
     ],
 )
-def test_a_variable_that_cannot_be_used_is_named(tmp_path, variable, value, words):
+def test_invalid_variable_is_named(tmp_path, variable, value, words):
     with pytest.raises(ConfigError, match=f"^{variable} {words}"):
         load(environ={variable: value}, directory=tmp_path)
 
 
 @pytest.mark.parametrize(("word", "on"), [("off", False), ("0", False), ("False", False), ("on", True), ("", None)])
-def test_the_environment_may_turn_alerts_off(tmp_path, word, on):
+def test_environment_may_turn_alerts_off(tmp_path, word, on):
     assert load(environ={"REDRIVE_ALERTS": word}, directory=tmp_path).alerts_on is on
 
 
-def test_a_span_may_be_said_in_words(write):
+def test_duration_may_have_units(write):
     assert load(environ={}, directory=write("[store]\npatience = '1min 30s'\n")).patience == 90
     assert load(environ={"REDRIVE_STORE_PATIENCE": "2min"}, directory=write("")).patience == 120
 
@@ -210,7 +210,7 @@ def test_a_span_may_be_said_in_words(write):
         ("postgresql://u:a$$b@h/d", "postgresql://u:a$b@h/d"),
     ],
 )
-def test_the_url_of_the_store_may_name_variables(write, url, means):
+def test_url_of_the_store_may_contain_variables(write, url, means):
     environ = {"DATABASE_URL": "postgresql://u:a$b@h/d\n", "PASSWORD": "hunter2"}
     assert load(environ=environ, directory=write(f"[store]\nurl = '{url}'\n")).store == means
 
@@ -225,14 +225,14 @@ def test_the_url_of_the_store_may_name_variables(write, url, means):
         ("${}", "store.url has a $ that names no variable; write $NAME, or $$ for a dollar sign"),
     ],
 )
-def test_a_variable_without_a_value_is_named_with_its_key(write, url, says):
+def test_variable_without_a_value_is_named_with_its_key(write, url, says):
     directory = write(f"\n[store]\nurl = '{url}'\n")
     with pytest.raises(ConfigError) as raised:
         load(environ={"EMPTY": " "}, directory=directory)
     assert str(raised.value) == f"{directory / 'redrive.toml'}, line 3: {says}"
 
 
-def test_a_variable_may_be_missing_where_another_store_is_given(write):
+def test_variable_may_be_missing_where_another_store_is_passed(write):
     directory = write("[store]\nurl = '$DATABASE_URL'\n")
     assert load(environ={}, directory=directory, store="x.db").store == "x.db"
     assert load(environ={"REDRIVE_STORE": "y.db"}, directory=directory).store == "y.db"
@@ -241,13 +241,13 @@ def test_a_variable_may_be_missing_where_another_store_is_given(write):
 # ── the file itself ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_password_of_a_url_is_never_in_an_error(write):
+def test_password_of_a_url_is_never_in_an_error(write):
     with pytest.raises(ConfigError) as raised:
         load(environ={}, directory=write('[store]\nurl = ["postgresql://u:hunter2@h/d"]\n'))
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_file_that_is_no_text_is_said_to_be_no_toml(tmp_path):
+def test_binary_file_is_reported_as_invalid_toml(tmp_path):
     (tmp_path / "redrive.toml").write_bytes(b"[store]\nurl = '\xff'\n")
     with pytest.raises(ConfigError, match="line 2: this is not valid TOML: there is a byte that is not UTF-8"):
         load(environ={}, directory=tmp_path)
@@ -260,23 +260,23 @@ def test_a_file_that_is_no_text_is_said_to_be_no_toml(tmp_path):
         ("store = 1" + "0" * 5_000, "is not valid TOML: Exceeds the limit"),
     ],
 )
-def test_a_file_that_python_cannot_read_is_a_sentence_as_well(write, text, says):
+def test_file_that_python_cannot_read_is_one_sentence(write, text, says):
     with pytest.raises(ConfigError, match=says):
         load(environ={}, directory=write(text))
 
 
-def test_a_value_that_is_nested_deeply_still_has_its_line(write):
+def test_deeply_nested_value_has_its_line(write):
     with pytest.raises(ConfigError, match="line 2: store must be a table"):
         load(environ={}, directory=write("\nstore = " + "[" * 200 + "]" * 200))
 
 
-def test_what_an_editor_on_windows_puts_in_does_no_harm(tmp_path):
+def test_windows_line_ends_and_bom_are_accepted(tmp_path):
     (tmp_path / "redrive.toml").write_bytes(b"\xef\xbb\xbf[store]\r\npatience = 3\r\nmigrate = 3\r\n")
     with pytest.raises(ConfigError, match=r"line 3: store\.migrate"):
         load(environ={}, directory=tmp_path)
 
 
-def test_a_file_that_may_not_be_read_is_named(write, monkeypatch):
+def test_unreadable_file_is_named(write, monkeypatch):
     directory = write("")
 
     def refuse(path):
@@ -287,20 +287,20 @@ def test_a_file_that_may_not_be_read_is_named(write, monkeypatch):
         load(environ={}, directory=directory)
 
 
-def test_an_address_where_a_key_belongs_is_in_no_error(write):
+def test_address_in_place_of_a_key_is_in_no_error(write):
     with pytest.raises(ConfigError) as raised:
         load(environ={}, directory=write("[letters]\n'https://h/hunter2' = 1\n"))
     assert "hunter2" not in str(raised.value)
 
 
-def test_settings_that_are_printed_show_no_address_of_a_channel(write):
+def test_printed_settings_show_no_address_of_a_channel(write):
     directory = write("[channels.team]\nslack = 'https://hooks.example/hunter2'\n")
     assert "hunter2" not in repr(load(environ={}, directory=directory))
 
 
 @pytest.mark.process
 @pytest.mark.bare
-def test_without_a_file_nothing_is_loaded_that_only_a_file_needs(tmp_path):
+def test_missing_file_imports_no_file_parsers(tmp_path):
     program = (
         "import sys; from redrive.config import load; load();"
         "print(*[name for name in ('tomllib', 'zoneinfo', 'difflib') if name in sys.modules])"
@@ -309,7 +309,7 @@ def test_without_a_file_nothing_is_loaded_that_only_a_file_needs(tmp_path):
     assert done.stdout.split() == []
 
 
-def test_a_directory_that_was_removed_has_no_file(tmp_path, monkeypatch):
+def test_removed_directory_has_no_file(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -324,9 +324,9 @@ NOBODY = 65_534
 as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
 
 
-class TestFileOfAStranger:
+class TestFileOwner:
     @as_root
-    def test_file_of_another_user_is_refused(self, write):
+    def test_file_of_another_user_is_rejected(self, write):
         directory = write("[channels.x]\ncommand = ['evil.sh']\n")
         os.chown(directory / "redrive.toml", NOBODY, NOBODY)
         below = directory / "victim"
@@ -335,20 +335,20 @@ class TestFileOfAStranger:
             load(environ={}, directory=below)
 
     @as_root
-    def test_file_in_a_directory_of_another_user_is_refused(self, write):
+    def test_file_in_a_directory_of_another_user_is_rejected(self, write):
         directory = write("")
         os.chown(directory, NOBODY, NOBODY)
         with pytest.raises(ConfigError, match="is not read, because"):
             load(environ={}, directory=directory)
 
     @as_root
-    def test_file_of_who_called_sudo_is_read(self, write):
+    def test_file_of_the_sudo_user_is_read(self, write):
         directory = write("[letters]\nredact = ['a']\n")
         os.chown(directory / "redrive.toml", NOBODY, NOBODY)
         assert load(environ={"SUDO_UID": str(NOBODY)}, directory=directory).redact == ("a",)
 
     @pytest.mark.parametrize("hops", [1, 2])
-    def test_link_through_a_directory_that_every_user_can_write_is_rejected(self, write, tmp_path, hops):
+    def test_link_through_a_world_writable_directory_is_rejected(self, write, tmp_path, hops):
         directory, shared, safe = write(""), tmp_path / "shared", tmp_path / "safe"
         shared.mkdir()
         safe.mkdir()
@@ -365,7 +365,7 @@ class TestFileOfAStranger:
             load(environ={}, directory=directory)
 
     @pytest.mark.parametrize("what", ["file", "directory"])
-    def test_what_every_user_can_write_is_refused(self, write, what):
+    def test_world_writable_file_is_rejected(self, write, what):
         directory = write("")
         (directory / "redrive.toml" if what == "file" else directory).chmod(0o777)
         with pytest.raises(ConfigError, match="can be written by every user"):
@@ -377,7 +377,7 @@ class TestFileOfAStranger:
         assert load(environ={}, directory=directory).redact == ("a",)
 
     @as_root
-    def test_link_to_a_file_of_another_user_is_refused(self, tmp_path):
+    def test_link_to_a_file_of_another_user_is_rejected(self, tmp_path):
         (tmp_path / "foreign.toml").write_text("")
         os.chown(tmp_path / "foreign.toml", NOBODY, NOBODY)
         (tmp_path / "redrive.toml").symlink_to("foreign.toml")
@@ -385,19 +385,19 @@ class TestFileOfAStranger:
             load(environ={}, directory=tmp_path)
 
     @as_root
-    def test_file_that_is_named_is_read_whosever_it_is(self, write, tmp_path_factory):
+    def test_named_file_of_another_user_is_read(self, write, tmp_path_factory):
         directory = write("[letters]\nredact = ['a']\n")
         os.chown(directory / "redrive.toml", NOBODY, NOBODY)
         named = {"REDRIVE_CONFIG": str(directory / "redrive.toml")}
         assert load(environ=named, directory=tmp_path_factory.mktemp("other")).redact == ("a",)
         assert load(environ={"REDRIVE_CONFIG": "/dev/null"}, directory=directory).redact == ()
 
-    def test_file_that_is_named_and_missing_is_refused(self, tmp_path):
+    def test_named_missing_file_is_rejected(self, tmp_path):
         with pytest.raises(ConfigError, match=r"REDRIVE_CONFIG names .*, which does not exist"):
             load(environ={"REDRIVE_CONFIG": str(tmp_path / "no.toml")}, directory=tmp_path)
 
 
-class TestEndOfTheSearch:
+class TestFileSearch:
     @pytest.fixture(params=["git", "home"])
     def end(self, request, tmp_path, monkeypatch):
         end = tmp_path / "end"
@@ -408,7 +408,7 @@ class TestEndOfTheSearch:
             monkeypatch.setenv("HOME", str(end))
         return end
 
-    def test_file_above_is_not_used_and_that_is_said(self, end, caplog):
+    def test_file_above_is_ignored_and_reported(self, end, caplog):
         (end.parent / "redrive.toml").write_text("")
         assert find(end / "below") is None
         assert "is not used: the search ends at" in caplog.text
@@ -418,7 +418,7 @@ class TestEndOfTheSearch:
         assert find(end / "below") == end / "redrive.toml"
 
 
-class TestVariableInAUrl:
+class TestUrlVariables:
     @pytest.mark.parametrize(
         ("template", "value", "filled"),
         [

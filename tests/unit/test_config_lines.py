@@ -1,4 +1,4 @@
-"""On which line a key of a TOML document stands."""
+"""The line of each key of a TOML document."""
 
 import tomllib
 from textwrap import dedent
@@ -83,12 +83,12 @@ WHERE = {
 }
 
 
-def test_every_way_to_write_a_key_has_its_line():
+def test_every_form_of_a_key_has_its_line():
     assert {".".join(map(str, key)): line for key, line in lines(DOCUMENT).items()} == WHERE
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only = this\n", " \t# and this"])
-def test_a_document_without_keys_has_none(text):
+def test_document_without_keys_has_no_lines(text):
     assert lines(text) == {}
 
 
@@ -120,7 +120,7 @@ class Writer:
         self.where.setdefault(key, self.text.count("\n") + 1)
 
     def name(self):
-        """A name nobody has used, and one way to write it."""
+        """An unused name, and one way to write it."""
         self.named += 1
         name = self.choose(["n{}", "{}", "-{}", "a b{}", "x.y{}", "# [{}]", "é = {}", '"{}', "'{}", ""]).format(
             self.named
@@ -232,13 +232,13 @@ def keys_of(value, key=()):
 
 
 @given(documents())
-def test_whatever_a_document_looks_like_every_key_has_the_line_it_was_written_on(document):
+def test_every_key_of_any_document_has_its_line(document):
     text, where = document
     assert set(keys_of(tomllib.loads(text))) == set(where)  # or the writer is wrong
     assert lines(text) == where
 
 
 @given(documents())
-def test_other_ends_of_lines_change_nothing(document):
+def test_other_line_ends_change_nothing(document):
     text, where = document
     assert lines(text.replace("\n", "\r\n")) == where

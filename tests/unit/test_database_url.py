@@ -1,4 +1,4 @@
-"""A URL that would show part of its password is refused where it is given."""
+"""A URL that would show part of its password is rejected where it is passed."""
 
 import re
 
@@ -29,18 +29,18 @@ WAYS = {
 class TestUnencodedPassword:
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("url", CUT)
-    def test_url_is_refused_without_being_shown(self, way, url):
+    def test_url_is_rejected_without_being_shown(self, way, url):
         with pytest.raises((ValueError, redrive.errors.StoreError)) as refused:
             WAYS[way](url)
         assert str(refused.value) == AT
 
     @pytest.mark.parametrize("way", ["sink", "source"])
-    def test_parsed_url_with_password_in_host_is_refused(self, way):
+    def test_parsed_url_with_password_in_host_is_rejected(self, way):
         url = URL.create("postgresql", "etl", "Pa55", "secretA7@127.0.0.1", 1, "dw")
         with pytest.raises(ValueError, match="unencoded '@'"):
             WAYS[way](url)
 
-    def test_slash_in_the_user_is_refused(self):
+    def test_slash_in_the_user_is_rejected(self):
         with pytest.raises(ValueError, match="the user in the URL has an unencoded '/'; write %2F"):
             parse_url("postgresql://corp/etl:secretA7@h/dw", "the URL", "x")
 
@@ -49,7 +49,7 @@ class TestUnencodedPassword:
             lambda password: "%" not in password and "+" not in password
         ),
     )
-    def test_password_is_read_whole_or_refused(self, password):
+    def test_password_is_read_whole_or_rejected(self, password):
         url = f"postgresql://etl:{password}@127.0.0.1:1/dw"
         if "@" in password:
             with pytest.raises(ValueError, match=re.escape(AT)):

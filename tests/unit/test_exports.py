@@ -1,4 +1,4 @@
-"""The public surface, and what importing it costs."""
+"""The public names, and the cost of importing them."""
 
 import subprocess
 import sys
@@ -66,13 +66,13 @@ def in_a_fresh_interpreter(program):
     return done.stdout.split()
 
 
-def test_the_public_names_are_exactly_these():
+def test_public_names_are_exactly_these():
     assert set(redrive.__all__) == PUBLIC
     assert redrive.__all__ == sorted(redrive.__all__)
     assert set(dir(redrive)) == PUBLIC | {"__version__"}
 
 
-def test_each_public_name_is_there_and_no_other():
+def test_each_public_name_exists_and_no_other():
     for name in PUBLIC - {"rows"}:
         assert not isinstance(getattr(redrive, name), types.ModuleType)
     with pytest.raises(AttributeError, match="Nonsense"):
@@ -80,7 +80,7 @@ def test_each_public_name_is_there_and_no_other():
 
 
 @pytest.mark.process
-def test_classify_stays_the_function_after_its_package_is_imported():
+def test_classify_remains_the_function_after_import_of_package():
     program = "import redrive.classify.classifier, redrive; print(redrive.classify(TimeoutError()).kind)"
     assert in_a_fresh_interpreter(program) == ["transient"]
 
@@ -94,7 +94,7 @@ def test_importing_redrive_imports_nothing_heavy():
 
 @pytest.mark.process
 @pytest.mark.bare
-def test_a_service_at_work_imports_no_library_the_program_has_not():
+def test_running_service_imports_no_unimported_library():
     program = (
         "import sys, redrive\n"
         "service = redrive.Service('x', retry=redrive.Retry(attempts=2, base=0, cap=0))\n"

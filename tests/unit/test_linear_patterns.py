@@ -1,4 +1,4 @@
-"""No text can hang the program: every pattern, and all that masks and shortens texts, takes linear time."""
+"""No text can hang the program: every pattern, and all masking and shortening, takes linear time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOUND += [
     for pattern, _ in texts
 ]
 
-# Patterns that see no more than so many characters, because the function that uses them cuts the text first.
+# Patterns that see a bounded number of characters, because the function that uses them cuts the text first.
 CUT = {"dlq.fingerprint:_TOKEN": 2_000, "dlq.fingerprint:_ADDRESS": 2_000, "rows.sinks.exact.moments": 128}
 
 # Linear is 1 and quadratic is 8; what a loaded machine adds lies between.
@@ -38,7 +38,7 @@ SIZES = {"small": 3_000, "large": 24_000, "limit": 6}
 MOST = 3.5
 
 
-def test_patterns_built_at_run_time_are_known():
+def test_patterns_built_at_run_time_are_registered():
     # Escaped names and separators in classes of characters; the tables of drivers and of masks are looked at here.
     assert BUILT == [
         "_internal.masked_errors",

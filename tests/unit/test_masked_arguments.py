@@ -1,4 +1,4 @@
-"""Secrets in commands given as lists, and in values that stand apart from the name of their field."""
+"""Secrets in commands passed as lists, and in values that are apart from the name of their field."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestCommandAsList:
         for record in ({"args": command}, [command], {"args": {"$tuple": command}}):
             assert SECRET not in json.dumps(mask_all(record))
 
-    def test_error_keeps_its_other_words(self):
+    def test_error_keeps_its_other_arguments(self):
         error = subprocess.CalledProcessError(1, ["tool", "--password", SECRET, "--fast"])
         assert (
             mask(str(error)) == f"Command '['tool', '--password', '{MASK}', '--fast']' returned non-zero exit status 1."
@@ -86,7 +86,7 @@ class TestCommandAsList:
         assert mask(str(command)) == str(command)
         assert mask_all(command) == command
 
-    def test_quoted_words_of_a_shell_are_masked(self):
+    def test_quoted_arguments_of_a_shell_are_masked(self):
         assert mask(f"'--password' '{SECRET}' 'x'") == f"'--password' '{MASK}' 'x'"
         assert mask("the options '--password' '--token' exist") == "the options '--password' '--token' exist"
 
@@ -121,7 +121,7 @@ class TestPydanticError:
         assert "8vTr4nLw2xKp7" not in shown
         assert "'fee': 1}" in shown
 
-    def test_message_that_repeats_the_input_is_masked(self):
+    def test_message_that_contains_the_input_is_masked(self):
         text = f"password\n  Value error, weak: {SECRET} [type=value_error, input_value='{SECRET}', input_type=str]"
         assert SECRET not in mask(text)
 
@@ -307,7 +307,7 @@ class TestStatement:
         text = "[SQL: insert into t(id, sort_key) values (?, ?)]\n[parameters: (1, 'abc')]\n(Background on this error)"
         assert mask(text) == text
 
-    def test_each_statement_is_looked_at_alone(self):
+    def test_each_statement_is_masked_independently(self):
         text = f"[SQL: set pin=?]\n[parameters: ('{SECRET}',)]\n[SQL: select ?]\n[parameters: ('a',)]"
         assert mask(text) == text.replace(f"('{SECRET}',)", MASK)
 

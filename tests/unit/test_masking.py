@@ -1,4 +1,4 @@
-"""Nothing secret is ever shown."""
+"""Secrets are never shown."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ contexts = st.lists(pieces | st.text(string.printable, max_size=8), max_size=5).
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(secret=secrets, before=contexts)
-def test_a_planted_secret_does_not_come_through(shape, secret, before):
+def test_planted_secret_is_masked(shape, secret, before):
     assume(secret not in before)
     assert secret not in mask(before + "\n" + shape.format(secret))
 
@@ -168,7 +168,7 @@ def test_a_planted_secret_does_not_come_through(shape, secret, before):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("word", ["Bearer", "BASIC", "digest", "apikey"])
 @pytest.mark.parametrize("gap", [" ", "\n", " \n ", "\r\n"])
-def test_a_word_that_announces_a_secret_does_not_hide_the_name_of_the_next(shape, word, gap):
+def test_name_of_a_secret_does_not_hide_the_next_one(shape, word, gap):
     secret = "hunter2-hunter2"
     assert secret not in mask(word + gap + shape.format(secret))
 
@@ -231,12 +231,12 @@ def test_a_word_that_announces_a_secret_does_not_hide_the_name_of_the_next(shape
         "MTIzNDU2Nzg5MDEyMzQ1Njc4.GabcdE.abcdefghijklmnopqrstuvwxyz0123456789AB",
     ],
 )
-def test_a_token_known_by_its_shape_is_masked_in_plain_words(token):
+def test_token_of_a_known_format_is_masked_in_plain_text(token):
     assert mask(f"Incorrect key provided: {token}.") == f"Incorrect key provided: {MASK}."
     assert mask(f"refused {token}") == f"refused {MASK}"
 
 
-def test_a_private_key_is_masked_to_its_end():
+def test_private_key_is_masked_to_its_end():
     text = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEI\n-----END EC PRIVATE KEY-----\nafter"
     assert "MHcCAQEEI" not in mask(text)
     assert mask(text).endswith("\nafter")
@@ -295,11 +295,11 @@ def test_a_private_key_is_masked_to_its_end():
         "the price is $5, the password costs $$ nothing",
     ],
 )
-def test_what_is_no_secret_stays_readable(text):
+def test_text_without_secrets_stays_readable(text):
     assert mask(text) == text
 
 
-def test_what_stands_around_a_secret_stays_readable():
+def test_text_around_a_secret_stays_readable():
     assert mask("GET /v1?api_key=abc&page=2") == f"GET /v1?api_key={MASK}&page=2"
     assert mask("postgresql://etl:hunter2@db/lake") == f"postgresql://etl:{MASK}@db/lake"
     assert mask('{"password": "a\\"b", "page": 2}') == f'{{"password": "{MASK}", "page": 2}}'
@@ -340,18 +340,18 @@ def test_masking_twice_changes_nothing_more(text):
 
 
 @pytest.mark.parametrize("shape", ["routing_key={}", '{{"routing_key": "{}"}}', "integration key: {}"])
-def test_the_routing_key_of_pagerduty_is_masked(shape):
+def test_routing_key_of_pagerduty_is_masked(shape):
     assert mask(shape.format("0123456789abcdef" * 2)) == shape.format(MASK)
 
 
-def test_of_a_key_the_last_four_characters_may_be_shown():
+def test_last_four_characters_of_a_key_may_be_shown():
     assert last_four("sk-abcdef1234") == "1234"
 
 
 @pytest.mark.parametrize(
     ("key", "shown"), [("", ""), ("a", ""), ("abcde", "de"), ("abcdefg", "efg"), ("key-1111", "1111")]
 )
-def test_of_a_short_key_no_more_than_half_is_shown(key, shown):
+def test_at_most_half_of_a_short_key_is_shown(key, shown):
     assert last_four(key) == shown
 
 
@@ -364,7 +364,7 @@ def test_of_a_short_key_no_more_than_half_is_shown(key, shown):
         "sıgnature=hunter2hunter2",
     ],
 )
-def test_the_cheap_look_that_comes_first_misses_nothing(text):
+def test_cheap_first_check_misses_nothing(text):
     assert "hunter2" not in mask(text)
     assert "11ABCDEFG" not in mask(text)
 
@@ -412,7 +412,7 @@ def cards(draw, *, valid=True):
 
 @st.composite
 def written(draw, numbers):
-    """A number as people write it, in groups or without, and its digits."""
+    """A number in a common spelling, in groups or without, and its digits."""
     digits = draw(numbers)
     sizes = draw(st.sampled_from([(len(digits),), *GROUPS[len(digits)]]))
     groups, rest = [], digits
@@ -438,7 +438,7 @@ def test_every_card_in_any_usual_grouping_is_masked(card, before, after, left):
 
 
 @given(card=written(cards()), other=st.integers(0, 9999), gap=st.sampled_from(" -"))
-def test_a_card_is_found_among_other_numbers(card, other, gap):
+def test_card_is_found_among_other_numbers(card, other, gap):
     _, as_written = card
     shown = mask(f"{other}{gap}{as_written}{gap}{other}")
     assert as_written not in shown
@@ -446,7 +446,7 @@ def test_a_card_is_found_among_other_numbers(card, other, gap):
 
 
 @given(card=written(cards()), space=st.sampled_from(["\t", "\n", "\f", "\0", "\u00a0", "\u2003", "\ufeff"]))
-def test_a_card_that_is_shown_with_escapes_is_masked(card, space):
+def test_card_shown_with_escapes_is_masked(card, space):
     digits, as_written = card
     for shown in (repr(space + digits), ascii(space + digits), json.dumps(space + digits), quote(space + digits)):
         assert digits not in mask(shown)
@@ -454,13 +454,13 @@ def test_a_card_that_is_shown_with_escapes_is_masked(card, space):
 
 
 @given(written(cards(valid=False)))
-def test_a_number_that_no_card_can_have_stays(card):
+def test_number_that_no_card_can_have_is_unchanged(card):
     assume(not any(mask(card[0][:length]) != card[0][:length] for length in range(13, len(card[0]))))
     assert mask(f"order {card[0]}.") == f"order {card[0]}."
 
 
 @pytest.mark.parametrize("gap", ["", " ", "-", "+", "%20", "\u00a0"])
-def test_of_a_card_the_last_four_digits_stay(gap):
+def test_last_four_digits_of_a_card_are_shown(gap):
     card = gap.join(["4242", "4242", "4242", "4242"])
     assert mask(f"declined: {card} (row 5)") == f"declined: {MASK}4242 (row 5)"
 
@@ -480,7 +480,7 @@ def test_of_a_card_the_last_four_digits_stay(gap):
         "6205500000000000004",
     ],
 )
-def test_the_numbers_that_issuers_give_for_tests_are_masked(card):
+def test_test_numbers_of_issuers_are_masked(card):
     assert mask(f'{{"pan": "{card}"}}') == f'{{"pan": "{MASK}{card[-4:]}"}}'
 
 
@@ -503,17 +503,17 @@ def test_the_numbers_that_issuers_give_for_tests_are_masked(card):
         "4242.4242.4242.4242",
     ],
 )
-def test_a_number_that_is_no_card_stays(text):
+def test_number_that_is_no_card_is_unchanged(text):
     assert mask(text) == text
 
 
-def test_a_card_that_became_a_float_is_masked():
+def test_card_that_became_a_float_is_masked():
     assert mask(str(float("4242424242424242"))) == f"{MASK}4242.0"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(card=written(cards()), after=around)
-def test_a_card_in_the_place_of_a_credential_is_hidden_in_all_its_groups(shape, card, after):
+def test_card_in_place_of_a_credential_is_masked_whole(shape, card, after):
     digits, as_written = card
     shown = mask(shape.format(as_written) + "\n" + after.replace(as_written, "").replace(digits, ""))
     assert as_written not in shown
@@ -521,7 +521,7 @@ def test_a_card_in_the_place_of_a_credential_is_hidden_in_all_its_groups(shape, 
 
 
 @given(st.lists(written(cards()).map(lambda card: card[1]) | around | st.sampled_from(SHAPES), max_size=6))
-def test_masking_cards_and_credentials_twice_changes_nothing_more(parts):
+def test_masking_cards_and_credentials_twice_is_idempotent(parts):
     text = " ".join(parts)
     assert mask(mask(text)) == mask(text)
     assert mask(mask("".join(parts))) == mask("".join(parts))
@@ -530,7 +530,7 @@ def test_masking_cards_and_credentials_twice_changes_nothing_more(parts):
 # ── documents ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_document_is_masked_by_its_values_and_by_the_names_they_stand_under():
+def test_document_is_masked_by_values_and_by_names():
     document = {
         "id": 17,
         "key": "D-17",

@@ -1,4 +1,4 @@
-"""Colours and characters that nobody sees do not hide a secret."""
+"""Colours and invisible characters do not hide a secret."""
 
 from __future__ import annotations
 

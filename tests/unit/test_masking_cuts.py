@@ -1,4 +1,4 @@
-"""A secret that lies across a cut does not come through, wherever the cut is."""
+"""A secret that crosses a cut is not shown, wherever the cut is."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TestExcerpts:
             assert part_of(LONG, mask_start(text, at)) is None
             assert part_of(LONG, mask_end(text, at)) is None
 
-    def test_text_without_secrets_is_cut_where_it_was_asked_for(self):
+    def test_text_without_secrets_is_cut_at_the_limit(self):
         text = "".join(f"line {number}\n" for number in range(5_000))
         assert (mask_start(text, 777), mask_end(text, 777)) == (text[:777], text[-777:])
 
@@ -103,7 +103,7 @@ class TestStream:
         stream, line = mask_stream(), "".join(f"{number}," for number in range(9_000)) + "\n"
         assert "".join(stream.add(line[start : start + 999]) for start in range(0, len(line), 999)) == line
 
-    def test_private_key_that_comes_line_by_line_is_masked(self):
+    def test_private_key_received_line_by_line_is_masked(self):
         text = f"before\n-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\nafter\n"
         stream = mask_stream()
         shown = "".join(stream.add(line) for line in text.splitlines(keepends=True))
@@ -145,7 +145,7 @@ class TestTaskOutput:
         assert part_of(secret, shown) is None
         live.close()
 
-    def test_output_says_how_much_is_left_out(self):
+    def test_output_reports_how_much_is_left_out(self):
         output = OutputCollector()
         output.add(b"a line\n" * 10_000)
         beginning, _, end = output.text().partition("\n… ")

@@ -1,4 +1,4 @@
-"""Everything that takes a path refuses one with a scheme, before anything is made on this machine."""
+"""Every path option rejects a URL before any file is created."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAKES_A_PATH = {
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize("take", TAKES_A_PATH.values(), ids=TAKES_A_PATH)
 @pytest.mark.parametrize("kind", [str, Path])
-def test_path_with_a_scheme_is_refused(tmp_path, monkeypatch, take, url, kind):
+def test_path_with_a_scheme_is_rejected(tmp_path, monkeypatch, take, url, kind):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Exception, match=rf"must be on this machine, not at {url.partition(':')[0]}://…: ") as error:
         take(kind(url))
@@ -38,7 +38,7 @@ def test_path_with_a_scheme_is_refused(tmp_path, monkeypatch, take, url, kind):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_store_at_a_path_object_with_a_scheme_is_refused(tmp_path, monkeypatch):
+def test_path_object_of_a_store_with_a_scheme_is_rejected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(redrive.StoreError, match="must be on this machine"):
         redrive.connect(Path("s3://b/x"))
@@ -48,7 +48,7 @@ def test_store_at_a_path_object_with_a_scheme_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "path", ["a.csv", "/abs/a.csv", "C:/a.csv", "day:1/a.csv", "in/s3://x", "./s3:/x", "a:b", ":/"]
 )
-def test_local_path_is_taken_as_it_is(path):
+def test_local_path_is_accepted_unchanged(path):
     assert local_path(path, "the file") == path
 
 

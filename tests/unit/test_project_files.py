@@ -1,4 +1,4 @@
-"""Files for contributors: their links lead somewhere, and their hooks are local and run what the Makefile runs."""
+"""Files for contributors: their links exist, and their hooks are local and run the checks of the Makefile."""
 
 import re
 from pathlib import Path

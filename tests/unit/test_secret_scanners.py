@@ -60,7 +60,7 @@ def test_scanner_has_patterns_and_the_exceptions_are_among_them():
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS.keys() - EXCEPTIONS.keys()))
-def test_what_the_scanner_finds_is_masked(name):
+def test_secret_found_by_the_scanner_is_masked(name):
     pattern, whole = PATTERNS[name], _WHOLE.get(name.partition("[")[0], "{}")
 
     @settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))

@@ -48,7 +48,7 @@ class TestWords:
     @pytest.mark.parametrize(
         "text", ["retold", "healthy", "Shell", "menders", "peopled", "unsaid", "restsx", "repeatable"]
     )
-    def test_part_of_a_word_is_not_a_use(self, text):
+    def test_part_of_a_longer_term_is_not_a_use(self, text):
         assert words("a.md", text) == []
 
     @pytest.mark.parametrize("pattern", INSTEAD)
