@@ -81,7 +81,7 @@ class TestValueMaskedInOneMessage:
         assert "Zq77x" not in str(RunFault.of(caught(chain)).detail)
 
 
-def test_other_texts_are_left_alone():
+def test_other_texts_are_unchanged():
     assert secrets_of(ValueError("could not convert 'N/A'")) == ()
     assert secrets_of(ValueError("password=abc")) == ()  # found in every text
     assert without("pass Zq77xy, Zq77x and Zq77x_", ["Zq77x"]) == "pass Zq77xy, *** and ***_"

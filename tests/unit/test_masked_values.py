@@ -181,7 +181,7 @@ class TestKeys:
         assert mask("plain-as-can-be-0123") == f"{MASK}0123"
 
     @pytest.mark.parametrize("word", ["orders", "customer", "a-key-1"])
-    def test_common_word_is_not_remembered(self, word):
+    def test_common_text_is_not_remembered(self, word):
         remember(word)
         assert mask(f"see {word}") == f"see {word}"
 

@@ -50,7 +50,7 @@ ONCE_ONLY = {
 }
 
 
-class TestWhatIsNotRetried:
+class TestNotRetried:
     @pytest.mark.parametrize("make", ONCE_ONLY.values(), ids=ONCE_ONLY)
     @pytest.mark.parametrize("how", ["call", "decorator", "partial", "keyword", "retry", "list", "dict", "closure"])
     def test_error_reaches_the_caller_with_the_reason(self, service, make, how):
@@ -118,7 +118,7 @@ class TestWhatIsNotRetried:
             assert [len(request.body) for request in server.requests] == [10_000]
 
 
-class TestWhatIsRetried:
+class TestRetried:
     def run(self, service, function, *args):
         """Call a function that fails once, after it has used its arguments."""
         attempts = []
@@ -138,7 +138,7 @@ class TestWhatIsRetried:
         assert (list(rows), file.read()) == (ROWS, b"abc")
 
     @pytest.mark.parametrize("make", [lambda: ROWS, lambda: range(3), lambda: {"a": 1}, lambda: b"abc", lambda: "abc"])
-    def test_what_can_be_read_again(self, service, make):
+    def test_argument_that_can_be_read_again(self, service, make):
         assert self.run(service, list, make()) == list(make())
 
     def test_file_that_the_function_rewinds(self, service):

@@ -199,7 +199,7 @@ def test_object_with_only_a_repr_is_not_shown():
     assert Redactor(["ssn"]).record({"id": 1, "person": Opaque()}) == {"id": 1, "person": "*** (24 characters)"}
 
 
-def test_the_text_that_is_stored_of_an_object_is_not_shown():
+def test_stored_text_of_an_object_is_not_shown():
     redactor = Redactor(["ssn"])
     for record in (
         {"id": 1, "person": Opaque()},

@@ -313,7 +313,7 @@ def test_object_is_reduced_to_its_contents(value, plain):
 
 
 @pytest.mark.parametrize("value", [object, [object], {"a": object}, {object: 1}, {"\0": object}])
-def test_text_of_an_object_is_still_known_as_one_when_it_is_stored_again(value):
+def test_text_of_an_object_is_stored_again_as_one(value):
     stored = encode(value)
     assert "$repr" in stored
     assert encode(decode(stored)) == stored

@@ -320,7 +320,7 @@ def test_text_of_a_list_is_the_same_list_beside_other_lists(sql, sink):
     assert stored(sql, sink, "JSON[]", ["[1, null]", [{"a": 1}]]) == (["[1, null]", '[{"a":1}]'], [])
 
 
-def test_nanoseconds_and_bytes_in_lists_are_kept_or_rejected(sql, sink):
+def test_list_nanoseconds_and_bytes_are_exact_or_rejected(sql, sink):
     length = pl.Series("v", [[5]], dtype=pl.List(pl.Duration("ns")))
     target = sink(create=True)
     assert list(target.write(Outgoing.of_frame(pl.DataFrame({"id": [1], "v": length}), [0]), label="b")) == []
