@@ -560,7 +560,7 @@ class TestRunDuringReplay:
         some_place.run((1, "bad", 0), (2, "fine", 0))
 
         def check(record):
-            with pytest.raises(redrive.RunStopped, match="a replay has 1 letters"):
+            with pytest.raises(redrive.RunStopped, match="a replay has claimed 1 letters"):
                 some_place.run((1, "new", 0), patience=0.1)
 
         assert some_place.replay(validate=check).reprocessed == 1
@@ -711,7 +711,7 @@ class TestRunThatFailed:
         some_place.run((1, "bad", 0), (2, "bad too", 0))
 
         def check(record):
-            with pytest.raises(redrive.RunStopped, match="a replay has 1 letters"):
+            with pytest.raises(redrive.RunStopped, match="a replay has claimed 1 letters"):
                 some_place.run((1, "new", 0), (2, "new", 0), patience=0.1)
 
         assert some_place.replay(validate=check, ids=[some_place.letters()["bad"].id]).reprocessed == 1
