@@ -73,7 +73,7 @@ LONG = (
     "integration/test_no_secrets.py",
     "integration/test_rows_faults.py",
     "integration/test_a_week.py",
-    "chaos/test_rows_under_fire.py",
+    "chaos/test_pipeline_kills.py",
     "contract/test_pipeline.py",
     "contract/test_replay_outcomes.py",
     "contract/test_sinks.py",

@@ -53,7 +53,7 @@ UNTYPED = {
     (
         "docs/operations.md",
         "redrive run --quiet settlement.py:flow --param day=2026-11-15",
-    ): "test_reruns_under_fire.py, again and again",
+    ): "test_rerun_kills.py, many times",
     (
         "docs/operations.md",
         "pg_dump --format=custom --schema=pipeline --file=redrive.dump --dbname=postgresql://redrive_owner@db/prod",
