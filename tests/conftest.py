@@ -72,7 +72,7 @@ LONG = (
     "integration/test_docs.py",
     "integration/test_no_secrets.py",
     "integration/test_rows_faults.py",
-    "integration/test_a_week.py",
+    "integration/test_week_messages.py",
     "chaos/test_pipeline_kills.py",
     "contract/test_pipeline.py",
     "contract/test_replay_outcomes.py",
