@@ -278,7 +278,7 @@ def test_every_record_is_a_row_or_in_a_letter(tmp_path):
         run(tmp_path / "file.csv", number)
 
 
-def test_long_record_before_the_damage_of_a_compressed_file(tmp_path):
+def test_long_record_before_damaged_bytes_is_a_row(tmp_path):
     run(tmp_path / "file.csv", 1_137)
 
 

@@ -1,4 +1,4 @@
-"""Files made at random, read by redrive and by independent readers, at full count: with CSV, 100,000 cases."""
+"""Random files, read by redrive and by independent readers, at full count: with CSV, 100,000 cases."""
 
 from __future__ import annotations
 

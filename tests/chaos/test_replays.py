@@ -1,4 +1,4 @@
-"""Files, columns and keys change between runs and replays; the table ends as a model in plain dicts says."""
+"""Files, columns and keys change between runs and replays; the table ends as a model in plain dicts expects."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @short
 @given(steps=STEPS, batch=BATCHES)
-def test_table_ends_as_the_oracle_says(new_store: NewStore, tmp_path: Path, steps: Any, batch: int) -> None:
+def test_table_equals_oracle(new_store: NewStore, tmp_path: Path, steps: Any, batch: int) -> None:
     must_end_as_the_oracle_says(new_store, tmp_path, steps, batch)
 
 
 @pytest.mark.chaos
 @settings(short, max_examples=examples(60), phases=tuple(Phase))
 @given(steps=STEPS, batch=BATCHES)
-def test_table_ends_as_the_oracle_says_each_time(new_store: NewStore, tmp_path: Path, steps: Any, batch: int) -> None:
+def test_table_equals_oracle_at_full_count(new_store: NewStore, tmp_path: Path, steps: Any, batch: int) -> None:
     must_end_as_the_oracle_says(new_store, tmp_path, steps, batch)

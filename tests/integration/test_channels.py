@@ -1,4 +1,4 @@
-"""Messages by HTTP, to servers that speak it: Slack, PagerDuty and webhooks, and what goes wrong on the way."""
+"""Messages by HTTP to real servers: Slack, PagerDuty and webhooks, and their failures."""
 
 import contextlib
 import logging
@@ -90,7 +90,7 @@ def listening(talk):
 # ── what arrives ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_webhook_is_posted_the_json_document(server):
+def test_webhook_posts_the_json_document(server):
     deliver(channel("webhook", f"{server.url}/hook/a%20b?team=data&x=1"), OPENED)
     (request,) = server.requests
     assert (request.method, request.target) == ("POST", "/hook/a%20b?team=data&x=1")
@@ -99,7 +99,7 @@ def test_a_webhook_is_posted_the_json_document(server):
     assert request.json() == OPENED.document()
 
 
-def test_user_and_password_of_an_address_are_sent_as_basic_authentication(server):
+def test_url_credentials_are_sent_as_basic_auth(server):
     deliver(channel("webhook", server.url.replace("://", "://etl:p%40ss@")), OPENED)
     assert server.requests[0].headers["authorization"] == "Basic ZXRsOnBAc3M="
 
@@ -117,12 +117,12 @@ class TestWebhook:
         sent = server.requests[0].headers
         assert (sent["authorization"], sent["x-team"], "webhook-id" in sent) == (*headers.values(), False)
 
-    def test_header_that_the_receiver_repeats_is_masked(self, server):
+    def test_header_echoed_by_receiver_is_masked(self, server):
         server.on("*", Answer(401, body="no such token: hunter2hunter2"))
         found = failure(replace(channel("webhook", server.url), headers={"Authorization": "Bearer hunter2hunter2"}))
         assert ("hunter2" in found.reason, found.permanent) == (False, True)
 
-    def test_signature_is_what_the_page_checks(self, server, page):
+    def test_signature_passes_check_of_the_page(self, server, page):
         program = {}
         exec(page.partition("```python\n")[2].partition("```")[0], program)
         for _ in range(2):
@@ -140,13 +140,13 @@ class TestWebhook:
 
 
 @pytest.mark.parametrize("what", What)
-def test_slack_is_posted_what_it_documents(server, what):
+def test_slack_payload_follows_its_documentation(server, what):
     deliver(channel("slack", f"{server.url}/services/T0/B0/x"), compose(what, an_alert(), SETTINGS))
     (request,) = server.requests
     check_slack(request.json())
 
 
-def test_pagerduty_is_told_of_an_alert_until_it_is_over_by_one_key(server):
+def test_pagerduty_gets_all_events_under_one_key(server):
     for what, alert in [
         (What.OPENED, an_alert()),
         (What.ESCALATED, an_alert(urgency=Severity.P1)),
@@ -162,7 +162,7 @@ def test_pagerduty_is_told_of_an_alert_until_it_is_over_by_one_key(server):
     assert {request.target for request in server.requests} == {"/v2/enqueue"}
 
 
-def test_pagerduty_is_given_everything_a_person_needs(server):
+def test_pagerduty_payload_has_all_details(server):
     deliver(pagerduty(server), OPENED)
     event = check_pagerduty(server.requests[0].body)
     payload = event["payload"]
@@ -188,17 +188,17 @@ def test_pagerduty_is_given_everything_a_person_needs(server):
 @pytest.mark.parametrize(
     ("urgency", "severity"), [(Severity.P1, "critical"), (Severity.P2, "error"), (Severity.P3, "warning")]
 )
-def test_pagerduty_ranks_an_alert_by_its_urgency(server, urgency, severity):
+def test_pagerduty_severity_follows_alert_severity(server, urgency, severity):
     deliver(pagerduty(server), compose(What.OPENED, an_alert(urgency=urgency), SETTINGS))
     assert check_pagerduty(server.requests[0].body)["payload"]["severity"] == severity
 
 
-def test_what_is_over_already_is_mere_information_to_pagerduty(server):
+def test_pagerduty_gets_resolved_alert_as_info(server):
     deliver(pagerduty(server), compose(What.OPENED, over(an_alert(condition="recovered")), SETTINGS))
     assert check_pagerduty(server.requests[0].body)["payload"]["severity"] == "info"
 
 
-def test_a_storm_is_one_incident_and_what_is_over_is_resolved_one_by_one(server):
+def test_pagerduty_gets_one_storm_event_and_single_resolves(server):
     items = [
         *((What.OPENED, an_alert(id=number, key=f"new:{number}")) for number in range(5)),
         *((What.RESOLVED, over(an_alert(id=number, key=f"old:{number}"))) for number in (10, 11)),
@@ -212,7 +212,7 @@ def test_a_storm_is_one_incident_and_what_is_over_is_resolved_one_by_one(server)
     ]
 
 
-def test_a_key_that_is_too_long_is_the_same_for_the_same_cause_and_another_for_another(server):
+def test_long_pagerduty_keys_are_shortened_uniquely(server):
     for ending in ("a", "a", "b"):
         deliver(pagerduty(server), compose(What.OPENED, an_alert(key="task:" + "x" * 400 + ending), SETTINGS))
     first, second, other = (check_pagerduty(request.body)["dedup_key"] for request in server.requests)
@@ -220,7 +220,7 @@ def test_a_key_that_is_too_long_is_the_same_for_the_same_cause_and_another_for_a
 
 
 @pytest.mark.parametrize("target", ["", "https://events.eu.pagerduty.com/v2/enqueue", "http://[x/?routing_key=1"])
-def test_pagerduty_without_a_key_is_a_matter_for_a_person(target):
+def test_pagerduty_without_a_key_is_permanent(target):
     assert failure(channel("pagerduty", target)).permanent
 
 
@@ -259,7 +259,7 @@ def test_pagerduty_without_a_key_is_a_matter_for_a_person(target):
     ],
     ids=lambda value: value.status if isinstance(value, Answer) else None,
 )
-def test_an_answer_says_whether_to_try_again(server, answer, reason, permanent, retry_after):
+def test_http_status_decides_about_retry(server, answer, reason, permanent, retry_after):
     server.on("*", answer)
     failed = failure(channel("slack", server.url))
     assert reason is None or failed.reason == reason
@@ -275,7 +275,7 @@ def test_every_answer_of_success_is_success(server, status):
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_nobody_is_followed_anywhere(server, status):
+def test_redirects_are_not_followed(server, status):
     with FaultyServer() as elsewhere:
         server.on("*", Answer(status, headers={"Location": f"{elsewhere.url}/taken"}))
         failed = failure(channel("slack", f"{server.url}/services/T0/B0/x"))
@@ -285,7 +285,7 @@ def test_nobody_is_followed_anywhere(server, status):
     assert server.count() == 1
 
 
-def test_a_receiver_that_is_down_may_come_back(server):
+def test_down_receiver_is_transient(server):
     server.down()
     failed = failure(channel("slack", server.url))
     assert failed.reason == "no connection: Connection refused"
@@ -294,12 +294,12 @@ def test_a_receiver_that_is_down_may_come_back(server):
     deliver(channel("slack", server.url), OPENED)
 
 
-def test_a_connection_that_is_reset_may_pass(server):
+def test_connection_reset_is_transient(server):
     server.on("*", Answer(reset="before"))
     assert not failure(channel("webhook", server.url)).permanent
 
 
-def test_a_receiver_that_never_answers_is_left(server):
+def test_silent_receiver_times_out(server):
     server.on("*", Answer(hang=True))
     failed = failure(channel("webhook", server.url, timeout=SOON))
     assert "not answered" in failed.reason
@@ -307,7 +307,7 @@ def test_a_receiver_that_never_answers_is_left(server):
     assert all_threads_have_ended()
 
 
-def test_a_receiver_that_sends_a_byte_now_and_then_is_left():
+def test_slow_receiver_times_out():
     def drip(connection):
         connection.recv(65_536)
         for byte in b"HTTP/1.1 200 OK\r\n" + b"X-Wait: yes\r\n" * 10_000:
@@ -319,18 +319,18 @@ def test_a_receiver_that_sends_a_byte_now_and_then_is_left():
         assert all_threads_have_ended()
 
 
-def test_a_receiver_that_never_agrees_on_tls_is_left():
+def test_stalled_tls_handshake_times_out():
     with listening(lambda connection: connection.recv(1)) as port:
         assert "not answered" in failure(channel("slack", f"https://localhost:{port}/", timeout=SOON)).reason
         assert all_threads_have_ended()
 
 
-def test_what_was_taken_is_taken_however_slowly_the_rest_of_the_answer_comes(server):
+def test_delivery_ends_with_headers_of_a_slow_answer(server):
     server.on("*", Answer(200, body="ok" * 1_000, drip=60.0))
     deliver(channel("webhook", server.url), OPENED)
 
 
-def test_a_refusal_is_known_before_all_of_it_has_come(server):
+def test_rejection_is_known_before_its_body_ends(server):
     server.on("*", Answer(404, body="x" * 1_000, drip=60.0))
     failed = failure(channel("webhook", server.url, timeout=SOON))
     assert failed.reason.startswith("the receiver answered 404")
@@ -340,7 +340,7 @@ def test_a_refusal_is_known_before_all_of_it_has_come(server):
 @pytest.mark.parametrize(
     "said", [b"", b"220 mail.example ESMTP\r\n", b"\x16\x03\x01\x00", b"HTTP/1.1 banana\r\n\r\n", b"x" * 70_000]
 )
-def test_a_receiver_that_does_not_speak_http_may_be_another_one_tomorrow(said):
+def test_non_http_receiver_is_transient(said):
     def talk(connection):
         connection.recv(65_536)
         connection.sendall(said)
@@ -354,11 +354,11 @@ def test_a_receiver_that_does_not_speak_http_may_be_another_one_tomorrow(said):
     "url",
     ["", "hooks.example/x", "ftp://hooks.example/", "https://", "http://[::1", "http://x:99999999/", "http://x:0/"],
 )
-def test_an_address_that_cannot_be_read_is_a_matter_for_a_person(url):
+def test_unreadable_url_is_permanent(url):
     assert failure(channel("webhook", url)).permanent
 
 
-def test_a_name_that_does_not_exist_may_exist_tomorrow():
+def test_unknown_host_name_is_transient():
     assert not failure(channel("webhook", "http://no-such-host.invalid/", timeout=5.0)).permanent
 
 
@@ -375,7 +375,7 @@ def test_a_name_that_does_not_exist_may_exist_tomorrow():
         (What.ACKNOWLEDGED, Severity.P1, logging.INFO),
     ],
 )
-def test_the_log_is_told_by_level_and_holds_the_document(caplog, what, urgency, level):
+def test_log_channel_writes_document_at_alert_level(caplog, what, urgency, level):
     message = compose(what, an_alert(urgency=urgency), SETTINGS)
     with caplog.at_level(logging.DEBUG, "redrive.alerts"):
         deliver(channel("log", ""), message)
@@ -407,7 +407,7 @@ def echoing(request):
     ],
 )
 @pytest.mark.parametrize("fault", ["echo", "down", "hang", "redirect", "misread"])
-def test_no_failure_gives_its_channel_away(server, caplog, kind, target, fault):
+def test_no_error_text_shows_channel_secrets(server, caplog, kind, target, fault):
     url = target.format(url=server.url, me=server.url.replace("://", f"://me:{SECRET}@"))
     if fault == "down":
         server.down()

@@ -1,4 +1,4 @@
-"""Messages by apprise: mail to a server that speaks SMTP, and other services, from a process of its own."""
+"""Messages by apprise: mail to an SMTP server, and other services, from a separate process."""
 
 import contextlib
 import email
@@ -77,7 +77,7 @@ def failure(which, message=OPENED):
     return caught.value
 
 
-def test_a_mail_has_the_headline_as_its_subject_and_the_rest_as_its_text(mailbox):
+def test_mail_has_headline_as_subject_and_details_as_text(mailbox):
     deliver(mail(mailbox), OPENED)
     ((recipients, sent),) = mailbox.mails
     assert recipients == ["oncall@example.com"]
@@ -89,7 +89,7 @@ def test_a_mail_has_the_headline_as_its_subject_and_the_rest_as_its_text(mailbox
     assert PASSWORD not in str(sent)
 
 
-def test_a_mail_may_be_had_as_html(mailbox):
+def test_mail_can_be_html(mailbox):
     deliver(mail(mailbox, extra="&format=html"), OPENED)
     ((_, sent),) = mailbox.mails
     page = sent.get_body(("html",)).get_content()
@@ -97,7 +97,7 @@ def test_a_mail_may_be_had_as_html(mailbox):
     assert '<a href="https://wiki.example/vendor">Wiki</a>' in page
 
 
-def test_a_mail_shows_every_language_and_no_secret(mailbox):
+def test_mail_shows_every_language_and_no_secret(mailbox):
     facts = Facts(impact="поставки не обработаны 漢字", error="login failed: password=correct-horse-9")
     deliver(mail(mailbox), compose(What.OPENED, an_alert(title="Ошибка 💥", facts=facts), SETTINGS))
     ((_, sent),) = mailbox.mails
@@ -107,7 +107,7 @@ def test_a_mail_shows_every_language_and_no_secret(mailbox):
     assert "correct-horse-9" not in text
 
 
-def test_a_resolve_is_a_mail_too(mailbox):
+def test_resolved_alert_is_mailed(mailbox):
     deliver(mail(mailbox), compose(What.RESOLVED, over(an_alert()), SETTINGS))
     ((_, sent),) = mailbox.mails
     assert sent["subject"].startswith("Resolved (P3)")
@@ -116,7 +116,7 @@ def test_a_resolve_is_a_mail_too(mailbox):
 # ── what goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_recipient_that_is_refused_is_told_with_the_server_s_words(mailbox):
+def test_rejected_recipient_error_quotes_the_server(mailbox):
     mailbox.refuse = "550 no such mailbox"
     failed = failure(mail(mailbox))
     assert "550" in failed.reason
@@ -125,13 +125,13 @@ def test_a_recipient_that_is_refused_is_told_with_the_server_s_words(mailbox):
     assert mailbox.mails == []
 
 
-def test_a_wrong_password_is_told_and_not_shown(mailbox):
+def test_wrong_password_is_reported_and_masked(mailbox):
     failed = failure(mail(mailbox, password="wrong-horse-99"))
     assert "535" in failed.reason
     assert "wrong-horse-99" not in failed.reason
 
 
-def test_a_mail_server_that_is_down_may_come_back():
+def test_down_mail_server_is_transient():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     failed = failure(Channel(name="mail", kind="apprise", target=f"mailto://127.0.0.1:{port}?from=a@b.cc&to=c@d.ee"))
@@ -139,7 +139,7 @@ def test_a_mail_server_that_is_down_may_come_back():
     assert not failed.permanent
 
 
-def test_a_mail_server_that_never_greets_is_left():
+def test_silent_mail_server_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"mailto://127.0.0.1:{silent.getsockname()[1]}?from=a@b.cc&to=c@d.ee"
         failed = failure(Channel(name="mail", kind="apprise", target=url, timeout=3.0))
@@ -148,20 +148,20 @@ def test_a_mail_server_that_never_greets_is_left():
 
 
 @pytest.mark.parametrize("url", ["", "not an address", f"nobody://{PASSWORD}", f"mailto://{PASSWORD}"])
-def test_an_address_that_apprise_does_not_know_is_a_matter_for_a_person(url):
+def test_url_unknown_to_apprise_is_permanent(url):
     failed = failure(Channel(name="x", kind="apprise", target=url, timeout=60.0))
     assert failed.permanent
     assert PASSWORD not in failed.reason
 
 
-def test_a_machine_without_apprise_says_how_to_get_it(tmp_path, monkeypatch):
+def test_missing_apprise_error_names_the_extra(tmp_path, monkeypatch):
     (tmp_path / "apprise.py").write_text("raise ModuleNotFoundError(\"No module named 'apprise'\", name='apprise')\n")
     monkeypatch.syspath_prepend(tmp_path)
     failed = failure(Channel(name="x", kind="apprise", target="json://127.0.0.1/", timeout=60.0))
     assert failed.reason == "apprise is not installed: pip install 'redrive[alerts]'"
 
 
-def test_a_process_that_breaks_is_told_by_its_last_words(tmp_path, monkeypatch):
+def test_crashed_process_error_has_its_last_lines(tmp_path, monkeypatch):
     (tmp_path / "apprise.py").write_text("raise RuntimeError('half an installation')\n")
     monkeypatch.syspath_prepend(tmp_path)
     failed = failure(Channel(name="x", kind="apprise", target="json://127.0.0.1/", timeout=60.0))
@@ -191,7 +191,7 @@ def by_json(server, path="/hook"):
         (What.TEST, Severity.P1, "info"),
     ],
 )
-def test_a_service_is_told_how_bad_it_is(server, what, urgency, kind):
+def test_service_gets_the_severity(server, what, urgency, kind):
     message = compose(what, an_alert(urgency=urgency), SETTINGS)
     deliver(by_json(server), message)
     sent = server.requests[0].json()
@@ -200,14 +200,14 @@ def test_a_service_is_told_how_bad_it_is(server, what, urgency, kind):
 
 
 @pytest.mark.parametrize("status", [404, 500])
-def test_a_service_that_refuses_is_told_with_its_words(server, status):
+def test_rejection_of_a_service_is_quoted(server, status):
     server.on("*", Answer(status, body="out of order"))
     failed = failure(by_json(server))
     assert str(status) in failed.reason
     assert "out of order" in failed.reason
 
 
-def test_a_service_is_not_followed_anywhere(server):
+def test_redirects_of_a_service_are_not_followed(server):
     with FaultyServer() as elsewhere:
         server.on("*", Answer(307, headers={"Location": f"{elsewhere.url}/"}))
         failure(by_json(server))
@@ -215,7 +215,7 @@ def test_a_service_is_not_followed_anywhere(server):
 
 
 @pytest.mark.parametrize("place", ["/{}", "/hook?token={}", "/hook?+X-Key={}"])
-def test_no_failure_gives_the_address_away_and_nothing_of_it_is_logged(server, place, caplog):
+def test_no_error_text_or_log_shows_the_url(server, place, caplog):
     server.on("*", lambda request: Answer(400, body=f"no {request.target} {dict(request.headers)}"))
     which = by_json(server, place.format(PASSWORD))
     with caplog.at_level(1):
@@ -226,7 +226,7 @@ def test_no_failure_gives_the_address_away_and_nothing_of_it_is_logged(server, p
     assert failed.__context__ is None
 
 
-def test_nothing_of_apprise_is_logged_in_the_pipeline_s_own_process(mailbox, caplog):
+def test_apprise_logs_nothing_in_the_pipeline_process(mailbox, caplog):
     with caplog.at_level(1), contextlib.suppress(DeliveryFailed):
         deliver(mail(mailbox), OPENED)
     assert [record for record in caplog.records if record.name.startswith(("apprise", "urllib3", "requests"))] == []

@@ -1,4 +1,4 @@
-"""Messages to a program of the user's: it is given everything, and nothing it does can hold up or harm the sender."""
+"""Messages to a program of the user: it gets all facts, and cannot block or harm the sender."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def gone(number):
     return False
 
 
-def test_a_command_gets_the_document_and_the_most_important_of_it_in_its_environment(tmp_path):
+def test_command_gets_document_and_environment(tmp_path):
     text = """
 import json, os, sys
 given = {name: value for name, value in os.environ.items() if name.startswith("REDRIVE_ALERT_")}
@@ -67,13 +67,13 @@ json.dump({"document": json.load(sys.stdin), "environment": given, "words": sys.
     }
 
 
-def test_a_command_may_be_written_as_one_line(tmp_path):
+def test_command_can_be_one_line(tmp_path):
     line = f"{sys.executable} -c \"import sys; open(sys.argv[1], 'w')\" '{tmp_path}/it was here'"
     deliver(Channel(name="pager", kind="command", target=line, timeout=30.0), OPENED)
     assert (tmp_path / "it was here").exists()
 
 
-def test_a_digest_says_so_in_the_environment(tmp_path):
+def test_digest_sets_its_environment_variables(tmp_path):
     digest = compose_many("digest", [(What.OPENED, an_alert(id=number)) for number in (1, 2)], SETTINGS)
     deliver(
         program(
@@ -84,33 +84,33 @@ def test_a_digest_says_so_in_the_environment(tmp_path):
     assert (tmp_path / "x").read_text() == "digest"
 
 
-def test_a_command_that_fails_is_quoted():
+def test_output_of_a_failed_command_is_quoted():
     failed = failure(program("import sys; print('calling'); sys.exit('the line is\\nbusy')"))
     assert failed.reason == "the command ended with exit code 1: calling the line is busy"
     assert not failed.permanent
 
 
-def test_a_command_that_says_nothing_is_told_by_its_code():
+def test_silent_failed_command_is_named_by_exit_code():
     assert failure(program("raise SystemExit(7)")).reason == "the command ended with exit code 7"
 
 
-def test_a_command_that_dies_is_told_by_its_signal():
+def test_killed_command_is_named_by_its_signal():
     failed = failure(program("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
     assert failed.reason == "the command was ended by SIGSEGV"
 
 
 @pytest.mark.parametrize("words", [("/no/such/program", "x"), (os.path.dirname(sys.executable),)])
-def test_a_command_missing_here_may_be_there_for_another_process(words):
+def test_missing_command_is_transient(words):
     failed = failure(command(*words))
     assert not failed.permanent
     assert words[0] in failed.reason
 
 
-def test_a_channel_without_a_command_is_permanent():
+def test_channel_without_command_is_permanent():
     assert failure(command()).permanent
 
 
-def test_a_command_that_hangs_is_killed_with_its_children(tmp_path):
+def test_hanging_command_is_killed_with_its_children(tmp_path):
     text = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -124,7 +124,7 @@ time.sleep(600)
     assert gone(int((tmp_path / "child").read_text()))
 
 
-def test_a_command_that_ignores_sigterm_is_killed_all_the_same(tmp_path):
+def test_command_that_ignores_sigterm_is_killed(tmp_path):
     text = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -136,7 +136,7 @@ time.sleep(600)
         assert gone(int((tmp_path / "me").read_text()))
 
 
-def test_a_command_that_prints_megabytes_is_listened_to_and_only_its_end_is_kept():
+def test_only_the_end_of_megabytes_of_output_is_kept():
     text = "import sys\nfor _ in range(2_000): sys.stdout.write('x' * 10_000)\nsys.exit('and this is why')"
     failed = failure(program(text))
     assert failed.reason.endswith("xand this is why")
@@ -151,7 +151,7 @@ LONG = compose_many(
 )
 
 
-def test_a_message_longer_than_a_pipe_arrives_whole_or_unread(tmp_path):
+def test_message_longer_than_a_pipe_arrives_whole_or_unread(tmp_path):
     assert len(json.dumps(LONG.document())) > 200_000
     deliver(program("pass"), LONG)
     deliver(program("import sys; sys.stdin.close()"), LONG)
@@ -159,7 +159,7 @@ def test_a_message_longer_than_a_pipe_arrives_whole_or_unread(tmp_path):
     assert json.loads((tmp_path / "got").read_text()) == LONG.document()
 
 
-def test_a_child_that_a_command_leaves_behind_holds_nobody_up(tmp_path):
+def test_leftover_child_of_a_command_blocks_no_delivery(tmp_path):
     text = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -169,7 +169,7 @@ open(sys.argv[1], "w").write(str(child.pid))
     os.kill(int((tmp_path / "child").read_text()), 9)
 
 
-def test_a_title_of_any_shape_can_be_put_into_the_environment(tmp_path):
+def test_title_of_any_characters_fits_the_environment(tmp_path):
     odd = an_alert(title="a\x00b\n\ud800=\x1b[31m", subject=Subject(kind="service", name="x\x00y"))
     text = "import os, sys; open(sys.argv[1], 'w').write(os.environ['REDRIVE_ALERT_TITLE'])"
     deliver(program(text, str(tmp_path / "x")), compose(What.OPENED, odd, SETTINGS))
@@ -184,7 +184,7 @@ SECRET = "hunter2-correct-horse"
     [(f"--token={SECRET}",), ("-H", f"X-Custom: {SECRET}"), (f"https://hooks.example/{SECRET}?a=b",), (SECRET,)],
 )
 @pytest.mark.parametrize("before", [0, 270, 285, 290, 3_990])
-def test_no_failure_gives_the_words_of_its_command_away(words, before, caplog):
+def test_no_error_text_shows_command_arguments(words, before, caplog):
     text = f"import sys; print(sys.argv); print(*sys.argv[1:], 'y' * {before}); sys.exit(1)"
     which = program(text, *words)
     with caplog.at_level(1):

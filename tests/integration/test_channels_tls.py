@@ -1,4 +1,4 @@
-"""Messages by HTTPS and through proxies: certificates are checked, and the machine's settings are kept."""
+"""Messages by HTTPS and through proxies: certificates are verified, and the settings of the machine apply."""
 
 import contextlib
 import http.server
@@ -92,13 +92,13 @@ def secure(authority):
         yield running
 
 
-def test_a_certificate_of_nobody_known_is_refused(secure):
+def test_certificate_of_an_unknown_authority_is_rejected(secure):
     failed = failure(channel("slack", f"https://localhost:{secure.server_port}/services/x"))
     assert "certificate was rejected" in failed.reason
     assert secure.seen == []
 
 
-def test_a_certificate_of_a_known_authority_is_taken(secure, authority, tmp_path, monkeypatch):
+def test_certificate_of_a_known_authority_is_accepted(secure, authority, tmp_path, monkeypatch):
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     deliver(channel("slack", f"https://localhost:{secure.server_port}/services/x"), OPENED)
@@ -106,7 +106,7 @@ def test_a_certificate_of_a_known_authority_is_taken(secure, authority, tmp_path
     assert "certificate was rejected" in failure(channel("slack", f"https://127.0.0.1:{secure.server_port}/")).reason
 
 
-def test_the_proxy_of_the_machine_is_used(secure, authority, tmp_path, monkeypatch):
+def test_proxy_of_the_environment_is_used(secure, authority, tmp_path, monkeypatch):
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     with receiver() as proxy:

@@ -1,7 +1,7 @@
-"""`redrive demo` as a newcomer sees it: the real program, in directories of its own; only the vendor's file is smaller.
+"""`redrive demo` as a new user sees it: the real program, in its own directories; only the vendor's file is smaller.
 
-Three are played: one that is interrupted while merchants are paid, one in a pipe in the directory which that has left,
-and beside them one for a program that reads JSON.
+Three demos run: one that is interrupted while merchants are paid, one in a pipe in the same directory, and at the same
+time one with `--json`.
 """
 
 import fcntl
@@ -137,7 +137,7 @@ def next_commands(demo):
 # ── what is told ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_tells_a_story_in_plain_lines_and_ends_well(told):
+def test_output_reads_as_plain_lines_and_succeeds(told):
     assert (told.code, told.err) == (0, "")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", told.out)
     titles = [
@@ -151,7 +151,7 @@ def test_it_tells_a_story_in_plain_lines_and_ends_well(told):
     assert places == sorted(places)
 
 
-def test_every_figure_of_the_rows_is_that_of_the_warehouse(told):
+def test_row_figures_equal_those_of_the_warehouse(told):
     rows, keys, free = in_the_warehouse(
         told.directory,
         "SELECT count(*), count(DISTINCT delivery_id), count(*) FILTER (fee = 0) FROM vendor_deliveries",
@@ -164,7 +164,7 @@ def test_every_figure_of_the_rows_is_that_of_the_warehouse(told):
     assert f"In the table: {rows:,} rows, {keys:,} different keys: none lost, none twice." in told.out
 
 
-def test_what_failed_healed_and_was_killed_is_what_the_store_says(told):
+def test_printed_counts_equal_the_store(told):
     with redrive.connect(told.directory / ".redrive" / "redrive.db") as store:
         after = look(store)
     assert {"transient", "rate_limited", "auth", "quota"} <= after.calls.keys()
@@ -180,7 +180,7 @@ def test_what_failed_healed_and_was_killed_is_what_the_store_says(told):
     assert by_status["settlement",]["reprocessed"] == 1
 
 
-def test_people_were_told_twice_and_then_that_it_is_over(told):
+def test_demo_sends_two_alerts_and_their_resolution(told):
     team, pager = ((told.directory / name).read_text().splitlines() for name in ("team.txt", "pager.txt"))
     assert team[0].startswith(f"P3 vendor: {BAD} of {ROWS:,} rows rejected (3.0 %), all for one cause: fee:")
     assert pager[0] == "P1 settlement: settle waits for an operator: ValueError: 'DE88-unknown' is not an account"
@@ -189,7 +189,7 @@ def test_people_were_told_twice_and_then_that_it_is_over(told):
     assert "alerts     2 messages:" in told.out
 
 
-def test_the_program_is_really_mended_and_the_change_is_shown(told):
+def test_fix_of_the_program_is_shown_as_a_diff(told):
     ships = (Path(stage.__file__).parent / "programs" / "vendor.py").read_text().splitlines()
     mended = (told.directory / "vendor.py").read_text().splitlines()
     (removed,) = set(ships) - set(mended)
@@ -197,7 +197,7 @@ def test_the_program_is_really_mended_and_the_change_is_shown(told):
     assert f"   -{removed}\n   +{added}\n" in told.out
 
 
-def test_each_merchant_was_paid_once_and_the_report_was_made(told):
+def test_each_merchant_is_paid_once_and_reported(told):
     with redrive.connect(told.directory / ".redrive" / "redrive.db") as store:
         (run,) = store.tasks.runs()
         report = store.tasks.get(run.run_id, "report").result
@@ -209,11 +209,11 @@ def test_each_merchant_was_paid_once_and_the_report_was_made(told):
 # ── what it leaves ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_somebody_has_put_beside_it_is_left_alone(told):
+def test_files_of_the_user_are_kept(told):
     assert (told.directory / "notes.txt").read_text() == "mine"
 
 
-def test_a_printed_command_works_as_it_is_typed_in_a_shell(told):
+def test_printed_command_works_in_a_shell(told):
     cd, causes, *_ = next_commands(told)
     typed = f"{cd} && {causes}"
     done = subprocess.run(["sh", "-c", typed], cwd=told.directory.parent, capture_output=True, text=True, check=False)
@@ -221,7 +221,7 @@ def test_a_printed_command_works_as_it_is_typed_in_a_shell(told):
     assert re.search(rf"\t{BAD}\t.*\tvendor\t.*fee: Input should be a valid decimal", done.stdout)
 
 
-def test_every_other_printed_command_shows_what_is_promised(told):
+def test_every_printed_command_shows_expected_output(told):
     expected = {
         "runs ls": "settlement\tcomplete",
         "runs show vendor": f"written\t{ROWS - BAD}",
@@ -248,7 +248,7 @@ def test_every_other_printed_command_shows_what_is_promised(told):
 # ── for programs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_json_is_one_document_with_the_numbers(read):
+def test_json_output_is_one_document_with_the_numbers(read):
     assert (read.code, read.err) == (0, "")
     document = json.loads(read.out)
     before, after = document["before_the_fix"], document["after_the_fix"]
@@ -262,7 +262,7 @@ def test_json_is_one_document_with_the_numbers(read):
     assert [(one["urgency"], one["status"]) for one in after["alerts"]] == [("P3", "resolved"), ("P1", "resolved")]
 
 
-def test_settings_of_the_shell_are_set_aside_and_the_printed_commands_know_it(read):
+def test_shell_settings_do_not_affect_the_demo(read):
     """Somebody's own store is named there, and alerts are off: neither is the demo's."""
     assert not (read.directory.parent / "production.db").exists()
     _, causes, *_ = json.loads(read.out)["commands"]
@@ -272,7 +272,7 @@ def test_settings_of_the_shell_are_set_aside_and_the_printed_commands_know_it(re
 # ── where it ends early ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_ctrl_c_ends_it_with_everything_it_has_begun(broken_off):
+def test_ctrl_c_ends_demo_and_its_processes(broken_off):
     assert broken_off.code == 130
     assert broken_off.said == ("redrive: interrupted; finished work is kept. Run the same command again to resume\n")
     assert broken_off.left == []
@@ -292,35 +292,35 @@ def demo(tmp_path, monkeypatch):
     return demo
 
 
-def test_a_directory_of_somebody_else_is_refused_and_left_alone(demo, tmp_path):
+def test_directory_with_other_files_is_rejected(demo, tmp_path):
     (tmp_path / stage.NAME).mkdir()
     (tmp_path / stage.NAME / "vendor.py").write_text("mine")
     assert demo() == "redrive-demo was not made by a demo, and is left alone; name another place with --directory"
     assert [path.read_text() for path in (tmp_path / stage.NAME).iterdir()] == ["mine"]
 
 
-def test_a_directory_in_which_one_is_under_way_is_refused(demo, tmp_path):
+def test_directory_of_a_running_demo_is_rejected(demo, tmp_path):
     (tmp_path / "here").mkdir()
     with (tmp_path / "here" / stage.MARKER).open("w") as marker:
         fcntl.flock(marker, fcntl.LOCK_EX)
         assert demo("--directory", "here") == "a demo is under way in here; name another place with --directory"
 
 
-def test_a_place_that_cannot_be_written_is_refused(demo, tmp_path):
+def test_unwritable_directory_is_rejected(demo, tmp_path):
     (tmp_path / "file").touch()
     assert demo("--directory", "file/demo") == (
         "file cannot be written: File exists; name another place with --directory"
     )
 
 
-def test_a_store_of_ones_own_is_refused(demo, tmp_path):
+def test_store_option_is_rejected(demo, tmp_path):
     assert demo("--store", "mine.db") == (
         "--store cannot be used: the demo has a store of its own, so that yours is not changed. Remove the option"
     )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_extra_is_one_sentence_and_nothing_is_made(tmp_path):
+def test_missing_extra_gives_one_sentence_and_no_files(tmp_path):
     program = (
         "import sys\nsys.modules['duckdb'] = None\nfrom redrive.cli import main\nsys.argv = ['redrive', 'demo']\nmain()"
     )
@@ -330,7 +330,7 @@ def test_a_missing_extra_is_one_sentence_and_nothing_is_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_program_is_named_as_the_shell_finds_it(tmp_path, monkeypatch):
+def test_program_is_named_as_found_on_the_path(tmp_path, monkeypatch):
     scripts = Path(sys.executable).parent
     monkeypatch.delenv("REDRIVE_STORE", raising=False)
     monkeypatch.setenv("PATH", str(scripts))

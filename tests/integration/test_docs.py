@@ -1,4 +1,4 @@
-"""The documentation is true: every page does what it shows, every example runs, every command and setting is there."""
+"""The documentation is correct: pages give the shown output, examples run, commands and settings exist."""
 
 import builtins
 import errno
@@ -25,7 +25,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUN = {"python", "sh", "console"}
 CHAPTERS = [chapter for page in PAGES for chapter in chapters(page).values()]
 BLOCKS = [block for chapter in CHAPTERS for block in chapter]
-# A stranger reads the quick start: test_stranger.py.
+# test_quickstart.py runs the quick start.
 FOLLOWED = [
     chapter
     for chapter in CHAPTERS
@@ -42,10 +42,10 @@ OPERATIONS = "test_operations_page.py, with a server's own programs"
 UNTYPED = {
     ("README.md", "make demo"): "it makes an environment first; what it then runs, test_demo.py runs",
     ("README.md", "make test"): "you are looking at it",
-    ("README.md", "pip install '/path/to/redrive[all]'"): "test_stranger.py, from the wheel",
-    ("docs/index.md", "pip install '/path/to/redrive[all]'"): "test_stranger.py, from the wheel",
-    ("docs/quickstart.md", "pip install 'redrive[all]'"): "test_stranger.py, from the wheel",
-    ("docs/quickstart.md", "python -m venv .venv && . .venv/bin/activate"): "test_stranger.py",
+    ("README.md", "pip install '/path/to/redrive[all]'"): "test_quickstart.py, from the wheel",
+    ("docs/index.md", "pip install '/path/to/redrive[all]'"): "test_quickstart.py, from the wheel",
+    ("docs/quickstart.md", "pip install 'redrive[all]'"): "test_quickstart.py, from the wheel",
+    ("docs/quickstart.md", "python -m venv .venv && . .venv/bin/activate"): "test_quickstart.py",
     (
         "docs/alerts.md",
         "redrive watch --listen 127.0.0.1:9464",
@@ -53,7 +53,7 @@ UNTYPED = {
     (
         "docs/operations.md",
         "redrive run --quiet settlement.py:flow --param day=2026-11-15",
-    ): "test_reruns_under_fire.py, again and again",
+    ): "test_rerun_kills.py, many times",
     (
         "docs/operations.md",
         "pg_dump --format=custom --schema=pipeline --file=redrive.dump --dbname=postgresql://redrive_owner@db/prod",
@@ -87,7 +87,7 @@ def of(chapter):
 
 @pytest.mark.timeout(300)  # as long as it takes to read a page
 @pytest.mark.parametrize("chapter", FOLLOWED, ids=of)
-def test_a_page_does_what_it_shows(chapter, tmp_path, new_store):
+def test_page_commands_give_the_shown_output(chapter, tmp_path, new_store):
     with ExitStack() as stack:
         kinds = {block.store for block in chapter} - {"sqlite"}
         stores = {kind: stack.enter_context(new_store(kind)) for kind in kinds}
@@ -95,7 +95,7 @@ def test_a_page_does_what_it_shows(chapter, tmp_path, new_store):
             seen.check()
 
 
-def test_no_command_of_a_page_stands_untyped_without_a_reason():
+def test_commands_that_are_not_run_have_a_reason():
     elsewhere = [block for block in BLOCKS if block.language not in RUN | {"toml", "py", "pycon"}]
     untyped = {
         (named(block.page), typed[1])
@@ -108,7 +108,7 @@ def test_no_command_of_a_page_stands_untyped_without_a_reason():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_a_command_within_a_sentence_is_one_that_there_is(page):
+def test_inline_commands_exist(page):
     program = get_command(app)
     for said in INLINE.findall(FENCED.sub("", page.read_text())):
         words = shlex.split(said.replace("…", "ETC"))
@@ -121,7 +121,7 @@ def test_a_command_within_a_sentence_is_one_that_there_is(page):
 
 
 @pytest.mark.parametrize("block", [one for one in BLOCKS if one.language == "toml"], ids=lambda block: block.place)
-def test_the_settings_of_a_page_can_be_used(block, tmp_path):
+def test_settings_of_a_page_are_valid(block, tmp_path):
     if block.text.startswith("# refused"):
         return  # and in which words, the tests of the reader say
     (tmp_path / "redrive.toml").write_text(block.text)
@@ -142,18 +142,18 @@ def test_committed_example_is_the_code_of_the_page(name):
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_an_example_runs(example, tmp_path):
+def test_example_runs(example, tmp_path):
     done = run("-W", "error", str(example), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_between_pages_lead_somewhere(page):
+def test_links_between_pages_have_targets(page):
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_the_queries_of_the_page_about_tasks_find_what_they_say(store_url, tmp_path):
+def test_queries_of_the_tasks_page_give_expected_rows(store_url, tmp_path):
     page = [block for block in BLOCKS if block.page.name == "tasks.md"]
     (fees,) = [block for block in page if block.file == "fees.py"]
     (tmp_path / "fees.py").write_text(fees.text)
@@ -190,12 +190,12 @@ def failure_of(name):
 
 
 @pytest.mark.parametrize(("described", "kind"), rows_of_the_verdict_table())
-def test_a_verdict_is_what_its_page_says(described, kind):
+def test_verdict_equals_its_page(described, kind):
     name, _, scope = described.partition(", in a ")
     assert redrive.classify(failure_of(name), scope=scope or "call").kind == kind
 
 
-def test_readme_figures_are_those_of_the_benchmark_run():
+def test_readme_figures_equal_benchmark_run():
     recorded = (ROOT / "docs" / "benchmarks.md").read_text()
     (quick,) = re.findall(r"A quick look only: (.+?)\.\*\*", recorded)
     for title in quick.split(", "):
@@ -208,7 +208,7 @@ def test_readme_figures_are_those_of_the_benchmark_run():
     assert [figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,])", recorded)] == []
 
 
-def test_every_semantic_that_is_promised_has_a_test_of_its_number():
+def test_every_semantic_has_a_test_of_its_number():
     promised = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "semantics.md").read_text(), re.MULTILINE)
     source = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     elsewhere = {"21"}  # named in the page with its file

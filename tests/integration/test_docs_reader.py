@@ -1,4 +1,4 @@
-"""Whoever reads our pages notices what is wrong with them."""
+"""The reader that runs the documentation detects what is wrong with a page."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def read(tmp_path):
     return read
 
 
-def test_a_page_is_followed_in_its_order_each_chapter_in_a_directory_of_its_own(read):
+def test_page_runs_in_order_and_each_chapter_in_its_directory(read):
     _, seen = read(PAGE)
     assert [(one.example.command, one.code) for one in seen] == [
         ("cat words.txt", 0),
@@ -87,7 +87,7 @@ def test_a_page_is_followed_in_its_order_each_chapter_in_a_directory_of_its_own(
         ("", False),
     ],
 )
-def test_another_output_than_the_page_shows_is_noticed(read, shown, is_as_shown):
+def test_unexpected_output_is_an_error(read, shown, is_as_shown):
     _, (seen,) = read(f"```console\n$ printf 'one\\n7 rows\\ndone\\n'\n{shown}```\n")
     assert seen.is_as_shown == is_as_shown
     if not is_as_shown:
@@ -95,28 +95,28 @@ def test_another_output_than_the_page_shows_is_noticed(read, shown, is_as_shown)
             seen.check()
 
 
-def test_times_may_differ_from_the_page_unless_it_is_exact(read):
+def test_times_differ_from_page_unless_exact(read):
     page = "```console\n$ echo it took 0.3 s\nit took 7.1 s\n```\n"
     (of_the_day,), (to_the_letter,) = read(page)[1], read(f"<!-- exact -->\n\n{page}")[1]
     assert (of_the_day.is_as_shown, to_the_letter.is_as_shown) == (True, False)
 
 
-def test_code_that_fails_is_shown_with_the_line_of_the_page(read):
+def test_error_in_code_shows_the_line_of_the_page(read):
     with pytest.raises(AssertionError, match=r'page\.md:9 fails(.|\n)*page\.md", line 11(.|\n)*ZeroDivisionError'):
         read(PAGE.replace("count = 2", "count = 2 / 0"))
 
 
-def test_a_warning_in_the_code_of_a_page_is_an_error(read):
+def test_warning_in_code_of_a_page_is_an_error(read):
     with pytest.raises(AssertionError, match="DeprecationWarning: old"):
         read(PAGE.replace("count = 2", "import warnings; warnings.warn('old', DeprecationWarning); count = 2"))
 
 
-def test_a_script_that_ends_in_another_way_than_it_says_is_noticed(read):
+def test_unexpected_exit_code_of_a_script_is_an_error(read):
     with pytest.raises(AssertionError, match=r"page\.md:\d+ ends with 1"):
         read(PAGE.replace("false  # exit code 1", "false  # exit code 2"))
 
 
-def test_what_is_shown_can_be_written_into_the_page(read):
+def test_actual_output_can_be_written_into_the_page(read):
     page, seen = read(PAGE.replace("hellohello\n$", "bye\n$"))
     assert write(page, seen) == 2
     assert page.read_text() == PAGE.replace("  # exit code 3\n12:00 7 rows\n…", "\n12:00 7 rows\na\nb")

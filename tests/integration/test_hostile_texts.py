@@ -1,4 +1,4 @@
-"""Texts that are made to hang a program: a run, a call and a listing end as they do with any other text."""
+"""Texts that could hang a program: a run, a call and a listing end as they do with any other text."""
 
 import json
 import signal

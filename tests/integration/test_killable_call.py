@@ -1,4 +1,4 @@
-"""`run_with_timeout`: a call in a process of its own, which is killed at its limit and with its caller."""
+"""`run_with_timeout`: a call in a separate process, which is killed at its limit and with its caller."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestResult:
         assert caught.value.code == 422
         assert "in fail" in caught.value.__notes__[0]
 
-    def test_death_of_the_process_is_said(self):
+    def test_error_reports_death_of_the_process(self):
         with pytest.raises(ChildProcessError, match=r"die died: aborted by its own code \(SIGABRT\)"):
             redrive.run_with_timeout(slow_calls.die, LONG)
 
@@ -58,7 +58,7 @@ class TestResult:
         with pytest.raises(TypeError, match=r"the result of give_generator, a generator, cannot be sent back"):
             redrive.run_with_timeout(slow_calls.give_generator, LONG)
 
-    def test_wrong_arguments_are_refused(self):
+    def test_wrong_arguments_are_rejected(self):
         with pytest.raises(TypeError, match="needs a function"):
             redrive.run_with_timeout(30, slow_calls.add)
         with pytest.raises(ValueError, match="timeout"):
@@ -66,10 +66,10 @@ class TestResult:
 
 
 class TestLimit:
-    def test_very_long_limit_is_taken(self):
+    def test_very_long_limit_is_accepted(self):
         assert redrive.run_with_timeout(slow_calls.add, 1e12, 1, second=2) == 3
 
-    def test_hanging_call_is_killed_with_all_it_started(self, tmp_path):
+    def test_hanging_call_is_killed_with_its_children(self, tmp_path):
         before = set(processes.children())
         with pytest.raises(TimeoutError, match=r"hang did not finish within 6 s; its process was killed"):
             redrive.run_with_timeout(slow_calls.hang, 6, str(tmp_path))
@@ -80,7 +80,7 @@ class TestLimit:
         redrive.run_with_timeout(slow_calls.leave_sleepers, LONG, str(tmp_path))
         assert not any(map(is_alive, pids(tmp_path, ("child", "session"))))
 
-    def test_event_loop_goes_on_meanwhile(self):
+    def test_event_loop_runs_meanwhile(self):
         import asyncio
 
         async def main() -> list[int]:
@@ -102,11 +102,11 @@ class TestRequestInTheProcess:
         ],
         ids=["cut body", "no JSON", "502", "refused", "GET"],
     )
-    def test_is_repeated_as_if_sent_here(self, answer, method, expected):
+    def test_request_error_is_retried_as_in_the_caller(self, answer, method, expected):
         assert self._attempts(slow_calls.send, answer, LONG, method) == expected
 
     @pytest.mark.parametrize("function", [slow_calls.send, slow_calls.send_later])
-    def test_post_in_flight_at_the_limit_is_not_repeated(self, function):
+    def test_post_in_flight_at_the_limit_is_not_retried(self, function):
         assert self._attempts(function, Answer(hang=True), 5, "POST") == 1
 
     def _attempts(self, function, answer, limit, method):
@@ -142,7 +142,7 @@ class TestProgram:
         assert caller.wait(60) != 0
         wait_until(lambda: not any(map(is_alive, running)))
 
-    def test_program_without_guard_is_refused(self, tmp_path):
+    def test_program_without_main_guard_is_rejected(self, tmp_path):
         program = tmp_path / "program.py"
         program.write_text(textwrap.dedent(PROGRAM.format(guard="True")))
         command = [sys.executable, program, tmp_path]

@@ -1,4 +1,4 @@
-"""The connection breaks when PostgreSQL has committed and not yet said so: the store repeats, nothing is doubled."""
+"""The connection breaks after PostgreSQL committed and before its reply: the store retries, and nothing is doubled."""
 
 import asyncio
 import contextlib
@@ -205,7 +205,7 @@ class TestCalls:
     """A function that a service guards writes to a database of its own."""
 
     @pytest.mark.parametrize("pay", COMMITS.values(), ids=COMMITS)
-    def test_commit_is_not_repeated(self, payments, pay):
+    def test_commit_is_not_retried(self, payments, pay):
         payments.censor.strike(after=0, request=b"COMMIT")
         with pytest.raises((redrive.Transient, *ERRORS)) as caught:
             impatient().call(pay, payments)
@@ -214,7 +214,7 @@ class TestCalls:
         assert payments.count == 1
 
     @pytest.mark.parametrize("pay", COMMITS.values(), ids=COMMITS)
-    def test_lost_statement_of_a_transaction_is_repeated(self, payments, pay):
+    def test_lost_statement_of_a_transaction_is_retried(self, payments, pay):
         if pay is by_psycopg_block:
             pytest.skip("the connection is in autocommit mode")
         payments.censor.strike(after=0, request=PAY.encode())
@@ -222,12 +222,12 @@ class TestCalls:
         assert payments.censor.struck
         assert payments.count == 1
 
-    def test_commit_is_repeated_where_the_service_is_idempotent(self, payments):
+    def test_commit_of_an_idempotent_service_is_retried(self, payments):
         payments.censor.strike(after=0, request=b"COMMIT")
         impatient(idempotent=True).call(by_psycopg, payments)
         assert payments.count == 2
 
-    def test_commit_in_a_block_is_not_repeated(self, payments):
+    def test_commit_in_a_block_is_not_retried(self, payments):
         payments.censor.strike(after=0, request=b"COMMIT")
 
         def pay():
@@ -239,7 +239,7 @@ class TestCalls:
             pay()
         assert payments.count == 1
 
-    async def test_commit_that_a_limit_ends_is_not_repeated(self, payments):
+    async def test_commit_ended_by_a_limit_is_not_retried(self, payments):
         slow = "BEGIN PERFORM pg_sleep(30); RETURN NULL; END"
         payments.run(f"CREATE FUNCTION wait() RETURNS trigger AS $$ {slow} $$ LANGUAGE plpgsql")
         deferred = "AFTER INSERT ON payments DEFERRABLE INITIALLY DEFERRED"
@@ -260,7 +260,7 @@ class TestCalls:
         assert "a COMMIT is not retried" in caught.value.redrive.why
         assert len(committing) == 1
 
-    def test_commit_that_the_database_rejects_is_repeated(self, payments):
+    def test_commit_rejected_by_the_database_is_retried(self, payments):
         payments.run("CREATE TABLE accounts (id int PRIMARY KEY)")
         payments.run("ALTER TABLE payments ADD FOREIGN KEY (id) REFERENCES accounts DEFERRABLE INITIALLY DEFERRED")
         calls = []
@@ -282,7 +282,7 @@ class TestCalls:
         [PAY, PAY.encode(), psycopg.sql.SQL(PAY), f"/* daily */ {PAY}", f"WITH x AS (SELECT 1) {PAY}"],
         ids=["str", "bytes", "sql", "comment", "WITH"],
     )
-    def test_statement_in_autocommit_mode_is_not_repeated(self, payments, query):
+    def test_autocommit_statement_is_not_retried(self, payments, query):
         def pay():
             with psycopg.connect(payments.url(), autocommit=True) as connection:
                 connection.execute(query)
@@ -293,7 +293,7 @@ class TestCalls:
         assert "a statement in autocommit mode is not retried" in caught.value.redrive.why
         assert payments.count == 1
 
-    def test_copy_in_autocommit_mode_is_not_repeated(self, payments):
+    def test_autocommit_copy_is_not_retried(self, payments):
         def pay():
             with (
                 psycopg.connect(payments.url(), autocommit=True) as connection,
@@ -307,7 +307,7 @@ class TestCalls:
             impatient().call(pay)
         assert payments.count == 1
 
-    def test_autocommit_of_sqlalchemy_is_not_repeated(self, payments):
+    def test_sqlalchemy_autocommit_is_not_retried(self, payments):
         engine = sa.create_engine(payments.url("postgresql+psycopg"), isolation_level="AUTOCOMMIT")
 
         def pay():
@@ -321,7 +321,7 @@ class TestCalls:
         assert payments.count == 1
 
     @pytest.mark.parametrize("query", ["SELECT 17", "-- rates\n(SELECT 17)", "WITH x AS (SELECT 17) SELECT * FROM x"])
-    def test_read_in_autocommit_mode_is_repeated(self, payments, query):
+    def test_autocommit_read_is_retried(self, payments, query):
         def read():
             with psycopg.connect(payments.url(), autocommit=True) as connection:
                 return connection.execute(query).fetchone()[0]
@@ -357,7 +357,7 @@ def letters(count):
     return (redrive.NewLetter({"id": n}, "fee: not a number", key=f"D-{n}") for n in range(count))
 
 
-def test_letters_are_put_once_and_at_most_seen_once_more(censor):
+def test_letters_are_stored_once_and_seen_twice(censor):
     dlq, answers = censor
     answers.strike(after=0)
     assert dlq.put_many(letters(20), pipeline="vendor").total == 20
@@ -380,7 +380,7 @@ def test_letters_are_put_once_and_at_most_seen_once_more(censor):
         5,
     ],
 )
-def test_a_replay_sends_and_marks_each_letter_once(censor, after):
+def test_replay_sends_and_marks_each_letter_once(censor, after):
     dlq, answers = censor
     dlq.put_many(letters(20), pipeline="vendor")
     sent = []
@@ -398,7 +398,7 @@ def test_a_replay_sends_and_marks_each_letter_once(censor, after):
     assert all(len(dlq.audit(letter.id)) == 1 for letter in dlq.each())
 
 
-def test_letters_are_discarded_once_and_the_log_says_so_once(censor):
+def test_letters_are_discarded_and_logged_once(censor):
     dlq, answers = censor
     dlq.put_many(letters(20), pipeline="vendor")
     answers.strike(after=1)  # the first is that of a look
@@ -408,7 +408,7 @@ def test_letters_are_discarded_once_and_the_log_says_so_once(censor):
     assert all(len(dlq.audit(letter.id)) == 1 for letter in dlq.each())
 
 
-def test_a_purge_goes_on_to_its_end(censor, monkeypatch):
+def test_purge_completes(censor, monkeypatch):
     monkeypatch.setattr(retention, "BATCH", 10)
     dlq, answers = censor
     dlq.put_many(letters(30), pipeline="vendor")
@@ -421,7 +421,7 @@ def test_a_purge_goes_on_to_its_end(censor, monkeypatch):
 
 # Without a circuit or keys to share, the only commits are those of rollups.
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_what_services_did_is_counted_once(censored, after):
+def test_service_statistics_are_counted_once(censored, after):
     store, answers = censored
     store.services.every = 600
     bank = redrive.Service("bank", store=store, breaker=None)
@@ -436,7 +436,7 @@ def test_what_services_did_is_counted_once(censored, after):
     assert sum(minute.attempts for minute in store.services.minutes("bank", one.at)) == 100
 
 
-def test_a_purge_of_what_services_did_keeps_what_it_comes_to(censored):
+def test_statistics_purge_keeps_the_totals(censored):
     store, answers = censored
     store.services.every = 600
     redrive.Service("bank", store=store, breaker=None).call(len, "fine")

@@ -1,4 +1,4 @@
-"""What the page for newcomers from elsewhere says and its own blocks cannot show."""
+"""Claims of the migration page that its own code blocks cannot show."""
 
 import re
 import threading
@@ -12,7 +12,7 @@ import redrive
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
 
 
-def test_old_rejects_become_letters_by_the_statement_of_the_page(new_store):
+def test_sql_of_the_page_imports_old_rejects_as_letters(new_store):
     (statement,) = re.findall(r"^```sql\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     with new_store("postgresql") as url, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE rejects (at date, file text, line int, id text, payload text, error text)")
@@ -27,7 +27,7 @@ def test_old_rejects_become_letters_by_the_statement_of_the_page(new_store):
             assert store.dlq.replay(lambda records: None, pipeline="vendor", dry_run=False).reprocessed == 2
 
 
-def test_a_breaker_of_pybreaker_lets_threads_call_one_after_the_other_and_ours_does_not():
+def test_pybreaker_serializes_threads_and_redrive_does_not():
     def two_at_once(call, *, patience):
         """Whether a second thread comes into the call while the first one is in it."""
         met = threading.Barrier(2)

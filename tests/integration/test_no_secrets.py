@@ -1,5 +1,7 @@
-"""No secret in any output: keys, passwords and cards are planted everywhere, everything fails, and all that is said is
-searched. What is searched is shown to be reached: it has the markers, or other harmless words, that stand beside."""
+"""No secret in any output: keys, passwords and cards are planted everywhere, and all output is searched.
+
+To show that the search reaches an output, each must contain the markers, or other harmless text, beside the secrets.
+"""
 
 import json
 import re
@@ -203,7 +205,7 @@ def undumped(output):
 
 
 @pytest.mark.parametrize("form", ["pipe", "json", "terminal"])
-def test_a_record_of_which_no_field_is_redacted_is_shown_without_what_looks_like_a_secret(aftermath, form, tmp_path):
+def test_unredacted_record_is_shown_without_secrets(aftermath, form, tmp_path):
     (tmp_path / "redrive.toml").write_text('[store]\nurl = "$LEAKY_STORE"\n')
     bare = replace(aftermath.scene, here=tmp_path)
     ask = bare.terminal if form == "terminal" else bare.commands
@@ -221,7 +223,7 @@ def test_a_record_of_which_no_field_is_redacted_is_shown_without_what_looks_like
     assert {name: leaks for name, output in outputs.items() if (leaks := found_in(output, unnamed))} == {}
 
 
-def test_no_command_repeats_a_secret_that_was_typed(aftermath):
+def test_typed_secret_is_not_printed(aftermath):
     asked = mistyped(aftermath)
     names = [" ".join(one)[:60] for one, _ in asked]
     outputs = dict(zip(names, aftermath.scene.commands(*(one for one, _ in asked)), strict=True))
@@ -237,13 +239,13 @@ def test_no_log_shows_a_secret(aftermath):
     assert searched(outputs, LOGS) == ({}, {})
 
 
-def test_no_other_library_is_given_a_secret_of_ours_to_log(aftermath):
+def test_other_libraries_log_no_secret(aftermath):
     logged = (aftermath.scene.here / "theirs.txt").read_text()
     assert "HTTP Request: GET" in logged
     assert found_in(logged, HANDLED) == []
 
 
-def test_no_message_to_anybody_shows_a_secret(aftermath):
+def test_no_message_shows_a_secret(aftermath):
     own = {"routing_key"}  # by which PagerDuty knows whose incident it is
     requests = [one for one in aftermath.scene.server.requests if one.method == "POST"]
     received = {}
@@ -267,7 +269,7 @@ def test_no_message_to_anybody_shows_a_secret(aftermath):
     ) == ({}, {})
 
 
-def test_nothing_that_is_stored_about_the_data_shows_a_secret(aftermath):
+def test_stored_data_about_records_has_no_secret(aftermath):
     outputs = {}
     with psycopg.connect(aftermath.scene.store) as connection:
         for table in schema.metadata.sorted_tables:
@@ -278,13 +280,13 @@ def test_nothing_that_is_stored_about_the_data_shows_a_secret(aftermath):
     assert searched(outputs, COLUMNS) == ({}, {})
 
 
-def test_the_record_itself_is_kept_as_it_was_received(aftermath):
+def test_record_is_stored_as_received(aftermath):
     with redrive.connect(aftermath.scene.store) as store:
         letter = store.dlq.get(int(aftermath.letters[planted.card("the key of a letter")]))
     assert letter.record == {"ssn": planted.key("a field"), "remark": planted.text("a record")}
 
 
-def test_a_note_about_a_letter_is_stored_without_secrets(tmp_path):
+def test_note_about_a_letter_is_masked(tmp_path):
     with redrive.connect(tmp_path / "letters.db") as store:
         store.dlq.put({"id": 1}, "bad", pipeline="vendor", key="1")
         store.dlq.discard(key="1", note=planted.text("a note"))
@@ -295,7 +297,7 @@ def test_a_note_about_a_letter_is_stored_without_secrets(tmp_path):
     assert found_in(str(noted)) == []
 
 
-def test_a_receiver_that_repeats_the_credential_it_was_sent_gives_nothing_away(tmp_path, monkeypatch):
+def test_echoed_credential_is_masked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with FaultyServer() as server:
         server.on("/*", echo(401))
@@ -329,7 +331,7 @@ def test_a_receiver_that_repeats_the_credential_it_was_sent_gives_nothing_away(t
         '[store]\nurl = "{}',
     ],
 )
-def test_no_complaint_about_settings_shows_a_secret(setting, tmp_path, monkeypatch):
+def test_no_settings_error_shows_a_secret(setting, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     secret = planted.key("a setting")
     (tmp_path / "redrive.toml").write_text(setting.format(secret, secret))
@@ -339,7 +341,7 @@ def test_no_complaint_about_settings_shows_a_secret(setting, tmp_path, monkeypat
     assert found_in(str(refused.value)) == []
 
 
-def test_no_secret_is_cut_in_half_where_the_output_of_a_task_is():
+def test_truncated_task_output_shows_no_half_secret():
     line = planted.line("stdout").encode() + b"\n"
     found = set()
     for shift in range(0, len(line), 29):

@@ -1,4 +1,4 @@
-"""What the page about operations says, done: roles, poolers, sizes, backups, upgrades, the service, the sentences."""
+"""The operations page, executed: roles, poolers, sizes, backups, upgrades, the service unit and the messages."""
 
 import configparser
 import os
@@ -99,7 +99,7 @@ def prod(postgres_url):
             server.execute(f"DROP ROLE {role}")
 
 
-def test_the_roles_of_the_page_may_do_what_they_are_for_and_nothing_more(prod, tmp_path):
+def test_database_roles_have_only_the_documented_rights(prod, tmp_path):
     redrive.connect(prod("redrive_owner"), migrate=True).close()
     with psycopg.connect(prod("redrive_owner")) as owner:
         owner.execute(GRANTS)
@@ -186,7 +186,7 @@ def test_reader_of_the_page_sees_no_text_of_a_record(prod, tmp_path):
             reader.execute("SELECT raw_record FROM pipeline.dead_letter_queue")
 
 
-def test_every_transaction_may_meet_another_server_process_as_behind_a_pooler(new_store, monkeypatch):
+def test_every_transaction_works_on_a_new_connection(new_store, monkeypatch):
     real = postgres.create_engine
     each_anew = {"poolclass": sqlalchemy.pool.NullPool}
     monkeypatch.setattr(postgres, "create_engine", lambda *args, **options: real(*args, **options, **each_anew))
@@ -196,7 +196,7 @@ def test_every_transaction_may_meet_another_server_process_as_behind_a_pooler(ne
         assert watched_once(url).returncode == 0
 
 
-def test_the_pages_of_a_query_are_not_prepared_in_a_session_that_a_pooler_may_change(new_store):
+def test_pooled_queries_use_no_prepared_statements(new_store):
     with new_store("postgresql") as url:
         database = open_database(parsed(url))
         counts = [database.run(text("SELECT count(*) FROM pg_prepared_statements"))[1][0][0] for _ in range(10)]
@@ -213,7 +213,7 @@ def type_command(program, prod, directory):
     subprocess.run(["sh", "-c", command], check=True, capture_output=True, cwd=directory, env=environ)
 
 
-def test_a_dump_of_the_schema_is_a_whole_store(prod, tmp_path):
+def test_schema_dump_is_a_complete_store(prod, tmp_path):
     redrive.connect(prod("redrive_owner"), migrate=True).close()
     with psycopg.connect(prod("redrive_owner")) as owner:
         owner.execute(GRANTS)
@@ -232,7 +232,7 @@ def test_a_dump_of_the_schema_is_a_whole_store(prod, tmp_path):
 # ── backups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_store_that_is_put_back_to_an_older_moment_does_again_what_was_done_since(tmp_path):
+def test_restored_older_store_redoes_later_work(tmp_path):
     file, backup, keys = tmp_path / "redrive.db", tmp_path / "backup.db", []
     sink = redrive.rows.table(f"sqlite:///{tmp_path}/warehouse.db", "deliveries", key="id", create=True)
     with redrive.connect(file) as store:
@@ -388,7 +388,7 @@ def service():
 
 
 class TestService:
-    def test_systemd_knows_every_option(self, tmp_path):
+    def test_systemd_accepts_every_option(self, tmp_path):
         if shutil.which("systemd-analyze") is None:
             pytest.skip("systemd is not installed")
         file = tmp_path / "redrive-watch.service"
@@ -399,7 +399,7 @@ class TestService:
         )
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
-    def test_command_starts_and_writes_where_the_unit_lets_it(self, service, tmp_path):
+    def test_service_command_starts_and_writes_in_allowed_paths(self, service, tmp_path):
         program, *words = shlex.split(service["ExecStart"])
         assert Path(program).name == "redrive"
         (tmp_path / "redrive.toml").write_text('[store]\nurl = ".redrive/redrive.db"\n')
@@ -422,7 +422,7 @@ class TestService:
             path for path in written if not path.startswith((service["ReadWritePaths"], "/dev/null", "/tmp/"))
         } == set()
 
-    def test_hardening_leaves_what_the_watch_needs(self, service):
+    def test_hardened_unit_runs_the_watch(self, service):
         assert service["ProtectSystem"] == "strict"  # hence ReadWritePaths
         paths = (service["WorkingDirectory"], service["EnvironmentFile"], service["ExecStart"])
         hidden = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # by ProtectHome and PrivateTmp
@@ -430,7 +430,7 @@ class TestService:
         without_network = {"PrivateNetwork", "IPAddressDeny", "RestrictAddressFamilies", "SystemCallFilter"}
         assert without_network.isdisjoint(service)
 
-    def test_unusable_settings_are_not_started_again(self, service, tmp_path):
+    def test_unusable_settings_are_not_restarted(self, service, tmp_path):
         (tmp_path / "redrive.toml").write_text("[store\n")
         _, *words = shlex.split(service["ExecStart"])
         done = subprocess.run(
@@ -496,7 +496,7 @@ def use_services(store):
     ],
 )
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_what_is_stored_takes_the_space_that_the_page_says(new_store, kind, tmp_path, monkeypatch, row, work):
+def test_storage_size_equals_the_page(new_store, kind, tmp_path, monkeypatch, row, work):
     monkeypatch.chdir(tmp_path)
     (said,) = re.findall(rf"^\| {re.escape(row)} \| ([\d,]+) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
     with new_store(kind, fresh=True) as store_url, redrive.connect(store_url) as store:
@@ -519,7 +519,7 @@ def test_what_is_stored_takes_the_space_that_the_page_says(new_store, kind, tmp_
 # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_sentences_that_the_page_explains_are_said_by_the_program():
+def test_explained_messages_exist_in_the_program():
     source = "\n".join(path.read_text() for path in (ROOT / "src" / "redrive").rglob("*.py"))
     sentences = re.findall(r"^\| `(.+?)` \|", PAGE.partition("| message |")[2], re.MULTILINE)
     pieces = [piece.strip() for sentence in sentences for piece in re.split("…|; ", sentence) if piece.strip(" ;,:")]

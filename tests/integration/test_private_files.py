@@ -1,4 +1,4 @@
-"""Whatever the umask: what we write can be read by its user alone."""
+"""Files that redrive writes can be read by their user only, whatever the umask."""
 
 import ast
 import os
@@ -163,7 +163,7 @@ class TestLogThatIsALink:
         assert stat.S_IMODE((tmp_path / "b.log").stat().st_mode) == 0o600
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
-    def test_link_of_another_user_is_refused(self, tmp_path):
+    def test_link_of_another_user_is_rejected(self, tmp_path):
         (tmp_path / "a.log").symlink_to(tmp_path / "b.log")
         os.lchown(tmp_path / "a.log", 65534, 65534)
         with pytest.raises(PermissionError, match="a link of another user"):
@@ -180,7 +180,7 @@ def test_new_file_follows_no_link(tmp_path):
     assert Path(tmp_path / "link").is_symlink()
 
 
-def test_another_process_leaves_the_log_of_a_store_that_is_open(tmp_path):
+def test_second_process_keeps_the_log_of_an_open_store(tmp_path):
     """SQLite removes the log with the last process: a process that opens the store twice must stay known to it."""
     path = tmp_path / "redrive.db"
     with redrive.connect(path) as store, redrive.connect(path) as again:

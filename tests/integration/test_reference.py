@@ -1,4 +1,4 @@
-"""The reference is what the code says: it is written from it, and whatever is not said there is found."""
+"""The reference pages are those generated from the code, and missing docstrings are reported."""
 
 import subprocess
 import sys
@@ -32,12 +32,12 @@ def checked(*, after=""):
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
-def test_the_reference_is_that_of_the_code():
+def test_reference_equals_generated_text():
     done = checked()
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_is_not_written_down_and_what_is_out_of_date_is_found():
+def test_missing_and_outdated_docstrings_are_reported():
     done = checked(after=FORGETFUL)
     assert done.returncode == 1
     said = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""Rollups of real processes, over both databases: they equal a recount of the attempt log, whatever happens."""
+"""Rollups of real processes, on both databases: they equal a recount of the attempt log under all faults."""
 
 import json
 import subprocess
@@ -115,7 +115,7 @@ def assert_equal(store, fleet):
         assert sum(one.faults for one in minutes) == sum(expected[key]["faults"] for key in of)
 
 
-def test_rollups_of_eight_processes_equal_a_recount_of_the_attempt_log(store_url, tmp_path):
+def test_rollups_of_eight_processes_equal_the_attempt_log(store_url, tmp_path):
     fleet = Fleet(store_url, tmp_path)
     fleet.work()
     fleet.end()
@@ -133,7 +133,7 @@ def test_rollups_of_eight_processes_equal_a_recount_of_the_attempt_log(store_url
         assert exchange.failed_404
 
 
-def test_they_still_do_when_connections_break_all_the_time(new_store, tmp_path):
+def test_rollups_are_exact_when_connections_break(new_store, tmp_path):
     with new_store("postgresql") as url:
         fleet, over = Fleet(url, tmp_path), threading.Event()
         hunter = threading.Thread(target=break_connections, args=(url, over))
@@ -215,7 +215,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_process_that_ends_in_order_leaves_nothing_unwritten_and_nothing_twice(store_url, tmp_path, end):
+def test_clean_exit_writes_rollups_exactly_once(store_url, tmp_path, end):
     program, calls = ENDS[end]
     script = tmp_path / "program.py"
     script.write_text(HEAD + textwrap.dedent(program))
@@ -252,7 +252,7 @@ def check(merchant: int) -> int:
 """
 
 
-def test_what_tasks_did_is_written_before_their_workers_end(new_store, tmp_path, monkeypatch):
+def test_rollups_of_tasks_are_written_before_workers_end(new_store, tmp_path, monkeypatch):
     (tmp_path / "settlement.py").write_text(FLOW)
     with new_store("sqlite") as url:
         monkeypatch.setenv("STORE", url)
@@ -270,7 +270,7 @@ def test_what_tasks_did_is_written_before_their_workers_end(new_store, tmp_path,
 # ── a store that is away ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_services_did_while_the_database_was_down_is_there_when_it_is_back(mortal_postgres):
+def test_rollups_of_a_database_outage_are_written_later(mortal_postgres):
     mortal_postgres.start()
     with redrive.connect(mortal_postgres.url, migrate=True) as store:
         store.services.every = 0.05

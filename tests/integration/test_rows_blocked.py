@@ -113,7 +113,7 @@ def interrupt():
 
 
 class TestBlockedWrite:
-    def test_patience_ends_the_run(self, load):
+    def test_timeout_ends_the_run(self, load):
         with blocked(load.url), pytest.raises(redrive.RunStopped) as stopped:
             load.pipeline(patience=1).run()
         assert stopped.value.kind is Kind.TRANSIENT
@@ -169,7 +169,7 @@ class TestBlockedWrite:
 
 
 @pytest.mark.parametrize("ending", ["stop", "patience"])
-def test_duckdb_file_of_another_process_does_not_keep_the_run(tmp_path, ending):
+def test_run_on_locked_duckdb_file_can_be_ended(tmp_path, ending):
     file = tmp_path / "t.duckdb"
     script = (
         "import duckdb, sys; c = duckdb.connect(sys.argv[1]); "
@@ -199,7 +199,7 @@ class TestStatementTimeout:
             execute(other, TABLE)
             yield Load("postgresql", store, other)
 
-    def test_it_is_retried_within_patience(self, load):
+    def test_statement_is_retried_within_timeout(self, load):
         with contextlib.ExitStack() as lock:
             lock.enter_context(blocked(load.url))
             with soon(lambda: (time.sleep(1), lock.close())):
@@ -207,14 +207,14 @@ class TestStatementTimeout:
         assert (report.status, report.written) == ("complete", COUNT)
         assert report.retries > 0
 
-    def test_exhausted_patience_is_a_transient_failure(self, load):
+    def test_exhausted_timeout_is_a_transient_failure(self, load):
         with blocked(load.url), pytest.raises(redrive.RunStopped, match="statement timeout") as stopped:
             load.pipeline(patience=1, query=self.QUERY).run()
         assert stopped.value.kind is Kind.TRANSIENT
         assert stopped.value.report.retries > 0
         load.check_rerun()
 
-    def test_a_shorter_lock_timeout_of_the_user_is_kept(self, load):
+    def test_shorter_lock_timeout_of_the_user_is_kept(self, load):
         query = "?options=-c%20lock_timeout%3D100"
         with blocked(load.url), pytest.raises(redrive.RunStopped, match="lock timeout") as stopped:
             load.pipeline(patience=2, query=query).run()

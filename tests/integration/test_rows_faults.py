@@ -1,6 +1,6 @@
-"""What a machine does to a run: full disks, tables that vanish, files that change, a store that is gone.
+"""Faults of the machine during a run: full disks, vanished tables, changed files, an unreachable store.
 
-Every fault ends in one sentence, keeps what was done, and is healed by running again when its reason is gone.
+Every fault ends in one sentence and keeps the finished work; after the cause is gone, a rerun completes the run.
 """
 
 import contextlib
@@ -151,7 +151,7 @@ def load(request, kind, new_store, file):
 # ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_table_that_vanishes_in_mid_run_stops_it_and_when_it_is_back_it_goes_on(load):
+def test_vanished_table_stops_run_until_restored(load):
     pipeline = load.pipeline()
     with pytest.raises(redrive.RunStopped, match="deliveries") as stopped:
         pipeline.run(watch=at_batch(3, lambda: load.execute("ALTER TABLE deliveries RENAME TO elsewhere")))
@@ -166,7 +166,7 @@ def test_a_table_that_vanishes_in_mid_run_stops_it_and_when_it_is_back_it_goes_o
     load.check(report)
 
 
-def test_a_table_that_was_dropped_is_filled_anew_by_a_restart(load):
+def test_dropped_table_is_refilled_by_restart(load):
     pipeline = load.pipeline()
     with pytest.raises(redrive.RunStopped, match="deliveries"):
         pipeline.run(watch=at_batch(3, lambda: load.execute("DROP TABLE deliveries")))
@@ -176,7 +176,7 @@ def test_a_table_that_was_dropped_is_filled_anew_by_a_restart(load):
     load.check_table()
 
 
-def test_a_table_that_may_not_be_written_is_told_and_when_it_may_the_run_goes_on(new_store, file):
+def test_read_only_table_stops_run_until_writable(new_store, file):
     with new_store("postgresql") as url, new_store("sqlite") as store_url, redrive.connect(store_url) as store:
         name = f"reader_{next(_serial)}"
         owner = Load(store, url, file)
@@ -230,7 +230,7 @@ def in_child(function, *arguments, within=()):
     return json.loads(done.stdout)
 
 
-def test_a_file_that_may_only_be_read_is_reported_and_nothing_is_changed(open_directory):
+def test_read_only_file_is_reported_and_unchanged(open_directory):
     nobody = pwd.getpwnam("nobody")
     user = (nobody.pw_uid, nobody.pw_gid) if os.geteuid() == 0 else None
     file = write_file(open_directory / "deliveries.csv")
@@ -343,7 +343,7 @@ def check_a_full_disk(heard, kind, says):
 @pytest.mark.parametrize(
     ("kind", "says"), [("sqlite", "disk is full"), ("duckdb", "No space left"), ("parquet", "No space left")]
 )
-def test_a_full_disk_under_the_table_stops_the_run_which_goes_on_when_there_is_room(small_disk, texts, kind, says):
+def test_full_disk_of_the_table_stops_run_until_freed(small_disk, texts, kind, says):
     disk, within = small_disk
     ballast = (str(disk / "ballast"), 15 << 20)
     heard = in_child(
@@ -352,7 +352,7 @@ def test_a_full_disk_under_the_table_stops_the_run_which_goes_on_when_there_is_r
     check_a_full_disk(heard, "permanent", says)
 
 
-def test_a_full_disk_under_the_store_stops_the_run_which_goes_on_when_there_is_room(small_disk, texts):
+def test_full_disk_of_the_store_stops_run_until_freed(small_disk, texts):
     disk, within = small_disk
     ballast = (str(disk / "ballast"), 14 << 20)
     heard = in_child(
@@ -361,7 +361,7 @@ def test_a_full_disk_under_the_store_stops_the_run_which_goes_on_when_there_is_r
     check_a_full_disk(heard, "permanent", "disk is full")
 
 
-def test_a_file_that_may_not_grow_stops_the_run_which_goes_on_when_it_may(texts):
+def test_file_size_limit_stops_run_until_lifted(texts):
     heard = in_child(load_until_it_is_full, str(texts), f"sqlite:{texts}.target", f"{texts}.db", None, 2_000_000)
     check_a_full_disk(heard, "ambiguous", "disk I/O error")
 
@@ -383,7 +383,7 @@ def mortal(request, mortal_postgres, tmp_path, file):
     mortal_postgres.start()
 
 
-def test_a_store_that_stays_away_stops_the_run_which_goes_on_when_it_is_back(mortal, mortal_postgres):
+def test_unreachable_store_stops_run_until_back(mortal, mortal_postgres):
     pipeline = mortal.pipeline()
     with pytest.raises(redrive.RunStopped, match="check that the server runs") as stopped:
         pipeline.run(watch=at_batch(3, mortal_postgres.stop))
@@ -431,7 +431,7 @@ class Broken:
 @pytest.mark.parametrize(
     ("where", "committed"), [("with its store", True), ("with its store", False), ("apart", True)], ids=str
 )
-def test_a_connection_that_breaks_at_any_commit_changes_nothing(new_store, file, where, committed):
+def test_broken_connection_at_commit_leaves_exact_result(new_store, file, where, committed):
     wrong = {}
     with new_store("postgresql") as elsewhere:
         for at in itertools.count():
@@ -452,7 +452,7 @@ def test_a_connection_that_breaks_at_any_commit_changes_nothing(new_store, file,
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["after", "before"])
-def test_a_connection_that_breaks_when_a_run_is_gone_on_with_changes_nothing(new_store, file, committed):
+def test_broken_connection_at_resume_leaves_exact_result(new_store, file, committed):
     with new_store("postgresql") as url, redrive.connect(url) as store:
         load = Load(store, url, file)
         load.execute(TABLE)
@@ -498,7 +498,7 @@ def shorter_file(path):
     ],
     ids=["another file", "shorter", "gone"],
 )
-def test_a_file_that_has_changed_between_two_parts_of_a_run_is_refused_until_it_is_the_same_again(here, change, says):
+def test_changed_file_blocks_resume_until_restored(here, change, says):
     content, pipeline = here.file.read_text(), here.pipeline()
     part = stop_at(3, pipeline)
     change(here.file)
@@ -512,7 +512,7 @@ def test_a_file_that_has_changed_between_two_parts_of_a_run_is_refused_until_it_
     here.check(report, refused=[str(refused.value)])
 
 
-def test_a_file_that_has_changed_between_two_parts_of_a_run_is_read_anew_by_a_restart(here):
+def test_changed_file_is_reread_by_restart(here):
     content = here.file.read_text()
     other_file(here.file)
     pipeline = here.pipeline()
@@ -527,11 +527,11 @@ def test_a_file_that_has_changed_between_two_parts_of_a_run_is_read_anew_by_a_re
     assert [run.status for run in here.store.runs.find()] == ["complete", "failed", "abandoned"]
 
 
-def test_a_file_that_is_removed_in_mid_run_is_read_to_its_end(here):
+def test_file_removed_while_read_is_read_to_its_end(here):
     here.check(here.pipeline().run(watch=at_batch(3, here.file.unlink)))
 
 
-def test_a_file_that_becomes_shorter_in_mid_run_is_no_complete_run(here):
+def test_truncated_file_fails_the_run(here):
     header, *lines = here.file.read_text().splitlines()
     content = "\n".join([header, *(line + " " * 3_000 for line in lines), ""])  # too much to be read at once
     here.file.write_text(content)
@@ -543,7 +543,7 @@ def test_a_file_that_becomes_shorter_in_mid_run_is_no_complete_run(here):
     here.check(pipeline.run())
 
 
-def test_a_second_file_that_is_gone_when_its_turn_comes_stops_the_run_which_goes_on_when_it_is_back(here):
+def test_missing_second_file_stops_run_until_back(here):
     parts = [write_file(here.file.with_name(f"part-{half}.csv"), range(half, half + 500)) for half in (0, 500)]
     content = parts[1].read_text()
     pipeline = here.pipeline(source=redrive.rows.csv(here.file.with_name("part-*.csv")))
@@ -569,7 +569,7 @@ def load_alone(url, store, file):
         return pipeline.run(watch=lambda progress: None).document()
 
 
-def test_a_process_without_standard_streams_runs_as_any_other(here):
+def test_run_works_without_standard_streams(here):
     within = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh"]
     report = in_child(load_alone, here.url, here.url, str(here.file), within=within)
     assert (report["status"], report["read"]) == ("complete", COUNT)

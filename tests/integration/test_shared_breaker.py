@@ -1,4 +1,4 @@
-"""Circuits and keys shared by real processes, over both databases, and what becomes of them when one is killed."""
+"""Circuits and keys shared by real processes, on both databases, and their state after a kill."""
 
 import itertools
 import json
@@ -142,7 +142,7 @@ def eventually(condition):
     raise AssertionError("it never came true")
 
 
-def test_22_a_circuit_opened_by_one_process_is_open_for_the_others_of_its_machine_and_not_for_another_machine(start):
+def test_22_open_circuit_is_shared_on_one_machine_only(start):
     one, other, elsewhere = start(node="a"), start(node="a"), start(node="b")
     assert [other("call"), elsewhere("call")] == ["key-one-1111"] * 2
     assert one("trip") == "open"
@@ -150,13 +150,13 @@ def test_22_a_circuit_opened_by_one_process_is_open_for_the_others_of_its_machin
     assert elsewhere("call") == "key-one-1111"
 
 
-def test_22_two_machines_that_say_open_are_believed_by_a_third(start):
+def test_22_two_open_machines_open_the_third(start):
     one, other, third = start(node="a"), start(node="b"), start(node="c")
     assert [one("trip"), other("trip")] == ["open"] * 2
     eventually(lambda: third("call") == "circuit open")
 
 
-def test_a_process_that_was_killed_while_open_holds_the_others_no_longer_than_its_time_to_retry(start):
+def test_open_circuit_of_killed_process_ends_at_retry_time(start):
     one, other = start(cooldown=1.0), start(cooldown=1.0)
     one("trip")
     eventually(lambda: other("call") == "circuit open")
@@ -166,7 +166,7 @@ def test_a_process_that_was_killed_while_open_holds_the_others_no_longer_than_it
     assert late("call") == "key-one-1111"
 
 
-def test_a_process_that_starts_while_the_circuit_is_open_sends_nothing(start):
+def test_process_started_during_open_circuit_sends_nothing(start):
     first = start()
     first("trip")
     first.end()
@@ -174,14 +174,14 @@ def test_a_process_that_starts_while_the_circuit_is_open_sends_nothing(start):
 
 
 @pytest.mark.parametrize("command", ["drain", "worker"])
-def test_a_key_used_up_right_before_a_process_ends_is_not_used_after_a_restart(start, command):
+def test_exhausted_key_is_not_used_after_restart(start, command):
     process = start()
     assert process(command) in ("key-two-2222", 0)
     process.end()
     assert start()("call") == "key-two-2222"
 
 
-def test_a_forked_process_hears_of_used_up_keys_and_tells_of_its_circuit(start):
+def test_forked_process_shares_keys_and_circuit(start):
     child, other = start(), start()
     assert child("fork") == "closed"  # from here on the child answers
     other("drain")
@@ -190,7 +190,7 @@ def test_a_forked_process_hears_of_used_up_keys_and_tells_of_its_circuit(start):
     eventually(lambda: other("call") == "circuit open")
 
 
-def test_a_reset_closes_the_circuit_in_every_process(start, url):
+def test_reset_closes_the_circuit_in_every_process(start, url):
     one, other = start(), start()
     one("drain")
     one("trip")
@@ -225,7 +225,7 @@ def break_postgres(url):
     return mend
 
 
-def test_calls_go_on_when_the_store_is_lost_and_share_again_when_it_is_back(url, caplog):
+def test_calls_continue_without_store_and_share_when_back(url, caplog):
     caplog.set_level(logging.WARNING, "redrive.events")
     breaker = redrive.Breaker(failures=1)
     with redrive.connect(url) as store:

@@ -1,4 +1,4 @@
-"""The site: it builds without a complaint, every link in it leads somewhere, and nothing is fetched from elsewhere."""
+"""The site builds without a warning, every link in it has a target, and no page fetches from another host."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def pages(site):
     return {path: Page(path.read_text()) for path in site.rglob("*.html")}
 
 
-def test_nothing_is_fetched_from_elsewhere_while_a_page_is_read(site, pages):
+def test_pages_fetch_nothing_from_other_hosts(site, pages):
     loaded = {(path.name, one) for path, page in pages.items() for one in page.loads if OUTSIDE.match(one)}
     loaded |= {
         (path.name, one)
@@ -77,12 +77,12 @@ def test_nothing_is_fetched_from_elsewhere_while_a_page_is_read(site, pages):
     assert loaded == set()
 
 
-def test_no_page_has_what_makes_the_theme_fetch_something(pages):
+def test_no_page_uses_theme_features_that_fetch(pages):
     # Diagrams come with a library of a network's, and a repository's name with figures of its host.
     assert [path.name for path, page in pages.items() if page.names & {"mermaid", "source"}] == []
 
 
-def test_every_link_within_the_site_leads_somewhere(site, pages):
+def test_links_within_the_site_have_targets(site, pages):
     nowhere = []
     for path, page in pages.items():
         for link in (*page.links, *page.loads):
@@ -96,17 +96,17 @@ def test_every_link_within_the_site_leads_somewhere(site, pages):
     assert nowhere == []
 
 
-def test_every_page_of_the_documentation_is_reached_from_the_first_one(site, pages):
+def test_every_page_is_linked_from_the_first(site, pages):
     reached = {(site / urldefrag(link)[0]).resolve() for link in pages[site / "index.html"].links}
     there = [page.relative_to(ROOT / "docs").with_suffix(".html") for page in (ROOT / "docs").rglob("*.md")]
     assert [str(page) for page in there if site / page not in reached] == []
 
 
-def test_what_only_makes_the_site_is_not_part_of_it(site):
+def test_build_files_are_not_part_of_the_site(site):
     assert list(site.rglob("*.py")) == []
 
 
-def test_a_page_that_nobody_is_led_to_stops_the_build(tmp_path):
+def test_page_outside_the_navigation_fails_the_build(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# First\n\n[to nowhere](#there)\n")
     (tmp_path / "docs" / "lost.md").write_text("# Lost\n")

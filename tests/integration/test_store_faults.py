@@ -1,6 +1,6 @@
-"""What a machine does to a store: files that cannot be written, disks that are full, forks, threads, little memory.
+"""Faults of the machine under a store: read-only files, full disks, forks, threads, little memory.
 
-Much of it happens in processes of its own: one that is not root, one whose disk is small, one that may crash.
+Much of it runs in separate processes: one that is not root, one whose disk is small, one that may crash.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def filled(empty_sqlite):
 @pytest.mark.parametrize(
     "content", [b"id,fee\n" * 5_000, b"x\n", b"SQLite format 3\0 "], ids=["a text", "a short text", "half a header"]
 )
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content):
+def test_non_database_file_is_rejected_and_unchanged(tmp_path, content):
     path = tmp_path / "letters.csv"
     path.write_bytes(content)
     with pytest.raises(redrive.StoreError, match="no SQLite database") as caught:
@@ -65,7 +65,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content)
 
 
 @pytest.mark.parametrize("kept", [50, 20_000])
-def test_a_database_that_was_cut_short_is_refused_and_left_alone(tmp_path, filled, kept):
+def test_truncated_database_is_rejected_and_unchanged(tmp_path, filled, kept):
     path = filled(tmp_path / "redrive.db")
     content = path.read_bytes()[:kept]
     path.write_bytes(content)
@@ -75,7 +75,7 @@ def test_a_database_that_was_cut_short_is_refused_and_left_alone(tmp_path, fille
     assert path.read_bytes() == content
 
 
-def test_a_directory_is_no_file_and_a_file_is_no_directory(tmp_path):
+def test_directory_as_file_and_file_as_directory_are_rejected(tmp_path):
     with pytest.raises(redrive.StoreError, match="see that the path is right"):
         redrive.connect(tmp_path)
     (tmp_path / "file").write_text("x")
@@ -83,13 +83,13 @@ def test_a_directory_is_no_file_and_a_file_is_no_directory(tmp_path):
         redrive.connect(tmp_path / "file" / "redrive.db")
 
 
-def test_directories_that_are_missing_are_made(tmp_path):
+def test_missing_directories_are_created(tmp_path):
     with redrive.connect(tmp_path / "not" / "yet" / "redrive.db") as store:
         assert store.dlq.count() == 0
 
 
 @pytest.mark.parametrize("migrate", [None, True, False])
-def test_a_newer_schema_in_a_file_is_refused_and_left_alone(tmp_path, filled, migrate):
+def test_newer_schema_in_a_file_is_rejected_and_unchanged(tmp_path, filled, migrate):
     path = filled(tmp_path / "redrive.db")
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE redrive_schema SET version_num = '9999'")
@@ -100,7 +100,7 @@ def test_a_newer_schema_in_a_file_is_refused_and_left_alone(tmp_path, filled, mi
     assert path.read_bytes() == content
 
 
-def test_a_file_without_our_tables_is_left_alone_when_migrating_is_forbidden(tmp_path):
+def test_file_without_tables_is_unchanged_without_migration(tmp_path):
     path = tmp_path / "redrive.db"
     with pytest.raises(SchemaMismatch, match="redrive store migrate"):
         redrive.connect(path, migrate=False)
@@ -133,7 +133,7 @@ def try_without_rights(user, scratch, paths):
     return said
 
 
-def test_what_may_only_be_read_is_reported_and_nothing_is_changed(open_directory, filled):
+def test_read_only_store_is_reported_and_unchanged(open_directory, filled):
     nobody = pwd.getpwnam("nobody")
     user = (nobody.pw_uid, nobody.pw_gid) if os.geteuid() == 0 else None
     free, closed = open_directory / "free", open_directory / "closed"
@@ -214,7 +214,7 @@ def check_a_full_disk(heard, says):
     assert intact == [["ok"]]
 
 
-def test_a_full_disk_is_reported_with_what_was_kept_and_goes_on_when_there_is_room(tmp_path):
+def test_full_disk_reports_stored_letters_and_recovers(tmp_path):
     mount = 'mount -t tmpfs -o size=24m tmpfs "$0" && exec "$@"'
     within = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, str(tmp_path)]
     if (
@@ -226,14 +226,14 @@ def test_a_full_disk_is_reported_with_what_was_kept_and_goes_on_when_there_is_ro
     check_a_full_disk(heard, "database or disk is full; free some space and run again")
 
 
-def test_a_file_that_may_not_grow_is_reported_with_what_was_kept_and_goes_on_when_it_may(tmp_path):
+def test_file_size_limit_reports_stored_letters_and_recovers(tmp_path):
     check_a_full_disk(in_child(fill_the_disk, str(tmp_path), 0, 2_000_000), "disk I/O error")
 
 
 # ── a file that is busy ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_that_stays_busy_is_reported_when_patience_ends(tmp_path, filled):
+def test_locked_file_is_reported_after_timeout(tmp_path, filled):
     path, caught = filled(tmp_path / "redrive.db"), []
     store = redrive.connect(path, patience=0.2)
 
@@ -330,7 +330,7 @@ def use_beside_a_fork(url):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_store_that_was_used_before_a_fork_serves_parent_and_child(new_store, kind):
+def test_store_used_before_fork_serves_both_processes(new_store, kind):
     with new_store(kind) as url:
         assert in_child(use_beside_a_fork, url) == [200, 250, 250]
 
@@ -356,11 +356,11 @@ def put_from_a_pool(url):
         return [sum(stored), store.dlq.count()]
 
 
-def test_a_store_serves_the_processes_of_a_pool_that_were_forked(store_url):
+def test_store_serves_forked_pool_processes(store_url):
     assert in_child(put_from_a_pool, store_url) == [240, 241]
 
 
-def test_a_store_that_was_closed_may_be_used_again(store_url):
+def test_closed_store_can_be_used_again(store_url):
     store = redrive.connect(store_url)
     store.dlq.put({"id": 1}, "bad", pipeline="vendor", key="1")
     store.close()
@@ -387,7 +387,7 @@ def peak_of_putting(url, count):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_memory_stays_flat_however_many_letters_are_put(new_store, kind):
+def test_memory_is_constant_while_letters_are_stored(new_store, kind):
     peaks = []
     for count in (20_000, 60_000):
         with new_store(kind) as url:

@@ -1,4 +1,4 @@
-"""A PostgreSQL that goes away: for a moment, it is waited for; for good, or for a reason, one sentence says so."""
+"""PostgreSQL restarts or stays down: a short outage is waited for; a long one is reported in one sentence."""
 
 import gc
 import itertools
@@ -111,7 +111,7 @@ def is_one_sentence(error):
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_restart_while_letters_are_put_loses_none_and_doubles_none(url, restart, small_batches, how):
+def test_restart_during_writes_loses_and_doubles_no_letter(url, restart, small_batches, how):
     with redrive.connect(url) as store:
         tries = interrupt(store, lambda: restart(how), before_work=1, before_commit=3)
         assert store.dlq.put_many(letters(60), pipeline="vendor") == Stored(new=60)
@@ -124,7 +124,7 @@ def test_a_restart_while_letters_are_put_loses_none_and_doubles_none(url, restar
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("moment", ["while it claims", "while the target works", "while it marks"])
-def test_a_restart_in_a_replay_is_waited_for_and_each_letter_sent_once(url, restart, how, moment):
+def test_restart_during_replay_sends_each_letter_once(url, restart, how, moment):
     with redrive.connect(url) as store:
         store.dlq.put_many(letters(40), pipeline="vendor")
         sent = []
@@ -144,7 +144,7 @@ def test_a_restart_in_a_replay_is_waited_for_and_each_letter_sent_once(url, rest
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_restart_between_two_calls_is_not_noticed(url, mortal_postgres, how):
+def test_restart_between_calls_is_transparent(url, mortal_postgres, how):
     with redrive.connect(url) as store:
         store.dlq.put_many(letters(5), pipeline="vendor")
         getattr(mortal_postgres, how)()
@@ -155,7 +155,7 @@ def test_a_restart_between_two_calls_is_not_noticed(url, mortal_postgres, how):
         assert store.dlq.put_many(letters(8), pipeline="vendor") == Stored(new=3, repeated=5)
 
 
-def test_a_server_that_comes_back_while_a_store_is_opened_is_waited_for(url, restart):
+def test_opening_waits_for_a_returning_server(url, restart):
     restart("kill")
     with redrive.connect(url) as store:
         assert store.dlq.count() == 0
@@ -188,9 +188,7 @@ def raised_by(function):
     return caught[0]
 
 
-def test_a_server_that_stays_away_is_reported_when_patience_ends_with_what_was_kept(
-    url, mortal_postgres, gone, small_batches
-):
+def test_unreachable_server_is_reported_with_stored_letters(url, mortal_postgres, gone, small_batches):
     store = redrive.connect(url, patience=0.5)
     interrupt(store, gone, before_work=2)
     error = raised_by(lambda: store.dlq.put_many(letters(60), pipeline="vendor"))
@@ -207,7 +205,7 @@ def test_a_server_that_stays_away_is_reported_when_patience_ends_with_what_was_k
     store.close()
 
 
-def test_a_server_that_leaves_in_a_replay_and_stays_away_leaves_letters_to_replay(url, mortal_postgres, gone):
+def test_server_lost_in_replay_leaves_letters_pending(url, mortal_postgres, gone):
     store, sent = redrive.connect(url, patience=0.5), []
     store.dlq.put_many(letters(30), pipeline="vendor")
 
@@ -228,7 +226,7 @@ def test_a_server_that_leaves_in_a_replay_and_stays_away_leaves_letters_to_repla
     store.close()
 
 
-def test_a_port_on_which_nobody_listens_is_reported_when_patience_ends():
+def test_closed_port_is_reported_after_timeout():
     with socket.socket() as bound:  # bound, so that nobody else takes it, and not listening
         bound.bind(("127.0.0.1", 0))
         url = f"postgresql://u:correct-horse@127.0.0.1:{bound.getsockname()[1]}/d"
@@ -240,19 +238,19 @@ def test_a_port_on_which_nobody_listens_is_reported_when_patience_ends():
 # ── it says no ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_wrong_password_is_reported_at_once_and_never_shown(url):
+def test_wrong_password_is_reported_at_once_and_masked(url):
     with pytest.raises(redrive.StoreError, match="check the user and the password") as caught:
         redrive.connect(url.replace("correct-horse", "battery-staple"))
     assert (caught.value.kind, is_one_sentence(caught.value)) == ("auth", True)
 
 
-def test_a_database_that_does_not_exist_is_reported_at_once(url):
+def test_missing_database_is_reported_at_once(url):
     with pytest.raises(redrive.StoreError, match="does not exist") as caught:
         redrive.connect(url + "_x")
     assert (caught.value.kind, is_one_sentence(caught.value)) == ("permanent", True)
 
 
-def test_a_role_that_may_only_read_reads_and_is_told_that_it_may_not_write(url, mortal_postgres):
+def test_read_only_role_reads_and_gets_a_write_error(url, mortal_postgres):
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE ROLE reader LOGIN PASSWORD 'battery-staple'")
         connection.execute("GRANT USAGE ON SCHEMA pipeline TO reader")
@@ -276,7 +274,7 @@ def schema_of(url):
         ).fetchall()
 
 
-def test_a_database_without_our_schema_is_left_alone_unless_migrating_is_asked_for(mortal_postgres):
+def test_database_without_schema_is_unchanged_by_default(mortal_postgres):
     with psycopg.connect(mortal_postgres.url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE bare")
     bare = mortal_postgres.url.rpartition("/")[0] + "/bare"
@@ -289,7 +287,7 @@ def test_a_database_without_our_schema_is_left_alone_unless_migrating_is_asked_f
 
 
 @pytest.mark.parametrize("migrate", [None, True, False])
-def test_a_newer_schema_is_refused_and_left_alone(url, migrate):
+def test_newer_schema_is_rejected_and_unchanged(url, migrate):
     with psycopg.connect(url) as connection:
         connection.execute("UPDATE pipeline.redrive_schema SET version_num = '9999'")
     before = schema_of(url)

@@ -1,6 +1,6 @@
-"""What a machine and its people do to a flow: full disks, files that vanish, rows that are changed by hand.
+"""Faults of the machine and manual changes under a flow: full disks, files that vanish, rows that are edited.
 
-Every fault ends in one sentence, keeps what was done, and is healed by running again when its reason is gone.
+Every fault ends in one sentence and keeps the finished work; after the cause is gone, a rerun completes the flow.
 """
 
 import contextlib
@@ -132,7 +132,7 @@ def check_filled(heard, digits):
     ("what", "says"),
     [("disk", "database or disk is full; free some space and run again"), ("limit", "disk I/O error")],
 )
-def test_a_store_on_a_full_disk_ends_a_flow_in_a_sentence_and_it_goes_on_when_there_is_room(filling, what, says):
+def test_full_disk_of_the_store_stops_flow_until_freed(filling, what, says):
     heard = filling(what, bytes=12_000, room=2_000_000, limit=1_600_000, in_thread=what == "limit")
     assert heard["full"].startswith("StoreError"), heard
     assert says in heard["full"], heard
@@ -140,14 +140,14 @@ def test_a_store_on_a_full_disk_ends_a_flow_in_a_sentence_and_it_goes_on_when_th
     check_filled(heard, 80 * 24_000)
 
 
-def test_a_result_that_finds_no_room_is_a_dead_letter_and_goes_on_when_it_is_sent_back(filling, tmp_path):
+def test_result_on_a_full_disk_is_a_dead_letter_until_retried(filling, tmp_path):
     heard = filling("disk", store=f"{tmp_path}/redrive.db", bytes=60_000, room=1_500_000)
     assert "downstream tasks are blocked" in heard["full"], heard
     assert any("No space left on device" in one for one in heard["causes"]), heard
     check_filled(heard, 80 * 120_000)
 
 
-def test_results_that_find_no_room_together_end_a_flow_in_a_sentence(filling, tmp_path):
+def test_several_results_on_a_full_disk_stop_the_flow(filling, tmp_path):
     heard = filling("disk", store=f"{tmp_path}/redrive.db", bytes=12_000, room=500_000, in_thread=True)
     assert heard["full"].startswith("FlowError"), heard
     assert "cannot be written: No space left on device; see that there is room, and run again" in heard["full"]
@@ -252,7 +252,7 @@ def remove(path):
 
 
 @pytest.mark.parametrize("spoil", [cut_short, empty, scramble, remove])
-def test_a_task_whose_argument_is_a_spoiled_file_is_a_dead_letter_until_the_file_is_there_again(half, spoil):
+def test_corrupt_argument_file_is_a_dead_letter(half, spoil):
     run = half()
     path, content = run.file(), run.file().read_bytes()
     spoil(path)
@@ -266,7 +266,7 @@ def test_a_task_whose_argument_is_a_spoiled_file_is_a_dead_letter_until_the_file
 
 
 @pytest.mark.parametrize("spoil", [cut_short, empty, scramble, remove])
-def test_a_fan_out_over_a_spoiled_file_ends_in_a_sentence_and_goes_on_when_the_file_is_there_again(half, spoil):
+def test_corrupt_fan_out_file_stops_flow_until_restored(half, spoil):
     run = half(RUBBISH + FAN)
     path, content = run.file(), run.file().read_bytes()
     spoil(path)
@@ -297,14 +297,14 @@ STUCK = "is stuck with .* nothing of it can be claimed: if the store was changed
         ("node = -1", NO_SENSE),
     ],
 )
-def test_a_row_that_was_changed_by_hand_to_nonsense_ends_in_a_sentence(half, change, says):
+def test_corrupt_task_row_stops_flow_with_one_sentence(half, change, says):
     run = half()
     run.execute(f"UPDATE tasks SET {change} WHERE name = 'gate'")
     assert re.search(says, said := run.go_on()), said
     assert run.execute("SELECT status FROM task_runs") == [(FlowStatus.RUNNING,)]
 
 
-def test_a_task_that_is_in_the_hands_of_nobody_is_tried_again(half):
+def test_task_without_executor_is_retried(half):
     run = half()
     run.execute(
         "UPDATE tasks SET owner = 999, due_at = NULL, state = 'RUNNING', since = started_at WHERE name = 'gate'"
@@ -314,7 +314,7 @@ def test_a_task_that_is_in_the_hands_of_nobody_is_tried_again(half):
     assert (last_but_one.ended, last.ended) == ("lost", "returned")
 
 
-def test_a_run_without_one_of_its_tasks_is_never_complete(half):
+def test_run_with_a_missing_task_is_never_complete(half):
     run = half()
     run.execute("DELETE FROM tasks WHERE name = 'use'")
     assert "is stuck with 1 PENDING" in run.go_on()
@@ -330,7 +330,7 @@ def test_a_run_without_one_of_its_tasks_is_never_complete(half):
         "task_executors SET until = 'x', ended_at = NULL",
     ],
 )
-def test_a_run_that_was_changed_by_hand_to_nonsense_ends_in_a_sentence(half, change):
+def test_corrupt_run_row_stops_flow_with_one_sentence(half, change):
     run = half()
     run.execute(f"UPDATE {change}")
     assert "makes no sense" in run.go_on()
@@ -339,7 +339,7 @@ def test_a_run_that_was_changed_by_hand_to_nonsense_ends_in_a_sentence(half, cha
 # ── modules ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_module_that_closes_what_is_not_its_own_is_not_taken_for_one_that_was_killed(tmp_path):
+def test_error_names_module_that_closes_foreign_files(tmp_path):
     module = importable(tmp_path, "@flow.task\ndef one(): pass")
     path = tmp_path / f"{module.__name__}.py"
     path.write_text(f"import os\nos.closerange(3, 256)\n{path.read_text()}")
@@ -353,7 +353,7 @@ def test_a_module_that_closes_what_is_not_its_own_is_not_taken_for_one_that_was_
 # ── an end that nothing holds up ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_37_a_run_that_is_told_to_end_while_nothing_runs_ends_at_once(tmp_path, monkeypatch):
+def test_37_idle_run_stops_at_once(tmp_path, monkeypatch):
     """Not when it would next have looked around, nor when the time is over that running tasks would have had."""
     monkeypatch.setattr(executor, "ExecutorLease", partial(ExecutorLease, lease=timedelta(hours=10)))
     source = "@flow.sensor(every=3_600, timeout=86_400, in_thread=True)\ndef never():\n    return False\n"

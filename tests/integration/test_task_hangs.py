@@ -1,4 +1,4 @@
-"""Tasks that hang, die or leave processes behind: ended by force, with everything that came of them."""
+"""Tasks that hang, die or leave processes behind are killed together with their child processes."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def workshop(tmp_path_factory):
         "waits_for_a_child",
     ],
 )
-def test_a_task_that_hangs_is_dead_after_its_timeout_and_its_place_is_free(workshop, tmp_path, task):
+def test_hanging_task_is_dead_after_timeout_and_frees_slot(workshop, tmp_path, task):
     limit = 3 if task == "waits_for_a_child" else 0.5  # a child of its own has to start within it
     outcome = workshop.run(task, timeout=limit, directory=str(tmp_path))
     assert outcome.ended is AttemptEnd.TIMED_OUT
@@ -231,7 +231,7 @@ def test_a_task_that_hangs_is_dead_after_its_timeout_and_its_place_is_free(works
 
 
 @pytest.mark.parametrize("task", ["grandchildren", "daemon"])
-def test_36_no_process_of_a_killed_task_survives_it(tmp_path, task):
+def test_36_killed_task_leaves_no_process(tmp_path, task):
     with Workshop(tmp_path, HANGS) as workshop:
         ticket = workshop.give(task, timeout=None, directory=str(tmp_path))
         workshop.until((tmp_path / "pid").exists)
@@ -243,14 +243,14 @@ def test_36_no_process_of_a_killed_task_survives_it(tmp_path, task):
         assert not any(map(is_alive, pids))
 
 
-def test_36_what_a_worker_that_died_has_started_dies_too(workshop, tmp_path):
+def test_36_children_of_a_dead_worker_are_killed(workshop, tmp_path):
     outcome = workshop.run("dies_with_children", directory=str(tmp_path))
     assert outcome.ended is AttemptEnd.DIED
     assert not any(is_alive(written(tmp_path, name)) for name in ("deaf", "away"))
     assert workshop.value("fine") > 0
 
 
-def test_what_a_task_leaves_behind_goes_on_for_as_long_as_its_worker_does(tmp_path):
+def test_leftover_of_a_task_lives_as_long_as_its_worker(tmp_path):
     with Workshop(tmp_path, HANGS) as workshop:
         workshop.value("leaves_a_daemon", directory=str(tmp_path))
         workshop.value("fine")
@@ -266,7 +266,7 @@ def test_what_a_task_leaves_behind_goes_on_for_as_long_as_its_worker_does(tmp_pa
         ("dies_with_children", "killed by SIGKILL, probably for want of memory (the OOM killer)", "signal:SIGKILL"),
     ],
 )
-def test_a_worker_that_dies_is_an_attempt_with_a_clear_cause(workshop, tmp_path, task, error, cause):
+def test_dead_worker_is_an_attempt_with_a_clear_cause(workshop, tmp_path, task, error, cause):
     outcome = workshop.run(task, directory=str(tmp_path))
     assert outcome.ended is AttemptEnd.DIED
     assert (outcome.error, outcome.fingerprint, outcome.verdict.kind) == (error, cause, Kind.AMBIGUOUS)
@@ -278,7 +278,7 @@ def test_a_worker_that_dies_is_an_attempt_with_a_clear_cause(workshop, tmp_path,
     assert workshop.value("fine") > 0
 
 
-def test_a_worker_killed_from_outside_is_told_from_one_that_was_asked_to_end(workshop, tmp_path):
+def test_sigterm_from_outside_is_a_transient_death(workshop, tmp_path):
     ticket = workshop.give("dead_socket", directory=str(tmp_path))
     os.kill(workshop.until(lambda: told(tmp_path)).pop(), signal.SIGTERM)
     outcome = workshop.wait(ticket)
@@ -286,38 +286,38 @@ def test_a_worker_killed_from_outside_is_told_from_one_that_was_asked_to_end(wor
     assert outcome.verdict.kind is Kind.TRANSIENT
 
 
-def test_memory_that_is_refused_is_an_error_like_any_other(workshop):
+def test_memory_error_is_a_normal_error(workshop):
     outcome = workshop.run("memory")
     assert outcome.ended is AttemptEnd.RAISED
     assert outcome.error.startswith("MemoryError")
     assert outcome.fingerprint.startswith("MemoryError@workshop_")
 
 
-def test_a_task_that_is_told_to_end_shows_where_it_was_and_may_tidy_up(workshop, tmp_path):
+def test_cancelled_task_shows_its_stack_and_cleans_up(workshop, tmp_path):
     outcome = workshop.run("tidies_up", timeout=0.3, grace=30.0, directory=str(tmp_path))
     assert outcome.ended is AttemptEnd.TIMED_OUT
     assert written(tmp_path, "tidied") == 1
     assert "in tidies_up" in outcome.output
 
 
-def test_where_it_hung_is_shown_even_from_within_a_call_that_holds_the_gil(workshop, tmp_path):
+def test_stack_is_shown_for_a_call_that_holds_the_gil(workshop, tmp_path):
     outcome = workshop.run("holds_the_gil", timeout=0.3, directory=str(tmp_path))
     assert "in holds_the_gil" in outcome.output
 
 
-def test_35_a_result_that_comes_after_the_decision_to_kill_is_dropped(workshop):
+def test_35_result_after_kill_decision_is_dropped(workshop):
     outcome = workshop.run("too_late", timeout=0.3, grace=30.0)
     assert (outcome.ended, outcome.result) == (AttemptEnd.TIMED_OUT, None)
 
 
-def test_35_a_worker_that_was_told_to_end_is_never_used_again(workshop, tmp_path):
+def test_35_worker_told_to_end_is_never_reused(workshop, tmp_path):
     assert workshop.run("too_late", timeout=0.3, grace=30.0, directory=str(tmp_path)).ended is AttemptEnd.TIMED_OUT
     condemned = written(tmp_path, "pid")
     assert not is_alive(condemned)
     assert condemned not in {workshop.value("fine") for _ in range(5)}
 
 
-def test_35_others_are_not_touched_by_a_kill(tmp_path):
+def test_35_kill_leaves_other_tasks_running(tmp_path):
     with Workshop(tmp_path, HANGS, workers=2) as workshop:
         bystander = workshop.give("dead_socket", timeout=None, directory=str(tmp_path))
         pid = workshop.until(lambda: told(tmp_path)).pop()
@@ -327,7 +327,7 @@ def test_35_others_are_not_touched_by_a_kill(tmp_path):
         assert bystander not in workshop.outcomes
 
 
-def test_a_task_that_closes_everything_is_ended_and_told_why(workshop):
+def test_task_that_closes_all_files_is_killed_with_reason(workshop):
     outcome = workshop.run("closes_everything")
     assert outcome.ended is AttemptEnd.DIED
     assert outcome.error.startswith("it closed the connection to its executor")
@@ -371,7 +371,7 @@ if __name__ == "__main__":
         ("grandchildren", "blocks"),
     ],
 )
-def test_36_everything_is_gone_when_the_executor_is_killed(tmp_path, task, how):
+def test_36_killed_executor_leaves_no_process(tmp_path, task, how):
     program = tmp_path / "program.py"
     program.write_text(HEAD.format(name="killed", options="") + textwrap.dedent(HANGS) + PROGRAM)
     executor = subprocess.Popen([sys.executable, str(program), str(tmp_path), how, task])
@@ -391,7 +391,7 @@ def test_36_everything_is_gone_when_the_executor_is_killed(tmp_path, task, how):
     wait_until(lambda: not any(map(is_alive, pids)))
 
 
-def test_36_no_process_survives_when_it_is_the_fork_server_that_is_killed(tmp_path):
+def test_36_killed_fork_server_leaves_no_process(tmp_path):
     with Workshop(tmp_path, HANGS) as workshop:
         ticket = workshop.give("grandchildren", timeout=None, directory=str(tmp_path))
         workshop.until((tmp_path / "pid").exists)

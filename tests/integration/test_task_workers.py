@@ -1,4 +1,4 @@
-"""Tasks in real worker processes: how long they may take, what they write, what their module has started."""
+"""Tasks in real worker processes: their time limits, their output, and threads that their module starts."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def store(tmp_path):
 
 
 class TestSensor:
-    def test_question_that_hangs_ends_with_the_sensor(self, store, tmp_path):
+    def test_hanging_poll_ends_with_the_sensor(self, store, tmp_path):
         source = "@flow.sensor(every=0.2, timeout=1)\ndef arrived():\n    time.sleep(600)\n"
         flow = importable(tmp_path, source, workers=1).flow
         with pytest.raises(redrive.FlowStopped) as stopped:
@@ -30,7 +30,7 @@ class TestSensor:
         found = store.tasks.get(flow.name, "arrived")
         assert (found.task.state, [one.ended for one in found.attempts]) == (State.FAILED, ["timed_out"])
 
-    def test_last_question_is_asked_when_the_time_is_over(self, store, tmp_path):
+    def test_last_poll_is_at_the_deadline(self, store, tmp_path):
         source = """
         @flow.sensor(every=30, timeout=2)
         def arrived():
@@ -46,7 +46,7 @@ class TestForkServer:
 
     SOURCE = "@flow.task\ndef parent():\n    return os.getppid()\n"
 
-    def test_run_uses_the_one_started_ahead(self, store, tmp_path):
+    def test_run_uses_the_fork_server_started_ahead(self, store, tmp_path):
         flow = importable(tmp_path, self.SOURCE, workers=1).flow
         before = set(processes.children())
         with launched(flow):
@@ -56,7 +56,7 @@ class TestForkServer:
             flow.run(store=store, new_run=True)
             assert flow.result("parent") != server
 
-    def test_it_ends_where_the_run_does_not_begin(self, tmp_path):
+    def test_fork_server_ends_if_the_run_does_not_start(self, tmp_path):
         flow = importable(tmp_path, self.SOURCE, workers=1).flow
         before = set(processes.children())
         with launched(flow):
@@ -133,7 +133,7 @@ class TestOutput:
 
 
 class TestThreadsOfTheModule:
-    def test_threads_at_import_are_said_and_named_when_a_task_hangs(self, store, tmp_path):
+    def test_threads_at_import_are_reported_for_a_hanging_task(self, store, tmp_path):
         source = """
         import queue, threading
 
@@ -155,7 +155,7 @@ class TestThreadsOfTheModule:
         assert "its module has started threads when it was imported ('helper')" in found.task.error
         assert "the limit may be too short" not in found.task.error
 
-    def test_threads_of_a_library_are_named_as_the_system_names_them(self, store, tmp_path):
+    def test_library_threads_have_their_system_names(self, store, tmp_path):
         source = """
         import polars
         polars.DataFrame({"a": [1, 2]}).group_by("a").len()
@@ -170,7 +170,7 @@ class TestThreadsOfTheModule:
 
 
 class TestThreadDump:
-    def test_dump_ends_at_the_task_and_begins_where_it_is_stuck(self, store, tmp_path):
+    def test_dump_shows_frames_from_task_to_hanging_call(self, store, tmp_path):
         source = """
         def deep(n):
             return time.sleep(600) if n == 0 else deep(n - 1)

@@ -1,4 +1,4 @@
-"""What the row runtime is measured by: the vendor's file, files that are not what they claim, an API on a bad day."""
+"""The reference cases of the row runtime: the vendor's file, invalid files, and an API with faults."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def count(here, table="deliveries"):
         return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-def test_the_vendor_case_from_the_file_to_the_redrive(here):
+def test_vendor_file_is_loaded_and_replayed(here):
     bad = set(range(0, 180_000, 33)[:5_400])
     with (here / "deliveries.csv").open("w") as file:
         file.write("delivery_id,city,fee\n")
@@ -111,7 +111,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("content", "lines"), FILES.values(), ids=FILES)
-def test_a_file_that_is_not_what_it_claims_loses_nothing_and_shows_no_traceback(here, content, lines):
+def test_invalid_file_loses_no_row_and_shows_no_traceback(here, content, lines):
     (here / "torture.csv").write_bytes(content)
     run = redrive(here, "run", "jobs.py:raw", "--json")
     assert "Traceback" not in run.stderr
@@ -127,7 +127,7 @@ def test_a_file_that_is_not_what_it_claims_loses_nothing_and_shows_no_traceback(
 
 
 @pytest.mark.parametrize("kind", ["missing", "a directory"])
-def test_a_file_that_is_none_is_one_sentence(here, kind):
+def test_missing_file_gives_one_sentence(here, kind):
     if kind == "a directory":
         (here / "torture.csv").mkdir()
     run = redrive(here, "run", "jobs.py:raw")
@@ -136,7 +136,7 @@ def test_a_file_that_is_none_is_one_sentence(here, kind):
     assert run.stderr.count("\n") == 1
 
 
-def test_an_api_on_a_bad_day(here):
+def test_api_with_faults_delivers_every_page(here):
     from redrive.testing import Answer, FaultyServer
 
     def page(number):

@@ -1,6 +1,6 @@
-"""What is wrong with one pipeline, worked out from what happened to it: neither rules nor alerts are asked.
+"""The conditions of one pipeline, derived from its history without the rules and alerts under test.
 
-Three conditions, each an incident from when it begins to hold until it is over:
+Three conditions, each an incident from when it begins to hold until it no longer holds:
 
     letters  the gate aborted a run that is neither complete nor abandoned, or rejected rows are quarantined
     run      a run failed or was killed, and none is complete since

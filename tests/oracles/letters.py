@@ -1,4 +1,4 @@
-"""Whether a queue's books are in order: every letter once, counts and audit log in agreement with the letters."""
+"""Check a queue: every letter once, and counts and audit log in agreement with the letters."""
 
 import contextlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""An oracle that never fails proves nothing: what the ledger of effects counts, and when its checks raise."""
+"""The ledger of effects: how effects are counted, and when its checks raise."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_each_effect_once_passes(ledger):
     ledger.check_at_least_once(range(1, 4))
 
 
-def test_lost_repeated_and_unexpected_effects_are_named(ledger):
+def test_lost_doubled_and_unexpected_effects_are_named(ledger):
     ledger.record("a", "b", "b", "x")
     with pytest.raises(AssertionError, match=r"effects: lost: c, d; repeated: b \(2 times\); unexpected: x"):
         ledger.check_once(["a", "b", "c", "d"])
@@ -47,7 +47,7 @@ def test_lost_repeated_and_unexpected_effects_are_named(ledger):
         ledger.check_at_least_once(["a", "b", "c", "d"])
 
 
-def test_repeated_effects_pass_where_they_may_repeat(ledger):
+def test_doubled_effects_pass_where_allowed(ledger):
     ledger.record("a", "b", "b")
     ledger.check_at_least_once(["a", "b"])
     with pytest.raises(AssertionError, match="repeated: b"):

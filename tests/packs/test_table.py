@@ -1,4 +1,4 @@
-"""Every error of the table, from the real library: light ones here, all of them in `make packs`."""
+"""Every error of the table, raised by the real library: the light libraries here, all of them in `make packs`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_page_shows_the_table():
     assert PAGE.read_text() == render(), "write it again: python -m tests.packs.page"
 
 
-def test_table_covers_what_it_promises():
+def test_table_covers_every_declared_error():
     differing = [case for case in CASES if case.key in ARGUED]
     agreeing = len(CASES) - sum(ARGUED[case.key].got != case.expected for case in differing)
     assert len(CASES) >= 475

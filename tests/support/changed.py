@@ -27,7 +27,7 @@ SOURCE = re.compile(r"(src/redrive|tests)/.+\.py|bench/[^/]+\.py")
 EVERYTHING = "tests"
 CONFIGURATION = {"pyproject.toml", "constraints.txt", "Makefile"}
 DOCUMENTATION = ("docs/", "examples/", "README.md", "mkdocs.yml")
-DOCS_TESTS = {f"tests/integration/test_{name}.py" for name in ("docs", "site", "reference", "stranger")}
+DOCS_TESTS = {f"tests/integration/test_{name}.py" for name in ("docs", "site", "reference", "quickstart")}
 AT_IMPORT = "@import"
 
 WHOLE = "redrive.*"
@@ -42,7 +42,7 @@ DYNAMIC = {
     "tests.integration.test_docs": (WHOLE, "runs every page of the documentation"),
     "tests.integration.test_operations_page": (WHOLE, "searches the source for the messages of the page"),
     "tests.integration.test_reference": (WHOLE, "compares the reference with the docstrings"),
-    "tests.integration.test_stranger": (WHOLE, "builds the wheel and follows the quick start"),
+    "tests.integration.test_quickstart": (WHOLE, "builds the wheel and follows the quick start"),
     "tests.unit.classify.test_imports": ("redrive.classify.*", "reads the source of the package"),
     "tests.unit.test_changed": (WHOLE, "reads the import graph"),
     "tests.unit.test_exports": (WHOLE, "takes every public name"),

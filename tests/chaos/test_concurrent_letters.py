@@ -1,4 +1,4 @@
-"""Processes that work on one store at the same moment: they wait for each other, and share what is to be done."""
+"""Processes that use one store concurrently: they wait for each other, and share the work."""
 
 import contextlib
 import random
@@ -38,7 +38,7 @@ def make_target(url, directory):
 
 
 @databases
-def test_two_processes_that_replay_the_same_letters_send_each_once(workers, new_store, tmp_path, kind):
+def test_concurrent_replays_send_each_letter_once(workers, new_store, tmp_path, kind):
     with new_store(kind) as url:
         with redrive.connect(url) as store:
             store.dlq.put_many(map(letters_worker.letter, range(200)), pipeline=letters_worker.PIPELINE)
@@ -58,7 +58,7 @@ def test_two_processes_that_replay_the_same_letters_send_each_once(workers, new_
 
 
 @databases
-def test_four_processes_that_put_the_same_letters_in_any_order_make_one_of_each(workers, new_store, kind):
+def test_concurrent_writers_store_each_letter_once(workers, new_store, kind):
     chance = random.Random(4)
     orders = [chance.sample(range(400), k=400) for _ in range(4)]
     with new_store(kind) as url:
@@ -71,14 +71,14 @@ def test_four_processes_that_put_the_same_letters_in_any_order_make_one_of_each(
 
 
 @pytest.mark.parametrize("time", range(3))
-def test_processes_that_open_a_new_file_at_the_same_moment_all_succeed(workers, tmp_path, time):
+def test_concurrent_opens_of_a_new_file_succeed(workers, tmp_path, time):
     url = f"sqlite:///{tmp_path}/not/yet/there.db"
     eight = start_together(workers, *({"operation": "open_and_count", "url": url} for _ in range(8)))
     assert [worker.join() for worker in eight] == [0] * 8
     assert [worker.heard("report")[0]["letters"] for worker in eight] == [0] * 8
 
 
-def test_processes_that_migrate_a_new_database_at_the_same_moment_all_succeed(workers, postgres_url):
+def test_concurrent_migrations_succeed(workers, postgres_url):
     name = "migrated_together"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
@@ -87,7 +87,7 @@ def test_processes_that_migrate_a_new_database_at_the_same_moment_all_succeed(wo
     assert [worker.join() for worker in eight] == [0] * 8
 
 
-def test_a_writer_waits_for_another_process_that_has_the_file_to_itself(workers, new_store):
+def test_writer_waits_for_exclusive_lock_of_another_process(workers, new_store):
     with new_store("sqlite") as url, redrive.connect(url) as store:
         holder = workers.start("hold", url=url, seconds=2)
         holder.listen(until=1)
@@ -97,7 +97,7 @@ def test_a_writer_waits_for_another_process_that_has_the_file_to_itself(workers,
 
 
 @databases
-def test_putting_replaying_and_purging_go_on_beside_each_other(workers, new_store, tmp_path, kind):
+def test_writes_replays_and_purges_run_concurrently(workers, new_store, tmp_path, kind):
     with new_store(kind) as url:
         with redrive.connect(url) as store:
             store.dlq.put_many(map(letters_worker.letter, range(150)), pipeline=letters_worker.PIPELINE)

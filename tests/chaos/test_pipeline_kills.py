@@ -1,7 +1,7 @@
-"""Pipelines are killed at any moment, hundreds of times on each sink, and PostgreSQL under them; the result is exact.
+"""Kill pipelines hundreds of times on each sink, and restart PostgreSQL under them: the result is exact.
 
 After every kill the target, the letters and the counts are those behind the checkpoint. The short form runs with the
-tests; `make chaos` runs the full count, and with `-s` says where the kills hit.
+tests; `make chaos` runs the full count, and with `-s` prints where the kills hit.
 """
 
 import contextlib
@@ -173,13 +173,13 @@ class Fire:
 
 
 @pytest.mark.parametrize("sink", ["postgresql with its store", "parquet"])
-def test_a_run_that_is_killed_a_few_times_ends_exactly_as_if_it_had_not_been(loads, sink):
+def test_run_killed_a_few_times_has_exact_result(loads, sink):
     Fire(loads, seed=11).burn(sink, kills=5)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("sink", SINKS)
-def test_a_run_that_is_killed_three_hundred_times_ends_exactly_as_if_it_had_not_been(loads, sink):
+def test_run_killed_three_hundred_times_has_exact_result(loads, sink):
     Fire(loads, seed=12).burn(sink, kills=300)
 
 
@@ -221,7 +221,7 @@ OTHER_VARIANTS = [
         *(pytest.param(*one, marks=pytest.mark.chaos) for one in OTHER_VARIANTS),
     ],
 )
-def test_a_run_that_dies_at_every_step_goes_on_behind_what_it_saved(loads, sink, variant):
+def test_run_killed_at_every_step_resumes_from_checkpoint(loads, sink, variant):
     with loads.new(sink, variant) as load:
         for step in steps(load):
             assert load.start(die_at=step).join() == -9, step
@@ -236,7 +236,7 @@ STORES = ("postgresql with its store", "sqlite with its store")
 
 
 @pytest.mark.parametrize("sink", STORES)
-def test_of_processes_that_start_at_the_same_moment_one_runs_and_the_others_say_so(loads, sink):
+def test_concurrent_starts_run_once(loads, sink):
     with loads.new(sink) as load:
         with load.workers.together() as half_way:
             with load.workers.together() as gate:
@@ -255,7 +255,7 @@ def test_of_processes_that_start_at_the_same_moment_one_runs_and_the_others_say_
 
 @pytest.mark.parametrize("buried", [True, False], ids=["and buried", "and not yet buried"])
 @pytest.mark.parametrize("sink", STORES)
-def test_a_process_that_waits_takes_over_at_once_when_the_other_is_killed(loads, sink, buried):
+def test_waiting_process_takes_over_from_killed_one(loads, sink, buried):
     with loads.new(sink) as load, load.workers.together() as half_way:
         first = load.start(halt_at=("saved", 10, str(half_way)))
         hear(first, "saved", 10)
@@ -272,7 +272,7 @@ def test_a_process_that_waits_takes_over_at_once_when_the_other_is_killed(loads,
 
 
 @pytest.mark.parametrize("sink", STORES)
-def test_a_process_that_stood_still_until_another_took_over_can_save_nothing_any_more(loads, sink):
+def test_suspended_process_cannot_write_after_takeover(loads, sink):
     with loads.new(sink) as load:
         first = load.start(stop_at=("saved", 10), lease=0.3)
         hear(first, "saved", 10)
@@ -359,12 +359,12 @@ class Restarts:
 
 
 @pytest.mark.parametrize("under", UNDER)
-def test_a_server_that_is_restarted_a_few_times_under_a_run_changes_nothing(mortal_postgres, load_on, under):
+def test_few_postgres_restarts_leave_exact_result(mortal_postgres, load_on, under):
     Restarts(mortal_postgres, load_on(under), seed=13).burn(3)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("under", UNDER)
-def test_a_server_that_is_restarted_twenty_times_under_a_run_changes_nothing(mortal_postgres, load_on, under):
+def test_twenty_postgres_restarts_leave_exact_result(mortal_postgres, load_on, under):
     for seed in range(14, 14 + len(VARIANTS)):
         Restarts(mortal_postgres, load_on(under), seed).burn(20)

@@ -1,6 +1,6 @@
-"""Executors are killed at any moment, hundreds of times, alone and beside others; every task is done, and done once.
+"""Kill executors hundreds of times, alone and beside others: every task runs, and runs once.
 
-The short form runs with the tests; `make chaos` runs the full count, and with `-s` says where the kills hit.
+The short form runs with the tests; `make chaos` runs the full count, and with `-s` prints where the kills hit.
 """
 
 import itertools
@@ -103,18 +103,18 @@ def in_lanes(make, loads, seeds, kills):
         list(lanes.map(lambda seed: make(loads, seed).burn(kills // len(seeds)), seeds))
 
 
-def test_an_executor_that_is_killed_a_few_times_has_every_task_done_once(loads):
+def test_few_executor_kills_run_every_task_once(loads):
     Few(loads, seed=51).burn(3)
 
 
 @pytest.mark.chaos
-def test_an_executor_that_is_killed_three_hundred_times_has_every_task_done_once(loads):
+def test_three_hundred_executor_kills_run_every_task_once(loads):
     in_lanes(Few, loads, seeds=(52, 53), kills=100)
     in_lanes(Fire, loads, seeds=(54, 55), kills=200)
 
 
 @pytest.mark.chaos
-def test_an_executor_that_dies_at_every_commit_goes_on_behind_what_it_saved(loads):
+def test_executor_killed_at_every_commit_resumes(loads):
     for kind in ("sqlite", "postgresql"):
         with loads.new(kind, pace=0.0) as load:
             load.blame = NEVER
@@ -146,12 +146,12 @@ class Beside(Fire):
         assert survivor.heard("report"), survivor.said[-3:]
 
 
-def test_an_executor_lives_on_beside_one_that_is_killed_a_few_times(loads):
+def test_second_executor_survives_few_kills_of_the_first(loads):
     Beside(loads, seed=54, pace=0.06).burn(3)
 
 
 @pytest.mark.chaos
-def test_an_executor_lives_on_beside_one_that_is_killed_three_hundred_times(loads):
+def test_second_executor_survives_many_kills_of_the_first(loads):
     in_lanes(Beside, loads, seeds=(55, 56, 57), kills=300)
 
 
@@ -162,12 +162,12 @@ class BesideOnOneFile(Beside):
 
 
 @pytest.mark.chaos
-def test_an_executor_lives_on_beside_one_that_is_killed_with_a_file_between_them(loads):
+def test_second_executor_survives_kills_on_sqlite(loads):
     in_lanes(BesideOnOneFile, loads, seeds=(60, 61), kills=40)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_38_an_executor_that_stood_still_until_another_took_over_can_settle_nothing_any_more(loads, kind):
+def test_38_suspended_executor_cannot_write_after_takeover(loads, kind):
     with loads.new(kind, pace=0.01) as load:
         first = load.start(stop_at=("saved", 15), lease=1.0)
         assert hear(first, "saved", 15)
@@ -255,12 +255,12 @@ class Restarts:
             self.happened["gave up"] += 1
 
 
-def test_a_server_that_is_restarted_a_few_times_under_two_executors_changes_nothing(mortal_postgres, mortal_load):
+def test_few_postgres_restarts_run_every_task_once(mortal_postgres, mortal_load):
     Restarts(mortal_postgres, mortal_load(), seed=71).burn(2)
 
 
 @pytest.mark.chaos
-def test_a_server_that_is_restarted_sixty_times_under_two_executors_changes_nothing(mortal_postgres, mortal_load):
+def test_sixty_postgres_restarts_run_every_task_once(mortal_postgres, mortal_load):
     for seed in range(72, 78):
         Restarts(mortal_postgres, mortal_load(), seed).burn(10)
 
@@ -297,10 +297,10 @@ class Notice(Fire):
             assert all(one.seconds == 0 for one in given_back), "a task that had begun was not given its time"
 
 
-def test_37_executors_that_are_told_to_end_leave_a_run_that_goes_on(loads):
+def test_37_terminated_executors_leave_a_resumable_run(loads):
     Notice(loads, seed=58).burn(4)
 
 
 @pytest.mark.chaos
-def test_37_executors_that_are_told_to_end_sixty_times_leave_a_run_that_goes_on(loads):
+def test_37_sixty_terminated_executors_leave_a_resumable_run(loads):
     in_lanes(Notice, loads, seeds=(59, 62), kills=60)

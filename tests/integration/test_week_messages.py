@@ -1,4 +1,4 @@
-"""A week of ten pipelines, seeded faults and all: these messages go out, and no others. `bench/week.py` prints them."""
+"""A simulated week of ten pipelines with seeded faults: the exact messages sent. `bench/week.py` prints them."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ def lived():
         return week.simulate(here, week.SHORT)
 
 
-def test_people_are_told_what_they_need_to_know_and_nothing_else(lived):
+def test_week_sends_exactly_the_expected_messages(lived):
     told = [(f"{one.at:%a}", one.urgency, one.what, one.subject) for one in lived.told]
     assert told == [
         # 3 % of the vendor's file: within a day, so it waits for the morning, and is said again the next one.
@@ -43,13 +43,13 @@ def test_people_are_told_what_they_need_to_know_and_nothing_else(lived):
     ]
 
 
-def test_the_outage_is_known_after_five_minutes_and_over_after_a_good_hour(lived):
+def test_outage_opens_in_10_minutes_and_resolves_in_75(lived):
     opened, resolved = (one.at for one in lived.told if one.subject == "shipfast")
     assert 5 * 60 < (opened - week.MONDAY).total_seconds() - week.OUTAGE[0] * 3600 < 10 * 60
     assert resolved > opened
     assert 60 * 60 <= (resolved - week.MONDAY).total_seconds() - week.OUTAGE[1] * 3600 < 75 * 60
 
 
-def test_it_is_a_small_part_of_what_a_message_for_every_error_would_be(lived):
+def test_messages_are_far_fewer_than_errors(lived):
     errors = lived.errors["failed attempts"] + lived.errors["failed runs"]
     assert errors > 20 * len(lived.told)

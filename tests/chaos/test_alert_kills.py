@@ -1,8 +1,8 @@
-"""Processes that open alerts and send messages are killed at any moment, and so is their database: no alert is lost or
-opened twice, every message gets there, in order, and once where nobody was killed.
+"""Kill processes that open alerts and send messages, and their database: no alert is lost or opened twice.
 
-Who is killed between a delivery and its mark has sent a message that is sent again; that is all that may come twice.
-The short form runs with the tests; `make chaos` runs the full count, and with `-s` says where the kills hit.
+Every message is delivered in order, and exactly once where no process was killed. A sender that is killed between a
+delivery and its mark sends that message twice; no other message is doubled. The short form runs with the tests;
+`make chaos` runs the full count, and with `-s` prints where the kills hit.
 """
 
 import os
@@ -156,7 +156,7 @@ def under_fire(processes, books, kills, seed):
 @pytest.mark.parametrize(
     "moment", ["storing", "stored", "ended", "claiming", "claimed", "delivered", "marking", "marked"]
 )
-def test_what_a_killed_process_has_stored_is_sent_by_another(processes, books, moment):
+def test_sender_takes_over_messages_of_killed_process(processes, books, moment):
     worker = processes.start(**books.job("judge", most=6, die_at=[moment, 2]))
     assert worker.join() == -9
     books.bury(worker)
@@ -167,7 +167,7 @@ def test_what_a_killed_process_has_stored_is_sent_by_another(processes, books, m
 
 
 @databases
-def test_who_is_killed_between_the_delivery_and_the_mark_has_it_sent_once_more(processes, books):
+def test_sender_killed_before_mark_sends_twice(processes, books):
     worker = processes.start(**books.job("judge", most=1, die_at=["delivered", 1]))
     assert worker.join() == -9
     books.send_the_rest()
@@ -177,7 +177,7 @@ def test_who_is_killed_between_the_delivery_and_the_mark_has_it_sent_once_more(p
 
 
 @databases
-def test_where_nobody_is_killed_everything_is_sent_once_however_many_send(processes, books):
+def test_senders_without_kills_send_each_message_once(processes, books):
     senders = [processes.start(**books.job("send")) for _ in range(2)]
     assert processes.start(**books.job("judge", most=25)).join() == 0
     books.stop.touch()
@@ -229,12 +229,12 @@ def restarted(processes, server, directory, times):
     sys.stdout.write(f"\n{times} restarts: {len(alerts)} alerts, {len(books.lines())} messages, each once\n")
 
 
-def test_a_database_that_restarts_neither_loses_an_alert_nor_sends_one_twice(processes, mortal_postgres, tmp_path):
+def test_postgres_restarts_lose_and_double_no_alert(processes, mortal_postgres, tmp_path):
     restarted(processes, mortal_postgres, tmp_path, times=2)
 
 
 @pytest.mark.chaos
-def test_a_database_that_restarts_again_and_again_does_not_either(processes, mortal_postgres, tmp_path):
+def test_many_postgres_restarts_lose_and_double_no_alert(processes, mortal_postgres, tmp_path):
     with psycopg.connect(mortal_postgres.url) as connection:
         connection.execute("DROP SCHEMA IF EXISTS pipeline CASCADE")
     restarted(processes, mortal_postgres, tmp_path, times=10)

@@ -1,4 +1,4 @@
-"""Threads and tasks hammer one service that fails in every way at once; what must hold, holds, and it recovers.
+"""Threads and tasks call one service that fails in every way at once: all invariants hold, and the service recovers.
 
 The short form runs with the tests; `make chaos` runs the full count.
 """
@@ -164,12 +164,12 @@ def check(calls, seed, *, in_tasks):
 
 
 @pytest.mark.parametrize("in_tasks", [False, True], ids=["threads", "tasks"])
-def test_under_fire_for_a_moment(in_tasks):
+def test_concurrent_calls_keep_invariants(in_tasks):
     check(4_000, seed=3, in_tasks=in_tasks)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("in_tasks", [False, True], ids=["threads", "tasks"])
 @pytest.mark.parametrize("seed", range(10))
-def test_under_fire_for_long(seed, in_tasks):
+def test_concurrent_calls_keep_invariants_at_full_count(seed, in_tasks):
     check(40_000, seed=seed, in_tasks=in_tasks)

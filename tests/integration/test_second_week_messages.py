@@ -24,7 +24,7 @@ def lived():
 
 
 class TestEveryMessage:
-    def test_is_no_false_all_clear(self, lived):
+    def test_none_is_a_false_all_clear(self, lived):
         assert lived.verdict.false_all_clears == []
 
     def test_is_needed(self, lived):
@@ -44,7 +44,7 @@ class TestEveryMessage:
         assert [(one.what, one.subject) for one in after[:4] if one.what == "resolved"] == [("resolved", "sms")]
         assert after[3].what == "resolved"
 
-    def test_goes_to_the_team_that_it_concerns(self, lived):
+    def test_goes_to_the_owning_team(self, lived):
         finance = {one.subject for one in lived.verdict.messages if one.channel == "finance"}
         assert finance == {"report", "settings"}
 

@@ -1,6 +1,6 @@
-"""Processes that put, replay and purge letters are killed at any moment, hundreds of times; nothing is lost or doubled.
+"""Kill processes that store, replay and purge letters, hundreds of times: no letter is lost or doubled.
 
-The short form runs with the tests; `make chaos` runs the full count, and with `-s` says where the kills hit.
+The short form runs with the tests; `make chaos` runs the full count, and with `-s` prints where the kills hit.
 """
 
 import contextlib
@@ -261,7 +261,7 @@ operations = pytest.mark.parametrize("operation", [Putting, Replaying, Purging])
 
 @databases
 @operations
-def test_nothing_is_lost_or_doubled_when_a_few_processes_are_killed(fire, operation, kind):
+def test_few_kills_lose_and_double_no_letter(fire, operation, kind):
     burning = fire(seed=1)
     burning.burn(operation, kind, kills=5)
     assert burning.hits["in the work"]
@@ -270,7 +270,7 @@ def test_nothing_is_lost_or_doubled_when_a_few_processes_are_killed(fire, operat
 @pytest.mark.chaos
 @databases
 @operations
-def test_nothing_is_lost_or_doubled_when_two_hundred_processes_are_killed(fire, operation, kind):
+def test_two_hundred_kills_lose_and_double_no_letter(fire, operation, kind):
     burning = fire(seed=2)
     burning.burn(operation, kind, kills=200)
     assert burning.hits["in the work"] >= 120

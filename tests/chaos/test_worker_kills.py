@@ -1,7 +1,7 @@
-"""Workers are killed at any moment under a run that goes on, by signals, by their limits, and with what they come from.
+"""Kill workers of a running flow by signals, by their timeouts, and with the process that forked them.
 
-Each is an attempt with a clear cause, and nobody is left. The short form runs with the tests; `make chaos` runs the
-full count, and with `-s` says what was hit.
+Each kill is an attempt with a clear cause, and no process is left. The short form runs with the tests; `make chaos`
+runs the full count, and with `-s` prints where the kills hit.
 """
 
 import contextlib
@@ -98,20 +98,20 @@ class Hunt:
         assert len(ends) > 1, "nobody was hit at work"
 
 
-def test_a_run_whose_workers_are_killed_a_few_times_has_every_task_done_once(loads):
+def test_few_worker_kills_run_every_task_once(loads):
     with loads.new("sqlite", "hunt", count=60, pace=0.03) as load:
         Hunt(load, seed=61).run(12)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_run_whose_workers_are_killed_a_hundred_times_has_every_task_done_once(loads, kind):
+def test_hundred_worker_kills_run_every_task_once(loads, kind):
     for seed in (62, 63):
         with loads.new(kind, "hunt", count=300, pace=0.1) as load:
             Hunt(load, seed).run(100)
 
 
-def test_a_fork_server_that_is_killed_at_its_import_is_replaced_once_more(loads):
+def test_fork_server_killed_at_import_is_replaced(loads):
     with loads.new("sqlite", "hunt", count=60, pace=0.05) as load:
         hunt = Hunt(load, seed=63)
         executor = load.start()
@@ -149,13 +149,13 @@ def hang(load):
             assert row.error.startswith("ran longer than its limit of 0.2 s")
 
 
-def test_tasks_that_hang_are_ended_and_the_others_do_not_notice(loads):
+def test_hanging_tasks_are_killed_without_harming_others(loads):
     with loads.new("sqlite", "stall", count=21, pace=0.02) as load:
         hang(load)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_hundreds_of_tasks_that_hang_are_ended_and_the_others_do_not_notice(loads, kind):
+def test_hundreds_of_hanging_tasks_are_killed(loads, kind):
     with loads.new(kind, "stall", count=300, pace=0.02) as load:
         hang(load)

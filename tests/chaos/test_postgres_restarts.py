@@ -1,4 +1,4 @@
-"""PostgreSQL is killed again and again while letters are put and replayed: both wait for it, and nothing is lost.
+"""Kill PostgreSQL repeatedly while letters are stored and replayed: both wait for it, and no letter is lost.
 
 The short form runs with the tests; `make chaos` runs the full count.
 """
@@ -98,10 +98,10 @@ def small_batches(monkeypatch):
     monkeypatch.setattr(putting, "BATCH", 20)
 
 
-def test_a_server_that_is_killed_a_few_times_loses_nothing(mortal_postgres):
+def test_few_postgres_kills_lose_no_letter(mortal_postgres):
     burn(mortal_postgres, kills=4, seed=5)
 
 
 @pytest.mark.chaos
-def test_a_server_that_is_killed_a_hundred_times_loses_nothing(mortal_postgres):
+def test_hundred_postgres_kills_lose_no_letter(mortal_postgres):
     burn(mortal_postgres, kills=100, seed=6)

@@ -1,4 +1,4 @@
-"""A stranger's path: the wheel, an empty environment outside the repository, and the quick start word by word."""
+"""The quick start as a new user follows it: the wheel, an empty environment outside the repository, every command."""
 
 import re
 import subprocess
@@ -64,7 +64,7 @@ def read(page, python, directory):
         seen.check()
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+def test_wheel_holds_only_the_package(wheel):
     source = ROOT / "src"
     package = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     inside = set(zipfile.ZipFile(wheel).namelist())
@@ -74,7 +74,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert beside == {"LICENSE", "METADATA", "RECORD", "WHEEL", "entry_points.txt"}
 
 
-def test_the_wheel_alone_has_calls_letters_flows_and_the_command_line(python, tmp_path):
+def test_bare_wheel_has_calls_letters_flows_and_cli(python, tmp_path):
     lend(python, set())
     done = run(python, "python", "-W", "error", "-c", ALONE, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -83,7 +83,7 @@ def test_the_wheel_alone_has_calls_letters_flows_and_the_command_line(python, tm
     assert "SUCCESS\t4\n" in run(python, "redrive", "run", "count.py:flow", cwd=tmp_path).stdout
 
 
-def test_what_an_extra_brings_is_asked_for_in_one_sentence_where_it_is_missing(python, tmp_path):
+def test_missing_extra_gives_one_sentence(python, tmp_path):
     lend(python, set())
     (tmp_path / "vendor.py").write_text(
         "import redrive\n"
@@ -97,7 +97,7 @@ def test_what_an_extra_brings_is_asked_for_in_one_sentence_where_it_is_missing(p
 
 
 @pytest.mark.timeout(300)  # as long as it takes to read a page
-def test_a_stranger_follows_the_quick_start_word_by_word(python, tmp_path):
+def test_quick_start_works_as_written(python, tmp_path):
     (needed,) = re.findall(r"This page needs `redrive\[([\w,]+)\]`", QUICKSTART.read_text())
     lend(python, set(needed.split(",")))
     place = run(python, "python", "-c", "import redrive, sys; print(redrive.__file__, *sys.path)", cwd=tmp_path)
@@ -108,7 +108,7 @@ def test_a_stranger_follows_the_quick_start_word_by_word(python, tmp_path):
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_a_stranger_installs_it_as_the_page_says(python, wheel, tmp_path):
+def test_install_command_of_the_page_works(python, wheel, tmp_path):
     """From where packages come from, in the versions that are there today."""
     (extras,) = re.findall(r"^pip install 'redrive(\[[\w,]+\])'$", QUICKSTART.read_text(), re.MULTILINE)
     pip(python, f"{wheel}{extras}")

@@ -1,4 +1,4 @@
-"""A flow that pays merchants is started by a scheduler's loop and killed on its way: each is paid once, by one key.
+"""A scheduler starts a flow that pays merchants, and the flow is killed: each merchant is paid once, by one key.
 
 The commands and exit codes are those of docs/operations.md. The short form runs with the tests; `make chaos` runs the
 full count.
@@ -145,7 +145,7 @@ def test_scheduler_loop_pays_every_merchant_once(new_store, tmp_path):
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_hundred_starts_pay_every_merchant_once(new_store, tmp_path, kind):
+def test_hundred_kills_pay_every_merchant_once(new_store, tmp_path, kind):
     starts = killed = 0
     while starts < 100:
         with new_store(kind) as store:

@@ -1,4 +1,4 @@
-"""3,000 pages from a partner with a bad day: every page once, in order, and nothing but the planned repeats."""
+"""Fetch 3,000 pages from a service with faults: every page once, in order, with the planned retries only."""
 
 import asyncio
 import random
@@ -129,14 +129,14 @@ def check(results, server, partner, service, events, *, in_flight):
     assert len(partner.issued) == 2 + 2 == sum(isinstance(event, TokenRefreshed) for event in events)
 
 
-def test_one_by_one(server, partner, service, events):
+def test_fetches_pages_one_by_one(server, partner, service, events):
     with httpx.Client(transport=service.httpx_transport(), base_url=server.url) as client:
         answers = (client.get(f"/pages/{page}", timeout=partner.patience(page)) for page in range(PAGES))
         results = [answer.raise_for_status().json() for answer in answers]
     check(results, server, partner, service, events, in_flight=1)
 
 
-async def test_by_fifty_tasks(server, partner, service, events):
+async def test_fetches_pages_by_fifty_tasks(server, partner, service, events):
     results = [None] * PAGES
     pages = iter(range(PAGES))
 
