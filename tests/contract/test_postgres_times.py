@@ -1,12 +1,15 @@
 """Texts of dates and times in PostgreSQL: a column without a zone drops no offset, and a date no time of day."""
 
+import datetime as dt
 import json
 from itertools import product
 
+import polars as pl
 import pytest
 
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.table import table
+from tests.oracles import intervals
 from tests.support import table_places
 
 DATES = (
@@ -112,6 +115,73 @@ class TestTexts:
         execute(f"CREATE TABLE t (id integer PRIMARY KEY, v {type_})")
         assert write(url, [text]) == set()
         assert execute("SELECT v::text FROM t") == [(shown,)]
+
+
+PARTS = (
+    "extract(year FROM v)::bigint * 12 + extract(month FROM v)::bigint, extract(day FROM v)::bigint, "
+    "extract(hour FROM v)::bigint * 3600000000 + extract(minute FROM v)::bigint * 60000000 + "
+    "extract(microsecond FROM v)::bigint"
+)
+
+
+class TestIntervals:
+    @pytest.mark.parametrize("style", ["postgres", "sql_standard"])
+    def test_text_is_kept_as_it_says_or_rejected(self, opened, style):
+        url, execute = opened
+        texts = intervals.texts()
+        execute("CREATE TABLE t (id integer PRIMARY KEY, v interval)")
+        refused = write(f"{url}?options=-c%20intervalstyle%3D{style}", texts)
+        found = {place: tuple(parts) for place, *parts in execute(f"SELECT id, {PARTS} FROM t")}
+        wrong = [(texts[place], parts) for place, parts in found.items() if parts != intervals.says(texts[place])]
+        assert wrong == []
+        assert {texts[place] for place in refused}.isdisjoint([*intervals.GOOD, *intervals.POSTGRES])
+        assert {texts[place] for place in refused} >= {*intervals.BAD, *intervals.DUCKDB}
+
+    def test_array_domain_and_frame_get_the_same_verdict(self, opened):
+        url, execute = opened
+        texts = [*intervals.GOOD, *intervals.POSTGRES, *intervals.BAD]
+        execute("CREATE TABLE t (id integer PRIMARY KEY, v interval)")
+        alone = write(url, texts)
+        execute("TRUNCATE t")
+        sink = table(url, "times.t", key="id")
+        frame = pl.DataFrame({"id": range(len(texts)), "v": texts})
+        assert {one.place for one in sink.write(Outgoing.of_frame(frame, range(len(texts))), label="a")} == alone
+        sink.close()
+        execute("DROP TABLE t; CREATE TABLE t (id integer PRIMARY KEY, v interval[])")
+        assert write(url, [[text] for text in texts]) == alone
+        execute("TRUNCATE t")
+        assert write(url, [f'{{"{text}"}}' for text in texts]) == alone
+        execute("DROP TABLE t; CREATE DOMAIN own AS interval; CREATE TABLE t (id integer PRIMARY KEY, v own)")
+        assert write(url, texts, key=None, append=True) == alone
+
+    @pytest.mark.parametrize("style", ["postgres", "sql_standard", "postgres_verbose", "iso_8601"])
+    def test_timedelta_and_text_of_each_style_are_kept(self, opened, style):
+        url, execute = opened
+        execute("CREATE TABLE t (id integer PRIMARY KEY, v interval)")
+        spans = [dt.timedelta(days=-1, seconds=7_384), dt.timedelta(hours=-2), dt.timedelta(3, 5, 7), dt.timedelta(0)]
+        url = f"{url}?options=-c%20intervalstyle%3D{style}"
+        assert write(url, spans) == set()
+        assert [value for (value,) in execute("SELECT v FROM t ORDER BY id")] == spans
+        execute(
+            "INSERT INTO t VALUES (8, '1 year 2 mons -3 days 04:05:06.7'), (9, '-1 year -2 mons -3 days -04:05:06')"
+        )
+        execute(f"SET intervalstyle = {style}")
+        texts = [text for (text,) in execute("SELECT v::text FROM t ORDER BY id")]
+        execute("RESET intervalstyle")
+        before = execute(f"SELECT {PARTS} FROM t ORDER BY id")
+        execute("TRUNCATE t")
+        refused = {texts[place] for place in write(url, texts)}
+        # A minus that stands for the whole in this style only, and a number without a unit.
+        assert all(text == "0" or text.startswith("-") for text in refused)
+        assert refused == set() or style == "sql_standard"
+        after = execute(f"SELECT {PARTS} FROM t ORDER BY id")
+        assert {*after} <= {*before}
+        assert len(after) == len(texts) - len(refused)
+
+    def test_two_numbers_are_no_minutes_and_seconds(self, opened):
+        url, execute = opened
+        execute("CREATE TABLE t (id integer PRIMARY KEY, v interval minute to second)")
+        assert write(url, ["01:02", "00:01:02", "1 minute 2 seconds"]) == {0}
 
 
 class TestArraysOfJson:

@@ -9,6 +9,7 @@ import pytest
 
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.table import table
+from tests.oracles import intervals
 
 DATES = ("2026-07-01", "2026/7/1", "07/01/26", "1.7.2026", "01 Jul 2026")
 TIMES = ("05:30", "05:30:15.5", "5:30")
@@ -118,3 +119,50 @@ class TestTexts:
         refused = sink.write(Outgoing(("moment",), range(3), tuples=rows), label="a")
         assert [one.place for one in refused] == [0, 1]
         sink.close()
+
+
+PARTS = "date_part('year', v) * 12 + date_part('month', v), date_part('day', v), date_part('hour', v) * 3600000000 + "
+PARTS += "date_part('minute', v) * 60000000 + date_part('microsecond', v)"
+
+
+class TestIntervals:
+    def test_text_is_kept_as_it_says_or_rejected(self, tmp_path):
+        texts = intervals.texts()
+        refused = write(tmp_path / "a.duckdb", "INTERVAL", texts)
+        with duckdb.connect(str(tmp_path / "a.duckdb")) as connection:
+            found = {
+                place: tuple(parts) for place, *parts in connection.execute(f"SELECT id, {PARTS} FROM t").fetchall()
+            }
+        wrong = [(texts[place], parts) for place, parts in found.items() if parts != intervals.says(texts[place])]
+        assert wrong == []
+        assert {texts[place] for place in refused}.isdisjoint([*intervals.GOOD, *intervals.DUCKDB])
+        assert {texts[place] for place in refused} >= {*intervals.BAD}
+
+    @pytest.mark.parametrize("holder", ["INTERVAL[]", "STRUCT(a INTERVAL)", "MAP(VARCHAR, INTERVAL)"])
+    @pytest.mark.parametrize("as_text", [False, True])
+    def test_parts_of_values_get_the_same_verdict(self, tmp_path, holder, as_text):
+        texts = [*intervals.GOOD, *intervals.BAD]
+        alone = write(tmp_path / "alone.duckdb", "INTERVAL", texts)
+
+        def held(text):
+            if as_text:
+                quoted = f"'{text}'"
+                return {"I": f"[{quoted}]", "S": f"{{'a': {quoted}}}", "M": f"{{'a'={quoted}}}"}[holder[0]]
+            return [text] if holder.endswith("[]") else {"a": text}
+
+        assert write(tmp_path / "held.duckdb", holder, [held(text) for text in texts]) == alone
+
+    def test_frame_gets_the_same_verdict(self, tmp_path):
+        texts = intervals.texts(count=500)
+        alone = write(tmp_path / "alone.duckdb", "INTERVAL", texts)
+        write(tmp_path / "frame.duckdb", "INTERVAL", [])
+        sink = table(f"duckdb:///{tmp_path / 'frame.duckdb'}", "t", key="id")
+        frame = pl.DataFrame({"id": range(len(texts)), "v": texts})
+        assert {one.place for one in sink.write(Outgoing.of_frame(frame, range(len(texts))), label="a")} == alone
+        sink.close()
+
+    def test_negative_timedelta_is_kept(self, tmp_path):
+        spans = [dt.timedelta(hours=-2), dt.timedelta(days=-3, microseconds=1), dt.timedelta(1)]
+        assert write(tmp_path / "a.duckdb", "INTERVAL", spans) == set()
+        with duckdb.connect(str(tmp_path / "a.duckdb")) as connection:
+            assert [value for (value,) in connection.execute("SELECT v FROM t ORDER BY id").fetchall()] == spans

@@ -47,6 +47,8 @@ _SAME: dict[str, pl.DataType] = {
 def capacity_of(kind: str) -> ColumnCapacity | None:
     """See `ColumnCapacity.of`. DuckDB reads `07/04/26` as a day of the year 7, and leaves out the PM of `05:30 PM`."""
     capacity = ColumnCapacity.of(kind)
+    if capacity is not None and capacity.family is Family.INTERVAL:
+        return replace(capacity, has_own_signs=True)
     if capacity is None or capacity.family not in _TIMES:
         return capacity
     return replace(capacity, iso_only=True)

@@ -23,7 +23,7 @@ _TIMED = re.compile(
     r"(?P<zone>with(?:out)? time zone)?"
 )
 _INTERVAL = re.compile(
-    r"interval(?: (?:\w+ to )?(?P<lowest>year|month|day|hour|minute|second))?(?:\s*\((?P<places>\d)\))?"
+    r"interval(?: (?:(?P<highest>\w+) to )?(?P<lowest>year|month|day|hour|minute|second))?(?:\s*\((?P<places>\d)\))?"
 )
 _ENDINGS = {"_s": 0, "_ms": 3, "_ns": 9, "tz_ns": 9}
 _MICROSECONDS = 6
@@ -119,6 +119,10 @@ class ColumnCapacity:
     """Whether a time of day keeps its offset from UTC."""
     lowest: str = ""
     """The last unit that an interval keeps, such as "day"; empty where it keeps seconds."""
+    is_minutes: bool = False
+    """Whether an interval reads two numbers such as 1:02 as minutes and seconds."""
+    has_own_signs: bool = False
+    """Whether a minus is only for the part of an interval that it stands before, in whatever session."""
     iso_only: bool = False
     """Whether texts of dates and times must have the form of ISO 8601: others are read otherwise, or only in part."""
 
@@ -137,9 +141,10 @@ class ColumnCapacity:
         if (interval := _INTERVAL.fullmatch(name)) is not None:
             places = int(interval["places"]) if interval["places"] else _MICROSECONDS
             lowest = interval["lowest"] if interval["lowest"] != "second" else None
-            return cls(kind, Family.INTERVAL, places, lowest=lowest or "")
-        match = _TIMED.fullmatch(name)
-        return None if match is None else _timed(kind, match)
+            is_minutes = interval["highest"] == "minute"
+            return cls(kind, Family.INTERVAL, places, lowest=lowest or "", is_minutes=is_minutes)
+        found = _TIMED.fullmatch(name)
+        return None if found is None else _timed(kind, found)
 
 
 def _timed(kind: str, found: re.Match[str]) -> ColumnCapacity:

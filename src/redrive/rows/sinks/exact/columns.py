@@ -176,11 +176,10 @@ def _suspect_texts(texts: pl.Series, capacity: ColumnCapacity) -> pl.Series | No
         case Family.TIME:
             return ~texts.str.contains(f"^{_CLOCK % capacity.places}$") if capacity.places else texts.is_not_null()
         case Family.INTERVAL:
-            if capacity.lowest:
+            if capacity.lowest or capacity.is_minutes:
                 return texts.is_not_null()
-            return texts.str.contains(
-                rf"\.\d{{{capacity.places}}}\d*[1-9]|^[^A-Za-z:]*$|:\d\d(?:\.\d*)?\s*[A-Za-z+-]|[\[\]{{}}\"']"
-            )
+            fraction = rf"(?:\.\d{{1,{capacity.places}}})?" if capacity.places else ""
+            return ~texts.str.contains(rf"^(?:\d{{1,6}} days? )?\d{{1,3}}:[0-5]\d:[0-5]\d{fraction}$")
     return None
 
 

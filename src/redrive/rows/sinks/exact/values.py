@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from redrive.rows.sinks.exact.capacity import ColumnCapacity, Family, decimal_places, lowest_place, number_of
+from redrive.rows.sinks.exact.intervals import HOUR, MINUTE, Interval, interval_text
 from redrive.rows.sinks.exact.moments import misread_fault
 
 _CLOCK = re.compile(
@@ -28,13 +29,6 @@ _NUMBER = re.compile(r"\s*+[+-]?(?:\d++\.?\d*+|\.\d++)\s*+")
 # ISO 8601's basic forms, the only bare digits that are a day or a time of day: 20260701, 1030, 103059.
 _BASIC_DATE = re.compile(r"\d{8}")
 _BASIC_TIME = re.compile(r"\d{4}|\d{6}")
-_NUMBERS_ALONE = re.compile(r"[^A-Za-z:]*")
-_YEARS_AND_MONTHS = re.compile(r"\s*[+-]?\d+-\d+\s*")
-_UNITS = ("year", "mon", "month", "week", "day", "hour", "min", "minute")
-_WORDS = re.compile(r"(?<!\d)([+-]?\d++)\s*+([a-z]++)")
-_TIME = re.compile(r"(?:[+-]?(\d+):(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?")
-_CLOCK_AND_MORE = re.compile(r":\d\d(?:\.\d*)?\s*([A-Za-z+-].*)$", re.DOTALL)
-_FRACTION = re.compile(r"\.(\d+)")
 _DATE = re.compile(r"\d[-/]\d")
 _LEAP_SECOND = "60"
 _BRACKETS = re.compile(r"[\[\]{}\"']")
@@ -190,30 +184,33 @@ def _in_times(value: Any, capacity: ColumnCapacity) -> str | None:
 
 def _in_intervals(value: Any, capacity: ColumnCapacity) -> str | None:
     if isinstance(value, dt.timedelta):
-        value = str(value).replace(",", "")
+        value = interval_text(value)
     if not isinstance(value, str):
         return None
-    if _NUMBERS_ALONE.fullmatch(value) and not _YEARS_AND_MONTHS.fullmatch(value):
-        return f"is a number without a unit, not a value of type {capacity.type}"
-    clock = _CLOCK_AND_MORE.search(value)
-    if clock is not None and _ZONE.fullmatch(clock[1].strip()) and clock[1].strip().lower() != "ago":
-        return _offset(capacity)
-    if capacity.lowest and not _is_of_units(value, capacity.lowest):
+    interval = Interval.of(value)
+    if interval is None:
+        return (
+            f"is not in a form that {capacity.type} reads in full: write 1 day 02:03:04.5, or numbers with their units"
+        )
+    if interval.is_first_signed and not capacity.has_own_signs:
+        return "is ambiguous: write the sign of each part, as in -1 day +02:00:00"
+    if interval.is_short_clock and capacity.is_minutes:
+        return f"is ambiguous: {capacity.type} reads minutes and seconds; write 00:01:02"
+    if _is_cut(interval, capacity.lowest):
         return f"would be cut: {capacity.type} keeps nothing below a {capacity.lowest}"
-    return next((change for digits in _FRACTION.findall(value) if (change := _finer(digits, capacity))), None)
+    return _rounded(capacity) if (interval.microseconds * 10**capacity.places / 10**6).denominator != 1 else None
 
 
-def _is_of_units(interval: str, lowest: str) -> bool:
-    """Return whether an interval is surely made of whole units, down to the lowest that is kept."""
-    if _YEARS_AND_MONTHS.fullmatch(interval):
-        return lowest != "year"
-    allowed = _UNITS[: _UNITS.index(lowest) + 1]
-    words = _WORDS.findall(interval.lower())
-    clock = _TIME.fullmatch(_WORDS.sub("", interval.lower()).strip())
-    if clock is None or any(int(number) and not word.startswith(allowed) for number, word in words):
-        return False
-    kept = {"hour": 1, "minute": 2}.get(lowest, 0)
-    return not any(int(part or 0) for part in clock.groups()[kept:])
+def _is_cut(interval: Interval, lowest: str) -> bool:
+    """Return whether an interval has more than whole units, down to the lowest that is kept."""
+    below = {
+        "year": (interval.months % 12, interval.days, interval.microseconds),
+        "month": (interval.days, interval.microseconds),
+        "day": (interval.microseconds,),
+        "hour": (interval.microseconds % HOUR,),
+        "minute": (interval.microseconds % MINUTE,),
+    }
+    return any(below.get(lowest, ()))
 
 
 def _has_offset(after: str) -> bool:
@@ -225,6 +222,10 @@ def _has_offset(after: str) -> bool:
 def _finer(fraction: str, capacity: ColumnCapacity) -> str | None:
     if len(fraction.rstrip("0")) <= capacity.places:
         return None
+    return _rounded(capacity)
+
+
+def _rounded(capacity: ColumnCapacity) -> str:
     return f"would be rounded: {capacity.type} keeps {capacity.places} decimal places of a second"
 
 

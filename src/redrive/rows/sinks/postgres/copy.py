@@ -15,6 +15,7 @@ from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.exact.capacity import ColumnCapacity, number_of
 from redrive.rows.sinks.exact.columns import find_changes, is_no_time
+from redrive.rows.sinks.exact.intervals import interval_text
 from redrive.rows.sinks.postgres.types import StoredType, find_changes_by_type
 from redrive.rows.sinks.table_schema import listed
 from redrive.rows.sinks.values import (
@@ -355,7 +356,7 @@ def _json_elements(values: Iterable[Any]) -> list[str | None]:
 def _scalar_rules(base: str) -> Rules:
     if base in _BYTEA:
         return {object: _refusal("bytea takes bytes"), **dict.fromkeys((*_BYTES, str), _same), type(None): _same}
-    rules: dict[type, Any] = {UUID: str, timedelta: lambda length: str(length).replace(",", "")}
+    rules: dict[type, Any] = {UUID: str, timedelta: interval_text if base.startswith("interval") else _length}
     if base != "bool":
         rules[bool] = json_text
     if base in _INTEGERS:
@@ -377,6 +378,10 @@ def _adapted_element(value: Any, rules: Rules) -> Any:
         return _adapted(value, rules)
     convert = next((rules[base] for base in type(not_signaling(value)).__mro__ if base in rules), None)
     return value if convert is None else convert(value)
+
+
+def _length(value: timedelta) -> str:
+    return str(value).replace(",", "")
 
 
 def _same(value: Any) -> Any:
