@@ -129,10 +129,11 @@ def test_the_claim_of_a_process_that_was_killed_is_free_at_once(ledger, outbox, 
     assert outbox.claim("slack", now=after(1)) is not None
 
 
-def test_nothing_is_claimed_before_it_is_due(ledger, outbox):
-    ledger.apply(judgement(finding()), now=NOON)
-    assert outbox.claim("slack", now=after(-1)) is None
-    assert outbox.due(now=after(-1)).channels == {"slack": NOON}
+def test_nothing_is_claimed_before_it_is_due(store):
+    ledger, outbox = AlertRepository(store.database, QUIET), Outbox(store.database, QUIET)
+    ledger.apply(judgement(finding(urgency=P3)), now=MIDNIGHT)
+    assert outbox.claim("slack", now=MORNING - timedelta(seconds=1)) is None
+    assert outbox.due(now=MIDNIGHT).channels == {"slack": MORNING}
 
 
 def test_what_goes_to_a_channel_that_is_not_known_here_is_left_for_others(store, sender, recorder):
@@ -380,8 +381,8 @@ def test_a_storm_is_summed_up_and_what_comes_after_waits_for_the_window(store, r
     assert ledger.unsent() == []
     ledger.apply(judgement(*many(7, start=100)), now=after(60))
     assert sender.send_due(now=after(299)) == 0
-    assert sender.send_due(now=after(301)) == 6
-    assert [what for what, _ in recorder.said()][6:] == ["opened"] * 5 + ["summary"]
+    assert sender.send_due(now=after(301)) == 1
+    assert [what for what, _ in recorder.said()][6:] == ["summary"]
 
 
 def test_alerts_that_come_one_after_the_other_are_a_storm_as_well(store, recorder):
@@ -390,9 +391,55 @@ def test_alerts_that_come_one_after_the_other_are_a_storm_as_well(store, recorde
     for number in range(12):
         ledger.apply(judgement(*many(1, start=number)), now=after(10 * number))
         sender.send_due(now=after(10 * number))
-    assert len(recorder.messages) == 4
+    assert [what for what, _ in recorder.said()] == ["opened"] * 3
     sender.send_due(now=after(301))
-    assert [what for what, _ in recorder.said()[4:]] == ["summary"], "one message, as soon as there may be one"
+    assert [what for what, _ in recorder.said()[3:]] == ["summary"], "one message, as soon as there may be one"
+    for number in range(12, 40):
+        ledger.apply(judgement(*many(1, start=number)), now=after(300 + 10 * number))
+        sender.send_due(now=after(300 + 10 * number))
+    assert [what for what, _ in recorder.said()[4:]] == ["summary"], "a storm that lasts is one summary in each window"
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_storm_holds_no_urgent_alert_back(store, recorder, raised):
+    five = settings("slack", storm=5, storm_window=300)
+    ledger, sender = AlertRepository(store.database, five), Sender(store.database, five, deliver=recorder)
+    for number in range(8):
+        ledger.apply(judgement(*many(1, start=number)), now=after(number))
+        sender.send_due(now=after(number))
+    assert len(recorder.messages) == 5
+    key = "slot:7" if raised else "slot:99"
+    ledger.apply(judgement(finding("run:vendor:later", P1, key=key)), now=after(9))
+    sender.send_due(now=after(9))
+    assert recorder.said()[5:] == [("escalated" if raised else "opened", key)]
+    sender.send_due(now=after(301))
+    assert [what for what, _ in recorder.said()[6:]] == ["summary"]
+
+
+class TestClockThatWasAhead:
+    def test_waiting_message_is_sent_at_once(self, store, recorder):
+        one = settings("slack")
+        ledger, sender = AlertRepository(store.database, one), Sender(store.database, one, deliver=recorder)
+        ledger.apply(judgement(*many(1)), now=after(86_400))
+        assert sender.send_due(now=NOON) == 1
+
+    def test_messages_sent_then_fill_no_window(self, store, recorder):
+        two = settings("slack", storm=2)
+        ledger, sender = AlertRepository(store.database, two), Sender(store.database, two, deliver=recorder)
+        ledger.apply(judgement(*many(5)), now=after(86_400))
+        assert sender.send_due(now=after(86_400)) == 3
+        ledger.apply(judgement(*many(1, start=5)), now=NOON)
+        assert sender.send_due(now=NOON) == 1
+
+    def test_alert_is_sent_again_after_its_interval(self, store, recorder):
+        one = settings("slack")
+        ledger, sender = AlertRepository(store.database, one), Sender(store.database, one, deliver=recorder)
+        ledger.apply(judgement(*many(1, P1)), now=after(86_400))
+        sender.send_due(now=after(86_400))
+        for seconds in (0, 3_599, 3_600):
+            ledger.pass_time(now=after(seconds))
+            sender.send_due(now=after(seconds))
+        assert [what for what, _ in recorder.said()] == ["opened", "repeated"]
 
 
 def test_every_channel_has_a_storm_of_its_own_and_pagerduty_has_none(store, recorder):

@@ -303,6 +303,14 @@ def test_alert_closed_by_an_operator_gets_no_new_failure(books):
 
 
 @pytest.mark.parametrize(("urgency", "every"), [(P1, 3_600), (P2, 14_400), (P3, 86_400)])
+def test_clock_that_was_ahead_delays_no_reminder(books, urgency, every):
+    assert books.judge(finding(urgency=urgency), at=1_000_000) == [What.OPENED]
+    assert books.pass_time(0) == []
+    assert books.pass_time(every - 1) == []
+    assert books.pass_time(every) == [What.REPEATED]
+
+
+@pytest.mark.parametrize(("urgency", "every"), [(P1, 3_600), (P2, 14_400), (P3, 86_400)])
 def test_open_alert_has_reminders_until_acknowledged(books, urgency, every):
     books.judge(finding(urgency=urgency))
     assert books.pass_time(every - 1) == []

@@ -1,8 +1,10 @@
 """Batching of messages: a storm of alerts becomes a summary, and messages from quiet hours become a digest.
 
-Pure. Up to `storm` of the messages that are due to one channel within `storm_window` are sent one by one, the most
-severe first. The rest is one summary, and later messages wait until the window has passed. So a channel gets at most
-`storm` + 1 messages within a window, not counting digests, however many alerts there are.
+Pure. `storm` of the messages to one channel within `storm_window` are sent one by one, the most severe first. What is
+due together with them is one summary. Messages that come later, while the window is full, wait until it has room, and
+are one summary then, which fills the window again: a storm that lasts is one summary in each window.
+
+P1 never waits: a new alert of this severity, or one that has escalated to it, is sent at once.
 
 PagerDuty never gets summaries: it keeps an incident for each alert, which only a message with the key of the alert can
 open or close, and it has its own grouping. A test is always sent by itself and at once.
@@ -10,18 +12,21 @@ open or close, and it has its own grouping. A test is always sent by itself and 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from redrive.alerts.config.settings import AlertSettings, ChannelKind
-from redrive.model.alerts import Send, What
+from redrive.model.alerts import Send, Severity, What
 
 GroupKind = Literal["one", "digest", "summary"]
 KEEPS_STATE: frozenset[ChannelKind] = frozenset({"pagerduty"})
 """Channels that track alerts by key, so that each alert needs a message of its own."""
+_URGENT = (What.OPENED, What.ESCALATED)
+"""Messages that are sent at once if the alert is P1."""
 _OWN: Mapping[int, str] = {}
 """No keys: each alert counts as having its own key."""
 
@@ -87,7 +92,8 @@ def _key(send: Send, keys: Mapping[int, str]) -> str:
 def groups(
     due: Sequence[Send],
     *,
-    sent: int,
+    now: datetime,
+    sent: Sequence[datetime],
     settings: AlertSettings,
     kind: ChannelKind,
     keys: Mapping[int, str] = _OWN,
@@ -96,7 +102,9 @@ def groups(
 
     Args:
         due: The messages that can be sent now.
-        sent: The number of messages that were sent, or are being sent, within the last `storm_window`.
+        now: The current time.
+        sent: When messages about alerts were sent, or now for those that are being sent; from `storm_window` before the
+            creation of the first of `due` on.
         settings: The alert settings.
         kind: The kind of the channel.
         keys: The keys of alerts, by the ids of alerts.
@@ -109,14 +117,43 @@ def groups(
     waited = {_key(send, keys) for send in ordered if send.digest}
     digest = [send for send in ordered if _key(send, keys) in waited]
     rest = [send for send in ordered if _key(send, keys) not in waited and send.what is not What.TEST]
-    alone = max(0, settings.storm - sent)
-    batches = [MessageBatch("one", (send,)) for send in (*tests, *rest[:alone])]
-    beyond = rest[alone:]
-    if beyond and sent <= settings.storm:
-        batches.append(_together("summary", beyond))
+    urgent = _of_keys(rest, [send for send in rest if send.urgency is Severity.P1 and send.what in _URGENT], keys)
+    others = _without(rest, urgent)
+    window = timedelta(seconds=settings.storm_window)
+    limit = max(1, settings.storm)  # with 0 there are summaries only, one in each window
+    # The window was full when they came.
+    times = sorted(sent)
+    late = [
+        send
+        for send in others
+        if bisect_left(times, send.created_at) - bisect_right(times, send.created_at - window) >= limit
+    ]
+    waiting = _of_keys(others, late, keys)
+    counted = sum(now - window < at <= now for at in sent)  # none that were sent while the clock was ahead
+    free = max(0, settings.storm - counted)
+    if waiting and counted >= limit:
+        waiting, others = [], _without(others, waiting)
+    # Messages that come with some that had to wait are part of the same storm.
+    alone = [*urgent[:free], *([] if waiting else others[: max(0, free - len(urgent))])]
+    in_summary = _without(rest, alone)
+    batches = [MessageBatch("one", (send,)) for send in (*tests, *_without(rest, in_summary))]
+    # A new P1 is not hidden in the summary of the others.
+    beyond = [_without(sends, alone) for sends in (urgent, others)]
+    batches += [_together("summary", sends) for sends in beyond if sends]
     if digest:
         batches.append(_together("digest", digest))
     return batches
+
+
+def _of_keys(sends: Sequence[Send], some: Iterable[Send], keys: Mapping[int, str]) -> list[Send]:
+    """Return the messages that have a key of some of them: messages of one key keep their order."""
+    wanted = {_key(send, keys) for send in some}
+    return [send for send in sends if _key(send, keys) in wanted]
+
+
+def _without(sends: Sequence[Send], some: Iterable[Send]) -> list[Send]:
+    excluded = {send.id for send in some}
+    return [send for send in sends if send.id not in excluded]
 
 
 def _together(kind: GroupKind, sends: Sequence[Send]) -> MessageBatch:

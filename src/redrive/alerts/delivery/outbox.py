@@ -246,7 +246,9 @@ class Outbox:
         handled = {alert.id for alert in affected.values() if silenced.is_handled(alert)}
         unwanted = _unnecessary(connection, channel, waiting, taken, handled)
         sends = [
-            _delay_until_silence_ends(send_of(row), affected, silenced) for row in waiting if row.id not in unwanted
+            _delay_until_silence_ends(_waiting(row, now), affected, silenced)
+            for row in waiting
+            if row.id not in unwanted
         ]
         unwanted |= overtaken(sends, now, taken=taken, keys=keys)
         if unwanted:
@@ -256,11 +258,13 @@ class Outbox:
             free = [send for send in free if send.alert_id == alert_id]
         if not free:
             return None
-        since = now - timedelta(seconds=self._settings.storm_window)
-        # Each message has its own owner, however many alerts it contains.
-        sent = select(_sends.owner).where(_sends.channel == channel.name, _sends.sent_at > since).distinct()
-        messages = {*connection.execute(sent).scalars(), *(row.owner for row in waiting if row.id in taken)}
-        batches = groups(free, sent=len(messages), settings=self._settings, kind=channel.kind, keys=keys)
+        since = min(send.created_at for send in free) - timedelta(seconds=self._settings.storm_window)
+        of_alerts = (_sends.channel == channel.name) & (_sends.digest == 0) & (_sends.sent_at > since)
+        sent = [
+            *connection.execute(select(_sends.sent_at).where(of_alerts)).scalars(),
+            *(now for row in waiting if row.id in taken and not row.digest),
+        ]
+        batches = groups(free, now=now, sent=sent, settings=self._settings, kind=channel.kind, keys=keys)
         return batches[0] if batches else None
 
     def due(self, *, now: datetime | None = None, alert_id: int | None = None) -> DueMessages:
@@ -278,7 +282,7 @@ class Outbox:
             affected = _alerts_of(connection, rows) if silenced else {}
             channels: dict[str, datetime] = {}
             for row in rows:
-                due_at = _delay_until_silence_ends(send_of(row), affected, silenced).due_at
+                due_at = _delay_until_silence_ends(_waiting(row, moment), affected, silenced).due_at
                 at = max(due_at, row.owner_until) if _is_taken(row, moment) else due_at
                 channels[row.channel] = min(at, channels.get(row.channel, at))
             return DueMessages(moment, channels)
@@ -368,6 +372,14 @@ def _is_taken(row: Row[Any], now: datetime) -> bool:
 
 def _is_claimed_by(claim: ClaimedMessage) -> Any:
     return update(alert_sends).where(_sends.owner == claim.owner, _sends.status == SendStatus.WAITING.value)
+
+
+def _waiting(row: Row[Any], now: datetime) -> Send:
+    """Return a message that waits; one that was stored while the clock was ahead is due now."""
+    send = send_of(row)
+    if send.created_at <= now or send.digest:
+        return send
+    return replace(send, created_at=now, due_at=now)
 
 
 def _delay_until_silence_ends(send: Send, affected: Mapping[int, Alert], silenced: Silenced) -> Send:

@@ -149,6 +149,7 @@ def pass_time(
         after_silence: Whether a silence of the alert has ended since it was last sent.
         scheduled: Whether the alert is sent again by its schedule.
     """
+    record = _without_future(record, now)
     alert = record.alert
     if alert.gone_since is not None:
         over = now - alert.gone_since >= timedelta(seconds=_quiet_seconds(record, settings))
@@ -164,6 +165,15 @@ def pass_time(
         return change
     repeated = replace(alert, told_at=now, repeats=alert.repeats + 1)
     return AlertChange(_notified(replace(change.record, alert=repeated)), (What.REPEATED,))
+
+
+def _without_future(record: AlertRecord, now: datetime) -> AlertRecord:
+    """Return the record with the current time for times after it, stored while the clock was ahead."""
+    alert = record.alert
+    told_at = None if alert.told_at is None else min(alert.told_at, now)
+    gone_since = None if alert.gone_since is None else min(alert.gone_since, now)
+    evidence = tuple(replace(item, since=min(item.since, now)) for item in record.evidence)
+    return replace(record, alert=replace(alert, told_at=told_at, gone_since=gone_since), evidence=evidence)
 
 
 def suppress(before: AlertRecord | None, change: AlertChange) -> AlertChange:
