@@ -1,6 +1,8 @@
 """Sending letters back: dry runs, real ones, two at once, and what goes wrong."""
 
 import datetime as dt
+import subprocess
+import sys
 import threading
 from collections import Counter
 
@@ -9,6 +11,7 @@ import pytest
 from sqlalchemy import text, update
 
 import redrive
+from redrive.dlq.replay.replay import Replay
 from redrive.model.letters import Status
 from redrive.store.schema import letter_claims, letters
 
@@ -366,6 +369,58 @@ def test_letters_of_a_replay_that_died_are_taken_over_when_its_lease_is_out(stor
     claim_for_somebody_else(store, dt.datetime.now(UTC) + dt.timedelta(seconds=0.5))
     report = dlq.replay(Shelf(), any_pipeline=True, dry_run=False, lease=1)
     assert (report.reprocessed, report.held) == (5, 0)
+
+
+class TestLateRenewal:
+    """The claims of a replay that lives were not renewed in time, since its store was busy."""
+
+    def end_leases(self, store):
+        past = dt.datetime.now(UTC) - dt.timedelta(seconds=1)
+        store.database.write(lambda connection: connection.execute(letter_claims.update().values(until=past)))
+
+    def test_replay_that_lives_keeps_its_letters(self, store, dlq, put):
+        put(4)
+        inner, sent = [], []
+
+        def target(records):
+            sent.extend(records)
+            if not inner:
+                self.end_leases(store)
+                inner.append(dlq.replay(Shelf(), any_pipeline=True, dry_run=False, lease=0.3))
+
+        outer = dlq.replay(target, any_pipeline=True, batch=4, dry_run=False)
+        assert (len(sent), outer.reprocessed) == (4, 4)
+        assert (inner[0].attempted, inner[0].held) == (0, 4)
+
+    def test_letters_that_another_replay_took_before_they_were_sent_are_not_sent(self, store, dlq, put, monkeypatch):
+        put(4)
+        claimed = Replay._claim
+
+        def late(self, ids):
+            batch = claimed(self, ids)
+            if batch and not taken:
+                taken.append(batch[0].id)
+                mine = letter_claims.c.letter_id == batch[0].id
+                until = dt.datetime.now(UTC) + dt.timedelta(days=1)
+                change = letter_claims.update().where(mine).values(owner="elsewhere", until=until)
+                store.database.write(lambda connection: connection.execute(change))
+                self._claimed = self._claimed[0] - 3_600, self._claimed[1]
+            return batch
+
+        taken, sent = [], []
+        monkeypatch.setattr(Replay, "_claim", late)
+        report = dlq.replay(sent.extend, any_pipeline=True, dry_run=False, lease=0.3)
+        assert (len(sent), report.reprocessed, report.held) == (3, 3, 1)
+
+    def test_claims_of_a_process_that_died_are_free(self, store_url, dlq, put):
+        put(2)
+        claim = (
+            "import sys, redrive; from redrive.dlq.replay.claims import Claims;"
+            "database = redrive.connect(sys.argv[1]).database; claims = Claims(database, lease=0.1);"
+            "database.write(lambda connection: claims.take(connection, [1, 2]))"
+        )
+        subprocess.run([sys.executable, "-c", claim, store_url], check=True)
+        assert dlq.replay(Shelf(), any_pipeline=True, dry_run=False, lease=1).reprocessed == 2
 
 
 def test_a_replay_that_lost_its_claims_writes_nothing(store, dlq, put):

@@ -121,6 +121,15 @@ def is_owner_dead(owner: str) -> bool:
     return bool(_began(identity["pid"]) != identity["began"])  # another process has the same number now
 
 
+def is_owner_alive(owner: str) -> bool:
+    """Return whether the claim of this owner is in use by a process of this machine, as far as that is known."""
+    if not owner.startswith("{"):
+        return False
+    identity = json.loads(owner)
+    is_here = (identity["host"], identity.get("boot"), identity["space"]) == (socket.gethostname(), _boot(), _space())
+    return is_here and not is_owner_dead(owner)
+
+
 @functools.cache
 def _boot() -> str | None:
     """Return the id of the running kernel: two machines may have the same name, and the same process numbers."""

@@ -2,27 +2,30 @@
 
 A run that writes rows for which there are letters claims these, too: no replay writes an old row over a new one. A
 claim lives as long as its replay or run renews it. A replay that was killed stops renewing, and its letters are free
-once the lease has run out. A run that was killed, or failed while it wrote a batch, may have written their rows and not
-marked them: its claims hold until the run is resumed or abandoned. Results are only written by who still holds the
-claim.
+once the lease has run out. One that lives on this machine keeps them for a minute longer: its renewal may wait for the
+lock of the store when a batch was already sent. A run that was killed, or failed while it wrote a batch, may have
+written their rows and not marked them: its claims hold until the run is resumed or abandoned. Results are only written
+by who still holds the claim.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, delete, or_, select, update
 
 from redrive.model.runs import RunStatus
 from redrive.store.database import Database
-from redrive.store.lease import renewed
+from redrive.store.lease import begin_work, end_work, is_owner_alive, new_owner, renewed
 from redrive.store.schema import checkpoints, letter_claims, letters, runs
 from redrive.store.sql import in_ids
 
 LEASE = 30.0
+_LATE = timedelta(seconds=60)
+"""How long a process that lives may fail to renew its claims: as long as it tries to write to the store."""
 _RUN = "run:"
 
 
@@ -30,7 +33,7 @@ class Claims:
     """The claims of one replay or run."""
 
     def __init__(self, database: Database, *, lease: float = LEASE) -> None:
-        self.owner = uuid.uuid4().hex
+        self.owner = new_owner()
         self.lease = timedelta(seconds=lease)
         self._database = database
 
@@ -38,12 +41,13 @@ class Claims:
         """Claim what is free of these letters; `but` are owners whose claims hold although their lease is over."""
         now = self._database.dialect.now(connection)
         until = now + self.lease
+        holding = {*but, *living_owners(connection, now)} - {self.owner}
         wanted = self._database.dialect.insert(letter_claims)
         taken = wanted.on_conflict_do_update(
             index_elements=["letter_id"],
             set_={"owner": wanted.excluded.owner, "until": wanted.excluded.until},
             where=or_(
-                and_(letter_claims.c.until <= now, *(letter_claims.c.owner != owner for owner in but)),
+                and_(letter_claims.c.until <= now, *(letter_claims.c.owner != owner for owner in holding)),
                 letter_claims.c.owner == self.owner,
             ),
         ).returning(letter_claims.c.letter_id)
@@ -57,14 +61,28 @@ class Claims:
             statement = statement.where(in_ids(letter_claims.c.letter_id, ids))
         return set(connection.execute(statement.returning(letter_claims.c.letter_id)).scalars())
 
+    def keep(self, connection: Connection, ids: Sequence[int]) -> set[int]:
+        """Hold these claims for another lease; return those that are still ours."""
+        until = self._database.dialect.now(connection) + self.lease
+        ours = (letter_claims.c.owner == self.owner) & in_ids(letter_claims.c.letter_id, ids)
+        kept = update(letter_claims).where(ours).values(until=until).returning(letter_claims.c.letter_id)
+        return set(connection.execute(kept).scalars())
+
     def expire(self, connection: Connection) -> None:
         """End the lease of all claims: those of a run hold all the same until it is resumed or abandoned."""
         now = self._database.dialect.now(connection)
         connection.execute(update(letter_claims).where(letter_claims.c.owner == self.owner).values(until=now))
 
-    def kept_alive(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
         """Renew the claims for as long as the block runs."""
-        return renewed(self._database, self.renew, lease=self.lease)
+        owner = self.owner
+        begin_work(owner)
+        try:
+            with renewed(self._database, self.renew, lease=self.lease):
+                yield
+        finally:
+            end_work(owner)
 
     def renew(self, connection: Connection) -> None:
         """Hold the claims for another lease."""
@@ -75,6 +93,13 @@ class Claims:
 def owner_of_run(run_id: uuid.UUID) -> str:
     """Return who the claims of a run belong to, in whatever process it is resumed."""
     return f"{_RUN}{run_id.hex}"
+
+
+def living_owners(connection: Connection, now: datetime) -> list[str]:
+    """Return the owners of claims whose lease has just ended, although their process lives on this machine."""
+    claims = letter_claims.c
+    late = select(claims.owner).distinct().where(claims.until <= now, claims.until > now - _LATE)
+    return [owner for owner in connection.execute(late).scalars() if is_owner_alive(owner)]
 
 
 def unsaved_runs(connection: Connection, now: datetime) -> list[str]:

@@ -22,7 +22,7 @@ from redrive.dlq.filters import Filter
 from redrive.dlq.insert.row_builder import storable
 from redrive.dlq.queries import fetch, snapshot
 from redrive.dlq.redact import Redactor
-from redrive.dlq.replay.claims import Claims, holders, unsaved_runs
+from redrive.dlq.replay.claims import Claims, holders, living_owners, unsaved_runs
 from redrive.dlq.replay.outcome import Answered, ReplayCounts, mark
 from redrive.dlq.replay.overwrites import UnknownKeys
 from redrive.dlq.replay.plan import Progress, ReplayPlan, why_not_sent
@@ -99,6 +99,7 @@ class Replay:
         self._is_ordered = False  # whether no newer letter may overtake an older one: keys are unknown
         self._pace = RateLimit(plan.rate)
         self._held: dict[int, datetime] = {}  # letters in other hands, and until when
+        self._claimed = 0.0, 0.0  # when letters were last claimed, by both clocks: one stops with the machine
         self._sent: Sequence[Letter] = ()
         self._alive = 0  # of those, the ones whose replay was seen to live
 
@@ -278,11 +279,13 @@ class Replay:
         """Claim what is free of these letters, and still to be sent."""
         if not ids:
             return _ClaimedLetters()
+        self._claimed = time.monotonic(), time.time()
         now = self._database.dialect.now(connection)
         unsaved = self._unsaved_runs(connection, now)
         mine = self._claims.take(connection, ids, but=unsaved)
         # Another replay may have claimed a letter of the same key: of two that write one row, the older might be last.
-        contested = held_siblings(connection, mine, self._claims.owner, now, unsaved)
+        holding = [*unsaved, *living_owners(connection, now)]
+        contested = held_siblings(connection, mine, self._claims.owner, now, holding)
         # Another replay may have decided them between our look and our claim, or tried them and escalated them.
         last = letters.c.last_reprocess
         untried = or_(last.is_(None), last <= self._began)
@@ -326,17 +329,17 @@ class Replay:
             )
             self._count_left_out(taken)
             others = taken.held
-            if taken.batch:
-                self._send(taken.batch)
-                self._progress(self._tally.attempted, self._wanted())
-                if self._canary_failed():
-                    break
             for one in sorted(known)[:free]:
                 if one not in others:
                     del self._held[one]
                 elif others[one] > known[one]:
                     self._alive += 1
                     del self._held[one]
+            if taken.batch:
+                self._send(taken.batch)
+                self._progress(self._tally.attempted, self._wanted())
+                if self._canary_failed():
+                    break
             if self._held.keys() == known.keys():  # nothing moved
                 time.sleep(min(_LOOK_AGAIN, self._plan.lease / 4))
         self._alive += len(self._held)
@@ -344,6 +347,9 @@ class Replay:
     # ── what becomes of it ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _send(self, batch: list[Letter]) -> None:
+        batch = self._still_claimed(batch)
+        if not batch:
+            return
         try:
             answers = self._try(batch)
         except TargetFailed as failed:
@@ -351,6 +357,18 @@ class Replay:
                 self._mark([letter for letter, _ in failed.answered], [answer for _, answer in failed.answered])
             raise
         self._mark(batch, answers)
+
+    def _still_claimed(self, batch: list[Letter]) -> list[Letter]:
+        """Return the letters that no other replay has taken since they were claimed, if that may have happened.
+
+        A process may stop for longer than its lease between its claim and its sending.
+        """
+        if max(time.monotonic() - self._claimed[0], time.time() - self._claimed[1]) < self._plan.lease / 2:
+            return batch
+        ids = [letter.id for letter in batch]
+        ours = self._database.write(lambda connection: self._claims.keep(connection, ids))
+        self._held.update({one: self._began for one in ids if one not in ours})
+        return [letter for letter in batch if letter.id in ours]
 
     def _mark(self, batch: Sequence[Letter], given: Sequence[TargetAnswer]) -> None:
         answers = self._note_outcomes(batch, given)
