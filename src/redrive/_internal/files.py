@@ -52,12 +52,17 @@ def open_to_append(path: str | os.PathLike[str]) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
+    refuse_link_of_another(path)
+    return os.open(path, flags, FILE)
+
+
+def refuse_link_of_another(path: str | os.PathLike[str]) -> None:
+    """Raise PermissionError for a link of neither the user nor root: it may lead to a file of the user."""
     owner = os.lstat(path).st_uid
     if owner not in (0, os.geteuid()):
         raise PermissionError(
             errno.EPERM, f"it is a link of another user (uid {owner}). Remove it, or name another file", os.fspath(path)
         )
-    return os.open(path, flags, FILE)
 
 
 def tighten(path: Path) -> tuple[int, int] | None:

@@ -297,17 +297,21 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int
 
 @contextmanager
 def whole_file(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name when all of it is written.
+    """Open a file that appears under its name when all of it is written. A symbolic link keeps leading to it.
 
     Args:
         mode: its permissions, less those that the umask takes away; of a file with records, its user's alone.
     """
-    from redrive._internal.files import FILE, open_new, scratch_beside
+    from redrive._internal.files import FILE, open_new, refuse_link_of_another, scratch_beside
 
     try:
+        place = path
+        if path.is_symlink():
+            refuse_link_of_another(path)
+            place = path.resolve()
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode)
         # A device or a pipe cannot be replaced, only written to.
-        part = path if special else Path(scratch_beside(path))
+        part = path if special else Path(scratch_beside(place))
         file = part.open("wb") if special else open(open_new(part, FILE if mode is None else mode), "wb")  # noqa: SIM115 - closed below
     except OSError as error:
         raise CommandRefused(f"cannot write {path}: {error.strerror}") from None
@@ -318,7 +322,7 @@ def whole_file(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
         if not special:
-            part.replace(path)
+            part.replace(place)
     except BaseException as error:
         if not special:
             part.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import stat
 import subprocess
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -66,7 +67,8 @@ def test_import_reads_stdin(run, put):
 
 def test_failed_export_leaves_no_file(run, put, here, monkeypatch):
     put(2)
-    (here / "letters.ndjson").write_text("what was there before")
+    before = '{"format": 1, "pipeline_name": "before"}'
+    (here / "letters.ndjson").write_text(before)
 
     def breaks(self, **_):
         yield "{}"
@@ -76,8 +78,42 @@ def test_failed_export_leaves_no_file(run, put, here, monkeypatch):
     answer = run("dlq", "export", "-o", "letters.ndjson")
     assert answer.code == 70
     assert answer.sentence.startswith("cannot write letters.ndjson: no space left on device. No file was written")
-    assert (here / "letters.ndjson").read_text() == "what was there before"
+    assert (here / "letters.ndjson").read_text() == before
     assert [path.name for path in here.iterdir() if path.name.endswith(".part")] == []
+
+
+class TestNameOfAnExport:
+    @pytest.mark.parametrize("name", ["", ".", "/", ".."])
+    def test_directory_is_a_wrong_use(self, run, put, name):
+        answer = run("dlq", "export", "-o", name)
+        assert answer.code == 64
+        assert f"{name!r} is a directory; name a file. Nothing was written" in answer.err
+
+    def test_link_stays_and_its_target_is_written(self, run, put, here):
+        put(4)
+        for target in ("old", "new"):
+            Path("link").unlink(missing_ok=True)
+            Path("link").symlink_to(Path("kept") / target)
+            Path("kept").mkdir(exist_ok=True)
+            if target == "old":
+                Path("kept/old").touch()
+            assert run("dlq", "export", "-o", "link").code == 0
+            assert Path("link").is_symlink()
+            assert len(Path("kept", target).read_text().splitlines()) == 4
+        assert sorted(path.name for path in Path("kept").iterdir()) == ["new", "old"]
+
+    def test_another_file_is_overwritten_with_force_only(self, run, put, here):
+        put(2)
+        Path("orders.csv").write_text("id\n1\n")
+        answer = run("dlq", "export", "-o", "orders.csv")
+        assert answer.code == 64
+        assert "orders.csv exists and is not an export of letters; name another file, or pass --force" in answer.err
+        assert Path("orders.csv").read_text() == "id\n1\n"
+        assert run("dlq", "export", "-o", "orders.csv", "--force").code == 0
+        assert run("dlq", "export", 1, "-o", "orders.csv").code == 0
+        assert len(Path("orders.csv").read_text().splitlines()) == 1
+        Path("empty").touch()
+        assert run("dlq", "export", "-o", "empty").code == 0
 
 
 def test_export_is_readable_by_its_user_only(run, put, here):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -23,6 +24,8 @@ from redrive.cli.output import whole_file
 from redrive.cli.session import Session
 
 _REPORT_EVERY = 500
+_BEGINNING = 1_000  # bytes
+_EXPORT = re.compile(rb'\s*\{\s*"format"\s*:\s*\d+\s*,\s*"pipeline_name"\s*:')
 
 
 @command(app)
@@ -32,10 +35,12 @@ def export(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="File to write, whole or not at all. - for stdout.")
     ] = "-",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is not an export of letters.")] = False,
 ) -> None:
     """Export letters as NDJSON, one per line, oldest first.
 
-    Letters of every status unless --status is given. Records are complete and unmasked, so an import loses nothing.
+    Letters of every status unless --status is given. Records are complete and unmasked, so an import loses nothing. An
+    earlier export of that name is overwritten; any other file only with --force.
 
     Examples: redrive dlq export --output letters.ndjson; redrive dlq export --pipeline vendor --status any
     """
@@ -48,8 +53,15 @@ def export(
             return
         total = store.dlq.count(**filters)
         path = _local(output)
+        if path.is_dir():
+            raise CommandRefused(f"{output!r} is a directory; name a file. Nothing was written")
         if _is_of_store(path, store.database.dialect.place()):
             raise CommandRefused(f"{path} is a file of the open store; name another file. Nothing was written")
+        if not force and not _may_be_replaced(path):
+            raise CommandRefused(
+                f"{path} exists and is not an export of letters; name another file, or pass --force. "
+                "Nothing was written"
+            )
         with whole_file(path) as file, session.out.progress("exporting") as tell:
             written = 0
             for line in lines:
@@ -131,6 +143,15 @@ def _is_of_store(path: Path, place: object) -> bool:
             if path.name.endswith(end) and place == (found.st_dev, found.st_ino):
                 return True
     return False
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Whether an export may take the place of a file: it is empty, an export, or none at all."""
+    if not path.is_file():
+        return True
+    with _opened(path) as file:
+        beginning = file.read(_BEGINNING)
+    return not beginning or _EXPORT.match(beginning) is not None
 
 
 def _local(path: str) -> Path:
