@@ -107,7 +107,16 @@ class TestTexts:
             ("date", "2026-07-01T00:00:00Z", "2026-07-01"),
             ("time", "04:05 PM", "16:05:00"),
             ("time", "040506", "04:05:06"),
-            ("timetz", "04:05:06 PST", "04:05:06-08"),
+            ("timetz", "04:05:06-08", "04:05:06-08"),
+            ("timestamptz", "2026-07-01 10:00 Europe/Berlin", "2026-07-01 08:00:00+00"),
+            ("timestamptz", "2026-07-01 10:00 America/Port-au-Prince", "2026-07-01 14:00:00+00"),
+            ("timestamptz", "2026-07-01 10:00 Etc/GMT+5", "2026-07-01 15:00:00+00"),
+            ("timestamptz", "Wed, 01 Jul 2026 10:00:00 +0530", "2026-07-01 04:30:00+00"),
+            ("timestamptz", "01/Jul/2026:10:00:00 +0530", "2026-07-01 04:30:00+00"),
+            ("timestamptz", "July 1, 2026 at 5:30 PM UTC", "2026-07-01 17:30:00+00"),
+            ("timestamptz", "20260701T100000Z", "2026-07-01 10:00:00+00"),
+            ("timestamptz", "2026-07-01 10:00:00 GMT+0000", "2026-07-01 10:00:00+00"),
+            ("timestamptz", "infinity", "infinity"),
         ],
     )
     def test_text_of_a_plain_date_or_time_is_kept(self, opened, type_, text, shown):
@@ -115,6 +124,22 @@ class TestTexts:
         execute(f"CREATE TABLE t (id integer PRIMARY KEY, v {type_})")
         assert write(url, [text]) == set()
         assert execute("SELECT v::text FROM t") == [(shown,)]
+
+
+AMBIGUOUS = [
+    *("GMT+2", "UTC+05:30", "UTC+5", "UTC +5", "Z+2", "EST+1", "GMT-7", "UTC+0200", "EST5EDT", "EST5"),
+    *("IST", "EST", "CST", "BST", "CET", "PST DST", "MSK", "Japan"),
+]
+
+
+class TestZones:
+    @pytest.mark.parametrize("type_", ["timestamptz", "timestamptz[]", "timetz"])
+    def test_ambiguous_zone_is_rejected(self, opened, type_):
+        url, execute = opened
+        execute(f"CREATE TABLE t (id integer PRIMARY KEY, v {type_})")
+        moment = "10:00" if type_ == "timetz" else "2026-07-01 10:00"
+        texts = [f"{moment}{gap}{zone}" for zone in AMBIGUOUS for gap in (" ", "")]
+        assert write(url, [[text] for text in texts] if type_.endswith("[]") else texts) == {*range(len(texts))}
 
 
 PARTS = (

@@ -74,7 +74,13 @@ _WITHOUT_ZONE = {
     Family.DATE: re.compile(rf"{_GAP}{_OTHERS}(?:{'|'.join(_DATES)}){_GAP}{_OTHERS}", _FLAGS),
     Family.TIME: re.compile(rf"{_TIME}(?:{_UTC})?{_MINUS}{_GAP}", _FLAGS),
 }
-_TIMETZ = re.compile(rf"{_TIME}(?:{_UTC}|[+-]\d{{1,2}}(?::?\d\d){{0,2}}|[a-z]{{1,5}})?{_GAP}", _FLAGS)
+_TIMETZ = re.compile(rf"{_TIME}(?:{_UTC}|[+-]\d{{1,2}}(?::?\d\d){{0,2}})?{_GAP}", _FLAGS)
+
+# ── Zones that are not what they seem: PostgreSQL reads IST as that of Israel, CET without summer time, and GMT+2, by
+#    the rules of POSIX, as two hours west of Greenwich ────────────────────────────────────────────────────────────────
+_WORD = re.compile(r"[a-z_]+(?:/[a-z_]+(?:-[a-z_]+)*(?:[+-]?\d+)?)*", _FLAGS)
+_PLAIN_WORD = re.compile(rf"{_MONTH}|{_DAY}|[ap]m|ad|bc|at|on|[tj]|z|zulu|utc|gmt|infinity|.*/.*", _FLAGS)
+_SHIFTED = re.compile(r"(?<![a-z/])(?:z|zulu|utc|gmt)\s*[+-](?!0{1,2}(?::?00){0,2}(?![\d:]))\d", _FLAGS)
 
 
 def misread_fault(text: str, capacity: ColumnCapacity) -> str | None:
@@ -93,8 +99,13 @@ def misread_fault(text: str, capacity: ColumnCapacity) -> str | None:
         )
     if _RELATIVE.search(text):
         return f"has a keyword of the database, which is not a value of type {capacity.type}"
-    if capacity.family is Family.INSTANT or not _DIGIT.search(text):
+    if not _DIGIT.search(text):
         return None
+    if capacity.family is Family.INSTANT or capacity.zoned:
+        if _SHIFTED.search(text) or not all(_PLAIN_WORD.fullmatch(word) for word in _WORD.findall(text)):
+            return "has an ambiguous zone or another word: write the offset as +05:30, or a zone such as Europe/Berlin"
+        if capacity.family is Family.INSTANT:
+            return None
     form = _TIMETZ if capacity.zoned else _WITHOUT_ZONE[capacity.family]
     if is_short and form.fullmatch(text):
         return None
