@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -164,6 +165,7 @@ class _SqlalchemyDatabase:
             raise SourceError(f"the driver of this database is not installed: pip install {missing.name}") from None
         if url.get_driver_name() == "psycopg":
             event.listen(self._engine, "connect", _keep_intervals)
+            event.listen(self._engine, "connect", _keep_bounds)
 
     def run(self, statement: Executable) -> Found:
         return self._executed(statement, lambda result: (list(result.keys()), result.fetchall()))
@@ -216,6 +218,32 @@ def _keep_intervals(connection: Any, _: Any) -> None:
             return super().load(data) if is_timedelta(text) else text
 
     connection.adapters.register_loader("interval", Interval)
+
+
+def _keep_bounds(connection: Any, _: Any) -> None:
+    """Have psycopg give an array whose indexes do not begin at 1 as its text: a list has no bounds."""
+    from psycopg.pq import Format
+
+    for oid in {info.array_oid for info in connection.adapters.types if info.array_oid}:
+        loader = connection.adapters.get_loader(oid, Format.TEXT)
+        if loader is not None:
+            connection.adapters.register_loader(oid, _with_bounds(loader))
+
+
+@cache
+def _with_bounds(loader: Any) -> Any:
+    from psycopg.adapt import Loader
+
+    class Bounded(Loader):  # not a subclass of the loader: of one in C the driver would not call this method
+        def __init__(self, oid: int, context: Any = None) -> None:
+            super().__init__(oid, context)
+            self._inner = loader(oid, context)
+
+        def load(self, data: Any) -> Any:
+            text = bytes(data)
+            return text.decode() if text.startswith(b"[") else self._inner.load(text)
+
+    return Bounded
 
 
 class _DuckdbDatabase:
