@@ -283,6 +283,42 @@ MIXED = {
 MEMBERS = ({"num": 1}, {"str": "1"})
 
 
+class TestTextsOfNestedTypes:
+    """DuckDB drops quotes and escapes within values, the first of two fields of one name, and fields without names."""
+
+    @pytest.mark.parametrize(
+        ("kind", "kept", "rejected"),
+        [
+            (
+                "VARCHAR[]",
+                ["['a b', c]", '["a"]', r"['it\'s']", r"['a\\b']", r"[a\b]", "[]", "[NULL, 'NULL']"],
+                ["['a''b']", '[a"b"]', "['a' b]", r"['a\b']", "['x']y"],
+            ),
+            (
+                "STRUCT(a VARCHAR, b VARCHAR)",
+                ["{'a': 1, 'b': 2}", "{a: x}", "{'b': 'a: 1, a: 2'}"],
+                ["{'a': 1, 'a': 2}", '{a: 1, "a": 2}', "(1)", "(1, 2)", "(,)"],
+            ),
+            (
+                "STRUCT(a INTEGER)[]",
+                ["[{'a': 1}, {'a': 2}]"],
+                ["[{'a': 1, 'a': 2}]", "[(1)]", "[{'a': 1}, {'a': 1, 'a': 3}]"],
+            ),
+            ("MAP(VARCHAR, STRUCT(a INTEGER))", ["{k={'a': 1}, l={'a': 2}}"], ["{k={'a': 1, 'a': 2}}"]),
+            ("BIT", ["0101"], ["x1f", "b101", "0 1"]),
+        ],
+    )
+    def test_text_is_kept_whole_or_rejected(self, sql, sink, kind, kept, rejected):
+        sql(f"CREATE TABLE t (id INTEGER PRIMARY KEY, v {kind})")
+        target = sink()
+        rows = [{"id": number, "v": value} for number, value in enumerate([*kept, *rejected])]
+        bad = list(range(len(kept), len(rows)))
+        assert places(target.write(rows_of(rows), label="b")) == bad
+        frame = Outgoing.of_frame(pl.DataFrame(rows), range(len(rows)))
+        assert places(target.write(frame, label="c")) == bad
+        target.close()
+
+
 class TestMixedTypes:
     """What DuckDB would choose by the rows beside a value, the value itself decides."""
 

@@ -6,6 +6,7 @@ DuckDB would change others, such as the bytes `ü` to the text `\\xC3\\xBC`, som
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -28,6 +29,9 @@ _OF_JSON = "what JSON has: texts, booleans, floats, integers of 64 bits, lists a
 _TIMES = (Family.DATE, Family.TIME, Family.TIMESTAMP, Family.INSTANT)
 _OF_TEXT = ("UUID", "BIT", "ENUM", "GEOMETRY")
 _CONTAINERS = ("list", "array", "struct", "map")
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)
+_LOST_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[^'\"\\]")
+_POSITIONAL = re.compile(r"(?:^|[\[{(,:=])\s*\(")
 _SAME: dict[str, pl.DataType] = {
     "BOOLEAN": pl.Boolean(),
     "TINYINT": pl.Int8(),
@@ -136,7 +140,7 @@ def _ascii(text: str) -> str:
 
 
 def _bits(text: str) -> str:
-    if not text:
+    if not text or text.strip("01"):
         raise ValueError("BIT takes a text of one or more digits 0 and 1")
     return text
 
@@ -216,6 +220,10 @@ def _written(value: Any, kind: str) -> Any:
 
 def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
     """Yield the places of texts of a nested type that hold a value which would be changed, and why."""
+    has_fields = has_members(kind, ("struct",))
+    for place, text in enumerate(texts):
+        if text is not None and (why := _change_of_notation(text, has_fields=has_fields)):
+            yield place, f"{text!r} {why}"
     if _is_exact(kind):
         return
     if has_members(kind):
@@ -225,6 +233,48 @@ def changes_in_texts(texts: pl.Series, kind: Any) -> Iterator[tuple[int, str]]:
     for place, value in enumerate(_parse_texts(texts, kind)):
         if change := next(_changes_within(value, kind), None):
             yield place, change
+
+
+def _change_of_notation(text: str, *, has_fields: bool) -> str | None:
+    """Return why DuckDB would drop something that the text of a list, struct or map has; None where it keeps all."""
+    for found in _QUOTED.finditer(text):
+        before, after = text[: found.start()].rstrip()[-1:], text[found.end() :].lstrip()[:1]
+        if before not in ("", *"[{(,:=") or after not in ("", *"]}),:="):
+            return "has quotes within a value, which DuckDB drops: quote the whole value, and write \\' in it"
+        if _LOST_ESCAPE.search(found[0]):
+            return "has a backslash in quotes, which DuckDB drops: write two"
+    if not has_fields:
+        return None
+    if _POSITIONAL.search(_QUOTED.sub("''", text)):
+        return "has values without the names of their fields"
+    return "has a field twice" if _has_field_twice(text) else None
+
+
+def _has_field_twice(text: str) -> bool:
+    """Return whether a struct has a field twice; DuckDB drops the first."""
+    names: list[set[str]] = []
+    start: int | None = 0  # where the name of a field may begin
+    at = 0
+    while at < len(text):
+        if (found := _QUOTED.match(text, at)) is not None:
+            at = found.end()
+            continue
+        mark, at = text[at], at + 1
+        if mark in "[{":
+            names.append(set())
+            start = at if mark == "{" else None
+        elif mark in "]}" and names:
+            names.pop()
+            start = None
+        elif mark == ",":
+            start = at
+        elif mark == ":" and start is not None and names:
+            name = text[start : at - 1].strip().strip("'\"").lower()
+            if name in names[-1]:
+                return True
+            names[-1].add(name)
+            start = None
+    return False
 
 
 def has_members(kind: Any, sorts: Collection[str] = ("union", "variant")) -> bool:

@@ -28,6 +28,28 @@ _COORDINATE = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _GEOMETRIC = ("point", "line", "lseg", "box", "path", "polygon", "circle")
 _CURRENCY = r"[^\d\s.,()+-]+"
 _FLOAT = ColumnCapacity.of("double precision")
+# The server reads 1.5 as the network 1.5.0.0/16 and 010.0.0.1 as 10.0.0.1, and drops what stands after a macaddr8.
+_BYTE = r"(?:0|[1-9]\d{0,2})"
+_IPV6 = r"[0-9A-Fa-f:]*:[0-9A-Fa-f:]*(?:(?:\.\d+){3})?"
+_NETWORK = rf"^\s*(?:{_BYTE}(?:\.{_BYTE}){{3}}(?:/\d+)?|{_BYTE}(?:\.{_BYTE}){{0,2}}/\d+|{_IPV6}(?:/\d+)?)\s*$"
+_MAC = "^\\s*(?:{})\\s*$".format(
+    "|".join(
+        (
+            r"[0-9A-Fa-f]{1,2}(?::[0-9A-Fa-f]{1,2}){5}",
+            r"[0-9A-Fa-f]{1,2}(?:-[0-9A-Fa-f]{1,2}){5}",
+            r"[0-9A-Fa-f]{6}[:-][0-9A-Fa-f]{6}",
+            r"[0-9A-Fa-f]{4}(?:[.-][0-9A-Fa-f]{4}){2}",
+            r"[0-9A-Fa-f]{12}",
+        )
+    )
+)
+_MAC8 = r"^\s*[0-9A-Fa-f]{2}(?:[:.-]?[0-9A-Fa-f]{2}){7}\s*$"
+_ADDRESSES = {"cidr": _NETWORK, "inet": _NETWORK, "macaddr": _MAC, "macaddr8": _MAC8}
+_WHY_ADDRESS = {
+    **dict.fromkeys(("cidr", "inet"), "is not an address in full, such as 10.0.0.1, 10.0.0.0/8 or 2001:db8::/32"),
+    "macaddr": "is not an address of six bytes, such as 08:00:2b:01:02:03",
+    "macaddr8": "is not an address of eight bytes, such as 08:00:2b:ff:fe:01:02:03",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +215,8 @@ def _limit(kind: str) -> _Limit | None:
         return _Limit(lambda texts: texts.str.contains("-", literal=True), f"is negative, which {kind} never is")
     if kind.startswith("bit"):
         return _Limit(lambda texts: ~texts.str.contains("^[01]*$"), f"is not made of 0 and 1, as {kind} is")
+    if kind in _ADDRESSES:
+        return _Limit(lambda texts: ~texts.str.contains(_ADDRESSES[kind]), _WHY_ADDRESS[kind])
     if kind == "bytea":
         return _Limit(
             lambda texts: texts.str.contains(r"[^\x00-\x7F]|\\") & ~texts.str.contains(r"^\\x(?:[0-9a-fA-F]{2})*$"),
