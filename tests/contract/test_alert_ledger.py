@@ -1,4 +1,4 @@
-"""Alerts in a store: found by many, opened once, told to whom it concerns."""
+"""Alerts in a store: reported by many processes, opened once, queued for the channels of their severity."""
 
 import threading
 from datetime import timedelta
@@ -55,7 +55,7 @@ def deliver(store, *, as_="sent"):
 # ── what is found ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_alert_is_stored_with_its_message_and_comes_back_as_it_was(ledger):
+def test_alert_is_stored_and_read_back_unchanged(ledger):
     facts = Facts(
         status="failed",
         run_id=UUID(int=7),
@@ -76,7 +76,7 @@ def test_an_alert_is_stored_with_its_message_and_comes_back_as_it_was(ledger):
     assert ledger.unsent() == [send]
 
 
-def test_what_is_found_again_is_counted_and_not_told(ledger):
+def test_repeated_evidence_is_counted_without_a_message(ledger):
     for second in range(3):
         ledger.apply(judgement(finding()), now=after(second))
     (alert,) = ledger.find()
@@ -84,7 +84,7 @@ def test_what_is_found_again_is_counted_and_not_told(ledger):
     assert told(ledger) == [("slack", What.OPENED)]
 
 
-def test_an_alert_lives_its_whole_life_in_the_store(ledger, store):
+def test_alert_passes_all_states_in_the_store(ledger, store):
     watched(store)
     assert ledger.apply(judgement(finding(persist=600)), now=NOON) == []
     assert [alert.status for alert in ledger.find(status="open")] == [AlertStatus.WAITING]
@@ -101,7 +101,7 @@ def test_an_alert_lives_its_whole_life_in_the_store(ledger, store):
     assert ledger.find(status="open") == []
 
 
-def test_witnesses_are_remembered_with_what_each_has_said(ledger):
+def test_evidence_is_stored_per_reporter(ledger):
     down = {"key": "service:bank:down"}
     ledger.apply(judgement(finding("run:a:failed", P1, title="a", facts=Facts(affected=("a",)), **down)), now=NOON)
     ledger.apply(judgement(finding("run:b:failed", P3, title="b", facts=Facts(affected=("b",)), **down)), now=after(1))
@@ -112,14 +112,14 @@ def test_witnesses_are_remembered_with_what_each_has_said(ledger):
     assert (alert.title, alert.urgency, alert.facts.affected) == ("b", P3, ("b",))
 
 
-def test_what_went_away_before_anybody_was_told_leaves_nothing_behind(ledger):
+def test_condition_gone_before_a_message_leaves_no_alert(ledger):
     ledger.apply(judgement(finding("level:slot:s", persist=300)), now=NOON)
     ledger.apply(GONE, now=after(30))
     assert ledger.find() == []
     assert ledger.unsent() == []
 
 
-def test_a_run_that_recovered_before_anybody_was_told_is_one_message(ledger, store):
+def test_run_recovered_before_a_message_is_one_message(ledger, store):
     watched(store)
     failed = finding(urgency=P2, persist=600, facts=Facts(run_id=UUID(int=7), error="bank is down"))
     well = finding(
@@ -133,7 +133,7 @@ def test_a_run_that_recovered_before_anybody_was_told_is_one_message(ledger, sto
     assert told(ledger) == [("slack", What.OPENED)]
 
 
-def test_further_runs_that_recover_within_a_day_are_counted(ledger):
+def test_further_recovered_runs_within_a_day_are_counted(ledger):
     for number in range(5):
         facts = Facts(run_id=UUID(int=number))
         well = finding(
@@ -145,7 +145,7 @@ def test_further_runs_that_recover_within_a_day_are_counted(ledger):
     assert told(ledger) == [("slack", What.OPENED)]
 
 
-def test_what_comes_back_within_an_hour_must_stay_gone_for_one(ledger):
+def test_reopened_within_an_hour_must_be_clear_for_an_hour(ledger):
     level, gone = judgement(finding("level:slot:s", key="slot:s")), judgement(under=["level:"])
     for at in range(0, 6 * 1_200, 1_200):  # there for ten minutes, and gone for ten
         ledger.apply(level, now=after(at))
@@ -161,7 +161,7 @@ def test_what_comes_back_within_an_hour_must_stay_gone_for_one(ledger):
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_a_good_run_resolves_what_a_service_did_at_once_where_nobody_watches(ledger, store, comes_back):
+def test_complete_run_resolves_service_alert_without_a_watch(ledger, store, comes_back):
     if comes_back:
         watched(store)
     service = Subject(kind="service", name="bank")
@@ -173,7 +173,7 @@ def test_a_good_run_resolves_what_a_service_did_at_once_where_nobody_watches(led
     assert ledger.get(alert.id).is_over
 
 
-def test_a_run_of_which_people_heard_that_it_failed_and_that_this_is_over_does_not_recover_as_well(ledger):
+def test_resolved_failure_alert_is_not_recovered_again(ledger):
     lost = finding("level:lost:vendor", P2, facts=Facts(run_id=UUID(int=7)))
     ledger.apply(judgement(lost), now=NOON)
     ledger.apply(judgement(under=["level:lost:"]), now=after(10))  # somebody has started it again
@@ -183,19 +183,19 @@ def test_a_run_of_which_people_heard_that_it_failed_and_that_this_is_over_does_n
     assert told(ledger) == [("slack", What.OPENED), ("slack", What.RESOLVED)]
 
 
-def test_where_nobody_watches_people_are_told_of_runs_at_once_and_levels_wait_all_the_same(ledger, store):
+def test_without_a_watch_runs_alert_at_once_and_levels_wait(ledger, store):
     both = judgement(finding(persist=600), finding("level:slot:s", key="slot:s", persist=300))
     assert [alert.key for alert in ledger.apply(both, now=NOON)] == ["run:vendor"]
 
 
-def test_a_watch_that_fell_silent_is_none(ledger, store):
+def test_watch_without_heartbeat_does_not_count(ledger, store):
     watched(store, hours=1)
     assert ledger.apply(judgement(finding("run:a:failed", key="run:a", persist=600)), now=after(3_599)) == []
     later = judgement(finding("run:b:failed", key="run:b", persist=600))
     assert [alert.key for alert in ledger.apply(later, now=after(3_600))] == ["run:b"]
 
 
-def test_what_has_waited_for_a_watch_that_came_no_more_is_told_by_the_next_run(ledger, store):
+def test_next_run_sends_alerts_that_waited_for_a_lost_watch(ledger, store):
     watched(store, hours=1)
     ledger.apply(judgement(finding("run:a:failed", key="run:a", persist=600)), now=after(3_500))
     assert ledger.apply(judgement(judged=["run:b:failed"]), now=after(4_000)) == []
@@ -203,7 +203,7 @@ def test_what_has_waited_for_a_watch_that_came_no_more_is_told_by_the_next_run(l
     assert (alert.key, alert.status) == ("run:a", AlertStatus.OPEN)
 
 
-def test_a_watch_that_was_killed_is_none_although_its_lease_goes_on(ledger, store):
+def test_killed_watch_does_not_count_despite_its_lease(ledger, store):
     owner = watched(store)
     assert ledger.apply(judgement(finding("run:a:failed", key="run:a", persist=600)), now=NOON) == []
     end_work(owner)  # as far as this machine can tell, nobody is behind it any more
@@ -213,7 +213,7 @@ def test_a_watch_that_was_killed_is_none_although_its_lease_goes_on(ledger, stor
     assert alert.key == "run:a", "what waits for it is told by whoever comes by"
 
 
-def test_by_default_it_is_the_databases_clock_that_counts(ledger, store):
+def test_database_clock_is_the_default(ledger, store):
     (alert,) = ledger.apply(judgement(finding()))
     assert alert.opened_at <= store.database.read(store.database.dialect.now)
     assert ledger.pass_time() == []
@@ -222,7 +222,7 @@ def test_by_default_it_is_the_databases_clock_that_counts(ledger, store):
 # ── one step, one transaction ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_else_is_written_in_the_same_transaction_decides_and_is_kept_or_undone_with_it(ledger, store):
+def test_only_if_decides_and_rolls_back_with_the_judgement(ledger, store):
     def once(connection):
         row = {"name": "judged", "at": NOON, "value": 1.0}
         added = store.database.dialect.insert(gauges).on_conflict_do_nothing().values(row).returning(gauges.c.name)
@@ -242,7 +242,7 @@ def test_what_else_is_written_in_the_same_transaction_decides_and_is_kept_or_und
     assert names == ["judged"]
 
 
-def test_many_who_find_the_same_at_once_open_one_alert(store_url):
+def test_concurrent_judgements_open_one_alert(store_url):
     found, errors = judgement(finding(), *many(3)), []
     gate = threading.Barrier(6)
 
@@ -270,7 +270,7 @@ def test_many_who_find_the_same_at_once_open_one_alert(store_url):
         assert len(ledger.unsent()) == 4
 
 
-def test_a_commit_whose_answer_was_lost_is_not_made_again(ledger, store, monkeypatch):
+def test_commit_with_a_lost_answer_is_not_retried(ledger, store, monkeypatch):
     answers = LostAnswers(store.database, monkeypatch)
     answers.strike()
     assert len(ledger.apply(judgement(finding()), now=NOON)) == 1
@@ -290,9 +290,7 @@ def test_a_commit_whose_answer_was_lost_is_not_made_again(ledger, store, monkeyp
     assert told(ledger, 1) == [("slack", What.OPENED), ("slack", What.REPEATED), ("slack", What.RESOLVED)]
 
 
-def test_where_a_lost_answer_cannot_be_told_from_the_work_of_another_nobody_is_told_twice(
-    ledger, store, store_url, monkeypatch
-):
+def test_unclear_lost_answer_sends_no_second_message(ledger, store, store_url, monkeypatch):
     answers = LostAnswers(store.database, monkeypatch)
     broken = answers._broken
 
@@ -307,7 +305,7 @@ def test_where_a_lost_answer_cannot_be_told_from_the_work_of_another_nobody_is_t
     assert told(ledger) == [("slack", What.OPENED)]
 
 
-def test_time_passes_without_holding_up_others_where_nothing_comes_of_it(ledger, store, store_url):
+def test_time_that_changes_nothing_takes_no_lock(ledger, store, store_url):
     ledger.apply(judgement(finding(), *many(3)), now=NOON)
     with redrive.connect(store_url) as other:
 
@@ -320,7 +318,7 @@ def test_time_passes_without_holding_up_others_where_nothing_comes_of_it(ledger,
     assert [alert.repeats for alert in ledger.find()] == [0, 0, 0, 1]
 
 
-def test_a_run_waits_for_the_alerts_it_touches_and_for_no_others(ledger, monkeypatch):
+def test_run_locks_only_the_alerts_it_touches(ledger, monkeypatch):
     ledger.apply(judgement(*many(30), finding("run:a:failed", key="run:a")), now=NOON)
     read = []
     monkeypatch.setattr(queries, "record_of", lambda row: read.append(row.key) or record_of(row))
@@ -330,7 +328,7 @@ def test_a_run_waits_for_the_alerts_it_touches_and_for_no_others(ledger, monkeyp
     assert read == ["run:a", "run:vendor"]
 
 
-def test_a_witness_whose_blame_changes_is_found_under_the_cause_it_blamed_before(ledger, store):
+def test_evidence_with_a_changed_cause_is_found_under_the_old(ledger, store):
     watched(store)
     for at, key in ((0, "run:vendor"), (300, "service:bank:down"), (600, "service:post:down")):
         changed = ledger.apply(judgement(finding(key=key, urgency=P2, persist=600)), now=after(at))
@@ -340,7 +338,7 @@ def test_a_witness_whose_blame_changes_is_found_under_the_cause_it_blamed_before
     assert told(ledger) == [("slack", What.OPENED)]
 
 
-def test_what_people_were_told_of_one_run_says_nothing_of_the_next(ledger):
+def test_message_about_one_run_does_not_suppress_the_next(ledger):
     def late(run):
         options = {"key": "sla:vendor", "condition": "sla_missed", "momentary": True, "title": "late"}
         return judgement(finding("sla:vendor", facts=Facts(run_id=UUID(int=run)), **options))
@@ -354,7 +352,7 @@ def test_what_people_were_told_of_one_run_says_nothing_of_the_next(ledger):
 # ── what people ask and decide ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_alerts_are_found_by_status_urgency_subject_and_time(ledger):
+def test_filters_select_status_severity_subject_and_time(ledger):
     bank = Subject(kind="service", name="bank")
     ledger.apply(judgement(finding(urgency=P1), finding("x", P3, key="service:bank:4xx", subject=bank)), now=NOON)
     ledger.apply(judgement(under=["run:"]), now=after(60))
@@ -373,7 +371,7 @@ def test_alerts_are_found_by_status_urgency_subject_and_time(ledger):
         ledger.find(status="purple")
 
 
-def test_what_is_not_there_or_over_cannot_be_acknowledged_nor_closed(ledger, store):
+def test_missing_or_resolved_alert_cannot_be_changed(ledger, store):
     watched(store)
     with pytest.raises(AlertError, match="no alert 99"):
         ledger.get(99)
@@ -388,7 +386,7 @@ def test_what_is_not_there_or_over_cannot_be_acknowledged_nor_closed(ledger, sto
     assert told(ledger) == []
 
 
-def test_a_closed_alert_is_told_as_over_and_is_a_new_one_when_it_is_found_again(ledger):
+def test_closed_alert_is_resolved_and_reopens_as_a_new_one(ledger):
     ledger.apply(judgement(finding()), now=NOON)
     closed = ledger.close(1, by="ann", note="mended", now=after(10))
     assert (closed.resolution, closed.note) == ("closed by ann: mended", "mended")
@@ -397,7 +395,7 @@ def test_a_closed_alert_is_told_as_over_and_is_a_new_one_when_it_is_found_again(
     assert told(ledger) == [("slack", What.OPENED), ("slack", What.RESOLVED), ("slack", What.OPENED)]
 
 
-def test_no_secret_is_stored_whoever_says_it(ledger, store):
+def test_secrets_are_masked_in_every_stored_text(ledger, store):
     secret = "hunter2-sk-0123456789abcdef"
     leak = f"password={secret}"
     facts = Facts(error=leak, impact=leak, cause=leak, commands=(leak,), sql=leak, next_step=leak, checkpoint=leak)
@@ -416,14 +414,14 @@ def test_no_secret_is_stored_whoever_says_it(ledger, store):
         assert secret not in repr(store.database.read(everything))
 
 
-def test_what_no_database_can_hold_is_stored_as_what_can_be_shown(ledger):
+def test_unstorable_characters_are_stored_escaped(ledger):
     odd = "a\0b\ud800c"
     (alert,) = ledger.apply(judgement(finding(title=odd, facts=Facts(error=odd))), now=NOON)
     assert ledger.get(alert.id) == alert
     assert "\0" not in alert.title
 
 
-def test_a_test_goes_where_a_real_alert_would_and_is_over_at_once(store):
+def test_test_alert_uses_the_real_route_and_ends_at_once(store):
     own = {"vendor": PipelineSettings(routes={P1: ("pager",)})}
     ledger = AlertRepository(store.database, settings("slack", "pager", routes={P1: ("slack",)}, pipelines=own))
     for pipeline, channel in ((None, "slack"), ("vendor", "pager")):
@@ -433,7 +431,7 @@ def test_a_test_goes_where_a_real_alert_would_and_is_over_at_once(store):
     assert ledger.find(status="open") == []
 
 
-def test_old_alerts_are_forgotten_with_their_messages_and_open_ones_stay(ledger):
+def test_retention_removes_old_alerts_and_keeps_open_ones(ledger):
     ledger.apply(judgement(*many(2)), now=NOON)
     ledger.close(1, by="ann", note="mended", now=NOON)
     ledger.apply(judgement(finding()), now=after(10))
@@ -447,7 +445,7 @@ def test_old_alerts_are_forgotten_with_their_messages_and_open_ones_stay(ledger)
 # ── whom to tell ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_urgency_has_its_channels_and_who_was_told_hears_the_end(store):
+def test_severity_selects_channels_for_alert_and_resolution(store):
     routes = {P1: ("pager", "slack"), P2: ("slack",), P3: ("mail",)}
     ledger = AlertRepository(store.database, settings("pager:pagerduty", "slack", "mail", routes=routes))
     ledger.apply(judgement(finding(urgency=P3)), now=NOON)
@@ -469,7 +467,7 @@ def test_each_urgency_has_its_channels_and_who_was_told_hears_the_end(store):
     }
 
 
-def test_who_was_never_reached_is_not_told_that_it_is_over_but_is_tried_again_with_every_repeat(ledger, store):
+def test_unreached_channel_gets_reminders_but_no_resolution(ledger, store):
     ledger.apply(judgement(finding()), now=NOON)
     deliver(store, as_="failed")
     ledger.pass_time(now=after(3_600))
@@ -479,32 +477,32 @@ def test_who_was_never_reached_is_not_told_that_it_is_over_but_is_tried_again_wi
     assert told(ledger) == [("slack", What.OPENED), ("slack", What.REPEATED)]
 
 
-def test_who_has_not_heard_of_it_yet_is_not_told_again_meanwhile(ledger):
+def test_undelivered_message_is_not_queued_twice(ledger):
     ledger.apply(judgement(finding()), now=NOON)
     ledger.pass_time(now=after(3_600))
     assert told(ledger) == [("slack", What.OPENED)]
 
 
-def test_who_has_not_heard_of_it_yet_hears_at_first_how_urgent_it_is_now(ledger):
+def test_first_message_has_the_current_severity(ledger):
     ledger.apply(judgement(finding(urgency=P3)), now=NOON)
     ledger.apply(judgement(finding(urgency=P1)), now=after(1))
     (send,) = ledger.sends(1)
     assert (send.what, send.urgency) == (What.ESCALATED, P1)
 
 
-def test_what_is_over_when_it_is_told_is_closed_again_where_it_would_stay_open(store):
+def test_momentary_alert_is_resolved_at_once_on_pagerduty(store):
     ledger = AlertRepository(store.database, settings("pager:pagerduty", "slack"))
     ledger.apply(judgement(finding(momentary=True)), now=NOON)
     assert told(ledger) == [("pager", What.OPENED), ("pager", What.RESOLVED), ("slack", What.OPENED)]
 
 
-def test_where_no_channel_is_named_it_is_the_log(store):
+def test_default_channel_is_the_log(store):
     ledger = AlertRepository(store.database, AlertSettings())
     ledger.apply(judgement(finding()), now=NOON)
     assert told(ledger) == [("log", What.OPENED)]
 
 
-def test_every_urgency_can_be_told(ledger):
+def test_every_severity_is_delivered(ledger):
     for urgency in Severity:
         ledger.apply(judgement(finding(urgency.value, urgency, key=urgency.value)), now=NOON)
     assert [alert.urgency for alert in ledger.find()] == [P3, P2, P1]

@@ -1,4 +1,4 @@
-"""Messages in a store: claimed by one, delivered in order, tried again, and never lost."""
+"""Messages in a store: claimed by one sender, delivered in order, retried, and never lost."""
 
 import itertools
 import json
@@ -78,7 +78,7 @@ def only(ledger, alert_id=1):
 # ── claims ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_claimed_is_nobody_elses_until_it_was_sent(ledger, outbox, store):
+def test_claimed_message_is_exclusive_until_sent(ledger, outbox, store):
     ledger.apply(judgement(finding()), now=NOON)
     claim = outbox.claim("slack", now=NOON)
     assert [(what, alert.key) for what, alert in claim.messages] == [(What.OPENED, "run:vendor")]
@@ -90,7 +90,7 @@ def test_what_is_claimed_is_nobody_elses_until_it_was_sent(ledger, outbox, store
     assert ledger.unsent() == []
 
 
-def test_a_claim_whose_holder_fell_silent_is_free_and_what_it_says_later_changes_nothing(ledger, outbox):
+def test_expired_claim_is_free_and_its_late_result_ignored(ledger, outbox):
     ledger.apply(judgement(finding()), now=NOON)
     silent = outbox.claim("slack", now=NOON)
     assert outbox.claim("slack", now=after(61)) is None
@@ -117,7 +117,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_the_claim_of_a_process_that_was_killed_is_free_at_once(ledger, outbox, store_url):
+def test_claim_of_a_killed_process_is_free_at_once(ledger, outbox, store_url):
     ledger.apply(judgement(finding()), now=NOON)
     dead = subprocess.run(
         warm_python("-c", CLAIMS_AND_DIES, store_url, NOON.isoformat()),
@@ -129,14 +129,14 @@ def test_the_claim_of_a_process_that_was_killed_is_free_at_once(ledger, outbox, 
     assert outbox.claim("slack", now=after(1)) is not None
 
 
-def test_nothing_is_claimed_before_it_is_due(store):
+def test_message_is_not_claimed_before_it_is_due(store):
     ledger, outbox = AlertRepository(store.database, QUIET), Outbox(store.database, QUIET)
     ledger.apply(judgement(finding(urgency=P3)), now=MIDNIGHT)
     assert outbox.claim("slack", now=MORNING - timedelta(seconds=1)) is None
     assert outbox.due(now=MIDNIGHT).channels == {"slack": MORNING}
 
 
-def test_what_goes_to_a_channel_that_is_not_known_here_is_left_for_others(store, sender, recorder):
+def test_message_for_an_unknown_channel_is_left_unclaimed(store, sender, recorder):
     ledger = AlertRepository(store.database, settings("slack", "elsewhere"))
     ledger.apply(judgement(finding()), now=NOON)
     assert sender.send_due(now=NOON) == 1
@@ -147,7 +147,7 @@ def test_what_goes_to_a_channel_that_is_not_known_here_is_left_for_others(store,
     assert ledger.unsent() == []
 
 
-def test_several_processes_that_send_at_once_send_each_message_once(store_url, recorder):
+def test_concurrent_senders_send_each_message_once(store_url, recorder):
     keys = {one.key for one in many(30)}
     with redrive.connect(store_url) as store:
         AlertRepository(store.database, SLACK).apply(judgement(*many(30)))
@@ -175,7 +175,7 @@ def test_several_processes_that_send_at_once_send_each_message_once(store_url, r
 # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nobody_hears_that_an_alert_is_over_before_he_has_heard_of_it(ledger, outbox, sender, recorder):
+def test_resolved_message_waits_for_opened_message(ledger, outbox, sender, recorder):
     ledger.apply(judgement(finding()), now=NOON)
     first = outbox.claim("slack", now=NOON)
     ledger.apply(GONE, now=after(1))
@@ -186,7 +186,7 @@ def test_nobody_hears_that_an_alert_is_over_before_he_has_heard_of_it(ledger, ou
     assert recorder.said() == [("opened", "run:vendor"), ("resolved", "run:vendor")]
 
 
-def test_messages_about_other_alerts_do_not_wait_for_one_that_fails(ledger, store, recorder):
+def test_failing_message_does_not_delay_other_alerts(ledger, store, recorder):
     ledger.apply(judgement(finding(urgency=P1), *many(2, P3)), now=NOON)
 
     def refuses_the_first(channel, message):
@@ -201,7 +201,7 @@ def test_messages_about_other_alerts_do_not_wait_for_one_that_fails(ledger, stor
 
 
 def test_channel_that_is_back_gets_open_alerts_first(ledger, outbox, sender, recorder):
-    """A wait of minutes was drawn for the P1. It is over with the first message that the channel takes."""
+    """A wait of minutes was drawn for the P1. It ends with the first message that the channel accepts."""
     ledger.apply(judgement(finding(urgency=P1)), now=NOON)
     for seconds in (0, 15, 45, 105, 225, 465, 945):
         outbox.failed(outbox.claim("slack", now=after(seconds)), "503", now=after(seconds))
@@ -220,7 +220,7 @@ def test_channel_that_is_back_gets_open_alerts_first(ledger, outbox, sender, rec
 
 
 class TestReopenedKey:
-    """An alert is over and opens again under its key: who hears last that it is over takes it to be over."""
+    """An alert is resolved and opens again under its key: a channel must not get the old resolution last."""
 
     @pytest.fixture(params=["hub:webhook", "pd:pagerduty"])
     def world(self, request, store, recorder):
@@ -254,7 +254,7 @@ class TestReopenedKey:
         assert [what for what, _ in recorder.said()] == ["opened", "resolved", "opened"]
         assert ledger.unsent() == []
 
-    def test_resolved_message_that_failed_neither_delays_nor_closes_the_newer_alert(self, world, recorder):
+    def test_failed_resolved_message_does_not_affect_newer_alert(self, world, recorder):
         ledger, outbox, sender = world
         (name,) = set(outbox.channels) - {"log"}
         ledger.apply(judgement(finding()), now=NOON)
@@ -269,7 +269,7 @@ class TestReopenedKey:
         assert [what for what, _ in recorder.said()] == ["opened", "opened"]
         assert ledger.unsent() == []
 
-    def test_digest_tells_of_the_alert_that_is_open(self, world, recorder):
+    def test_digest_names_the_open_alert(self, world, recorder):
         ledger, _, sender = world
         ledger.apply(judgement(finding(urgency=P3), finding("x", P3, key="x")), now=NOON)
         sender.send_due(now=NOON)
@@ -279,7 +279,7 @@ class TestReopenedKey:
         told = [(part.key, part.what) for _, message in recorder.messages[2:] for part in (message.parts or (message,))]
         assert [what for key, what in told if key == "run:vendor"][-1] is What.OPENED
 
-    def test_urgent_alert_does_not_wait_for_the_morning(self, world, recorder):
+    def test_more_severe_alert_ignores_quiet_hours(self, world, recorder):
         ledger, _, sender = world
         ledger.apply(judgement(finding(urgency=P3)), now=NOON)
         sender.send_due(now=NOON)
@@ -303,7 +303,7 @@ def tried(ledger, outbox, *, times, urgency=P1, until=None, **failure):
     return moments
 
 
-def test_a_try_that_failed_is_made_again_after_a_wait_that_grows_up_to_a_quarter_of_an_hour(ledger, outbox):
+def test_failed_delivery_is_retried_with_growing_waits(ledger, outbox):
     moments = tried(ledger, outbox, times=10)
     waits = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert waits == [15, 30, 60, 120, 240, 480, 900, 900, 900]
@@ -311,7 +311,7 @@ def test_a_try_that_failed_is_made_again_after_a_wait_that_grows_up_to_a_quarter
     assert (send.attempts, send.error, send.status) == (10, "500 from the hook", SendStatus.WAITING)
 
 
-def test_waits_are_jittered_over_their_whole_length(ledger, store):
+def test_waits_have_full_jitter(ledger, store):
     ledger.apply(judgement(*many(40)), now=NOON)
     outbox = Outbox(store.database, SLACK)
     while (claim := outbox.claim("slack", now=NOON)) is not None:
@@ -321,31 +321,29 @@ def test_waits_are_jittered_over_their_whole_length(ledger, store):
     assert min(waits) < 5 < 10 < max(waits)
 
 
-def test_what_a_channel_asks_for_is_the_least_that_is_waited(ledger, outbox):
+def test_retry_after_of_a_channel_is_the_minimum_wait(ledger, outbox):
     assert tried(ledger, outbox, times=3, retry_after=100.0) == [0, 100, 200]
 
 
 @pytest.mark.parametrize("ages", [1e20, float("inf")])
-def test_who_asks_to_be_left_alone_for_ages_is_tried_once_more_at_the_end_of_the_messages_time(ledger, outbox, ages):
+def test_very_long_retry_after_gets_a_last_attempt_at_expiry(ledger, outbox, ages):
     assert tried(ledger, outbox, times=9, retry_after=ages) == [0, 86_400]
     assert only(ledger).status is SendStatus.FAILED
 
 
 @pytest.mark.parametrize(("urgency", "hours"), [(P1, 24), (P2, 12), (P3, 6)])
-def test_a_message_is_given_up_after_a_last_try_at_the_end_of_its_time_and_stays_to_be_seen(
-    ledger, outbox, urgency, hours
-):
+def test_message_is_dropped_after_last_attempt_and_kept_listed(ledger, outbox, urgency, hours):
     moments = tried(ledger, outbox, times=1_000, urgency=urgency)
     assert moments[-1] == hours * 3_600
     (send,) = ledger.unsent()
     assert (send.status, send.error, send.attempts) == (SendStatus.FAILED, "500 from the hook", len(moments))
 
 
-def test_a_channel_that_asks_for_more_patience_than_there_is_gets_its_last_try_all_the_same(ledger, outbox):
+def test_retry_after_beyond_expiry_gets_a_last_attempt(ledger, outbox):
     assert tried(ledger, outbox, times=9, retry_after=1e9) == [0, 86_400]
 
 
-def test_what_can_never_be_delivered_is_given_up_at_once_and_says_why(ledger, sender, recorder):
+def test_permanent_failure_drops_message_with_its_reason(ledger, sender, recorder):
     recorder.failing["slack"] = raising(DeliveryFailed("404: no such hook", permanent=True))
     ledger.apply(judgement(finding()), now=NOON)
     assert sender.send_due(now=NOON) == 0
@@ -353,14 +351,14 @@ def test_what_can_never_be_delivered_is_given_up_at_once_and_says_why(ledger, se
     assert (send.status, send.error, send.attempts) == (SendStatus.FAILED, "404: no such hook", 1)
 
 
-def test_a_test_that_fails_is_not_tried_again_behind_the_back_of_who_made_it(ledger, sender, recorder):
+def test_failed_test_message_is_not_retried(ledger, sender, recorder):
     recorder.failing["slack"] = raising(DeliveryFailed("503"))
     alert = ledger.put_test(P1, now=NOON)
     sender.send_due(now=NOON, alert_id=alert.id)
     assert only(ledger, alert.id).status is SendStatus.FAILED
 
 
-def test_no_secret_is_in_why_it_failed(ledger, sender, recorder):
+def test_delivery_errors_are_masked(ledger, sender, recorder):
     recorder.failing["slack"] = raising(RuntimeError("https://ann:hunter22@hooks.example refused password=hunter22"))
     ledger.apply(judgement(finding()), now=NOON)
     sender.send_due(now=NOON)
@@ -371,7 +369,7 @@ def test_no_secret_is_in_why_it_failed(ledger, sender, recorder):
 # ── storms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_storm_is_summed_up_and_what_comes_after_waits_for_the_window(store, recorder):
+def test_storm_is_summarized_and_later_messages_wait(store, recorder):
     five = settings("slack", storm=5, storm_window=300)
     ledger, sender = AlertRepository(store.database, five), Sender(store.database, five, deliver=recorder)
     ledger.apply(judgement(*many(60)), now=NOON)
@@ -385,7 +383,7 @@ def test_a_storm_is_summed_up_and_what_comes_after_waits_for_the_window(store, r
     assert [what for what, _ in recorder.said()][6:] == ["summary"]
 
 
-def test_alerts_that_come_one_after_the_other_are_a_storm_as_well(store, recorder):
+def test_consecutive_alerts_are_a_storm(store, recorder):
     three = settings("slack", storm=3, storm_window=300)
     ledger, sender = AlertRepository(store.database, three), Sender(store.database, three, deliver=recorder)
     for number in range(12):
@@ -442,7 +440,7 @@ class TestClockThatWasAhead:
         assert [what for what, _ in recorder.said()] == ["opened", "repeated"]
 
 
-def test_every_channel_has_a_storm_of_its_own_and_pagerduty_has_none(store, recorder):
+def test_storms_are_per_channel_except_pagerduty(store, recorder):
     both = settings("pager:pagerduty", "slack", storm=2)
     ledger, sender = AlertRepository(store.database, both), Sender(store.database, both, deliver=recorder)
     ledger.apply(judgement(*many(9)), now=NOON)
@@ -451,7 +449,7 @@ def test_every_channel_has_a_storm_of_its_own_and_pagerduty_has_none(store, reco
     assert recorder.said("pager") == [("opened", f"slot:{n}") for n in range(9)]
 
 
-def test_a_summary_that_could_not_be_delivered_is_one_once_more(store, recorder):
+def test_failed_summary_is_sent_again_as_a_summary(store, recorder):
     none = settings("slack", storm=0)
     ledger, sender = AlertRepository(store.database, none), Sender(store.database, none, deliver=recorder)
     ledger.apply(judgement(*many(4)), now=NOON)
@@ -473,7 +471,7 @@ def night(store, recorder):
     return AlertRepository(store.database, QUIET), Sender(store.database, QUIET, deliver=recorder)
 
 
-def test_at_night_what_can_wait_waits_and_is_one_message_in_the_morning(night, recorder):
+def test_quiet_hours_collect_messages_into_one_digest(night, recorder):
     ledger, sender = night
     ledger.apply(judgement(*many(3, P3), finding(urgency=P2)), now=MIDNIGHT)
     assert sender.send_due(now=MIDNIGHT) == 1
@@ -483,7 +481,7 @@ def test_at_night_what_can_wait_waits_and_is_one_message_in_the_morning(night, r
     assert {send.sent_at for send in ledger.sends(2)} <= {MIDNIGHT, MORNING}
 
 
-def test_what_opened_and_was_over_within_the_night_is_told_as_over_and_once(night, recorder):
+def test_alert_opened_and_over_in_quiet_hours_is_one_message(night, recorder):
     ledger, sender = night
     ledger.apply(judgement(finding(urgency=P3), finding("x", P3, key="x")), now=MIDNIGHT)
     ledger.apply(judgement(judged=["run:vendor:failed"]), now=MIDNIGHT + timedelta(hours=1))
@@ -493,7 +491,7 @@ def test_what_opened_and_was_over_within_the_night_is_told_as_over_and_once(nigh
     assert ledger.unsent() == []
 
 
-def test_what_was_told_by_day_and_ends_at_night_is_in_the_digest(night, recorder):
+def test_alert_resolved_in_quiet_hours_is_in_the_digest(night, recorder):
     ledger, sender = night
     ledger.apply(judgement(finding(urgency=P3)), now=NOON)
     sender.send_due(now=NOON)
@@ -503,7 +501,7 @@ def test_what_was_told_by_day_and_ends_at_night_is_in_the_digest(night, recorder
     assert recorder.said() == [("opened", "run:vendor"), ("resolved", "run:vendor")]
 
 
-def test_what_becomes_urgent_at_night_does_not_wait_for_the_morning(night, recorder):
+def test_raised_severity_ignores_quiet_hours(night, recorder):
     ledger, sender = night
     ledger.apply(judgement(finding(urgency=P3)), now=MIDNIGHT)
     ledger.apply(judgement(finding(urgency=P1)), now=MIDNIGHT + timedelta(hours=1))
@@ -512,7 +510,7 @@ def test_what_becomes_urgent_at_night_does_not_wait_for_the_morning(night, recor
     assert recorder.said() == [("escalated", "run:vendor")]
 
 
-def test_the_end_of_what_woke_somebody_is_told_at_once_however_harmless_it_had_become(night, recorder):
+def test_resolution_of_a_page_ignores_quiet_hours(night, recorder):
     ledger, sender = night
     ledger.apply(judgement(finding(urgency=P2)), now=MIDNIGHT)
     ledger.apply(judgement(finding(urgency=P3)), now=MIDNIGHT)
@@ -521,7 +519,7 @@ def test_the_end_of_what_woke_somebody_is_told_at_once_however_harmless_it_had_b
     assert recorder.said() == [("opened", "run:vendor"), ("resolved", "run:vendor")]
 
 
-def test_the_time_for_which_a_digest_is_tried_begins_in_the_morning(night, store):
+def test_digest_expiry_counts_from_the_morning(night, store):
     ledger, _ = night
     ledger.apply(judgement(finding(urgency=P3)), now=MIDNIGHT)
     outbox = Outbox(store.database, QUIET, chance=Longest())
@@ -533,7 +531,7 @@ def test_the_time_for_which_a_digest_is_tried_begins_in_the_morning(night, store
     assert only(ledger).due_at == MORNING + outboxes.MAX_AGE[P3]
 
 
-def test_a_test_does_not_wait_for_the_morning(night, recorder):
+def test_test_message_ignores_quiet_hours(night, recorder):
     ledger, sender = night
     alert = ledger.put_test(P3, now=MIDNIGHT)
     assert sender.send_due(now=MIDNIGHT, alert_id=alert.id) == 1
@@ -543,9 +541,7 @@ def test_a_test_does_not_wait_for_the_morning(night, recorder):
 
 
 @pytest.mark.parametrize("after_commits", range(4))
-def test_nothing_is_sent_twice_where_the_answer_to_a_commit_was_lost(
-    ledger, sender, store, recorder, monkeypatch, after_commits
-):
+def test_lost_commit_answer_sends_no_message_twice(ledger, sender, store, recorder, monkeypatch, after_commits):
     ledger.apply(judgement(*many(2)), now=NOON)
     answers = LostAnswers(store.database, monkeypatch)
     answers.strike(after=after_commits)  # two claims, two marks
@@ -555,7 +551,7 @@ def test_nothing_is_sent_twice_where_the_answer_to_a_commit_was_lost(
     assert {send.attempts for send in (*ledger.sends(1), *ledger.sends(2))} == {1}
 
 
-def test_a_try_that_failed_is_counted_once_where_the_answer_to_a_commit_was_lost(ledger, outbox, store, monkeypatch):
+def test_lost_commit_answer_counts_a_failed_delivery_once(ledger, outbox, store, monkeypatch):
     ledger.apply(judgement(finding()), now=NOON)
     claim = outbox.claim("slack", now=NOON)
     answers = LostAnswers(store.database, monkeypatch)
@@ -567,7 +563,7 @@ def test_a_try_that_failed_is_counted_once_where_the_answer_to_a_commit_was_lost
 # ── what people have done to the store ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_holds_a_message_can_be_read_from_the_store(ledger, outbox, store):
+def test_claim_owner_is_stored(ledger, outbox, store):
     ledger.apply(judgement(finding()), now=NOON)
     outbox.claim("slack", now=NOON)
     held = store.database.read(lambda connection: connection.execute(alert_sends.select()).one())
@@ -575,7 +571,7 @@ def test_who_holds_a_message_can_be_read_from_the_store(ledger, outbox, store):
     assert held.owner_until == after(61.2)
 
 
-def test_a_message_that_a_person_sets_free_again_is_sent_again(ledger, sender, recorder, store):
+def test_released_message_is_sent_again(ledger, sender, recorder, store):
     ledger.apply(judgement(finding(urgency=Severity.P2)), now=NOON)
     recorder.failing["slack"] = raising(DeliveryFailed("404", permanent=True))
     sender.send_due(now=NOON)

@@ -1,4 +1,4 @@
-"""Tables that rows are appended to: every row once, also where a run or a replay was interrupted."""
+"""Tables that rows are appended to: every row once, also after an interrupted run or replay."""
 
 import contextlib
 import uuid
@@ -100,7 +100,7 @@ class TestRows:
         place.run([row(1)])
         assert place.rows() == [(1, "a"), (1, "a")]
 
-    def test_refused_rows_are_letters_and_the_rest_is_appended(self, place):
+    def test_rejected_rows_are_letters_and_the_rest_is_appended(self, place):
         rows = [row(1), row(2, "bad"), row(3), row(None), row(5, parent=9), row(6, parent=1), row(7, once=1)]
         report = place.run([*rows, row(8, once=1), row(2, "bad")], batch=40_000)
         assert place.rows() == [(1, "a"), (3, "a"), (6, "a"), (7, "a")]
@@ -112,13 +112,13 @@ class TestRows:
         place.run([row(1), row(1), row(2)], create=True)
         assert place.rows() == [(1, "a"), (1, "a"), (2, "a")]
 
-    def test_row_that_refers_to_a_later_one_is_appended(self, place):
+    def test_row_that_references_a_later_row_is_appended(self, place):
         place.sql("DROP TABLE t")
         place.sql("CREATE TABLE t (id integer PRIMARY KEY, v text, up integer REFERENCES t (id))")
         place.run([{"id": 1, "v": "a", "up": 2}, {"id": 2, "v": "a", "up": None}, {"id": 3, "v": "a", "up": 9}])
         assert place.rows() == [(1, "a"), (2, "a")]
 
-    def test_rehearsal_appends_nothing(self, place):
+    def test_dry_run_appends_nothing(self, place):
         sink = place.sink()
         refused = sink.rehearse(Outgoing.of_records([row(1), row(2, "bad")], range(2)))
         sink.close()
@@ -136,7 +136,7 @@ class TestRows:
 
 class TestInterruptedRuns:
     @pytest.mark.parametrize("at", [1, 2, 3])
-    def test_batch_that_the_store_did_not_see_is_not_doubled(self, place, monkeypatch, at):
+    def test_batch_unknown_to_the_store_is_not_doubled(self, place, monkeypatch, at):
         rows = [row(n, "bad" if n % 4 == 2 else "a", once=n) for n in range(9)]
         interrupt(place, rows, monkeypatch, at=at)
         report = place.run(rows)
@@ -152,7 +152,7 @@ class TestInterruptedRuns:
         place.run([row(n) for n in range(9)])
         assert place.rows() == [(n, "a") for n in range(9)]
 
-    def test_other_batch_size_is_refused(self, place, monkeypatch):
+    def test_other_batch_size_is_rejected(self, place, monkeypatch):
         rows = [row(n) for n in range(9)]
         interrupt(place, rows, monkeypatch, at=2)
         for batch in (2, 40_000):
@@ -161,7 +161,7 @@ class TestInterruptedRuns:
         place.run(rows)
         assert place.rows() == [(n, "a") for n in range(9)]
 
-    def test_piece_of_a_batch_is_not_doubled(self, place, monkeypatch):
+    def test_part_of_a_batch_is_not_doubled(self, place, monkeypatch):
         rows, seen = [row(n) for n in range(64)], []
 
         def validate(record):
@@ -176,7 +176,7 @@ class TestInterruptedRuns:
         place.run(rows, batch=32)
         assert place.rows() == [(n, "a") for n in range(64)]
 
-    def test_values_that_differ_each_time_are_no_other_batch(self, place, monkeypatch):
+    def test_values_that_vary_do_not_change_the_batch(self, place, monkeypatch):
         count = iter(range(100))
         rows = [row(n) for n in range(3)]
         interrupt(place, rows, monkeypatch, transform=lambda record: {**record, "v": f"x{next(count)}"})
@@ -193,7 +193,7 @@ class TestInterruptedRuns:
         batch=st.integers(1, 5),
         data=st.data(),
     )
-    def test_every_row_is_there_once(self, place, monkeypatch, rows, batch, data):
+    def test_killed_runs_append_every_row_once(self, place, monkeypatch, rows, batch, data):
         place.sql("DELETE FROM t")
         given_rows = [row(*one) for one in rows]
         at = data.draw(st.integers(1, -(-len(rows) // batch)))
@@ -204,7 +204,7 @@ class TestInterruptedRuns:
 
 class TestRestart:
     @pytest.mark.parametrize("at", [1, 2])
-    def test_restart_that_would_double_rows_is_refused(self, place, monkeypatch, at):
+    def test_restart_that_would_double_rows_is_rejected(self, place, monkeypatch, at):
         rows = [row(n) for n in range(9)]
         interrupt(place, rows, monkeypatch, at=at)
         with pytest.raises(PipelineError, match="a restart would append them again"):
@@ -212,7 +212,7 @@ class TestRestart:
         place.run(rows)
         assert place.rows() == [(n, "a") for n in range(9)]
 
-    def test_restart_over_an_empty_table_begins_anew(self, place, monkeypatch):
+    def test_restart_over_an_empty_table_reads_everything(self, place, monkeypatch):
         rows = [row(n) for n in range(9)]
         interrupt(place, rows, monkeypatch, at=2)
         place.sql("DELETE FROM t")
@@ -263,7 +263,7 @@ class TestReplay:
         assert place.rows() == [(1, "a"), (2, "a"), (2, "a")]
         assert place.open_letters() == [3]
 
-    def test_letter_that_was_refused_is_tried_again(self, place):
+    def test_rejected_letter_is_retried(self, place):
         place.run([row(2, parent=5)])
         pipeline = place.pipeline([])
         self.replay(place, pipeline)
@@ -311,7 +311,7 @@ class TestLetters:
         assert place.rows() == [(1, "a")] * 2 + [(2, "a")] * 4
 
     @pytest.mark.parametrize("how", ["reprocessed", "discarded"])
-    def test_event_equal_to_a_decided_one_of_another_run_is_a_letter(self, place, how):
+    def test_event_equal_to_one_decided_in_another_run_is_a_letter(self, place, how):
         place.run([row(2, parent=5)])
         if how == "discarded":
             place.store.dlq.discard(pipeline="load", note="a test event")
@@ -323,7 +323,7 @@ class TestLetters:
         place.run([row(0), row(2, parent=5)])
         assert [str(letter.status) for letter in place.store.dlq.each()] == [how, "pending"]
 
-    def test_event_equal_to_a_replayed_one_of_its_own_run_is_a_letter(self, place):
+    def test_event_equal_to_one_replayed_in_its_run_is_a_letter(self, place):
         rows = [row(2, parent=5) for _ in range(9)]
         pipeline = place.pipeline(rows)
         with pytest.raises(redrive.RunStopped):
@@ -397,7 +397,7 @@ class TestPostgresql:
             assert (report.written, report.discarded) == (2, 1)
             execute("DROP FUNCTION leave_out CASCADE")
 
-    def test_user_who_may_not_create_the_table_of_batches(self, new_store):
+    def test_role_without_create_right_cannot_append(self, new_store):
         role = f"limited_{uuid.uuid4().hex[:8]}"
         with new_store("postgresql") as other, postgresql(other) as (url, execute):
             execute("CREATE TABLE t (id integer)")
@@ -430,14 +430,14 @@ class TestSqlite:
             report = redrive.Pipeline("load", source=source, sink=sink, store=store).run()
             assert (report.written, report.discarded) == (2, 1)
 
-    def test_table_that_ends_transactions_is_refused(self, tmp_path):
+    def test_table_that_ends_transactions_is_rejected(self, tmp_path):
         with sqlite(tmp_path / "t.db") as (url, execute):
             execute("CREATE TABLE t (id integer UNIQUE ON CONFLICT ROLLBACK)")
             with pytest.raises(SinkMismatch, match="answers a bad row with ROLLBACK"):
                 redrive.rows.table(url, "t", append=True).check(("id",))
 
 
-class TestRefusals:
+class TestRejectedOptions:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
@@ -448,24 +448,24 @@ class TestRefusals:
             ({"append": True, "delete_when": "deleted"}, "cannot be combined with .* delete_when"),
         ],
     )
-    def test_options_that_make_no_sense_are_one_sentence(self, options, sentence):
+    def test_invalid_options_raise_one_sentence(self, options, sentence):
         with pytest.raises(ValueError, match=sentence):
             redrive.rows.table(URL, "t", **options)
 
-    def test_append_that_is_no_flag_is_refused(self):
+    def test_append_must_be_a_flag(self):
         with pytest.raises(TypeError, match="append is True or False, not 'yes'"):
             redrive.rows.table(URL, "t", append="yes")
 
-    def test_other_databases_are_refused(self):
+    def test_other_databases_are_rejected(self):
         with pytest.raises(ValueError, match="append is for PostgreSQL, SQLite and DuckDB, not for mysql"):
             redrive.rows.table("mysql+pymysql://u@h/d", "t", append=True)
 
-    def test_rule_for_duplicates_is_refused(self):
+    def test_rule_for_duplicates_is_rejected(self):
         sink = redrive.rows.table(URL, "t", append=True)
         with pytest.raises(ValueError, match="on_duplicate='first' has no meaning"):
             redrive.Pipeline("x", source=redrive.rows.records([], name="x"), sink=sink, on_duplicate="first")
 
-    def test_query_that_reads_rows_again_is_refused(self):
+    def test_query_that_reads_rows_again_is_rejected(self):
         sink = redrive.rows.table(URL, "t", append=True)
         source = redrive.rows.query(URL, "SELECT * FROM s", watermark="at", key="id", lag=60)
         with pytest.raises(ValueError, match="leave out lag, or name a key"):

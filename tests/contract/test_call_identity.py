@@ -1,4 +1,4 @@
-"""Which failed calls are one letter, and what a letter has of a call, on every store."""
+"""Which failed calls share a letter, and what a letter stores of a call, on every store."""
 
 import asyncio
 import functools
@@ -156,7 +156,7 @@ class TestBoundValues:
             lambda account: Card(account).pay,
         ],
     )
-    def test_calls_that_differ_in_them_are_letters_that_no_replay_mixes(self, store, bank, bind):
+    def test_calls_with_other_values_are_separate_letters(self, store, bank, bind):
         fail(bank, (bind("A"), 5), (bind("B"), 5))
         assert [letter.seen for letter in letters(store)] == [1, 1]
         closed.clear()
@@ -192,7 +192,7 @@ class TestBoundValues:
         report = store.dlq.replay(bank.replay_target(first), dry_run=False)
         assert (report.reprocessed, report.failed_again, paid) == (1, 1, [("A", 5, None)])
 
-    def test_default_of_an_inner_function_must_be_that_of_the_target(self, store, bank):
+    def test_replay_target_must_have_the_same_inner_default(self, store, bank):
         fail(bank, (by_default("A"), 5), (by_default("B"), 5))
         closed.clear()
         report = store.dlq.replay(bank.replay_target(by_default("A")), dry_run=False)
@@ -265,10 +265,10 @@ class TestFunctionsWithoutBoundValues:
         assert not any("argument_missing" in letter.record for letter in letters(store))
 
 
-class TestArgumentsThatTheFunctionChanges:
+class TestMutatedArguments:
     @pytest.mark.parametrize("decorate", [False, True])
     @pytest.mark.parametrize("is_partial", [False, True])
-    def test_record_has_them_as_they_were(self, store, bank, decorate, is_partial):
+    def test_record_has_the_original_arguments(self, store, bank, decorate, is_partial):
         def send(batch, order, *, tags):
             order.pop("id")
             order["items"].clear()
@@ -318,7 +318,7 @@ class TestArgumentsThatTheFunctionChanges:
         assert len(letters(store)) == 1
 
 
-class TestRequestsThatLookTheSame:
+class TestSimilarRequests:
     @pytest.mark.parametrize("library", ["httpx", "requests"])
     @pytest.mark.parametrize(
         ("paths", "headers"),
@@ -342,7 +342,7 @@ class TestRequestsThatLookTheSame:
         assert [letter.seen for letter in found] == [1, 2]
         assert not any(secret in str([one.record for one in found]) for secret in ("AAAA", "XXXX", "key-of-tenant"))
 
-    def test_headers_of_one_sending_do_not_count(self, store, bank, server):
+    def test_headers_added_on_sending_do_not_count(self, store, bank, server):
         server.on("/send", Answer(422))
         with httpx.Client(transport=bank.httpx_transport()) as client:
             for number in "12":

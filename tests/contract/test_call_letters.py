@@ -1,4 +1,4 @@
-"""Calls that become dead letters, and the way back, on every store."""
+"""Calls that become dead letters, and their replay, on every store."""
 
 import array
 import asyncio
@@ -40,7 +40,7 @@ def letters(store):
 
 
 class TestFunctions:
-    def test_failed_call_becomes_a_letter_that_can_be_replayed(self, store, bank):
+    def test_failed_call_is_a_letter_that_can_be_replayed(self, store, bank):
         fixed = []
 
         @bank
@@ -54,7 +54,7 @@ class TestFunctions:
                 pay("DE-17", amount=5)
         [letter] = letters(store)
         assert letter.record == {
-            "function": "TestFunctions.test_failed_call_becomes_a_letter_that_can_be_replayed.<locals>.pay",
+            "function": "TestFunctions.test_failed_call_is_a_letter_that_can_be_replayed.<locals>.pay",
             "module": __name__,
             "args": ["DE-17"],
             "kwargs": {"amount": 5},
@@ -131,7 +131,7 @@ class TestFunctions:
 
 
 class TestEqualCalls:
-    """The same function and arguments are one open letter, whatever the calls fail for."""
+    """The same function and arguments are one open letter, whatever the error."""
 
     @pytest.fixture
     def service(self, store):
@@ -166,7 +166,7 @@ class TestEqualCalls:
         store.dlq.replay(service.replay_target(pay), dry_run=False)
         assert sent.count(("DE-17", 5)) == 1
 
-    def test_open_circuit_keeps_an_error_that_may_have_reached_the_service(self, store, service):
+    def test_open_circuit_keeps_an_ambiguous_error(self, store, service):
         def pay(account):
             raise TimeoutError("no answer")
 
@@ -208,7 +208,7 @@ class TestEqualCalls:
 
 
 class TestGeneratedKeys:
-    """The answer to a call was lost: its replay sends the key again that redrive had made for it."""
+    """The reply to a call was lost: its replay sends the same generated key."""
 
     @pytest.fixture
     def payments(self):
@@ -270,7 +270,7 @@ class TestGeneratedKeys:
 
 
 class TestReplayDuringAnOutage:
-    """The service fails for a reason that is not the call's: what was not sent stays pending."""
+    """The service is down, and the call is not the cause: unsent letters stay pending."""
 
     @pytest.fixture
     def calls(self, store):
@@ -295,7 +295,7 @@ class TestReplayDuringAnOutage:
         assert stopped.value.report.failed_again == 0
         assert store.dlq.count_by_status() == {"pending": 30}
 
-    def test_answer_of_a_fallback_closes_no_letter(self, store):
+    def test_fallback_result_resolves_no_letter(self, store):
         service = redrive.Service("payer", retry=ONCE, dead_letters=store, fallback="queued")
         errors = iter([ValueError("bad amount"), ConnectionRefusedError("down")])
 
@@ -348,7 +348,7 @@ class TestReplayDuringAnOutage:
             store.dlq.replay(bank.replay_target(pay), dry_run=False)
         assert (len(made), store.dlq.count_by_status()) == (5, {"pending": 30})
 
-    def test_call_that_is_at_fault_escalates_alone(self, store, calls):
+    def test_rejected_call_escalates_alone(self, store, calls):
         target, service, outage, _ = calls
         service.reset()
         outage[:] = [ValueError("no such account"), 29, 29]
@@ -357,7 +357,7 @@ class TestReplayDuringAnOutage:
 
 
 class TestRequests:
-    def test_response_that_is_a_failure_again_is_not_reprocessed(self, store, bank, server):
+    def test_failed_response_of_a_replay_is_not_reprocessed(self, store, bank, server):
         @bank
         def order(number):
             return httpx.get(f"{server.url}/orders/{number}")
@@ -383,7 +383,7 @@ class TestRequests:
         assert len(store.dlq.causes(pipeline="payments")) == 2
 
     @pytest.mark.parametrize("library", ["httpx", "requests"])
-    def test_refused_request_becomes_a_letter(self, store, bank, server, library):
+    def test_rejected_request_becomes_a_letter(self, store, bank, server, library):
         if library == "httpx":
             with httpx.Client(transport=bank.httpx_transport(), base_url=server.url) as client:
                 for number in (1, 2):
@@ -402,7 +402,7 @@ class TestRequests:
         assert cause.count == 2
 
 
-def test_wrong_options_are_refused(store):
+def test_wrong_options_are_rejected(store):
     with pytest.raises(TypeError, match=r"dead_letters must be what redrive.connect\(\) returns"):
         redrive.Service("bank", dead_letters="sqlite:///x.db")
     with pytest.raises(ValueError, match="pipeline names the letters"):
@@ -413,7 +413,7 @@ def test_wrong_options_are_refused(store):
 
 class TestArgumentsReadOnce:
     @pytest.mark.parametrize("make", [lambda: iter([1]), lambda: {"files": [io.BytesIO(b"1")]}])
-    def test_replay_refuses_the_call_until_it_is_edited(self, store, bank, make):
+    def test_replay_rejects_the_call_until_it_is_edited(self, store, bank, make):
         closed, given = [True], []
 
         @bank
@@ -474,7 +474,7 @@ class TestArgumentsOfOtherTypes:
     @pytest.mark.parametrize(
         "rows", [Rows(), [Rows()], range(10**9), object(), a_mail(), ElementTree.fromstring("<a><fee>1</fee></a>")]
     )
-    def test_replay_refuses_what_has_only_its_text(self, store, bank, rows):
+    def test_replay_rejects_arguments_stored_as_text(self, store, bank, rows):
         given = []
 
         @bank
@@ -491,7 +491,7 @@ class TestArgumentsOfOtherTypes:
 
 
 class TestUploads:
-    """The body is in the letter, or the letter says that it is not."""
+    """The letter holds the body, or a note that it does not."""
 
     @pytest.fixture
     def server(self):
@@ -543,7 +543,7 @@ class TestUploads:
         assert all("only once" in letter.record["body_missing"] for letter in letters(store))
         assert caplog.text.count("is not complete") == 1
 
-    def test_replay_refuses_an_upload_without_a_body(self, store, upload):
+    def test_replay_rejects_an_upload_without_a_body(self, store, upload):
         upload("generator", 1)
         sent = []
         report = store.dlq.replay(sent.extend, pipeline="payments", dry_run=False)
@@ -555,7 +555,7 @@ class TestUploads:
         assert report.reprocessed == 1
         assert [record["body"] for record in sent] == ["order 1"]
 
-    def test_removed_note_does_not_stand_for_a_body(self, store, upload):
+    def test_removed_note_does_not_replace_a_body(self, store, upload):
         upload("generator", 1)
         [letter] = letters(store)
         store.dlq.edit(letter.id, patch={"body_missing": None})
@@ -566,7 +566,7 @@ class TestUploads:
         report = store.dlq.replay(sent.extend, pipeline="payments", status="escalated", dry_run=False)
         assert (len(sent), report.reprocessed) == (1, 1)
 
-    def test_replay_refuses_a_form_of_an_older_version(self, store):
+    def test_replay_rejects_a_form_of_an_older_version(self, store):
         record = {"method": "POST", "url": "http://bank/x", "content_type": "multipart/form-data; boundary=x"}
         store.dlq.put({**record, "body": None}, "503", pipeline="payments", error_type="call")
         report = store.dlq.replay(lambda _: None, pipeline="payments", dry_run=False)
@@ -574,7 +574,7 @@ class TestUploads:
 
     @pytest.mark.parametrize("library", ["httpx", "requests"])
     @pytest.mark.parametrize("kind", ["form", "generator"])
-    def test_message_repeats_no_redacted_field(self, store_url, server, library, kind):
+    def test_message_shows_no_redacted_field(self, store_url, server, library, kind):
         with redrive.connect(store_url, redact=["email"]) as store:
             bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")
             data = {"email": "pat@bank.example"}
@@ -593,7 +593,7 @@ class TestUploads:
 
 
 class TestUnreadableBodies:
-    """A body that cannot be masked by field is masked whole, and the server's words are left out."""
+    """A body that cannot be masked by field is masked whole, and the server's text is omitted."""
 
     BODIES = ("email,id\npat@bank.example,1", "<email>pat@bank.example</email>", '{"email": "pat@bank.example",}')
 
@@ -603,7 +603,7 @@ class TestUnreadableBodies:
             yield store
 
     @pytest.mark.parametrize("body", BODIES)
-    def test_nothing_of_it_is_stored_or_logged(self, masking, server, body, caplog):
+    def test_body_is_neither_stored_nor_logged(self, masking, server, body, caplog):
         caplog.set_level("DEBUG", "redrive")
         server.on("/upload", Answer(422, json={"detail": "no such customer: pat@bank.example"}))
         bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=masking, pipeline="payments")
@@ -615,7 +615,7 @@ class TestUnreadableBodies:
         assert "422" in caplog.text
         assert "pat@" not in letter.error_message + caplog.text
 
-    def test_error_of_a_call_without_its_arguments_is_left_out(self, masking):
+    def test_error_text_of_a_call_without_arguments_is_omitted(self, masking):
         def load(rows):
             raise ValueError("no such customer: pat@bank.example")
 
@@ -626,7 +626,7 @@ class TestUnreadableBodies:
         assert letter.error_message.startswith("ValueError: ")
         assert "pat@" not in letter.error_message
 
-    def test_failed_replay_repeats_nothing_of_it(self, store_url, server):
+    def test_failed_replay_shows_nothing_of_the_body(self, store_url, server):
         server.on("/upload", Answer(422))
         with redrive.connect(store_url, redact=["email"]) as store:
             bank = redrive.Service("bank", retry=ONCE, breaker=None, dead_letters=store, pipeline="payments")

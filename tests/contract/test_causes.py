@@ -1,4 +1,4 @@
-"""Causes are fast because they are counted as letters come and go; these tests compare the counts with the letters."""
+"""Causes are counted as letters change, to be fast; these tests compare the counts with the letters."""
 
 import datetime as dt
 import threading
@@ -32,7 +32,7 @@ def told(dlq, **filters):
     }
 
 
-def test_33_a_cause_says_what_is_wrong_how_often_since_when_and_where(dlq, put):
+def test_33_cause_has_error_counts_times_and_pipelines(dlq, put):
     put(3, pipeline="a")
     put(2, pipeline="b")
     put(1, error="weight: 12 is missing")
@@ -49,7 +49,7 @@ def test_33_a_cause_says_what_is_wrong_how_often_since_when_and_where(dlq, put):
     assert [cause.fingerprint for cause in dlq.causes(limit=1)] == [first.fingerprint]
 
 
-def test_a_cause_that_only_repeats_itself_is_still_what_fails_today(dlq):
+def test_cause_of_repeated_letters_has_recent_sightings(dlq):
     yesterday = dt.datetime.now(UTC) - dt.timedelta(days=1)
     dlq.put_many([redrive.NewLetter({}, "bad", key="k", rejected_at=yesterday)], pipeline="p")
     dlq.put_many([redrive.NewLetter({}, "bad", key="k")], pipeline="p")
@@ -87,7 +87,7 @@ def test_causes_take_the_filters_of_letters(dlq, put):
         (NOON + dt.timedelta(minutes=20), NOON + dt.timedelta(minutes=10)),
     ],
 )
-def test_a_span_that_cuts_an_hour_is_counted_exactly(dlq, since, until):
+def test_span_within_an_hour_is_counted_exactly(dlq, since, until):
     minutes = range(-3_000, 200, 7)
     dlq.put_many(
         (
@@ -198,7 +198,7 @@ def test_counts_are_exact_while_many_write_at_once(dlq, put):
     assert told(dlq) == truth(dlq)
 
 
-def test_counts_follow_letters_that_are_removed_at_once_by_sql(store, dlq, put):
+def test_counts_follow_letters_deleted_by_sql(store, dlq, put):
     put(3)
 
     def remove(connection):
@@ -213,7 +213,7 @@ def test_counts_follow_letters_that_are_removed_at_once_by_sql(store, dlq, put):
     assert [cause.count for cause in dlq.causes(status="open")] == [2]
 
 
-def test_letter_decided_by_sql_is_purged_in_its_time(store, dlq, put):
+def test_letter_decided_by_sql_is_purged_after_retention(store, dlq, put):
     put(1)
 
     def discard(connection):

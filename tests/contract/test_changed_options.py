@@ -1,4 +1,4 @@
-"""Options that decide what is read or how it is written are those of the checkpoint, or the run is refused."""
+"""A run is rejected if the options that decide what is read or written differ from those of its checkpoint."""
 
 import contextlib
 import itertools
@@ -86,7 +86,7 @@ SINKS = {
 
 class TestUnfinishedRun:
     @pytest.mark.parametrize("name", CSV)
-    def test_is_not_resumed_over_a_csv_file_that_is_read_otherwise(self, scene, name):
+    def test_is_not_resumed_with_other_csv_options(self, scene, name):
         before, after = CSV[name]
         more = {"header": False} if name == "columns" else {}
         sink = table(scene.sink, key="a") if name == "columns" else table(scene.sink)
@@ -117,7 +117,7 @@ class TestUnfinishedRun:
         scene.refused(r'its columns was \["at","id"\], and here', source=read[1])
         assert scene.pipeline(source=redrive.rows.parquet(scene.parquet, columns=["id", "at"])).run().resumed
 
-    def test_is_not_resumed_over_another_list_of_its_pages(self, scene):
+    def test_is_not_resumed_with_another_list_of_pages(self, scene):
         def fetch(page):
             return {"new": ROWS[2 * page - 2 : 2 * page], "old": []}
 
@@ -131,7 +131,7 @@ class TestUnfinishedRun:
         assert (report.resumed, report.read) == (True, 4)
 
     @pytest.mark.parametrize("name", SINKS)
-    def test_is_not_resumed_by_a_sink_that_writes_otherwise(self, scene, name):
+    def test_is_not_resumed_with_other_sink_options(self, scene, name):
         before, after = SINKS[name]
         scene.stop(sink=table(scene.sink, **{name: before}))
         scene.refused(f"its {name} was", sink=table(scene.sink, **{name: after}))
@@ -143,13 +143,13 @@ class TestUnfinishedRun:
         scene.refused("its key was", sink=datasets[1])
 
     @pytest.mark.parametrize("before", ["last", "first", "quarantine"])
-    def test_is_not_resumed_where_another_row_of_a_key_counts(self, scene, before):
+    def test_is_not_resumed_with_another_rule_for_duplicates(self, scene, before):
         after = "first" if before == "last" else "last"
         scene.stop(on_duplicate=before)
         scene.refused(f'its on_duplicate was "{before}", and here it is "{after}"', on_duplicate=after)
         assert scene.pipeline(on_duplicate=before).run().resumed
 
-    def test_is_resumed_with_the_same_marks_of_a_deletion_in_another_order(self, scene):
+    def test_is_resumed_with_reordered_deletion_values(self, scene):
         scene.stop(sink=table(scene.sink, delete_when={"deleted": {1, 2, "x"}}))
         assert scene.pipeline(sink=table(scene.sink, delete_when={"deleted": ["x", 2, 1]})).run().resumed
 
@@ -168,7 +168,7 @@ class TestUnfinishedRun:
         scene.stop(source=redrive.rows.csv(scene.csv))
         assert scene.pipeline(source=redrive.rows.csv(scene.csv, max_record_bytes=1_000)).run().resumed
 
-    def test_goes_on_where_the_change_is_accepted(self, scene):
+    def test_is_resumed_when_the_change_is_accepted(self, scene):
         scene.stop(source=redrive.rows.csv(scene.csv, encoding="cp1252"))
         changed = scene.pipeline(source=redrive.rows.csv(scene.csv))
         report = changed.run(accept_changes=True)
@@ -182,12 +182,12 @@ class TestUnfinishedRun:
         scene.refused('its on_duplicate was "first"', on_duplicate="last")
         assert scene.pipeline(on_duplicate="first").run().resumed
 
-    def test_begins_anew_on_a_restart(self, scene):
+    def test_is_replaced_by_a_restart(self, scene):
         scene.stop(source=redrive.rows.csv(scene.csv, encoding="cp1252"))
         scene.pipeline(source=redrive.rows.csv(scene.csv)).run(restart=True)
         assert contents(scene.sink) == [(str(n), f"é{n}") for n in range(6)]
 
-    def test_of_an_earlier_version_is_resumed_and_keeps_the_options_from_then_on(self, scene):
+    def test_is_resumed_from_older_version_and_binds_options(self, scene):
         scene.stop()
         with contextlib.closing(sqlite3.connect(scene.store)) as connection, connection:
             connection.execute("UPDATE checkpoints SET identity = json_remove(identity, '$.options')")
@@ -195,7 +195,7 @@ class TestUnfinishedRun:
             scene.pipeline(on_duplicate="first").run(deadline=1e-9)
         scene.refused("its on_duplicate was", on_duplicate="last")
 
-    def test_is_listed_as_it_was_after_a_refusal(self, scene):
+    def test_is_listed_unchanged_after_a_rejected_start(self, scene):
         scene.stop()
         scene.refused("its on_duplicate was", on_duplicate="first")
         report = scene.pipeline().run()
@@ -203,7 +203,7 @@ class TestUnfinishedRun:
 
 
 class TestCompleteRun:
-    def test_does_not_bind_the_next_one(self, scene):
+    def test_does_not_bind_the_next_run(self, scene):
         scene.pipeline(source=redrive.rows.csv(scene.csv), on_duplicate="last").run()
         report = scene.pipeline(source=redrive.rows.csv(scene.csv, encoding="cp1252"), on_duplicate="first").run()
         assert (report.status, report.read, report.resumed) == ("complete", 6, False)
@@ -267,7 +267,7 @@ class TestWatermark:
         orders.refused("its SQL has changed", Orders.ALL)
         assert orders.pipeline().run().read == 0
 
-    def test_is_not_used_with_other_words_in_quotes(self, orders):
+    def test_is_not_used_with_other_quoted_text(self, orders):
         sql = "SELECT * FROM orders WHERE region <> '{}'"
         orders.pipeline(sql.format("a b")).run()
         orders.refused("its SQL has changed", sql.format("a  b"))
@@ -276,12 +276,12 @@ class TestWatermark:
         orders.pipeline("SELECT * FROM orders -- \n WHERE id > 2").run()
         orders.refused("its SQL has changed", "SELECT * FROM orders -- WHERE id > 2")
 
-    def test_is_used_with_the_same_sql_in_other_lines(self, orders):
+    def test_is_used_with_reformatted_sql(self, orders):
         orders.pipeline().run()
         report = orders.pipeline("SELECT *\n  FROM orders\n WHERE region = :region ;\n", parameters={"region": "US"})
         assert report.run().read == 0
 
-    def test_is_used_with_other_options_of_writing(self, orders):
+    def test_is_used_with_other_sink_options(self, orders):
         orders.pipeline().run()
         assert orders.pipeline(on_duplicate="first").run().read == 0
 
@@ -291,7 +291,7 @@ class TestWatermark:
         assert orders.pipeline("SELECT * FROM orders WHERE at < 9", on_change="continue").run().read == 0
         orders.refused("its SQL has changed", Orders.BY_REGION)
 
-    def test_is_kept_once_where_the_change_is_accepted(self, orders):
+    def test_is_kept_once_when_the_change_is_accepted(self, orders):
         orders.pipeline(parameters={"region": "EU"}).run()
         assert orders.pipeline().run(accept_changes=True).read == 3
         assert orders.pipeline().run().read == 0
@@ -308,7 +308,7 @@ class TestWatermark:
         assert orders.pipeline().run().resumed
         assert orders.ids() == [3, 4, 5]
 
-    def test_refuses_an_unknown_choice(self):
+    def test_rejects_an_unknown_choice(self):
         with pytest.raises(ValueError, match='"refuse" or "continue"'):
             redrive.rows.query("sqlite:///x.db", "SELECT 1", watermark="a", key="b", on_change="ignore")
 

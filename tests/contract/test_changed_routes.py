@@ -1,4 +1,4 @@
-"""Open alerts whose channels are added, replaced or renamed: who gets them, and what waits for other processes."""
+"""Open alerts whose channels are added, replaced or renamed: which channels get them, and what other processes send."""
 
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
@@ -57,7 +57,7 @@ def site(store):
 
 
 class TestAddedChannel:
-    def test_added_channel_gets_the_open_alert_once_and_repeats(self, site):
+    def test_added_channel_gets_open_alert_once_and_reminders(self, site):
         site.configure("hub")
         site.find(finding())
         site.look(1)
@@ -69,7 +69,7 @@ class TestAddedChannel:
         assert (site.sent("hub"), site.sent("oncall")) == (["opened", "repeated"], ["opened", "repeated"])
 
     @pytest.mark.parametrize("permanent", [True, False], ids=["404", "503"])
-    def test_replaced_dead_channel_does_not_keep_the_alert(self, site, permanent):
+    def test_replaced_dead_channel_does_not_block_the_alert(self, site, permanent):
         site.configure("hub")
         site.fail("hub", permanent=permanent)
         site.find(finding())
@@ -79,7 +79,7 @@ class TestAddedChannel:
         site.look(HOUR + 30)
         assert site.sent("team") == ["opened", "repeated"]
 
-    def test_renamed_channel_gets_the_alert_and_its_end(self, site):
+    def test_renamed_channel_gets_alert_and_resolution(self, site):
         site.configure("hub")
         site.find(finding())
         site.look(1)
@@ -89,7 +89,7 @@ class TestAddedChannel:
         site.look(20)
         assert site.sent("team") == ["opened", "resolved"]
 
-    def test_channel_left_out_of_the_routes_gets_no_repeats_but_the_end(self, site):
+    def test_removed_channel_gets_only_the_resolution(self, site):
         site.configure("hub", "team")
         site.find(finding())
         site.look(1)
@@ -109,7 +109,7 @@ class TestAddedChannel:
         site.look(10)
         assert site.sent("oncall") == ["opened"]
 
-    def test_acknowledged_alert_is_not_sent_to_it(self, site):
+    def test_added_channel_gets_no_acknowledged_alert(self, site):
         site.configure("hub")
         site.find(finding())
         site.look(1)
@@ -118,7 +118,7 @@ class TestAddedChannel:
         site.look(HOUR + 30)
         assert site.sent("oncall") == []
 
-    def test_silenced_alert_is_sent_to_it_when_the_silence_ends(self, site):
+    def test_added_channel_gets_alert_when_silence_ends(self, site):
         site.configure("hub")
         site.find(finding())
         site.look(1)
@@ -130,7 +130,7 @@ class TestAddedChannel:
         site.look(HOUR + 40)
         assert site.sent("oncall") == ["opened"]
 
-    def test_level_that_is_gone_for_now_is_not_sent_to_it(self, site):
+    def test_added_channel_gets_no_absent_level(self, site):
         site.configure("hub")
         site.find(finding("level:slot:a", key="slot:a"))
         site.look(1)
@@ -140,7 +140,7 @@ class TestAddedChannel:
         site.look(10)
         assert site.sent("oncall") == []
 
-    def test_quiet_hours_hold_it_back_until_the_morning(self, site):
+    def test_added_channel_waits_for_end_of_quiet_hours(self, site):
         site.configure("hub")
         site.find(finding(urgency=P3))
         site.look(1)
@@ -151,7 +151,7 @@ class TestAddedChannel:
         assert (waiting.channel, waiting.digest) == ("oncall", True)
         assert waiting.due_at == datetime(2027, 3, 1, 14, tzinfo=UTC)
 
-    def test_lower_severity_is_not_sent_to_channels_of_its_own(self, site):
+    def test_less_severe_alert_skips_channels_of_its_severity(self, site):
         site.configure("hub", "mail", routes={P1: ("hub",), P3: ("mail",)})
         site.find(finding("run:a:failed", P1), finding("run:b:failed", P3))
         site.look(1)
@@ -161,7 +161,7 @@ class TestAddedChannel:
 
 
 class TestDroppedMessage:
-    def test_channel_whose_message_was_dropped_gets_the_reopened_alert(self, site):
+    def test_reopened_alert_reaches_channel_of_dropped_message(self, site):
         site.configure("hub", "pager:pagerduty")
         site.fail("hub")
         site.find(finding())
@@ -180,7 +180,7 @@ class TestDroppedMessage:
 
 
 class TestOtherProcesses:
-    def test_repeat_for_a_channel_of_another_process_waits_for_it(self, site):
+    def test_reminder_waits_for_the_process_with_the_channel(self, site):
         site.configure("theirs")
         site.find(finding(urgency=P2))
         site.look(1)
@@ -191,7 +191,7 @@ class TestOtherProcesses:
         site.desk.send_due()
         assert site.sent("theirs") == ["opened", "repeated"]
 
-    def test_messages_that_wait_for_other_processes_are_listed(self, site):
+    def test_messages_waiting_for_other_processes_are_listed(self, site):
         site.configure("hub")
         site.fail("hub")
         site.find(finding())

@@ -1,4 +1,4 @@
-"""The record of a key that came last is the one that ends up in the table, also where it was decided about before."""
+"""The last record of a key ends up in the table, also if an earlier one was decided."""
 
 import contextlib
 import sqlite3
@@ -50,9 +50,9 @@ def vendor(store, tmp_path):
 
 
 @pytest.mark.parametrize("causes", [False, True])
-class TestReprocessedRecordThatComesAgain:
+class TestRepeatedReprocessedRecord:
     @pytest.mark.parametrize("batch", [1, 500])
-    def test_is_written_behind_an_open_letter(self, vendor, causes, batch):
+    def test_is_written_after_an_open_letter(self, vendor, causes, batch):
         vendor.run("a", causes=causes)
         vendor.replay()
         for values in "ba":
@@ -62,7 +62,7 @@ class TestReprocessedRecordThatComesAgain:
         vendor.run("a", causes=causes)
         assert vendor.statuses(status="open", superseded=False) == []
 
-    def test_is_a_letter_behind_one_that_was_replayed(self, vendor, causes):
+    def test_is_a_letter_after_a_replayed_one(self, vendor, causes):
         for values in "ab":
             vendor.run(values, causes=causes)
             vendor.replay()
@@ -71,7 +71,7 @@ class TestReprocessedRecordThatComesAgain:
         vendor.replay()
         assert vendor.row() == ["a"]
 
-    def test_is_a_letter_behind_an_older_one_that_was_sent_on_purpose(self, vendor, causes):
+    def test_is_a_letter_after_an_older_one_sent_by_request(self, vendor, causes):
         vendor.run("b", causes=True)
         vendor.run("a", causes=causes)
         vendor.replay()
@@ -116,7 +116,7 @@ class TestReprocessedRecordThatComesAgain:
 
 
 @pytest.mark.parametrize("causes", [False, True])
-def test_discarded_record_that_comes_again_leaves_open_letters_alone(vendor, causes):
+def test_discarded_record_rejected_again_keeps_open_letters(vendor, causes):
     vendor.run("a", causes=causes)
     vendor.store.dlq.discard(pipeline="vendor", note="withdrawn")
     for rows in "ba":
@@ -126,7 +126,7 @@ def test_discarded_record_that_comes_again_leaves_open_letters_alone(vendor, cau
     assert vendor.row() == ["b"]
 
 
-def test_record_put_by_hand_is_a_letter_behind_a_later_one(dlq):
+def test_manually_stored_record_is_a_letter_after_a_later_one(dlq):
     sent = []
 
     def put(fee):

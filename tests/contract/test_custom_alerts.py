@@ -82,7 +82,7 @@ class TestOpen:
         assert [one.id for one in desk.find(status="open", subject="nightly-export")] == [alert.id]
 
     @pytest.mark.parametrize("facts", [{"n": -(10**5_000)}, Facts(measured={"n": float("inf"), "m": 10**5_000})])
-    def test_number_that_has_no_place_in_json_is_a_text(self, desk, facts):
+    def test_number_unknown_to_json_is_stored_as_text(self, desk, facts):
         alert = desk.open(**EXPORT, facts=facts)
         shown = alert.facts.named or alert.facts.measured
         assert set(shown.values()) <= {"-10^5000 or so", "10^5000 or so", "inf"}
@@ -110,7 +110,7 @@ class TestOpen:
         desk.open(**{**EXPORT, "severity": Severity.P1})
         assert said(desk, alert) == before
 
-    def test_acknowledged_alert_stays_so_until_it_is_more_urgent(self, desk):
+    def test_alert_stays_acknowledged_until_more_severe(self, desk):
         alert = desk.open(**EXPORT)
         desk.acknowledge(alert.id, by="me")
         assert desk.open(**EXPORT).status is AlertStatus.ACKNOWLEDGED
@@ -122,7 +122,7 @@ class TestOpen:
         assert (alert.subject.kind, alert.subject.name) == ("pipeline", "orders")
         assert said(desk, alert) == [("team", What.OPENED)]
 
-    def test_facts_of_the_library_are_taken_as_they_are(self, desk):
+    def test_facts_of_the_library_are_stored_unchanged(self, desk):
         facts = Facts(impact="the finance report is empty", commands=("make export",), next_step="run it again")
         assert desk.open(**EXPORT, facts=facts).facts == facts
 
@@ -164,21 +164,21 @@ class TestOpen:
             ({"facts": {str(n): n for n in range(21)}}, "at most 20 entries, not 21"),
         ],
     )
-    def test_wrong_arguments_are_refused_and_store_nothing(self, desk, wrong, says):
+    def test_wrong_arguments_raise_and_store_nothing(self, desk, wrong, says):
         with pytest.raises(ValueError, match=says):
             desk.open(**{**EXPORT, **wrong})
         assert desk.find() == []
 
 
 class TestResolve:
-    def test_resolve_closes_it_and_notifies(self, desk):
+    def test_resolve_closes_the_alert_and_notifies(self, desk):
         alert = desk.open(**EXPORT)
         done = desk.resolve("nightly-export", note="rows are there")
         assert (done.id, done.status) == (alert.id, AlertStatus.RESOLVED)
         assert done.resolution == "resolved by its program: rows are there"
         assert said(desk, alert) == [("team", What.OPENED), ("team", What.RESOLVED)]
 
-    def test_resolving_twice_or_an_unknown_key_does_no_harm(self, desk):
+    def test_resolving_twice_or_an_unknown_key_is_harmless(self, desk):
         alert = desk.open(**EXPORT)
         assert desk.resolve("nightly-export").id == alert.id
         assert desk.resolve("nightly-export") is None
@@ -198,7 +198,7 @@ class TestResolve:
             desk.resolve(alert.id)
         assert desk.resolve(alert.id, by="me", note="done").is_over
 
-    def test_watch_leaves_it_open(self, desk):
+    def test_watch_keeps_the_alert_open(self, desk):
         alert = desk.open(**EXPORT)
         desk.pass_time()
         desk.resolve_handled_letters()
@@ -210,7 +210,7 @@ URLS = ("postgresql://etl:first@db/prod", "postgresql://etl:second@db/prod")
 
 
 class TestMaskedKeys:
-    """Keys that hold what is masked, and differ in nothing else."""
+    """Keys that differ in their masked part only."""
 
     @pytest.fixture(params=[CARDS, URLS], ids=["cards", "passwords"])
     def keys(self, request):
@@ -222,7 +222,7 @@ class TestMaskedKeys:
     def pair(self, desk, keys):
         return [desk.open(key=key, severity="P1", title="refund stuck") for key in keys]
 
-    def test_they_are_two_alerts_that_are_sent_under_their_stored_keys(self, desk, pair):
+    def test_keys_that_mask_equally_are_two_alerts(self, desk, pair):
         messages = [compose(What.OPENED, alert, desk.settings) for alert in pair]
         assert [one.key for one in messages] == [alert.key for alert in pair]
         assert pair[0].key != pair[1].key
@@ -237,11 +237,11 @@ class TestMaskedKeys:
     def test_key_of_the_message_acknowledges_its_alert(self, desk, pair):
         assert desk.acknowledge(key=compose(What.OPENED, pair[1], desk.settings).key, by="me").id == pair[1].id
 
-    def test_key_as_it_was_given_finds_its_alert(self, desk, keys, pair):
+    def test_unmasked_key_finds_its_alert(self, desk, keys, pair):
         assert desk.acknowledge(key=f"custom:{keys[1]}", by="me").id == pair[1].id
         assert [one.id for one in desk.find(subject=keys[0])] == [pair[0].id]
 
-    def test_subject_as_it_was_given_silences_its_alert(self, desk, keys, pair):
+    def test_unmasked_subject_silences_its_alert(self, desk, keys, pair):
         desk.silence(seconds=60, reason="known", subject=keys[0])
         assert set(desk.silenced_until(pair)) == {pair[0].id}
 
@@ -252,7 +252,7 @@ class TestMaskedKeys:
         secrets = [key.removeprefix("order-").split("@")[0] for key in keys]
         assert not any(secret in repr(rows) for secret in secrets)
 
-    def test_key_without_secrets_is_stored_as_it_is(self, desk):
+    def test_key_without_secrets_is_stored_unchanged(self, desk):
         assert desk.open(key="token:shipfast", severity="P2", title="t").key == "custom:token:shipfast"
 
     def test_keys_that_differ_in_spaces_are_two_alerts(self, desk):
@@ -261,7 +261,7 @@ class TestMaskedKeys:
 
 
 class TestKeysOfOlderVersions:
-    """Alerts that were stored under their keys as they were given."""
+    """Alerts that an older version stored under unmasked keys."""
 
     @pytest.fixture
     def older(self, desk):
@@ -276,9 +276,9 @@ class TestKeysOfOlderVersions:
         assert (again.id, again.seen, again.key, len(again.evidence)) == (older.id, 2, f"custom:{URLS[0]}", 1)
         assert "first" not in again.subject.name
 
-    def test_it_is_resolved_by_the_key_as_it_was_given(self, desk, older):
+    def test_alert_is_resolved_by_its_unmasked_key(self, desk, older):
         assert desk.resolve(URLS[0]).id == older.id
 
     @pytest.mark.parametrize("key", [f"custom:{URLS[0]}", "custom:postgresql://etl:***@db/prod"])
-    def test_it_is_acknowledged_by_either_form(self, desk, older, key):
+    def test_alert_is_acknowledged_by_either_form(self, desk, older, key):
         assert desk.acknowledge(key=key, by="me").id == older.id

@@ -1,4 +1,4 @@
-"""Conditions that the settings define, measured and judged on both databases."""
+"""Conditions defined in the settings, measured and judged on both databases."""
 
 import sqlite3
 from datetime import timedelta
@@ -73,7 +73,7 @@ def a_query(shop, **options):
 
 
 class TestQuery:
-    def test_opens_when_it_has_held_and_resolves_when_it_is_over(self, watch, shop):
+    def test_opens_after_its_time_and_resolves_afterwards(self, watch, shop):
         look = watch(backlog=a_query(shop, title="too many jobs", channels=("team",)))
         shop(3)
         assert look() == set()
@@ -86,7 +86,7 @@ class TestQuery:
         assert look() == set()
         assert look.desk.get(alert.id).status is AlertStatus.RESOLVED
 
-    def test_is_asked_as_often_as_it_says(self, watch, shop):
+    def test_is_measured_at_its_interval(self, watch, shop):
         look = watch(backlog=a_query(shop, every=600.0, persist=0.0))
         assert look() == set()
         shop(3)
@@ -97,11 +97,11 @@ class TestQuery:
         look = watch(workers=a_query(shop, above=None, below=1.0, persist=0.0, severity=Severity.P1))
         assert look() == {("workers", "P1", "workers: 0 is below 1")}
 
-    def test_no_row_does_not_hold(self, watch, shop):
+    def test_query_without_rows_does_not_hold(self, watch, shop):
         assert watch(empty=a_query(shop, query="SELECT n FROM jobs", below=5.0, persist=0.0))() == set()
 
     @pytest.mark.parametrize("value", ["NULL", "9e999", "-9e999", "1 UNION SELECT 2"])
-    def test_alert_stays_where_the_answer_cannot_be_compared(self, watch, shop, tmp_path, value):
+    def test_alert_stays_open_when_value_cannot_be_compared(self, watch, shop, tmp_path, value):
         with sqlite3.connect(tmp_path / "shop.db") as connection:
             connection.execute("CREATE VIEW rate AS SELECT 5 AS n")
         look = watch(backlog=a_query(shop, query="SELECT n FROM rate", persist=0.0))
@@ -114,7 +114,7 @@ class TestQuery:
         assert {condition for condition, *_ in look()} == {"backlog", "monitor_failed"}
 
     @pytest.mark.parametrize("statement", ["ATTACH '{0}' AS other", "VACUUM INTO '{0}'"])
-    def test_no_other_file_is_written(self, watch, shop, tmp_path, statement):
+    def test_query_writes_no_other_file(self, watch, shop, tmp_path, statement):
         other = tmp_path / "other.db"
         look = watch(backlog=a_query(shop, query=statement.format(other)))
         look()
@@ -144,7 +144,7 @@ class TestQuery:
             ("WITH old AS (SELECT 1) DELETE FROM jobs", "readonly"),
         ],
     )
-    def test_query_that_fails_is_an_alert_of_its_own(self, watch, shop, query, reason):
+    def test_failed_query_is_a_separate_alert(self, watch, shop, query, reason):
         shop(3)
         look = watch(backlog=a_query(shop, query=query, persist=0.0))
         look()
@@ -153,7 +153,7 @@ class TestQuery:
         ]
         assert reason in look.desk.find()[0].facts.error
 
-    def test_alert_stays_while_it_cannot_be_measured(self, watch, shop, tmp_path):
+    def test_alert_stays_open_without_a_measurement(self, watch, shop, tmp_path):
         look = watch(backlog=a_query(shop, persist=0.0, every=60.0))
         shop(3)
         assert len(look()) == 1
@@ -188,7 +188,7 @@ class TestStoreOfPostgres:
         "query",
         ["COMMIT; CREATE TABLE evil (a int); SELECT 5", "SET TRANSACTION READ WRITE; CREATE TABLE evil (a int)"],
     )
-    def test_only_one_statement_is_taken(self, store, store_url, watch, query):
+    def test_query_must_be_one_statement(self, store, store_url, watch, query):
         if not store.database.dialect.is_remote:
             pytest.skip("of PostgreSQL")
         look = watch(evil=ConditionSettings(severity=Severity.P3, query=query, url=store_url, above=0.0))
@@ -208,7 +208,7 @@ class TestStoreOfPostgres:
         assert "must be one statement that begins with SELECT" in alert.facts.error
 
     @pytest.mark.parametrize("value", ["'NaN'::float8", "'Infinity'::float8", "'NaN'::numeric"])
-    def test_number_that_is_not_finite_is_not_measured(self, store, store_url, watch, value):
+    def test_non_finite_number_is_not_a_measurement(self, store, store_url, watch, value):
         if not store.database.dialect.is_remote:
             pytest.skip("of PostgreSQL")
         own = {"severity": Severity.P1, "url": store_url, "above": 1.0, "persist": 0.0}
@@ -244,7 +244,7 @@ class TestProbe:
         assert watch({"p.py:age": lambda: Decimal("12.5")}, age=own)() == {("age", "P1", "age: 12.5 is above 1")}
 
     @pytest.mark.parametrize("answer", ["1", True, float("nan"), Decimal("inf"), 10**400, [2]])
-    def test_answer_that_is_no_number_is_an_alert_of_its_own(self, watch, answer):
+    def test_non_numeric_answer_is_a_separate_alert(self, watch, answer):
         own = ConditionSettings(severity=Severity.P1, probe="p.py:age", above=1.0)
         look = watch({"p.py:age": lambda: answer}, age=own)
         look()

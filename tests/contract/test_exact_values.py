@@ -1,4 +1,4 @@
-"""A value arrives in a table exactly, or its row is rejected: whatever the sink, the type, and the rows beside it."""
+"""A value is stored in a table exactly, or its row is rejected: for every sink, type, and neighbouring row."""
 
 import datetime as dt
 from decimal import Decimal
@@ -199,7 +199,7 @@ once = settings(max_examples=1, phases=[Phase.generate], report_multiple_bugs=Fa
 
 @once
 @shuffled
-def test_value_is_kept_exactly_or_rejected_whatever_its_neighbours(column, random, drawn):
+def test_value_is_exact_or_rejected_beside_any_rows(column, random, drawn):
     _check_neighbours(column, random, drawn)
 
 
@@ -292,7 +292,7 @@ def test_nanoseconds_of_a_frame_are_kept_or_rejected(column):
     indirect=True,
     ids=" ".join,
 )
-def test_values_of_unexpected_types_end_no_batch(column):
+def test_values_of_unexpected_types_do_not_end_the_batch(column):
     values = [MOMENT, MOMENT.date(), MOMENT.time(), 10**400, object(), {1, 2}, b"7", None]
     _, _, target = column
     together = [kept for kept, _ in target.write(values)]
@@ -318,7 +318,7 @@ def reader_of(dataset):
 
 
 @pytest.mark.parametrize("first", FIRST, ids=str)
-def test_parquet_keeps_values_exactly_or_rejects_them(tmp_path, first):
+def test_parquet_values_are_exact_or_rejected(tmp_path, first):
     sink = parquet_dataset(tmp_path / "t", key="id")
     target = Column(sink, reader_of(tmp_path / "t"))
     assert target.write([first])[0][0]
@@ -333,7 +333,7 @@ def test_parquet_keeps_values_exactly_or_rejects_them(tmp_path, first):
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.time32("s"), pa.duration("s"), pa.float32()], ids=str)
-def test_parquet_file_of_coarser_types_takes_no_finer_value(tmp_path, kind):
+def test_parquet_file_of_coarser_types_rejects_finer_value(tmp_path, kind):
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"id": [0], "v": pa.nulls(1, kind)}), tmp_path / "t" / "part-0.parquet")
     sink = parquet_dataset(tmp_path / "t", key="id")
@@ -343,7 +343,7 @@ def test_parquet_file_of_coarser_types_takes_no_finer_value(tmp_path, kind):
 
 
 class TestCreatedColumns:
-    """`create=True` picks a type that holds the first rows as they are."""
+    """`create=True` picks a type that holds the first rows exactly."""
 
     @pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgresql"])
     @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ class TestCreatedColumns:
         return {"sqlite": table_places.sqlite, "duckdb": table_places.duck}[kind](directory / "values")
 
 
-def test_duckdb_key_of_another_type_is_compared_as_the_column(tmp_path):
+def test_duckdb_key_of_another_type_compares_as_its_column(tmp_path):
     with table_places.duck(tmp_path / "keys") as (url, execute):
         execute("CREATE TABLE t (id bigint PRIMARY KEY, v integer)")
         sink = table(url, "t", key="id")

@@ -53,12 +53,12 @@ class TestRecords:
 
 
 @pytest.mark.parametrize("batch", [2, 100])
-def test_unknown_field_beside_them(run, batch):
+def test_unknown_field_with_two_spellings(run, batch):
     records = [{"id": 1, "a": "x"}, {"id": 2, "a": "y", "A": "z"}, {"id": 3, "b": 1}, {"id": 4, "A": "v"}]
     assert run(records, batch=batch) == ({"row 2": "schema", "row 3": "schema"}, {1: "x", 2: "old", 4: "v"})
 
 
-def test_header_with_both_is_refused(run, tmp_path):
+def test_header_with_both_is_rejected(run, tmp_path):
     (tmp_path / "in.csv").write_text("id,a,A\n1,x,y\n")
     with pytest.raises(redrive.RunStopped, match="'a' and 'A' for one column"):
         run(redrive.rows.csv(tmp_path / "in.csv"))

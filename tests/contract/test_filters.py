@@ -1,4 +1,4 @@
-"""Every way to select letters gives the letters that a plain loop over all of them gives."""
+"""Every filter of letters selects what a plain loop over all letters selects."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def filters_of(seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_selection_is_that_of_a_plain_loop(dlq, seed):
+def test_every_selection_equals_a_plain_loop(dlq, seed):
     fill(dlq, seed)
     letters = list(dlq.each())
     assert {letter.status for letter in letters} == set(STATUSES)
@@ -158,8 +158,8 @@ WRONG: dict[str, list[Any]] = {
 """Values of a type, which are wrong where a condition is not documented with it."""
 
 
-class TestFilterThatTakesSeveral:
-    def test_is_every_one_that_is_documented_with_a_tuple(self):
+class TestFilterOfSeveralValues:
+    def test_is_every_filter_documented_with_a_tuple(self):
         assert set(TWO) == SEVERAL
 
     def test_selects_the_union_of_any_collection(self, dlq):
@@ -199,7 +199,7 @@ class TestFilterThatTakesSeveral:
 
 class TestFilterOfAWrongType:
     @pytest.mark.parametrize("name", sorted(HINTS))
-    def test_is_refused(self, dlq, name):
+    def test_is_rejected(self, dlq, name):
         wrong = [value for kind, values in WRONG.items() if kind not in HINTS[name] for value in values]
         wrong += [] if name in SEVERAL else [["3"], ("2d",), [3]]
         for value in [*NEVER, *(one for one in wrong if not _is_text_of(name, one))]:
@@ -207,12 +207,12 @@ class TestFilterOfAWrongType:
                 dlq.count(**{name: value})
 
     @pytest.mark.parametrize("name", ["pipeline", "error_type", "status", "text", "note", "run_id"])
-    def test_is_refused_for_a_number(self, dlq, name):
+    def test_is_rejected_for_a_number(self, dlq, name):
         with pytest.raises(redrive.LetterError):
             dlq.count(**{name: 12_345_678})
 
     @pytest.mark.parametrize("name", ["since", "until", "seen_since", "reprocessed_since"])
-    def test_is_refused_for_a_moment_outside_the_calendar(self, dlq, name):
+    def test_is_rejected_for_a_time_outside_the_calendar(self, dlq, name):
         east = dt.timezone(dt.timedelta(hours=5))
         for moment in (dt.datetime.min.replace(tzinfo=east), "0001-01-01T00:00:00+05:00"):
             with pytest.raises(redrive.LetterError, match="outside the years 1 to 9999"):
@@ -230,11 +230,11 @@ class TestFilterOfAWrongType:
         ],
         ids=repr,
     )
-    def test_is_refused_for_options_of_find(self, dlq, options):
+    def test_is_rejected_for_options_of_find(self, dlq, options):
         with pytest.raises(redrive.LetterError, match=next(iter(options))):
             dlq.find(**options)
 
-    def test_is_refused_for_an_id_of_audit_and_a_note(self, dlq, put):
+    def test_is_rejected_for_an_id_of_audit_and_a_note(self, dlq, put):
         put(1)
         with pytest.raises(redrive.LetterError, match="id is a number"):
             dlq.audit("x")

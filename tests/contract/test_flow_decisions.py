@@ -1,4 +1,4 @@
-"""What people decide about tasks that went wrong, on both databases."""
+"""Decisions of operators about failed tasks, on both databases."""
 
 import threading
 import time
@@ -52,7 +52,7 @@ def pending(store):
     return sorted(letter.key for letter in store.dlq.each(status=Status.PENDING))
 
 
-def test_a_task_that_is_sent_back_after_a_fix_is_tried_again_and_the_graph_goes_on_from_there(flow, bad, store):
+def test_retried_task_runs_and_the_flow_resumes(flow, bad, store):
     assert status_of(flow) is FlowStatus.HELD
     assert pending(store) == ["parse"]
     bad.clear()
@@ -66,7 +66,7 @@ def test_a_task_that_is_sent_back_after_a_fix_is_tried_again_and_the_graph_goes_
     assert next(store.dlq.each()).status is Status.REPROCESSED
 
 
-def test_what_is_sent_back_has_all_its_attempts_again(flow, task, store):
+def test_retried_task_has_all_its_attempts_again(flow, task, store):
     calls = []
 
     @task()
@@ -80,7 +80,7 @@ def test_what_is_sent_back_has_all_its_attempts_again(flow, task, store):
     assert len(calls) == 6
 
 
-def test_a_task_that_dies_again_is_the_same_letter_seen_again(flow, bad, store):
+def test_task_dead_again_is_the_same_letter(flow, bad, store):
     status_of(flow)
     flow.retry("parse")
     assert status_of(flow) is FlowStatus.HELD
@@ -88,7 +88,7 @@ def test_a_task_that_dies_again_is_the_same_letter_seen_again(flow, bad, store):
     assert (letter.seen, letter.status, letter.attempts) == (2, Status.PENDING, 2)
 
 
-def test_an_accepted_task_counts_as_done_and_what_comes_after_it_is_given_that_result(flow, bad, store):
+def test_accepted_result_is_passed_to_the_next_tasks(flow, bad, store):
     status_of(flow)
     flow.accept("parse", note="counted by hand", result=42)
     assert pending(store) == []
@@ -99,7 +99,7 @@ def test_an_accepted_task_counts_as_done_and_what_comes_after_it_is_given_that_r
     assert row.note.startswith("counted by hand (")
 
 
-def test_a_task_that_is_given_up_lets_nothing_after_it_run(flow, bad, store):
+def test_failed_task_blocks_its_followers(flow, bad, store):
     status_of(flow)
     decided = flow.fail("parse", note="the vendor is gone")
     assert decided.upstream_failed == 2
@@ -113,7 +113,7 @@ def test_a_task_that_is_given_up_lets_nothing_after_it_run(flow, bad, store):
     assert status_of(flow) is FlowStatus.FAILED
 
 
-def test_what_was_given_up_can_still_be_sent_back_or_accepted(flow, bad, store):
+def test_failed_task_can_be_retried_or_accepted(flow, bad, store):
     status_of(flow)
     flow.fail("parse", note="the vendor is gone")
     assert flow.accept("parse", note="no, it is not", result=7).freed == 2
@@ -122,7 +122,7 @@ def test_what_was_given_up_can_still_be_sent_back_or_accepted(flow, bad, store):
     assert flow.result("tell") == 7
 
 
-def test_what_waits_for_two_failures_waits_for_both(flow, task, store):
+def test_task_below_two_failures_waits_for_both(flow, task, store):
     for name in ("a", "b"):
         task(name=name)(lambda: 1 / 0)
     task(name="end", after=["a", "b"])(lambda: 1)
@@ -135,7 +135,7 @@ def test_what_waits_for_two_failures_waits_for_both(flow, task, store):
     assert status_of(flow) is FlowStatus.COMPLETE
 
 
-def test_accepting_the_last_task_while_nobody_runs_it_lets_the_next_run_end_the_same_one(flow, task, store):
+def test_accepted_last_task_lets_the_next_run_complete(flow, task, store):
     task(name="only")(lambda: 1 / 0)
     status_of(flow)
     held = store.tasks.run("settlement")
@@ -145,7 +145,7 @@ def test_accepting_the_last_task_while_nobody_runs_it_lets_the_next_run_end_the_
     assert store.tasks.run("settlement").status is FlowStatus.COMPLETE
 
 
-def test_deciding_about_one_of_two_leaves_the_run_held(flow, task):
+def test_deciding_one_of_two_leaves_the_run_blocked(flow, task):
     for name in ("a", "b"):
         task(name=name)(lambda: 1 / 0)
     status_of(flow)
@@ -176,7 +176,7 @@ def fan_out(task):
     return bad
 
 
-def test_a_fan_out_with_dead_children_is_held_and_goes_on_when_they_are_done(flow, fan_out, store):
+def test_fan_out_with_dead_children_resumes_when_they_succeed(flow, fan_out, store):
     assert status_of(flow) is FlowStatus.HELD
     assert states(store)["settle"] == "DEAD_LETTER"
     fan_out.clear()
@@ -189,7 +189,7 @@ def test_a_fan_out_with_dead_children_is_held_and_goes_on_when_they_are_done(flo
     assert flow.result("end") == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_whole_cause_is_decided_about_at_once(flow, fan_out, store):
+def test_cause_is_decided_at_once(flow, fan_out, store):
     status_of(flow)
     causes = {cause.sample: cause.cause for cause in store.tasks.causes("settlement")}
     assert flow.accept(cause=causes["settle[1]"], note="unknown", result=-1).tasks == ("settle[1]", "settle[3]")
@@ -200,7 +200,7 @@ def test_a_whole_cause_is_decided_about_at_once(flow, fan_out, store):
     assert flow.result("end") == [0, -1, 2, -1, 4, -5]
 
 
-def test_a_child_that_is_given_up_fails_its_fan_out_once_none_is_dead(flow, fan_out, store):
+def test_failed_child_fails_fan_out_when_none_is_dead(flow, fan_out, store):
     status_of(flow)
     flow.fail("settle[5]", note="no")
     assert (states(store)["settle"], states(store)["end"]) == ("DEAD_LETTER", "PENDING")
@@ -211,7 +211,7 @@ def test_a_child_that_is_given_up_fails_its_fan_out_once_none_is_dead(flow, fan_
     assert flow.run().status is FlowStatus.COMPLETE
 
 
-def test_giving_up_a_fan_out_gives_up_those_of_its_children_that_are_dead(flow, fan_out, store):
+def test_failing_a_fan_out_fails_its_dead_children(flow, fan_out, store):
     status_of(flow)
     flow.fail("settle[1]", note="no")
     assert flow.fail("settle", note="no").tasks == ("settle[3]", "settle[5]")
@@ -219,7 +219,7 @@ def test_giving_up_a_fan_out_gives_up_those_of_its_children_that_are_dead(flow, 
         flow.fail("settle[1]", note="no")
 
 
-def test_the_source_of_a_fan_out_is_accepted_with_a_list(flow, task, store):
+def test_source_of_a_fan_out_is_accepted_with_a_list(flow, task, store):
     task(name="split")(lambda: 1 / 0)
     task(name="settle", each="split")(lambda item: item)
     task(name="end", after="settle")(lambda settle: settle)
@@ -231,7 +231,7 @@ def test_the_source_of_a_fan_out_is_accepted_with_a_list(flow, task, store):
     assert flow.result("end") == ["x", "y"]
 
 
-def test_a_sensor_that_gave_up_can_be_asked_again(flow, task, store):
+def test_timed_out_sensor_can_be_retried(flow, task, store):
     answers = [False]
     flow.sensor(every=60, timeout=1, in_thread=True, name="arrived")(lambda: answers[0])
     task(name="load", after="arrived")(lambda: 1)
@@ -245,7 +245,7 @@ def test_a_sensor_that_gave_up_can_be_asked_again(flow, task, store):
 # ── while somebody is at work ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_executor_at_work_sees_what_people_decide(flow, task, store):
+def test_running_executor_sees_decisions_of_operators(flow, task, store):
     told = threading.Event()
 
     @task()
@@ -270,7 +270,7 @@ def test_an_executor_at_work_sees_what_people_decide(flow, task, store):
     watcher.join()
 
 
-def test_a_storm_is_forgotten_when_a_person_sends_its_children_back(flow, task, store):
+def test_retried_children_reset_the_storm(flow, task, store):
     bad, told = [True], threading.Event()
 
     @task(each="split", storm=2)
@@ -321,7 +321,7 @@ def test_a_storm_is_forgotten_when_a_person_sends_its_children_back(flow, task, 
         (lambda flow: flow.retry("parse", run="other"), "there is no run of a flow 'other'"),
     ],
 )
-def test_what_cannot_be_decided_is_refused_and_nothing_changes(flow, bad, store, decide, said):
+def test_invalid_decision_raises_and_changes_nothing(flow, bad, store, decide, said):
     status_of(flow)
     before = states(store)
     with pytest.raises(FlowError, match=said):
@@ -330,7 +330,7 @@ def test_what_cannot_be_decided_is_refused_and_nothing_changes(flow, bad, store,
     assert store.tasks.run("settlement").status is FlowStatus.HELD
 
 
-def test_a_run_that_was_given_up_is_not_decided_about(flow, task, store):
+def test_abandoned_run_cannot_be_decided(flow, task, store):
     for name in ("a", "b"):
         task(name=name)(lambda: 1 / 0)
     status_of(flow)

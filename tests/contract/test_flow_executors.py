@@ -1,4 +1,4 @@
-"""Executors that die, and several at once, on both databases: no attempt is ever in two hands."""
+"""Executors that die, and several at once, on both databases: each attempt belongs to one executor."""
 
 import functools
 import json
@@ -43,7 +43,7 @@ def as_if_elsewhere(store):
     store.database.write(lambda connection: connection.execute(update(task_executors).values(owner=owner, until=past)))
 
 
-def test_34_an_attempt_is_counted_when_it_is_claimed(flow, task, store, quick):
+def test_34_attempt_is_counted_at_its_claim(flow, task, store, quick):
     seen = []
 
     @task()
@@ -56,7 +56,7 @@ def test_34_an_attempt_is_counted_when_it_is_claimed(flow, task, store, quick):
     assert [(one.attempt, one.ended) for one in during.attempts] == [(1, None)]
 
 
-def test_38_an_executor_whose_lease_was_taken_over_writes_nothing_any_more(flow, task, store, quick):
+def test_38_executor_without_its_lease_writes_nothing(flow, task, store, quick):
     begun, go_on, calls = threading.Event(), threading.Event(), []
 
     @task()
@@ -97,7 +97,7 @@ def kill(store, monkeypatch):
     return kill
 
 
-def test_34_a_task_whose_executors_die_is_a_dead_letter_after_ten_of_them(flow, task, store, quick, kill):
+def test_34_task_of_ten_dead_executors_is_a_dead_letter(flow, task, store, quick, kill):
     calls = []
 
     @task(retry=None)
@@ -115,7 +115,7 @@ def test_34_a_task_whose_executors_die_is_a_dead_letter_after_ten_of_them(flow, 
     assert [one.ended for one in details.attempts] == ["lost"] * 10
 
 
-def test_what_an_executor_that_has_left_still_had_in_hand_is_taken_up_again(flow, task, store):
+def test_claims_of_a_departed_executor_are_taken_over(flow, task, store):
     calls = []
 
     @task(retry=redrive.Retry(base=3_600, cap=3_600, jitter="none", within=90_000))
@@ -169,7 +169,7 @@ def graph_on(store, ran, *, together=0):
     return flow
 
 
-def test_38_two_executors_share_the_work_of_one_run_and_do_each_task_once(store, quick):
+def test_38_two_executors_do_each_task_of_a_run_once(store, quick):
     ran = Counter()
     flow = graph_on(store, ran, together=4)  # more than one executor can run
     run_id = uuid.uuid4()
@@ -183,7 +183,7 @@ def test_38_two_executors_share_the_work_of_one_run_and_do_each_task_once(store,
     assert len({row.executor for row in attempts}) == 2
 
 
-def test_two_that_begin_at_the_same_moment_mean_one_run(store, quick):
+def test_concurrent_starts_share_one_run(store, quick):
     ran = Counter()
     flow = graph_on(store, ran, together=4)
     both = [Beside(flow.run), Beside(flow.run)]
@@ -192,7 +192,7 @@ def test_two_that_begin_at_the_same_moment_mean_one_run(store, quick):
 
 
 @pytest.mark.parametrize("_", range(5))
-def test_38_what_two_executors_make_ready_at_the_same_moment_runs_once(store, quick, _):
+def test_38_task_readied_by_two_executors_runs_once(store, quick, _):
     ran, lock, together = Counter(), threading.Lock(), threading.Barrier(2)
 
     def note(number):
@@ -213,7 +213,7 @@ def test_38_what_two_executors_make_ready_at_the_same_moment_runs_once(store, qu
     assert ran == Counter(range(6))
 
 
-def test_what_a_person_sends_back_as_the_executor_leaves_is_still_run(flow, task, store, quick, monkeypatch):
+def test_task_retried_while_executor_leaves_still_runs(flow, task, store, quick, monkeypatch):
     bad, leave = [True], Executor._leave_run
 
     @task()
@@ -231,7 +231,7 @@ def test_what_a_person_sends_back_as_the_executor_leaves_is_still_run(flow, task
     assert flow.run().status is FlowStatus.COMPLETE
 
 
-def test_an_executor_that_is_stopped_leaves_the_run_to_the_other(store):
+def test_stopped_executor_leaves_the_run_to_the_other(store):
     flow, beside = (redrive.Flow("shared", store=store, workers=1) for _ in range(2))
     begun, go_on = threading.Event(), threading.Event()
 
@@ -250,7 +250,7 @@ def test_an_executor_that_is_stopped_leaves_the_run_to_the_other(store):
     assert first.join().report.status is FlowStatus.COMPLETE
 
 
-def test_a_limit_of_a_service_holds_for_all_executors_of_a_run_together(store, quick):
+def test_service_limit_applies_to_all_executors_of_a_run(store, quick):
     running, most, lock = [0], [0], threading.Lock()
 
     def pay(item):
@@ -274,7 +274,7 @@ def test_a_limit_of_a_service_holds_for_all_executors_of_a_run_together(store, q
     assert most[0] <= 2
 
 
-def test_a_storm_stops_both_executors_and_no_child_is_left_over(store, quick):
+def test_storm_stops_both_executors_and_leaves_no_child(store, quick):
     ran, lock = Counter(), threading.Lock()
 
     def settle(number):
@@ -296,7 +296,7 @@ def test_a_storm_stops_both_executors_and_no_child_is_left_over(store, quick):
     assert len(ran) <= 10  # five for each executor
 
 
-def test_a_storm_is_remembered_by_the_next_executor(store, quick, kill):
+def test_storm_is_known_to_the_next_executor(store, quick, kill):
     ran = Counter()
     flow = redrive.Flow("storming", store=store, workers=1)
     flow.task(name="split", in_thread=True)(lambda: list(range(400)))
@@ -351,8 +351,8 @@ def test_38_two_processes_share_one_run(store, store_url, tmp_path):
     assert store.tasks.run(run_id).counts == {State.SUCCESS: 62}
 
 
-def test_claimed_tasks_that_nobody_has_time_for_are_left_to_others(store, quick):
-    """Short ones are claimed ahead; when they turn out long, another executor is given its share."""
+def test_claims_without_a_free_worker_are_released(store, quick):
+    """Short tasks are claimed ahead; if they take long, another executor gets its share."""
     ran, go_on = Counter(), threading.Event()
 
     def flow_of(name):

@@ -1,4 +1,4 @@
-"""What goes wrong in flows, on both databases: what becomes of it, and of what waits for it."""
+"""Failures in flows, on both databases: the states of failed tasks and of their followers."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ def boom(number):
     raise ValueError(f"even: {number}")
 
 
-def test_the_same_place_twice_is_poison_whatever_it_says_and_what_comes_after_is_held(flow, task, store, events):
+def test_second_failure_at_one_line_poisons_and_blocks(flow, task, store, events):
     calls = []
 
     @task(retry=redrive.Retry(attempts=9))
@@ -61,7 +61,7 @@ def test_the_same_place_twice_is_poison_whatever_it_says_and_what_comes_after_is
     assert letter.run_id == error.report.run_id
 
 
-def test_causes_that_alternate_keep_their_retries(flow, task, store):
+def test_alternating_causes_keep_their_retries(flow, task, store):
     calls = []
 
     @task(retry=redrive.Retry(attempts=4))
@@ -78,7 +78,7 @@ def test_causes_that_alternate_keep_their_retries(flow, task, store):
     assert "ValueError: odd: 1" in attempts[0].trace
 
 
-def test_retries_spent_on_what_would_heal_end_in_failed_and_what_comes_after_does_not_run(flow, task, store, events):
+def test_exhausted_transient_retries_fail_and_block_followers(flow, task, store, events):
     @task(name="fetch")
     def fetch():
         raise redrive.Transient("bank is away")
@@ -93,7 +93,7 @@ def test_retries_spent_on_what_would_heal_end_in_failed_and_what_comes_after_doe
     assert list(store.dlq.each()) == []
 
 
-def test_a_bug_and_a_permanent_error_are_dead_letters_at_once(flow, task, store):
+def test_bug_and_permanent_error_are_dead_letters_at_once(flow, task, store):
     @task()
     def bug():
         return None.upper()
@@ -107,7 +107,7 @@ def test_a_bug_and_a_permanent_error_are_dead_letters_at_once(flow, task, store)
     assert {letter.key for letter in store.dlq.each()} == {"bug", "refused"}
 
 
-def test_what_is_discarded_on_purpose_is_done_and_a_fan_out_over_it_is_empty(flow, task, store):
+def test_discarded_task_succeeds_and_its_fan_out_is_empty(flow, task, store):
     @task()
     def fetch():
         raise redrive.Discard("a holiday")
@@ -127,7 +127,7 @@ def test_what_is_discarded_on_purpose_is_done_and_a_fan_out_over_it_is_empty(flo
         (lambda: [object()], "which JSON cannot hold: return plain data, or write it to a file and return its path"),
     ],
 )
-def test_a_fan_out_needs_a_list_that_can_be_kept(flow, task, store, function, said):
+def test_fan_out_needs_a_storable_list(flow, task, store, function, said):
     task(name="source")(function)
     task(name="each", each="source")(lambda item: item)
     if said is None:
@@ -146,7 +146,7 @@ def test_own_task_timeout_in_a_thread_is_a_failure(flow, task, store):
     assert store.tasks.get("settlement", "odd").task.error == "the task itself raised TaskTimeout"
 
 
-def test_every_change_is_kept_with_its_time_and_its_cause(flow, task, store):
+def test_every_state_change_has_its_time_and_cause(flow, task, store):
     calls = []
 
     @task()
@@ -172,7 +172,7 @@ def test_every_change_is_kept_with_its_time_and_its_cause(flow, task, store):
 # ── storms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_1247_siblings_of_one_corrupt_input_are_ten_runs_at_most_and_one_event(flow, task, store, events):
+def test_storm_of_1247_siblings_is_ten_runs_and_one_event(flow, task, store, events):
     ran, fixed = [], []
 
     @task()
@@ -203,7 +203,7 @@ def test_1247_siblings_of_one_corrupt_input_are_ten_runs_at_most_and_one_event(f
     assert list(store.dlq.each(status=Status.PENDING)) == []
 
 
-def test_several_transient_errors_in_a_group_are_not_poison(flow, task, store):
+def test_several_transient_errors_do_not_poison_a_group(flow, task, store):
     calls = []
 
     @task(retry=redrive.Retry(attempts=4, base=0.0))
@@ -215,7 +215,7 @@ def test_several_transient_errors_in_a_group_are_not_poison(flow, task, store):
     assert len(calls) == 4
 
 
-def test_bad_items_that_come_first_do_not_stop_the_good_ones(flow, task, store):
+def test_failing_items_first_do_not_stop_the_good_ones(flow, task, store):
     @task()
     def items():
         return list(range(60))
@@ -229,7 +229,7 @@ def test_bad_items_that_come_first_do_not_stop_the_good_ones(flow, task, store):
     assert stopped(flow).report.counts == {State.SUCCESS: 51, State.DEAD_LETTER: 10}
 
 
-def test_a_fan_out_with_one_bad_child_in_ten_goes_on_to_its_end(flow, task, store, events):
+def test_fan_out_with_ten_percent_failures_completes(flow, task, store, events):
     task(name="split")(lambda: list(range(200)))
 
     @task(each="split")
@@ -245,7 +245,7 @@ def test_a_fan_out_with_one_bad_child_in_ten_goes_on_to_its_end(flow, task, stor
 # ── services ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tasks_of_a_service_that_is_down_fail_untried_where_that_is_asked_for(store):
+def test_tasks_of_a_down_service_fail_untried_if_configured(store):
     bank = redrive.Service("bank", breaker=Breaker(failures=2, cooldown=3_600))
     flow = redrive.Flow("settlement", store=store, workers=1)
     flow.group(bank, when_open="fail")
@@ -266,7 +266,7 @@ def test_tasks_of_a_service_that_is_down_fail_untried_where_that_is_asked_for(st
     assert {cause.cause for cause in store.tasks.causes("settlement")} > {"circuit"}
 
 
-def test_tasks_of_a_service_that_is_down_are_held_until_one_of_them_finds_it_well(store):
+def test_tasks_of_a_down_service_wait_until_a_probe_succeeds(store):
     told = []
     bank = redrive.Service("bank", breaker=Breaker(failures=2, cooldown=0.3, probes=1, jitter=0))
     flow = redrive.Flow("settlement", store=store, workers=2, on_event=told.append)
@@ -287,7 +287,7 @@ def test_tasks_of_a_service_that_is_down_are_held_until_one_of_them_finds_it_wel
     assert len(calls) == 7 + 12
 
 
-def test_no_more_tasks_of_a_service_run_at_once_than_its_limit(store):
+def test_tasks_of_a_service_run_within_its_limit(store):
     flow = redrive.Flow("settlement", store=store, workers=6)
     flow.group("bank", concurrency=2)
     running, most, lock = [0], [0], threading.Lock()
@@ -308,7 +308,7 @@ def test_no_more_tasks_of_a_service_run_at_once_than_its_limit(store):
     assert most[0] <= 2
 
 
-def test_tasks_of_a_service_begin_no_faster_than_its_rate_whichever_they_are(store):
+def test_tasks_of_a_service_start_at_its_rate(store):
     flow = redrive.Flow("settlement", store=store, workers=6)
     flow.group("bank", rate=50)
     began = []

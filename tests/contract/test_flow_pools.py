@@ -1,4 +1,4 @@
-"""Limits that all runs and flows of a store share: several processes, and a book of who is at it."""
+"""Limits that all runs and flows of a store share, across processes."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def most_at_once(lines):
     return most
 
 
-def test_limit_holds_over_runs_and_flows_and_a_killed_one_frees_it(start, store_url):
+def test_limit_spans_runs_and_flows_and_a_kill_frees_it(start, store_url):
     with redrive.connect(store_url):
         pass
     killed = start("first", "killed", 3)
@@ -85,7 +85,7 @@ def test_limit_holds_over_runs_and_flows_and_a_killed_one_frees_it(start, store_
     assert most_at_once(lines) <= LIMIT
 
 
-def test_wrong_arguments_are_answered(store):
+def test_wrong_arguments_raise(store):
     flow = redrive.Flow("wrong", store=store)
     with pytest.raises(ValueError, match="across_runs=True applies to concurrency: add concurrency="):
         flow.group("bank", across_runs=True)

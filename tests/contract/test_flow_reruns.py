@@ -1,4 +1,4 @@
-"""Running a flow again, on both databases: nothing that is done is repeated, and its work keeps its keys."""
+"""Running a flow again, on both databases: completed work is not redone, and keeps its keys."""
 
 import functools
 from collections import Counter, defaultdict
@@ -65,7 +65,7 @@ PAID_ONCE = {"a": 1, "b": 1, "c": 1}
 
 
 class TestFailedRun:
-    def test_rerun_tries_only_what_failed(self, store, bank):
+    def test_rerun_retries_only_failed_tasks(self, store, bank):
         flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
         first = stopped(flow, params=TODAY)
         again = stopped(flow, params=TODAY)
@@ -77,7 +77,7 @@ class TestFailedRun:
         assert {merchant: bank.calls[merchant] for merchant in "abc"} == PAID_ONCE
         assert len(store.tasks.runs()) == 1
 
-    def test_dead_letter_beside_a_transient_failure_keeps_it_retryable(self, store, bank):
+    def test_dead_letter_and_transient_failure_stay_retryable(self, store, bank):
         flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
         flow.task(lambda: 1 / 0, name="broken", in_thread=True)
         first = stopped(flow, params=TODAY)
@@ -88,7 +88,7 @@ class TestFailedRun:
         assert states(store, "paying")["report"] == State.SUCCESS
         assert {merchant: bank.calls[merchant] for merchant in "abc"} == PAID_ONCE
 
-    def test_rerun_by_id_tries_only_what_failed(self, store, bank):
+    def test_rerun_by_id_retries_only_failed_tasks(self, store, bank):
         flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
         run_id = stopped(flow, params=TODAY).report.run_id
         bank.error = None
@@ -111,13 +111,13 @@ class TestFailedRun:
         assert bank.calls == {"a": 1, "b": 2, "c": 1}
         assert {len(keys) for keys in bank.keys.values()} == {1}
 
-    def test_several_transient_kinds_are_transient(self, store):
+    def test_mixed_transient_failures_are_transient(self, store):
         flow = redrive.Flow("paying", store=store)
         flow.task(lambda: _raise(ConnectionResetError("down")), name="one", retry=None, in_thread=True)
         flow.task(lambda: _raise(redrive.RateLimited("slowly")), name="two", retry=None, in_thread=True)
         assert stopped(flow).kind is Kind.TRANSIENT
 
-    def test_what_an_operator_failed_stays_failed(self, store, bank):
+    def test_task_failed_by_an_operator_stays_failed(self, store, bank):
         flow, bank.error = paying(store, bank), ValueError("bad")
         stopped(flow, params=TODAY)
         flow.fail("post", note="not today")
@@ -125,7 +125,7 @@ class TestFailedRun:
         assert stopped(flow, params=TODAY).kind is Kind.PERMANENT
         assert bank.calls["post"] == 2
 
-    def test_operator_fails_for_good_what_would_be_tried_again(self, store, bank):
+    def test_operator_can_fail_a_retryable_task(self, store, bank):
         flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
         stopped(flow, params=TODAY)
         tried = bank.calls["post"]
@@ -137,7 +137,7 @@ class TestFailedRun:
 
 
 class TestBlockedRun:
-    def test_rerun_leaves_the_dead_letter_and_repeats_nothing(self, store, bank):
+    def test_rerun_keeps_the_dead_letter_and_redoes_nothing(self, store, bank):
         flow, bank.error = paying(store, bank), ValueError("bad")
         first = stopped(flow, params=TODAY)
         assert first.report.status is FlowStatus.HELD
@@ -150,7 +150,7 @@ class TestBlockedRun:
         assert flow.run(params=TODAY).status is FlowStatus.COMPLETE
         assert bank.calls == {**PAID_ONCE, "post": 3}
 
-    def test_rerun_tries_what_failed_beside_the_dead_letter(self, store, bank):
+    def test_rerun_retries_failures_and_keeps_the_dead_letter(self, store, bank):
         flow, bank.error = paying(store, bank), ConnectionRefusedError("down")
         flow.task(lambda: _raise(ValueError("bad")), name="other", in_thread=True)
         stopped(flow, params=TODAY)
@@ -162,7 +162,7 @@ class TestBlockedRun:
 
 
 class TestDuration:
-    def test_time_that_a_run_waits_for_a_decision_is_not_work(self, store, bank):
+    def test_time_blocked_on_a_decision_is_not_work(self, store, bank):
         flow, bank.error = paying(store, bank), ValueError("bad")
         run_id = stopped(flow, params=TODAY).report.run_id
         earlier = {
@@ -211,7 +211,7 @@ class TestChangedSource:
         assert (report.run_id, report.status) == (run_id, FlowStatus.COMPLETE)
         assert ran == {"first": 1, "second": 1, "third": 2, "fourth": 1, "fan": 2}
 
-    def test_new_parameter_with_a_default_resumes_the_run(self, store, bank):
+    def test_new_default_parameter_resumes_the_run(self, store, bank):
         bank.error = ConnectionRefusedError("down")
         run_id = stopped(paying(store, bank), params=TODAY).report.run_id
         bank.error = None
@@ -220,7 +220,7 @@ class TestChangedSource:
         assert flow.run(params=TODAY).run_id == run_id
         assert {len(keys) for keys in bank.keys.values()} == {2}  # of the dollars, and of the run
 
-    def test_new_parameter_with_a_default_keeps_the_keys_of_complete_work(self, store, bank):
+    def test_new_default_parameter_keeps_keys_of_complete_work(self, store, bank):
         paying(store, bank).run(params=TODAY)
         flow = paying(store, bank, params={"day": "", "currency": "EUR"})
         for _ in range(2):
@@ -230,14 +230,14 @@ class TestChangedSource:
         flow.run(params={**TODAY, "currency": "USD"})
         assert {len(keys) for keys in bank.keys.values()} == {2}
 
-    def test_other_default_has_other_keys_where_the_former_had_runs(self, store, bank):
+    def test_changed_default_changes_keys_of_existing_runs(self, store, bank):
         paying(store, bank).run(params=TODAY)
         with pytest.warns(redrive.PolicyWarning, match="the same idempotency keys"):
             paying(store, bank, params={"day": "", "currency": "EUR"}).run(params=TODAY)
         paying(store, bank, params={"day": "", "currency": "USD"}).run(params=TODAY)
         assert {len(keys) for keys in bank.keys.values()} == {2}
 
-    def test_new_parameter_with_a_default_lets_the_run_be_restarted(self, store, bank):
+    def test_new_default_parameter_allows_a_restart(self, store, bank):
         flow = paying(store, bank)
         bank.post = flow.stop
         report = stopped(flow, params=TODAY).report
@@ -246,14 +246,14 @@ class TestChangedSource:
         assert (report.status, store.tasks.run(report.run_id).status) == (FlowStatus.STOPPED, FlowStatus.ABANDONED)
         assert {len(keys) for keys in bank.keys.values()} == {1}
 
-    def test_parameters_added_to_a_flow_without_any_are_new_work(self, store, bank):
+    def test_first_parameters_of_a_flow_are_new_work(self, store, bank):
         paying(store, bank, params=()).run()
         paying(store, bank, params={"currency": "EUR"}).run()
         assert {len(keys) for keys in bank.keys.values()} == {2}
 
 
 class TestOtherRuns:
-    def test_new_run_leaves_the_earlier_one_as_it_is(self, store, bank):
+    def test_new_run_keeps_the_earlier_run(self, store, bank):
         flow, bank.error = paying(store, bank), ValueError("bad")
         blocked = stopped(flow, params=TODAY).report.run_id
         bank.error = None
@@ -262,7 +262,7 @@ class TestOtherRuns:
         assert store.tasks.run(blocked).status is FlowStatus.HELD
         assert {len(keys) for keys in bank.keys.values()} == {1}
 
-    def test_complete_run_is_followed_by_a_new_one(self, store, bank):
+    def test_complete_run_is_followed_by_a_new_run(self, store, bank):
         flow, bank.error = paying(store, bank), ValueError("bad")
         stopped(flow, params=TODAY)
         bank.error = None
@@ -272,7 +272,7 @@ class TestOtherRuns:
         assert (report.resumed, report.run_id == done.run_id) == (False, False)
         assert {len(keys) for keys in bank.keys.values()} == {1}
 
-    def test_decision_brings_an_older_run_back(self, store, bank):
+    def test_decision_reopens_an_older_run(self, store, bank):
         flow, bank.error = paying(store, bank), ValueError("bad")
         blocked = stopped(flow, params=TODAY).report.run_id
         bank.error = None
@@ -280,7 +280,7 @@ class TestOtherRuns:
         flow.retry("post", run=blocked)
         assert flow.run(params=TODAY).run_id == blocked
 
-    def test_options_that_contradict_are_rejected(self, store, bank):
+    def test_contradictory_options_are_rejected(self, store, bank):
         flow = paying(store, bank)
         with pytest.raises(FlowError, match="pass one of them"):
             flow.run(params=TODAY, restart=True, new_run=True)
@@ -290,7 +290,7 @@ class TestOtherRuns:
 
 
 class TestResult:
-    def test_run_just_run_is_found_in_another_store(self, store, tmp_path):
+    def test_last_run_is_found_in_another_store(self, store, tmp_path):
         with redrive.connect(tmp_path / "own.db") as own:
             flow = redrive.Flow("elsewhere", store=own)
             flow.task(lambda: 17, name="number", in_thread=True)
@@ -299,7 +299,7 @@ class TestResult:
             with pytest.raises(FlowError, match="there is no run of a flow 'another'"):
                 flow.result("number", run="another")
 
-    def test_result_is_of_the_run_just_run(self, store):
+    def test_result_is_of_the_last_run(self, store):
         flow, down = redrive.Flow("report", params=["day"], store=store), {"mon"}
 
         def report(day):
@@ -314,7 +314,7 @@ class TestResult:
         flow.run(params={"day": "mon"})  # resumes the older run
         assert flow.result("report") == "report of mon"
 
-    def test_decision_is_about_the_run_just_run(self, store):
+    def test_decision_applies_to_the_last_run(self, store):
         flow, bad = redrive.Flow("report", params=["day"], store=store), {"mon"}
         flow.task(lambda day: _raise(ValueError(day)) if day in bad else day, name="report", in_thread=True)
         stopped(flow, params={"day": "mon"})
@@ -322,7 +322,7 @@ class TestResult:
         run_id = stopped(flow, params={"day": "mon"}).report.run_id
         assert flow.accept("report", note="known", result="none").run_id == run_id
 
-    def test_another_program_is_given_the_newest_run(self, store):
+    def test_another_program_gets_the_newest_run(self, store):
         redrive.Flow("report", store=store).task(lambda: 1, name="report", in_thread=True).flow.run()
         assert redrive.Flow("report", store=store).result("report") == 1
 

@@ -69,7 +69,7 @@ class TestCleanup:
         assert cleaned.run() == (["work", "more", "cleanup", "after"], FlowStatus.COMPLETE)
         assert cleaned.state("notify") == "SKIPPED"
 
-    def test_runs_after_a_failure_and_again_after_the_rerun(self, cleaned):
+    def test_runs_after_a_failure_and_after_the_rerun(self, cleaned):
         cleaned.does["work"] = ConnectionError
         ran, status = cleaned.run()
         assert (sorted(ran), status) == (["after", "cleanup", "notify", "work"], FlowStatus.FAILED)
@@ -80,7 +80,7 @@ class TestCleanup:
         keys = {key for name, key in cleaned.keys if name == "cleanup"}
         assert len(keys) == 1
 
-    def test_runs_after_a_dead_letter_and_again_after_its_retry(self, cleaned):
+    def test_runs_after_a_dead_letter_and_after_its_retry(self, cleaned):
         cleaned.does["work"] = ValueError
         ran, status = cleaned.run()
         assert (sorted(ran), status) == (["after", "cleanup", "notify", "work"], FlowStatus.HELD)
@@ -89,25 +89,25 @@ class TestCleanup:
         cleaned.flow.retry("work")
         assert cleaned.run() == (["work", "more", "cleanup", "after"], FlowStatus.COMPLETE)
 
-    def test_runs_again_behind_what_an_accepted_task_frees(self, cleaned):
+    def test_runs_again_after_tasks_that_an_acceptance_released(self, cleaned):
         cleaned.does["work"] = ValueError
         cleaned.run()
         cleaned.flow.accept("work", note="known")
         assert cleaned.run() == (["more", "cleanup", "after"], FlowStatus.COMPLETE)
 
-    def test_does_not_run_again_for_a_failure_for_good(self, cleaned):
+    def test_does_not_run_again_after_a_permanent_failure(self, cleaned):
         cleaned.does["work"] = ValueError
         cleaned.run()
         assert cleaned.flow.fail("work", note="never").upstream_failed == 1
         assert cleaned.run() == ([], FlowStatus.FAILED)
 
-    def test_own_failure_fails_the_run_and_is_tried_again_alone(self, cleaned):
+    def test_cleanup_failure_fails_the_run_and_is_retried(self, cleaned):
         cleaned.does["cleanup"] = ConnectionError
         assert cleaned.run() == (["work", "more", "cleanup"], FlowStatus.FAILED)
         del cleaned.does["cleanup"]
         assert cleaned.run() == (["cleanup", "after"], FlowStatus.COMPLETE)
 
-    def test_dead_letter_of_its_own_is_discarded_when_it_waits_again(self, cleaned, store):
+    def test_dead_letter_of_the_cleanup_is_discarded_on_waiting(self, cleaned, store):
         cleaned.does.update(work=ValueError, cleanup=ValueError)
         cleaned.run()
         cleaned.does.clear()
@@ -116,7 +116,7 @@ class TestCleanup:
         assert cleaned.run() == (["work", "more", "cleanup", "after"], FlowStatus.COMPLETE)
         assert not store.dlq.count(status=Status.PENDING)
 
-    def test_reopened_decision_leaves_it_alone(self, cleaned):
+    def test_reopened_decision_does_not_affect_cleanup(self, cleaned):
         cleaned.does["work"] = ValueError
         cleaned.run()
         cleaned.flow.fail("work", note="never")
@@ -124,7 +124,7 @@ class TestCleanup:
         assert cleaned.run() == ([], FlowStatus.HELD)
         assert (cleaned.state("more"), cleaned.state("cleanup")) == ("PENDING", "SUCCESS")
 
-    def test_is_given_the_results_there_are(self, store):
+    def test_gets_the_available_results(self, store):
         flow = redrive.Flow("given", store=store, workers=2)
         flow.task(lambda: 7, name="good", in_thread=True)
         flow.task(lambda: 1 / 0, name="bad", in_thread=True, poison=1)
@@ -140,8 +140,8 @@ class TestCleanup:
         stopped(flow)
         assert flow.result(together) == [7, 3, [1.0, None]]
 
-    def test_fan_out_of_cleanups_runs_for_what_was_made(self, store):
-        """Clusters are deleted one by one; without the list of clusters there is nothing to delete."""
+    def test_fan_out_of_cleanups_runs_over_created_items(self, store):
+        """Clusters are deleted one by one; without the list of clusters no cleanup runs."""
         deleted, broken = [], {"work"}
 
         def fail(name):
@@ -166,13 +166,13 @@ class TestCleanup:
 
 
 class TestSkip:
-    def test_task_that_skips_itself_skips_what_comes_after(self, stage):
+    def test_skipping_task_skips_its_followers(self, stage):
         stage.add("check").add("load", "check").add("publish", "load").add("cleanup", "load", run_when="all_done")
         stage.does["check"] = redrive.Skip
         assert stage.run() == (["check", "cleanup"], FlowStatus.COMPLETE)
         assert [stage.state(name) for name in ("check", "load", "publish")] == ["SKIPPED"] * 3
 
-    def test_failure_beside_a_skip_is_a_failure_in_any_order(self, stage):
+    def test_failure_and_skip_are_a_failure_in_any_order(self, stage):
         stage.add("check").add("fetch").add("load", "check", "fetch").add("notify", "load", run_when="any_failed")
         stage.does |= {"check": redrive.Skip, "fetch": ValueError}
         ran, status = stage.run()
@@ -183,14 +183,14 @@ class TestSkip:
         assert [stage.state(name) for name in ("load", "notify")] == ["UPSTREAM_FAILED", "SUCCESS"]
 
     @pytest.mark.parametrize("rule", ["all_succeeded", "none_failed"])
-    def test_task_beside_a_skip_is_decided_when_the_last_one_ends(self, stage, rule):
+    def test_task_with_a_skip_is_decided_at_the_last_upstream(self, stage, rule):
         stage.add("check").add("first").add("second", "first").add("load", "check", "second", run_when=rule)
         stage.add("publish", "load")
         stage.does["check"] = redrive.Skip  # ended before `second` begins
         assert stage.run()[1] is FlowStatus.COMPLETE
         assert stage.state("load") == stage.state("publish") == ("SKIPPED" if rule == "all_succeeded" else "SUCCESS")
 
-    def test_child_that_skips_itself_is_left_out_of_the_list(self, store):
+    def test_skipping_child_is_omitted_from_the_list(self, store):
         def odd(item):
             if item % 2 == 0:
                 raise redrive.Skip("even")
@@ -211,17 +211,17 @@ class TestBranch:
         stage.add("join", "detail", "delta", run_when="none_failed")
         return stage.add("cleanup", "choose", "join", run_when="all_done")
 
-    def test_only_chosen_followers_run_and_the_join_behind_them(self, branching):
+    def test_only_chosen_followers_and_their_join_run(self, branching):
         branching.does["choose"] = redrive.Branch("delta", result=5)
         assert branching.run() == (["choose", "delta", "join", "cleanup"], FlowStatus.COMPLETE)
         assert (branching.state("full"), branching.state("detail")) == ("SKIPPED", "SKIPPED")
         assert branching.flow.result("choose") == 5
 
-    def test_nothing_chosen_skips_the_join(self, branching):
+    def test_no_choice_skips_the_join(self, branching):
         branching.does["choose"] = redrive.Branch()
         assert branching.run() == (["choose", "cleanup"], FlowStatus.COMPLETE)
 
-    def test_failed_branch_is_resumed_on_its_side(self, branching):
+    def test_failed_branch_is_resumed_as_chosen(self, branching):
         branching.does.update(choose=redrive.Branch("delta"), delta=ConnectionError)
         assert branching.run() == (["choose", "delta", "cleanup"], FlowStatus.FAILED)
         assert branching.state("join") == "UPSTREAM_FAILED"
@@ -229,7 +229,7 @@ class TestBranch:
         assert branching.run() == (["delta", "join", "cleanup"], FlowStatus.COMPLETE)
         assert branching.state("full") == "SKIPPED"
 
-    def test_follower_that_is_not_there_makes_a_dead_letter(self, branching):
+    def test_missing_follower_is_a_dead_letter(self, branching):
         branching.does["choose"] = redrive.Branch("detail")
         assert branching.run()[1] is FlowStatus.HELD
         (cause,) = branching.store.tasks.causes("nightly")
@@ -237,7 +237,7 @@ class TestBranch:
 
 
 class TestMistakes:
-    def test_wrong_rule_is_answered_in_one_sentence(self, stage):
+    def test_wrong_rule_raises_one_sentence(self, stage):
         with pytest.raises(ValueError, match=r"run_when must be one of all_succeeded, .*, not 'always'"):
             stage.add("work", run_when="always")
         with pytest.raises(FlowError, match=r"task 'work' has run_when='all_done' and comes after no task"):
@@ -245,7 +245,7 @@ class TestMistakes:
         with pytest.raises(TypeError, match=r"no option trigger_rule=: write run_when="):
             stage.flow.task(trigger_rule="all_done")
 
-    def test_rule_that_changed_refuses_a_resume(self, store):
+    def test_changed_rule_prevents_a_resume(self, store):
         def flow_with(rule):
             flow = redrive.Flow("changed", store=store, workers=2)
             flow.task(lambda: 1 / 0, name="work", in_thread=True, poison=1)
@@ -257,7 +257,7 @@ class TestMistakes:
             flow_with("any_failed").run()
 
 
-def test_states_of_a_report_count_skipped_tasks(stage):
+def test_states_of_a_report_include_skipped_tasks(stage):
     stage.add("check").add("load", "check")
     stage.does["check"] = redrive.Skip
     assert stage.flow.run().counts == {State.SKIPPED: 2}
@@ -265,13 +265,13 @@ def test_states_of_a_report_count_skipped_tasks(stage):
 
 class TestGraphWithoutRules:
     @pytest.mark.parametrize("skipped", ["a", "b", "c"])
-    def test_join_is_skipped_after_the_last_task_above_it(self, stage, skipped):
+    def test_join_is_skipped_after_its_last_upstream_task(self, stage, skipped):
         stage.add("a").add("b").add("c").add("join", "a", "b", "c")
         stage.does[skipped] = redrive.Skip
         ran, status = stage.run()
         assert (sorted(ran), status, stage.state("join")) == (["a", "b", "c"], FlowStatus.COMPLETE, "SKIPPED")
 
-    def test_join_that_a_branch_leaves_out_is_skipped_after_the_other_task(self, stage):
+    def test_join_outside_the_branch_is_skipped_after_other_task(self, stage):
         stage.add("choose").add("chosen", "choose").add("other").add("join", "choose", "other")
         stage.does["choose"] = redrive.Branch("chosen")
         ran, status = stage.run()

@@ -48,7 +48,7 @@ def test_waits_for_the_run_of_its_parameters(store):
     assert books.result("close", run=beside.report.run_id) == str(run)
 
 
-def test_fails_with_the_other_run_where_asked_and_resumes_after_its_repair(store):
+def test_can_fail_with_the_other_run_and_resume_after_its_fix(store):
     broken = {"mon"}
     ledger, books = upstream(store, broken), waiting(store, on_failure="fail")
     failed = stopped(ledger, params={"day": "mon"}).report.run_id
@@ -61,7 +61,7 @@ def test_fails_with_the_other_run_where_asked_and_resumes_after_its_repair(store
     assert books.run(params={"day": "mon"}).status is FlowStatus.COMPLETE
 
 
-def test_newest_run_that_failed_counts_although_an_older_one_is_complete(store):
+def test_newest_failed_run_counts_over_older_complete_run(store):
     broken = set()
     ledger, books = upstream(store, broken), waiting(store, on_failure="fail")
     older = ledger.run(params={"day": "mon"}).run_id
@@ -93,7 +93,7 @@ def test_run_that_ended_too_long_ago_does_not_count(store):
     assert stopped(books, params={"day": "mon"}).report.status is FlowStatus.FAILED
 
 
-def test_wrong_arguments_are_answered_in_one_sentence(store):
+def test_wrong_arguments_raise_one_sentence(store):
     with pytest.raises(ValueError, match='on_failure must be "wait" or "fail", not \'stop\''):
         waiting(store, on_failure="stop")
     with pytest.raises(TypeError, match="takes the name of the other flow, not None"):

@@ -1,4 +1,4 @@
-"""However a task ends, no secret that its texts contain is stored, logged or reported, on both databases."""
+"""However a task ends, no secret in its texts is stored, logged or reported, on both databases."""
 
 from __future__ import annotations
 

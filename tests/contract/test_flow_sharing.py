@@ -1,4 +1,4 @@
-"""Executors that share a store: how long one that stands still holds up the others, and how often one asks in vain."""
+"""Executors that share a store: how long a suspended one blocks the others, and how often a full limit is polled."""
 
 import functools
 import signal
@@ -56,9 +56,7 @@ def on_postgres(store):
 
 
 @pytest.mark.parametrize("known_to_be", ["idle", "at work"])
-def test_an_executor_that_is_suspended_in_mid_transaction_holds_nobody_up(
-    store, store_url, tmp_path, on_postgres, known_to_be
-):
+def test_suspended_executor_blocks_no_other(store, store_url, tmp_path, on_postgres, known_to_be):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(SUSPENDED))
     flow = redrive.Flow("shared", store=store, workers=1)
@@ -80,7 +78,7 @@ def test_an_executor_that_is_suspended_in_mid_transaction_holds_nobody_up(
     assert attempts_made(store) == 4
 
 
-def test_a_lock_is_waited_for_only_so_long_and_asked_for_again(store, on_postgres, monkeypatch):
+def test_lock_wait_is_limited_and_retried(store, on_postgres, monkeypatch):
     monkeypatch.setattr(postgres, "LOCK_PATIENCE", "100ms")
     flow = redrive.Flow("shared", store=store, workers=1)
     held, let_go = threading.Event(), threading.Event()
@@ -106,7 +104,7 @@ def eventually_running(flow, store):
     return beside
 
 
-def test_what_bounds_a_transaction_of_an_executor_ends_with_it(store, on_postgres):
+def test_transaction_limit_ends_with_the_transaction(store, on_postgres):
     names = ("lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout")
 
     def bounds(connection, *, bounded):
@@ -118,7 +116,7 @@ def test_what_bounds_a_transaction_of_an_executor_ends_with_it(store, on_postgre
     assert store.database.write(functools.partial(bounds, bounded=False)) == ["0", "0", "0"]
 
 
-def test_an_executor_whose_row_is_locked_is_left_for_the_next_time(store, on_postgres):
+def test_executor_with_a_locked_row_is_skipped(store, on_postgres):
     flow = redrive.Flow("shared", store=store, workers=1, stop_within=0)
     ran = []
     flow.sensor(name="ready", every=0.01, timeout=600, in_thread=True)(lambda: bool(ran))
@@ -147,7 +145,7 @@ def test_an_executor_whose_row_is_locked_is_left_for_the_next_time(store, on_pos
 # ── the lease ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_lease_is_counted_from_when_its_time_was_read_not_from_the_end_of_the_transaction(store):
+def test_lease_counts_from_its_time_of_reading(store):
     flow = redrive.Flow("shared", store=store)
     flow.task(name="a", in_thread=True)(lambda: 1)
     ledger = ExecutorLease(store, "shared", flow.graph.shape())
@@ -158,7 +156,7 @@ def test_a_lease_is_counted_from_when_its_time_was_read_not_from_the_end_of_the_
     ledger.release()
 
 
-def test_suspended_executor_says_that_another_took_over(store, monkeypatch):
+def test_suspended_executor_reports_the_takeover(store, monkeypatch):
     flow = redrive.Flow("shared", store=store, workers=1, stop_within=0)
     flow.task(name="work", in_thread=True)(lambda: 1)
 
@@ -174,7 +172,7 @@ def test_suspended_executor_says_that_another_took_over(store, monkeypatch):
     assert stopped.value.report.run_id == store.tasks.runs(flow="shared")[0].run_id
 
 
-def test_who_cannot_be_sure_of_its_lease_stops_and_says_why(store, monkeypatch):
+def test_executor_unsure_of_its_lease_stops_with_reason(store, monkeypatch):
     flow = redrive.Flow("shared", store=store, workers=1, stop_within=0)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -209,7 +207,7 @@ def elsewhere():
 # ── limits that others use up ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_finds_the_limit_of_a_service_used_up_does_not_ask_without_end(store):
+def test_exhausted_service_limit_is_polled_with_pauses(store):
     begun, go_on = threading.Event(), threading.Event()
 
     def pay(item):

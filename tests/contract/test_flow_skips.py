@@ -1,4 +1,4 @@
-"""Leaving children of a fan-out out, and taking decisions back, on both databases."""
+"""Skipping children of a fan-out, and reopening decisions, on both databases."""
 
 import pytest
 
@@ -36,7 +36,7 @@ class TestSkip:
         assert flow.result("fee") == [4.9, 7.1]
         assert store.dlq.count(status=Status.DISCARDED) == 1
 
-    def test_skipped_child_has_none_of_its_own_in_a_second_fan_out(self, store):
+    def test_skipped_child_has_no_child_in_a_second_fan_out(self, store):
         flow = redrive.Flow("fees", store=store, workers=2)
         flow.task(lambda: ["4.90", "N/A", "7.10"], name="rows", in_thread=True)
         flow.task(lambda row: float(row), name="fee", each="rows", in_thread=True)
@@ -46,7 +46,7 @@ class TestSkip:
         flow.run()
         assert flow.result("double") == [9.8, 14.2]
 
-    def test_task_that_is_no_child_is_not_skipped(self, flow):
+    def test_task_outside_a_fan_out_is_not_skipped(self, flow):
         flow.accept("fee[1]", note="known")  # null
         stopped(flow)
         with pytest.raises(FlowError, match="'double' is not a child of a fan-out"):
@@ -54,8 +54,8 @@ class TestSkip:
 
 
 class TestReopen:
-    def test_decision_that_was_wrong_is_taken_back(self, flow, store):
-        """A child accepted without a result makes what comes after it a dead letter, too."""
+    def test_wrong_decision_is_reopened(self, flow, store):
+        """A child accepted without a result makes its follower a dead letter, too."""
         flow.accept("fee[1]", note="known")
         assert stopped(flow).report.counts == {State.SUCCESS: 4, State.DEAD_LETTER: 1}
         assert flow.reopen("fee[1]").tasks == ("fee[1]",)
@@ -66,7 +66,7 @@ class TestReopen:
         assert flow.run().status is FlowStatus.COMPLETE
         assert flow.result("double") == [10, 14]
 
-    def test_failed_for_good_is_taken_back(self, flow, store):
+    def test_operator_failure_is_reopened(self, flow, store):
         flow.fail("fee[1]", note="never")
         assert states(store, "fees")["double"] == "UPSTREAM_FAILED"
         flow.reopen("fee[1]")
@@ -75,18 +75,18 @@ class TestReopen:
         assert flow.run().status is FlowStatus.COMPLETE
         assert flow.result("double") == [10, 2, 14]
 
-    def test_blocked_run_stays_blocked_after_it(self, flow):
+    def test_blocked_run_stays_blocked_after_reopen(self, flow):
         flow.skip("fee[1]", note="no fee")
         flow.reopen("fee[1]", note="there is one")
         assert stopped(flow).report.status is FlowStatus.HELD
 
-    def test_too_late_when_what_comes_after_is_done(self, flow):
+    def test_fails_when_followers_are_done(self, flow):
         flow.skip("fee[1]", note="no fee")
         flow.run()
         with pytest.raises(FlowError, match="'double', which comes after it, is SUCCESS: it is too late"):
             flow.reopen("fee[1]")
 
-    def test_what_another_failure_keeps_from_running_stays_so(self, store):
+    def test_task_blocked_by_another_failure_stays_blocked(self, store):
         flow = redrive.Flow("settlement", store=store)
         for name in ("fees", "rates"):
             flow.task(self.dies, name=name, in_thread=True)
@@ -105,7 +105,7 @@ class TestReopen:
     def dies():
         raise redrive.Permanent("no such table")
 
-    def test_task_that_nobody_decided_about_is_not_reopened(self, flow):
+    def test_undecided_task_is_not_reopened(self, flow):
         with pytest.raises(FlowError, match="no operator has decided about task 'rows'"):
             flow.reopen("rows")
         with pytest.raises(FlowError, match="no operator has decided about task 'fee"):

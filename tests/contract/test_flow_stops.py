@@ -1,4 +1,4 @@
-"""Runs that are stopped, begun again, set back in time, on both databases. What is done stays done."""
+"""Runs that are stopped, restarted, or run under a changed clock, on both databases. Completed work stays completed."""
 
 import functools
 import os
@@ -33,7 +33,7 @@ def flow(store):
 # ── stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_37_a_stopped_run_is_gone_on_with_and_its_tasks_are_charged_nothing(flow, task, store):
+def test_37_stopped_run_resumes_without_charged_attempts(flow, task, store):
     begun, go_on = threading.Event(), threading.Event()
     ran = Counter()
 
@@ -64,9 +64,7 @@ def test_37_a_stopped_run_is_gone_on_with_and_its_tasks_are_charged_nothing(flow
     assert ran["first"] == 1
 
 
-def test_37_a_thread_that_does_not_end_is_left_behind_and_its_task_is_ready_for_the_next_run(
-    flow, task, store, monkeypatch
-):
+def test_37_endless_thread_is_left_and_its_task_is_ready(flow, task, store, monkeypatch):
     monkeypatch.setattr("redrive.tasks.executor.executor._THREADS_END_WITHIN", 0.05)
     hangs, calls = threading.Event(), []
 
@@ -121,7 +119,7 @@ def test_cancel_stops_the_executor_and_is_final(flow, task, store):
     assert error.kind is Kind.PERMANENT
 
 
-def test_37_sigterm_ends_a_run_so_that_the_next_one_goes_on(flow, task, store):
+def test_37_sigterm_leaves_a_resumable_run(flow, task, store):
     calls = []
 
     @task()
@@ -143,7 +141,7 @@ def test_37_sigterm_ends_a_run_so_that_the_next_one_goes_on(flow, task, store):
     assert sorted(calls) == list(range(50))
 
 
-def test_retries_are_stored_times_that_outlive_the_executor(flow, task, store, monkeypatch):
+def test_retry_times_are_stored_and_outlive_the_executor(flow, task, store, monkeypatch):
     calls = []
 
     @task(retry=redrive.Retry(base=3_600, cap=3_600, jitter="none", within=90_000))
@@ -161,7 +159,7 @@ def test_retries_are_stored_times_that_outlive_the_executor(flow, task, store, m
 
 
 class TestLongWait:
-    """A task that waits for its next attempt can be tried at once; no server makes it wait for years."""
+    """A task that waits for its next attempt can be retried at once, and its wait is limited."""
 
     @pytest.fixture
     def bank(self, task):
@@ -223,7 +221,7 @@ class TestLongWait:
 # ── beginning again ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_runs_with_other_parameters_are_told_apart(store):
+def test_runs_with_other_parameters_are_separate(store):
     flow = redrive.Flow("daily", store=store, params=["day"])
     may_go_on = []
 
@@ -244,7 +242,7 @@ def test_runs_with_other_parameters_are_told_apart(store):
             assert flow.result("work", run=run_id) == day
 
 
-def test_a_run_begun_anew_gives_up_the_unfinished_one(flow, task, store):
+def test_restarted_run_abandons_the_unfinished_one(flow, task, store):
     ended = []
 
     @task(retry=redrive.Retry(base=3_600, cap=3_600, jitter="none", within=90_000))
@@ -263,7 +261,7 @@ def test_a_run_begun_anew_gives_up_the_unfinished_one(flow, task, store):
         flow.run(run_id=report.run_id, restart=True)
 
 
-def test_an_executor_whose_run_was_given_up_stops(flow, task, store):
+def test_executor_of_an_abandoned_run_stops(flow, task, store):
     begun, ended = threading.Event(), []
 
     @flow.sensor(every=0.05, timeout=3_600, in_thread=True)
@@ -281,7 +279,7 @@ def test_an_executor_whose_run_was_given_up_stops(flow, task, store):
     assert other.join().report.run_id != ended_run
 
 
-def test_a_flow_that_has_changed_does_not_go_on_with_a_run_of_the_old_one(flow, task, store):
+def test_changed_flow_does_not_resume_a_run_of_the_old(flow, task, store):
     @task(name="a", retry=redrive.Retry(base=3_600, cap=3_600, jitter="none", within=90_000))
     def away():
         raise redrive.Transient("away")
@@ -315,7 +313,7 @@ class Wall:
 
 
 @pytest.mark.parametrize("jump", [timedelta(hours=1), timedelta(hours=-1)])
-def test_39_a_clock_that_is_set_neither_fires_a_retry_early_nor_starves_it(flow, task, store, monkeypatch, jump):
+def test_39_clock_change_neither_hastens_nor_starves_a_retry(flow, task, store, monkeypatch, jump):
     wall, tried = Wall(store, monkeypatch), []
 
     @task(retry=redrive.Retry(base=0.5, jitter="none"))
@@ -329,9 +327,7 @@ def test_39_a_clock_that_is_set_neither_fires_a_retry_early_nor_starves_it(flow,
     assert tried[1] - tried[0] >= 0.49
 
 
-def test_39_a_retry_whose_time_was_written_by_a_clock_that_was_ahead_waits_no_longer_than_it_was_to(
-    flow, task, store, monkeypatch
-):
+def test_39_retry_timed_by_a_fast_clock_waits_only_its_delay(flow, task, store, monkeypatch):
     wall, tried = Wall(store, monkeypatch), []
     wall.ahead = timedelta(days=1)
 

@@ -1,4 +1,4 @@
-"""Flows on both databases: what runs when, and what it is given."""
+"""Flows on both databases: when tasks run, and which arguments they get."""
 
 import json
 import uuid
@@ -33,7 +33,7 @@ def _no_waits():
 # ── order, fan-out, fan-in ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_diamond_runs_from_its_top_to_its_bottom(flow, task):
+def test_diamond_runs_from_top_to_bottom(flow, task):
     order = []
 
     def noted(name, *given):
@@ -62,7 +62,7 @@ def test_a_diamond_runs_from_its_top_to_its_bottom(flow, task):
     assert flow.result(bottom) == "bltrt"
 
 
-def test_a_fan_out_gives_each_child_its_item_and_the_fan_in_all_results_in_order(flow, task):
+def test_fan_out_passes_items_and_fan_in_gets_ordered_results(flow, task):
     @task()
     def numbers():
         return list(range(40))
@@ -81,7 +81,7 @@ def test_a_fan_out_gives_each_child_its_item_and_the_fan_in_all_results_in_order
     assert flow.result("square[7]") == {"of": 7, "is": 49}
 
 
-def test_a_fan_out_over_nothing_is_done_at_once_and_so_is_one_over_that(flow, task):
+def test_empty_fan_out_succeeds_at_once_and_so_do_nested_ones(flow, task):
     task(name="none")(lambda: [])
     task(name="each", each="none")(lambda item: item)
     task(name="deeper", each="each")(lambda item: item)
@@ -90,7 +90,7 @@ def test_a_fan_out_over_nothing_is_done_at_once_and_so_is_one_over_that(flow, ta
     assert flow.result("end") == [[], []]
 
 
-def test_a_fan_out_over_a_fan_out_runs_for_each_result(flow, task):
+def test_nested_fan_out_runs_for_each_result(flow, task):
     task(name="words")(lambda: ["a", "b", "c"])
     task(name="louder", each="words")(lambda word: word.upper())
     task(name="twice", each="louder")(lambda word: word * 2)
@@ -108,7 +108,7 @@ def test_thousands_of_children(flow, task, store):
     assert flow.result("sum") == 1_999_000
 
 
-def test_a_large_result_is_a_file_and_reaches_who_asks_for_it(flow, task, store, tmp_path):
+def test_large_result_is_a_file_and_reaches_its_readers(flow, task, store, tmp_path):
     task(name="large")(lambda: ["x" * 1_000 for _ in range(300)])
     task(name="each", each="large")(lambda item, large: [len(item), len(large), item * 80])
     task(name="end", after=["each", "large"])(
@@ -121,7 +121,7 @@ def test_a_large_result_is_a_file_and_reaches_who_asks_for_it(flow, task, store,
     assert json.loads((tmp_path / "results" / details.result_file).read_text())[0] == "x" * 1_000
 
 
-def test_a_result_comes_back_as_it_was_returned(flow, task):
+def test_result_is_read_back_unchanged(flow, task):
     moment = datetime(2027, 1, 1, tzinfo=UTC)
     task(name="made")(lambda: {"at": moment, "raw": b"\xff", "pair": (1, 2), "none": None})
     task(name="seen", after="made")(lambda made: [made["at"] == moment, made["raw"] == b"\xff", made["pair"] == (1, 2)])
@@ -132,7 +132,7 @@ def test_a_result_comes_back_as_it_was_returned(flow, task):
 # ── parameters, keys ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_parameters_reach_the_tasks_that_take_them(store):
+def test_parameters_are_passed_to_tasks_that_name_them(store):
     flow = redrive.Flow("daily", store=store, params={"day": "monday", "limit": 3})
     flow.task(name="a", in_thread=True)(lambda day: day)
     flow.task(name="b", in_thread=True, after="a")(lambda a, limit=9, other="x": [a, limit, other])
@@ -141,7 +141,7 @@ def test_parameters_reach_the_tasks_that_take_them(store):
     assert flow.result("b") == ["friday", 3, "x"]
 
 
-def test_the_idempotency_key_is_the_same_for_all_attempts_and_for_nothing_else(flow, task):
+def test_idempotency_key_is_per_task_and_same_for_attempts(flow, task):
     seen = []
 
     @task(name="items")
@@ -163,7 +163,7 @@ def test_the_idempotency_key_is_the_same_for_all_attempts_and_for_nothing_else(f
     assert len({key for _, key in seen}) == 6  # another run pays anew
 
 
-def test_a_key_may_be_made_from_the_arguments(flow, task):
+def test_key_can_be_built_from_the_arguments(flow, task):
     task(name="items")(lambda: [{"id": 7}, {"id": 8}])
     made = task(name="pay", each="items", key=lambda item: f"pay-{item['id']}")
     made(lambda item, idempotency_key: idempotency_key)
@@ -174,7 +174,7 @@ def test_a_key_may_be_made_from_the_arguments(flow, task):
 # ── sensors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_sensor_is_asked_until_it_says_yes_and_its_answer_is_its_result(flow, task, store):
+def test_sensor_is_polled_until_true_and_returns_its_answer(flow, task, store):
     answers = iter([None, False, [], ["file.csv"]])
 
     @flow.sensor(every=60, timeout=3_600, in_thread=True)
@@ -192,7 +192,7 @@ def test_a_sensor_is_asked_until_it_says_yes_and_its_answer_is_its_result(flow, 
     ]
 
 
-def test_a_sensor_that_never_says_yes_fails_and_what_waits_for_it_does_not_run(flow, task, store):
+def test_sensor_timeout_fails_and_blocks_followers(flow, task, store):
     flow.sensor(every=60, timeout=1, in_thread=True, name="arrived")(lambda: False)
     task(name="load", after="arrived")(lambda: None)
     assert stopped(flow).report.status is FlowStatus.FAILED
@@ -203,7 +203,7 @@ def test_a_sensor_that_never_says_yes_fails_and_what_waits_for_it_does_not_run(f
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_is_done_is_followed_by_a_new_one_unless_it_is_named(flow, task):
+def test_complete_run_is_followed_by_a_new_run_unless_named(flow, task):
     ran = []
     task(name="a")(lambda: ran.append(1))
     own = uuid.uuid4()
@@ -215,7 +215,7 @@ def test_a_run_that_is_done_is_followed_by_a_new_one_unless_it_is_named(flow, ta
     assert len(ran) == 2
 
 
-def test_a_run_of_another_flow_or_with_other_parameters_is_not_taken(store):
+def test_run_of_other_flow_or_parameters_is_not_resumed(store):
     flow = redrive.Flow("daily", store=store, params=["day"])
     flow.task(name="a", in_thread=True)(lambda day: day)
     run_id = flow.run(params={"day": 1}).run_id
@@ -227,8 +227,8 @@ def test_a_run_of_another_flow_or_with_other_parameters_is_not_taken(store):
         other.run(run_id=run_id)
 
 
-def test_rows_of_a_flow_are_gone_by_node_and_child(flow, task, store):
-    """What monitoring reads: one row for each task and each child."""
+def test_task_rows_are_one_per_node_and_child(flow, task, store):
+    """The rows that monitoring reads: one for each task and each child."""
     task(name="a")(lambda: [1, 2])
     task(name="b", each="a")(lambda item: item)
     flow.run()
@@ -241,7 +241,7 @@ def test_rows_of_a_flow_are_gone_by_node_and_child(flow, task, store):
     ]
 
 
-def test_who_watches_and_fails_ends_nothing(flow, task, caplog):
+def test_failing_watch_function_does_not_end_the_run(flow, task, caplog):
     @task
     def load():
         return 1
@@ -253,7 +253,7 @@ def test_who_watches_and_fails_ends_nothing(flow, task, caplog):
     assert "is not called any more" in caplog.text
 
 
-def test_children_that_fail_are_told_of_once(flow, task):
+def test_failed_children_are_logged_once(flow, task):
     told = []
 
     @task

@@ -1,4 +1,4 @@
-"""An import line whose fields have wrong types or values is refused by its number, or is a whole letter."""
+"""An import line with fields of wrong types or values is rejected by its number, or is a complete letter."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TestImportLine:
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
     @given(name=st.sampled_from(NAMES), value=WRONG, number=st.integers(0, 1 << 128))
-    def test_with_a_wrong_field_is_refused_by_its_number(self, dlq, line, name, value, number):
+    def test_with_a_wrong_field_is_rejected_by_its_number(self, dlq, line, name, value, number):
         changed = {**line, "identity": f"{number % (1 << 128):032x}", name: value}
         before = dlq.count()
         message, new = None, 0
@@ -87,12 +87,12 @@ class TestImportLine:
             ("cause", {"template": "t", "version": 1 << 40}),
         ],
     )
-    def test_that_is_wrong_is_named_and_earlier_ones_are_kept(self, dlq, line, name, value):
+    def test_invalid_one_is_named_and_earlier_ones_are_kept(self, dlq, line, name, value):
         first = {**line, "identity": "0" * 32}
         with pytest.raises(redrive.LetterError, match=r"line 2 is not a letter .*1 letters were imported before it"):
             dlq.import_([json.dumps(first), json.dumps({**line, "identity": "1" * 32, name: value})])
         assert dlq.count() == 2
 
-    def test_nested_without_end_is_refused(self, dlq):
+    def test_nested_too_deeply_is_rejected(self, dlq):
         with pytest.raises(redrive.LetterError, match="line 1 is "):
             dlq.import_(['{"a":' * 200_000])

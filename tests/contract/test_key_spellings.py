@@ -132,8 +132,8 @@ one_type = pytest.mark.parametrize("table", [(place, "INTEGER") for place in PLA
     max_examples=examples(4),
 )
 @given(data=st.data(), batch=st.integers(1, 6), rule=st.sampled_from(["last", "first", "quarantine"]))
-def test_spellings_end_as_row_by_row_loader_has_them(request, table, data, batch, rule, tmp_path):
-    """Compare with a loader that is told which key each spelling is."""
+def test_spellings_equal_a_row_by_row_loader(request, table, data, batch, rule, tmp_path):
+    """Compare with a loader that knows the key of each spelling."""
     spellings = SPELLINGS[request.node.callspec.params["table"]]
     from_csv = data.draw(st.booleans())
     pairs = [(key, one) for key, group in enumerate(spellings) for one in group if not from_csv or type(one) is str]
@@ -201,7 +201,7 @@ def test_first_rows_of_a_table_that_is_created(new_store, tmp_path, place, batch
 
 
 class TestModels:
-    """The key of a rejected record is what its field would have made of it."""
+    """The key of a rejected record is the value that its field would have produced."""
 
     class Delivery(pydantic.BaseModel):
         id: int = pydantic.Field(alias="delivery-no")
@@ -237,7 +237,7 @@ class TestModels:
 
 
 @pytest.mark.parametrize("table", [("postgresql", "TEXT")], indirect=True)
-def test_nondeterministic_collation_is_refused(table):
+def test_nondeterministic_collation_is_rejected(table):
     table.execute('CREATE COLLATION loose FROM "C"')  # not every build has the collations that may be so
     table.execute("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'loose'")
     table.execute("CREATE TABLE loose (id TEXT COLLATE loose PRIMARY KEY, v TEXT)")

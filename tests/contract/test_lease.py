@@ -1,4 +1,4 @@
-"""What one process of all that share a store holds."""
+"""The named lease of which one process of a store is the holder."""
 
 from datetime import timedelta
 
@@ -6,7 +6,7 @@ from redrive.store import lease
 from tests.support.alerts import NOON, after
 
 
-def test_a_lease_is_held_by_one_at_a_time_until_it_ends_or_is_given_back(store):
+def test_lease_is_exclusive_until_it_ends_or_is_released(store):
     dialect, minute = store.database.dialect, timedelta(seconds=60)
 
     def take(owner, now):
@@ -28,7 +28,7 @@ def test_a_lease_is_held_by_one_at_a_time_until_it_ends_or_is_given_back(store):
     assert take("a", after(91))
 
 
-def test_a_lease_is_by_the_databases_clock_where_no_other_is_given(store):
+def test_lease_uses_the_database_clock_by_default(store):
     dialect, minute = store.database.dialect, timedelta(seconds=60)
     store.database.write(lambda connection: lease.take(connection, dialect, "watch", "a", minute))
     assert store.database.read(lambda connection: lease.holder(connection, dialect, "watch")) == "a"

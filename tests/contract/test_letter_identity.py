@@ -58,8 +58,8 @@ class TestKeyWithEscapes:
         assert [letter.record["fee"] for letter in store.dlq.each()] == [0, 1]
 
 
-class TestKeyThatNamesSeveralRows:
-    def test_rows_of_a_later_run_do_not_replace_those_of_an_earlier_one(self, store, url):
+class TestAmbiguousKey:
+    def test_rows_of_a_later_run_do_not_replace_earlier_ones(self, store, url):
         run(store, url, lines(1, 2, 3), key="order")
         run(store, url, lines(7, 8), key="order")
         assert records_of(store) == lines(1, 2, 3, 7, 8)
@@ -79,7 +79,7 @@ class TestKeyThatNamesSeveralRows:
         engine.dispose()
 
 
-class TestKeyThatTheTransformMakes:
+class TestKeyMadeByTransform:
     def test_rows_that_share_a_field_are_letters_of_their_own(self, store, url):
         def with_tenant(record: dict[str, Any]) -> dict[str, Any]:
             return {"order": record["tenant"] + record["order"], "line": record["line"]}
@@ -136,7 +136,7 @@ def seen(store: redrive.Store, **filters: Any) -> list[int]:
     return sorted(letter.seen for letter in store.dlq.each(**filters))
 
 
-class TestEqualRowsThatMove:
+class TestMovedEqualRows:
     @pytest.mark.parametrize("batch", [1, 40_000])
     @pytest.mark.parametrize(
         ("validate", "line"),
@@ -155,7 +155,7 @@ class TestEqualRowsThatMove:
         assert seen(store) == [1, 4, 4, 5, 5]
 
     @pytest.mark.parametrize("batch", [1, 40_000])
-    def test_open_letters_are_found_beside_decided_ones(self, store, nightly, batch):
+    def test_open_letters_are_found_among_decided_ones(self, store, nightly, batch):
         nightly(*["q,X"] * 3, batch=batch)
         (first, *_) = (letter.id for letter in store.dlq.each())
         store.dlq.discard(ids=[first], note="the vendor knows")
@@ -220,14 +220,14 @@ class TestFilesOfOtherNames:
         assert seen(store) == [2, 2]
         assert sorted(letter.source.rpartition("/")[2] for letter in store.dlq.each()) == ["north.csv", "south.csv"]
 
-    def test_changed_rows_of_two_files_of_one_run_are_two_letters(self, store, nightly):
+    def test_changed_rows_of_two_files_in_a_run_are_two_letters(self, store, nightly):
         nightly(north="q,X", south="q,Y").run()
         nightly(north="q,Y", south="q,Z").run()
         assert sorted(record["price"] for record in records_of(store)) == ["Y", "Z"]
 
     @pytest.mark.parametrize("price", ["X", "Y"], ids=["unchanged", "changed"])
-    def test_letter_that_is_known_by_its_source_too(self, store, nightly, price):
-        """As older versions knew the rows of runs; and as letters are known that are put with a key."""
+    def test_letter_identified_by_its_source_is_matched(self, store, nightly, price):
+        """As older versions identified the rows of runs, and as letters stored with a key are identified."""
         monday = nightly(monday="g,1 q,X")
         monday.run()
         (letter,) = store.dlq.each()
@@ -260,7 +260,7 @@ class TestColumnsInAnotherOrder:
         return load
 
     @pytest.mark.parametrize("validate", [Line, check_price], ids=["key is sure", "key is not sure"])
-    def test_open_letter_stays_one_and_keeps_its_edit(self, store, load, validate):
+    def test_open_letter_is_one_and_keeps_its_edit(self, store, load, validate):
         load("id,price", "q,X", "q,X", validate=validate)
         for letter in store.dlq.each():
             store.dlq.edit(letter.id, patch={"price": "4"})
@@ -314,7 +314,7 @@ class TestColumnsInAnotherOrder:
         assert (letter.seen, letter.edited, letter.record) == (2, False, {"id": "q", "price": "Y"})
 
 
-class TestKeyThatAFunctionMayChange:
+class TestKeyChangedByFunction:
     @staticmethod
     def load(store, url, orders: list[dict[str, Any]], **options: Any) -> None:
         run(store, url, [{"line": 1, **order} for order in orders], **options)
@@ -354,7 +354,7 @@ class TestKeyThatAFunctionMayChange:
 
     @pytest.mark.parametrize("decided", [False, True], ids=["open", "decided"])
     @pytest.mark.parametrize("nights", [("B", "BG"), ("BG", "B"), ("BG", "B", "BG", "GB")], ids="-".join)
-    def test_unchanged_row_keeps_its_letter_whether_its_key_is_known_or_not(self, store, nightly, nights, decided):
+    def test_unchanged_row_keeps_its_letter_with_or_without_key(self, store, nightly, nights, decided):
         rows = {"B": "q,X", "G": "g,1"}
         for number, night in enumerate(nights):
             nightly(*(rows[name] for name in night), validate=Line, transform=lambda record: record, batch=1)
@@ -362,7 +362,7 @@ class TestKeyThatAFunctionMayChange:
                 store.dlq.discard(pipeline="orders", note="the vendor knows")
         assert seen(store) == [len(nights)]
 
-    def test_later_row_supersedes_a_letter_whose_key_is_known_only_now(self, store, nightly):
+    def test_later_row_supersedes_letter_once_its_key_is_known(self, store, nightly):
         options = {"validate": Line, "transform": lambda record: record}
         nightly("q,X", **options)
         nightly("g,1", "q,X", **options)
@@ -383,7 +383,7 @@ def test_duplicate_row_is_found_by_its_key(store, url):
     assert [letter.record for letter in store.dlq.history("A|1").letters] == lines(1)
 
 
-def test_migration_keeps_a_pending_letter_beside_an_escalated_one(store: redrive.Store):
+def test_migration_keeps_pending_and_escalated_letter(store: redrive.Store):
     """Before, a record that was rejected again while its letter was escalated became a second letter."""
     database: Database = store.database
     for number in (1, 2):
@@ -419,15 +419,15 @@ def test_migration_keeps_a_pending_letter_beside_an_escalated_one(store: redrive
     assert {letter.key: letter.seen for letter in store.dlq.each(status=("pending", "escalated"))} == {"1": 1, "2": 2}
 
 
-class TestRowsThatTheTableCompares:
-    """Where the table chooses among the rows of a key, each rejected one keeps a letter of its own."""
+class TestRowsComparedByTable:
+    """If the table chooses among the rows of a key, each rejected row keeps its own letter."""
 
     @pytest.mark.parametrize(
         ("mode", "left"),
         [({"newer": "at"}, ("late", "2026-07-03")), ({"on_conflict": "ignore"}, ("first", "2026-07-03"))],
         ids=["newer", "ignore"],
     )
-    def test_later_rejected_row_does_not_replace_the_one_that_counts(self, store, tmp_path, mode, left):
+    def test_later_rejected_row_does_not_replace_the_current(self, store, tmp_path, mode, left):
         with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as connection, connection:
             connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, fee TEXT, at TEXT)")
 

@@ -1,4 +1,4 @@
-"""Putting letters and finding them, on every store."""
+"""Storing letters and finding them, on every store."""
 
 import datetime as dt
 import decimal
@@ -19,7 +19,7 @@ from redrive.store.schema import letters
 UTC = dt.UTC
 
 
-def test_28_a_letter_keeps_the_record_as_received_and_everything_that_was_said_about_it(dlq):
+def test_28_letter_keeps_the_record_and_its_errors(dlq):
     run = uuid.uuid4()
     record = {"fee": decimal.Decimal("1.10"), "raw": b"\xff\x00", "at": dt.date(2026, 7, 1), "n": math.inf, "x": "a\0b"}
     dlq.put(
@@ -56,7 +56,7 @@ def test_28_a_letter_keeps_the_record_as_received_and_everything_that_was_said_a
     [None, "plain text", b"\x00\xff", 7, [1, 2], {}, "\ud800", math.nan, {"a": {"b": [None, {"c": b""}]}}, {1: 2}],
     ids=repr,
 )
-def test_any_record_comes_back_as_it_was(dlq, record):
+def test_any_record_is_read_back_unchanged(dlq, record):
     dlq.put(record, "bad", pipeline="p", position=1)
     found = dlq.find()[0].record
     assert found == record or (isinstance(record, float) and math.isnan(found))
@@ -68,20 +68,20 @@ def test_different_elements_are_different_letters(dlq):
     assert {letter.record for letter in dlq.find()} == {"<order><id>1</id></order>", "<order><id>2</id></order>"}
 
 
-def test_a_record_of_ten_megabytes_is_kept(dlq):
+def test_record_of_ten_megabytes_is_stored(dlq):
     record = {"blob": "x" * 10_000_000, "bytes": b"y" * 1_000_000}
     dlq.put(record, "too large", pipeline="p")
     assert dlq.find()[0].record == record
 
 
-def test_texts_that_no_database_can_hold_are_shown_by_their_escapes(dlq):
+def test_texts_that_no_database_stores_are_shown_escaped(dlq):
     dlq.put({"a": 1}, "bad \0 and \ud800 here", pipeline="p\0q", key="k\0", position="\udfff", source="s\0")
     (letter,) = dlq.find(key="k\\x00")
     assert letter.error_message == r"bad \x00 and \ud800 here"
     assert letter.pipeline == r"p\x00q"
 
 
-def test_32_the_same_record_failing_again_for_the_same_cause_is_one_letter_with_a_count(dlq, put):
+def test_32_same_record_and_cause_is_one_letter_with_a_count(dlq, put):
     first = put(3)
     assert (first.new, first.repeated) == (3, 0)
     second = put(3)
@@ -90,7 +90,7 @@ def test_32_the_same_record_failing_again_for_the_same_cause_is_one_letter_with_
     assert dlq.count() == 3
 
 
-def test_a_repeat_shows_the_newest_run_and_the_first_rejection(dlq, put):
+def test_repeated_letter_shows_newest_run_and_first_rejection(dlq, put):
     first, second = uuid.uuid4(), uuid.uuid4()
     put(1, run_id=first)
     before = dlq.find()[0]
@@ -100,7 +100,7 @@ def test_a_repeat_shows_the_newest_run_and_the_first_rejection(dlq, put):
     assert after.last_seen >= before.last_seen
 
 
-def test_another_cause_another_source_or_another_pipeline_is_another_letter(dlq, put):
+def test_other_cause_source_or_pipeline_is_another_letter(dlq, put):
     put(1)
     put(1, error="weight: missing")
     put(1, source="other.csv")
@@ -108,7 +108,7 @@ def test_another_cause_another_source_or_another_pipeline_is_another_letter(dlq,
     assert dlq.count() == 4
 
 
-def test_a_record_that_failed_again_with_other_content_keeps_both(dlq):
+def test_record_that_fails_with_other_content_keeps_both(dlq):
     for fee in ("N/A", "n/a"):
         dlq.put({"fee": fee}, "fee: not a number", pipeline="vendor", key="D-1")
     (letter,) = dlq.find()
@@ -118,7 +118,7 @@ def test_a_record_that_failed_again_with_other_content_keeps_both(dlq):
     assert entry.detail["raw_record"] == {"fee": "N/A"}
 
 
-def test_29_the_same_key_twice_in_one_batch_is_one_letter_seen_twice(dlq):
+def test_29_key_twice_in_a_batch_is_one_letter_seen_twice(dlq):
     stored = dlq.put_many(
         [redrive.NewLetter({"v": version}, "bad", key="K") for version in range(3)], pipeline="vendor"
     )
@@ -128,7 +128,7 @@ def test_29_the_same_key_twice_in_one_batch_is_one_letter_seen_twice(dlq):
     assert [entry.detail["raw_record"] for entry in dlq.audit(letter.id)] == [{"v": 0}, {"v": 1}]
 
 
-def test_without_a_key_the_same_line_with_other_content_is_another_letter(dlq):
+def test_other_content_at_the_same_line_is_another_letter(dlq):
     for fee in ("N/A", "N/A", "n/a"):
         dlq.put({"fee": fee}, "fee: not a number", pipeline="vendor", source="week.csv", position=7)
     assert sorted(letter.seen for letter in dlq.find()) == [1, 2]
@@ -150,7 +150,7 @@ def test_find_pages_are_stable_while_letters_come_and_go(dlq, put):
     assert [letter.key for letter in first + second] == [f"D-{n}" for n in range(9, 1, -1)]
 
 
-def test_each_gives_all_letters_oldest_first(dlq, put):
+def test_each_returns_all_letters_oldest_first(dlq, put):
     put(2_500)
     assert [letter.key for letter in dlq.each()] == [f"D-{n}" for n in range(2_500)]
 
@@ -227,12 +227,12 @@ def test_find_filters_by_every_column(dlq):
         ({"limit": 0}, "limit must be"),
     ],
 )
-def test_a_malformed_filter_is_refused_in_one_sentence(dlq, filters, says):
+def test_malformed_filter_raises_one_sentence(dlq, filters, says):
     with pytest.raises(redrive.LetterError, match=says):
         dlq.find(**filters)
 
 
-def test_an_unknown_id_is_refused_and_nothing_is_changed(dlq, put):
+def test_unknown_id_raises_and_changes_nothing(dlq, put):
     put(1)
     (letter,) = dlq.find()
     for change in (
@@ -246,12 +246,12 @@ def test_an_unknown_id_is_refused_and_nothing_is_changed(dlq, put):
     assert dlq.get(letter.id) == letter
 
 
-def test_secrets_in_an_error_are_masked_before_they_are_stored(dlq):
+def test_secrets_in_an_error_are_masked_before_storage(dlq):
     dlq.put({}, "GET https://x/?api_key=hunter2hunter2 failed", pipeline="p")
     assert "hunter2" not in dlq.find()[0].error_message
 
 
-def test_a_history_shows_every_letter_of_a_key_and_what_happened_to_it(dlq, put):
+def test_history_shows_every_letter_of_a_key_and_its_changes(dlq, put):
     put(2)
     put(1, error="weight: missing")
     dlq.discard(note="duplicate", key="D-0", text="weight")
@@ -261,7 +261,7 @@ def test_a_history_shows_every_letter_of_a_key_and_what_happened_to_it(dlq, put)
     assert dlq.history("nothing").letters == ()
 
 
-def test_a_letter_can_be_written_by_hand_with_the_core_columns(store, dlq):
+def test_letter_can_be_inserted_by_sql(store, dlq):
     table = "pipeline.dead_letter_queue" if "postgresql" in store.info().database else "dead_letter_queue"
     statement = text(
         f"INSERT INTO {table} (pipeline_name, error_type, error_message, raw_record)"
@@ -277,7 +277,7 @@ def test_a_letter_can_be_written_by_hand_with_the_core_columns(store, dlq):
     )
 
 
-def test_a_letter_without_a_pipeline_or_with_a_naive_time_is_refused(dlq):
+def test_letter_without_pipeline_or_with_naive_time_is_rejected(dlq):
     with pytest.raises(redrive.LetterError, match="pipeline"):
         dlq.put_many([redrive.NewLetter({}, "bad")])
     naive = redrive.NewLetter({}, "bad", rejected_at=dt.datetime(2026, 1, 1))
@@ -286,7 +286,7 @@ def test_a_letter_without_a_pipeline_or_with_a_naive_time_is_refused(dlq):
     assert dlq.count() == 0
 
 
-def test_redacted_fields_are_masked_in_messages_and_complete_in_the_record(store_url):
+def test_redacted_fields_are_masked_only_in_messages(store_url):
     with redrive.connect(store_url, redact=["card_number", "*.ssn"]) as store:
         record = {"card_number": "4111111111111111", "customer": {"ssn": "078-05-1120"}}
         store.dlq.put(record, "4111111111111111 of 078-05-1120 is bad", pipeline="p", key="k")
@@ -301,21 +301,21 @@ def test_redacted_fields_are_masked_in_messages_and_complete_in_the_record(store
         assert store.dlq.find()[0].last_error == "no ***"
 
 
-def test_a_record_may_be_stored_redacted(store_url):
+def test_record_can_be_stored_redacted(store_url):
     with redrive.connect(store_url, redact=["card_number"], store_redacted=True) as store:
         store.dlq.put({"card_number": "4111111111111111", "fee": 1}, "bad 4111111111111111", pipeline="p")
         (letter,) = store.dlq.find()
         assert (letter.record, letter.error_message) == ({"card_number": "***", "fee": 1}, "bad ***")
 
 
-def test_a_key_of_any_length_can_be_stored_and_found(dlq):
+def test_key_of_any_length_can_be_stored_and_found(dlq):
     key = "x" * 100_000
     dlq.put({"a": 1}, "bad", pipeline="p", key=key)
     dlq.put({"a": 1}, "bad", pipeline="p", key=key + "y")
     assert [len(letter.key) < 600 for letter in dlq.find(key=key)] == [True]
 
 
-def test_an_exception_says_where_it_comes_from(dlq):
+def test_exception_names_its_origin(dlq):
     errors = []
     for broken in ("{", '"x'):
         try:
@@ -332,14 +332,14 @@ class Vendor(str, enum.Enum):  # noqa: UP042  # as many programs have it
     EAST = "vendor-east"
 
 
-def test_texts_of_other_classes_are_stored_as_what_they_hold(dlq):
+def test_string_subclasses_are_stored_as_plain_text(dlq):
     for pipeline in (Vendor.EAST, "vendor-east"):
         dlq.put({"a": 1}, "bad", pipeline=pipeline, key=Vendor.EAST, source=7, position=7)
     (letter,) = dlq.find(pipeline=Vendor.EAST, position=7, source=7)
     assert (letter.pipeline, letter.key, letter.seen) == ("vendor-east", "vendor-east", 2)
 
 
-def test_a_key_with_tabs_and_backslashes_is_stored_as_it_is(dlq):
+def test_key_with_tabs_and_backslashes_is_stored_unchanged(dlq):
     class Path(str):
         pass
 
@@ -348,7 +348,7 @@ def test_a_key_with_tabs_and_backslashes_is_stored_as_it_is(dlq):
     assert {letter.key for letter in dlq.find()} == {"a\tb", "C:\\new\\x", "C:\\new\ty"}
 
 
-def test_what_came_before_a_broken_letter_is_kept_and_said(dlq):
+def test_letters_before_an_invalid_one_are_kept_and_counted(dlq):
     def rejected():
         for n in range(30):
             yield redrive.NewLetter({"n": n}, "bad", key=str(n))
@@ -360,7 +360,7 @@ def test_what_came_before_a_broken_letter_is_kept_and_said(dlq):
     assert dlq.count() == 30
 
 
-def test_a_record_that_cannot_be_looked_into_is_put_all_the_same(store_url):
+def test_opaque_record_is_stored(store_url):
     class Broken(dict):
         def items(self):
             raise RuntimeError("no")
@@ -372,13 +372,13 @@ def test_a_record_that_cannot_be_looked_into_is_put_all_the_same(store_url):
         assert all("4111" not in letter.error_message for letter in store.dlq.find(text="***"))
 
 
-def test_half_a_secret_does_not_survive_the_cut_of_a_long_message(store_url):
+def test_truncated_message_shows_no_half_secret(store_url):
     with redrive.connect(store_url, redact=["card"]) as store:
         store.dlq.put({"card": "4111111111111111"}, "x" * 9_990 + "4111111111111111", pipeline="p")
         assert "4111" not in store.dlq.find()[0].error_message
 
 
-def test_a_traceback_shows_no_records(store, dlq):
+def test_traceback_shows_no_records(store, dlq):
     values = {"record": "-".join(["4111", "1111"])}
     statement = text("INSERT INTO nowhere VALUES (:record)")
     with pytest.raises(redrive.StoreError) as caught:
@@ -389,7 +389,7 @@ def test_a_traceback_shows_no_records(store, dlq):
 @pytest.mark.parametrize(
     "since", ["2020-07-01T12:00:00Z", "2020-07-01T14:00:00+02:00", dt.date(2020, 7, 1), "2020-07-01"]
 )
-def test_a_moment_may_be_written_in_several_ways(dlq, put, since):
+def test_time_filter_accepts_several_formats(dlq, put, since):
     put(1)
     assert dlq.count(since=since) == 1
 
@@ -397,7 +397,7 @@ def test_a_moment_may_be_written_in_several_ways(dlq, put, since):
 @pytest.mark.parametrize(
     "filters", [{"pipeline": 5}, {"ids": 5.0}, {"since": dt.timedelta(days=10**6)}, {"ids": "17"}, {"pipeline": [""]}]
 )
-def test_rubbish_in_a_filter_is_refused(dlq, filters):
+def test_invalid_filter_value_is_rejected(dlq, filters):
     with pytest.raises(redrive.LetterError):
         dlq.find(**filters)
 
@@ -408,7 +408,7 @@ def test_attempts_are_a_number(dlq, attempts):
         dlq.put({}, "bad", pipeline="p", attempts=attempts)
 
 
-def test_a_history_is_complete(dlq):
+def test_history_is_complete(dlq):
     causes = [f"error {first}{second}x" for first in "abcdefghijklmnopqrstuvwxyz" for second in "abcdefghijklmnopqrst"]
     for turn in range(3):
         dlq.put_many((redrive.NewLetter({"turn": turn}, cause, key="k") for cause in causes), pipeline="p")
@@ -416,19 +416,19 @@ def test_a_history_is_complete(dlq):
     assert len(dlq.history("k").letters) == dlq.count(key="k") == 3 * 520
 
 
-def test_many_repeats_within_one_batch_are_counted(dlq):
+def test_repeats_within_one_batch_are_counted(dlq):
     stored = dlq.put_many((redrive.NewLetter({"v": n % 3}, "bad", key="K") for n in range(3_000)), pipeline="p")
     assert (stored.new, stored.repeated) == (1, 2_999)
     assert dlq.find()[0].seen == 3_000
 
 
-def test_any_number_of_ids_may_be_named(dlq, put):
+def test_any_number_of_ids_can_be_named(dlq, put):
     put(3)
     ids = [letter.id for letter in dlq.find()]
     assert dlq.count(ids=[*ids, *range(10_000, 80_000)]) == 3
 
 
-def test_a_status_that_is_none_is_refused_by_the_database_too(store, dlq, put):
+def test_database_rejects_an_unknown_status(store, dlq, put):
     put(1)
     change = letters.update().values(status="open")
     with pytest.raises(redrive.StoreError):

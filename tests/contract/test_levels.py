@@ -1,4 +1,4 @@
-"""Levels, gathered from a store of each database: what is due, what runs, services, letters."""
+"""Levels read from a store of each database: deadlines, running work, services, letters."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -40,7 +40,7 @@ def due(levels, now, **settings):
     return {one.subject.name: one for one in levels(**settings).collect(now).due}
 
 
-def test_a_run_that_never_began_is_missed_at_its_deadline(books, levels):
+def test_run_that_never_started_is_missed_at_its_deadline(books, levels):
     books.known()
     books.ran_every_day()
     before = due(levels, MONDAY - MINUTE)["vendor"]
@@ -51,7 +51,7 @@ def test_a_run_that_never_began_is_missed_at_its_deadline(books, levels):
     assert (missed.target, missed.daily) == ("silver.deliveries", SLA)
 
 
-def test_a_run_that_is_done_in_time_keeps_the_deadline(books, levels):
+def test_complete_run_in_time_meets_the_deadline(books, levels):
     books.known()
     books.ran_every_day()
     run_id = books.ran(MONDAY - HOUR, MONDAY - MINUTE)
@@ -59,7 +59,7 @@ def test_a_run_that_is_done_in_time_keeps_the_deadline(books, levels):
     assert (kept.sla, kept.done_at, kept.run_id) == (MONDAY, MONDAY - MINUTE, run_id)
 
 
-def test_a_run_that_comes_late_is_known_by_when_it_was_done(books, levels):
+def test_late_run_is_known_by_its_end(books, levels):
     books.known(last=MONDAY + HOUR)
     books.ran_every_day()
     books.ran(MONDAY + HOUR, MONDAY + 2 * HOUR)
@@ -67,7 +67,7 @@ def test_a_run_that_comes_late_is_known_by_when_it_was_done(books, levels):
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "aborted", "stopped"])
-def test_a_run_that_has_begun_and_is_not_done_is_named(books, levels, status):
+def test_running_run_at_its_deadline_is_named(books, levels, status):
     books.known()
     books.ran_every_day()
     run_id = books.ran(MONDAY - HOUR, status=status)
@@ -75,7 +75,7 @@ def test_a_run_that_has_begun_and_is_not_done_is_named(books, levels, status):
     assert (found.done_at, found.started, found.run_id) == (None, True, run_id)
 
 
-def test_yesterdays_run_that_was_late_does_not_keep_todays_deadline(books, levels):
+def test_yesterdays_late_run_does_not_meet_todays_deadline(books, levels):
     books.known(last=MONDAY - DAY - HOUR)
     books.ran_every_day(back=2)
     books.ran(MONDAY - DAY - HOUR, MONDAY - DAY + 2 * HOUR)
@@ -83,7 +83,7 @@ def test_yesterdays_run_that_was_late_does_not_keep_todays_deadline(books, level
     assert (found.done_at, found.started) == (None, False)
 
 
-def test_yesterdays_run_that_was_gone_on_with_today_keeps_todays_deadline(books, levels):
+def test_yesterdays_run_resumed_today_meets_todays_deadline(books, levels):
     books.known(last=MONDAY - HOUR)
     books.ran_every_day(back=2)
     run_id = books.ran(MONDAY - DAY - HOUR, MONDAY - HOUR / 2)
@@ -92,7 +92,7 @@ def test_yesterdays_run_that_was_gone_on_with_today_keeps_todays_deadline(books,
 
 
 @pytest.mark.parametrize("how", ["begun anew", "gone on with"])
-def test_what_was_made_up_for_late_does_not_keep_the_deadline_of_the_next_day(books, levels, how):
+def test_late_catch_up_does_not_meet_the_next_deadline(books, levels, how):
     again = MONDAY + HOUR
     books.known(last=again)
     books.ran_every_day()
@@ -109,7 +109,7 @@ def test_what_was_made_up_for_late_does_not_keep_the_deadline_of_the_next_day(bo
     assert due(levels, MONDAY + DAY + 5 * HOUR)["vendor"].run_id == run_id
 
 
-def test_who_begins_the_day_before_keeps_the_deadline_after_a_day_that_was_missed(books, levels):
+def test_run_started_the_day_before_meets_deadline_after_a_miss(books, levels):
     books.known(last=MONDAY + 4 * HOUR)
     books.ran_every_day(MONDAY - 19 * HOUR)  # at half past ten, for the next morning
     assert due(levels, MONDAY)["vendor"].done_at is None
@@ -118,7 +118,7 @@ def test_who_begins_the_day_before_keeps_the_deadline_after_a_day_that_was_misse
     assert (found.sla, found.done_at, found.run_id) == (MONDAY + DAY, MONDAY + 5 * HOUR, run_id)
 
 
-def test_a_weekly_pipeline_that_is_made_up_for_is_not_waited_for_on_other_days(books, levels):
+def test_weekly_pipeline_with_catch_up_is_due_on_no_other_day(books, levels):
     books.known(last=MONDAY + HOUR)
     for week in (1, 2, 3):
         books.ran(MONDAY - week * 7 * DAY - HOUR, MONDAY - week * 7 * DAY - HOUR / 2)
@@ -129,7 +129,7 @@ def test_a_weekly_pipeline_that_is_made_up_for_is_not_waited_for_on_other_days(b
     assert due(levels, MONDAY + 7 * DAY)["vendor"].done_at is None
 
 
-def test_a_weekly_pipeline_is_missed_on_its_own_day_alone_and_still_on_the_day_after(books, levels):
+def test_weekly_pipeline_is_missed_from_its_day_on(books, levels):
     books.known()
     for week in (1, 2, 3):
         books.ran(MONDAY - week * 7 * DAY - HOUR, MONDAY - week * 7 * DAY - HOUR / 2)
@@ -141,7 +141,7 @@ def test_a_weekly_pipeline_is_missed_on_its_own_day_alone_and_still_on_the_day_a
     assert due(levels, MONDAY + 2 * DAY + 3 * HOUR)["vendor"].done_at == MONDAY + 2 * DAY + 2 * HOUR
 
 
-def test_one_that_runs_every_few_minutes_is_missed_as_well(books, levels):
+def test_frequent_pipeline_is_missed_as_well(books, levels):
     books.known()
     every = 20 * MINUTE
     row = {"pipeline_name": "vendor", "status": "complete", "source": "s", "sink": "t"}
@@ -152,21 +152,21 @@ def test_one_that_runs_every_few_minutes_is_missed_as_well(books, levels):
     assert due(levels, MONDAY + 5 * DAY)["vendor"].done_at is None
 
 
-def test_who_has_not_run_for_weeks_is_not_waited_for_any_more(books, levels):
+def test_pipeline_idle_for_weeks_is_not_due(books, levels):
     books.known()
     books.ran_every_day()
     snapshot = levels().collect(MONDAY + 20 * DAY)
     assert (snapshot.due, snapshot.inactive) == ((), ("vendor",))
 
 
-def test_who_promises_nothing_is_not_waited_for(books, levels):
+def test_pipeline_without_a_deadline_is_not_due(books, levels):
     books.known(sla=None)
     books.ran_every_day()
     snapshot = levels().collect(MONDAY)
     assert (snapshot.due, snapshot.inactive) == ((), ("vendor",))
 
 
-def test_a_flow_has_deadlines_as_a_pipeline_has(books, levels):
+def test_flow_has_deadlines_like_a_pipeline(books, levels):
     books.known("settlement", kind="flow")
     for ago in range(1, 10):
         books.flowed(MONDAY - ago * DAY - HOUR, MONDAY - ago * DAY - HOUR / 2)
@@ -174,7 +174,7 @@ def test_a_flow_has_deadlines_as_a_pipeline_has(books, levels):
     assert (found.subject.kind, found.done_at, found.last_complete) == ("flow", None, MONDAY - DAY - HOUR / 2)
 
 
-def test_a_flow_and_a_pipeline_of_one_name_promise_for_themselves(store, store_url, levels):
+def test_flow_and_pipeline_of_one_name_have_own_deadlines(store, store_url, levels):
     soon = datetime.now(UTC) + 12 * HOUR
     sla = f"{soon:%H:%M} UTC"
     flow = redrive.Flow("orders", store=store, sla=sla)
@@ -191,7 +191,7 @@ def test_a_flow_and_a_pipeline_of_one_name_promise_for_themselves(store, store_u
     assert snapshot.inactive == ("orders",)
 
 
-def test_what_is_set_for_a_flow_that_has_not_run_yet_is_the_flows_when_it_has(books, levels):
+def test_configured_deadline_applies_to_a_flow_once_it_runs(books, levels):
     new = {"audit": PipelineSettings(sla=SLA, days=frozenset(range(7)))}
     levels(pipelines=new).collect(MONDAY - DAY - HOUR)
     (missed,) = levels(pipelines=new).collect(MONDAY).due
@@ -203,7 +203,7 @@ def test_what_is_set_for_a_flow_that_has_not_run_yet_is_the_flows_when_it_has(bo
     assert [(one.subject.ident, one.done_at) for one in snapshot.due] == [("flow/audit", MONDAY + 2 * HOUR)]
 
 
-def test_a_time_zone_that_is_not_known_here_hides_its_own_promise_alone(store, books, levels):
+def test_unknown_time_zone_hides_only_its_deadline(store, books, levels):
     books.known()
     books.ran_every_day()
     books.known("other", sla="06:30 Europe/Kyjiw")
@@ -216,7 +216,7 @@ def test_a_time_zone_that_is_not_known_here_hides_its_own_promise_alone(store, b
     assert "Europe/Kyjiw" in promises.unknown["due:other"]
 
 
-def test_what_the_settings_promise_holds_before_what_the_program_says(books, levels):
+def test_configured_deadline_overrides_that_of_the_program(books, levels):
     books.known()
     books.ran_every_day(MONDAY - 2 * HOUR)
     earlier = {"vendor": PipelineSettings(sla=TimeOfDay.of("sla", "05:00 UTC"))}
@@ -225,14 +225,14 @@ def test_what_the_settings_promise_holds_before_what_the_program_says(books, lev
     assert (found.sla, found.done_at) == (MONDAY - timedelta(minutes=90), None)
 
 
-def test_one_that_is_only_in_the_settings_is_missed_at_its_first_deadline(levels):
+def test_pipeline_only_in_settings_misses_its_first_deadline(levels):
     new = {"audit": PipelineSettings(sla=SLA)}
     assert due(levels, MONDAY - 2 * HOUR, pipelines=new) == {}
     found = due(levels, MONDAY + MINUTE, pipelines=new)["audit"]  # another process by now
     assert (found.sla, found.started, found.last_complete) == (MONDAY, False, None)
 
 
-def test_weekdays_that_are_set_are_the_only_ones(books, levels):
+def test_configured_weekdays_apply(books, levels):
     books.known()
     books.ran_every_day(back=3)
     on_mondays = {"vendor": PipelineSettings(days=frozenset({0}))}
@@ -240,7 +240,7 @@ def test_weekdays_that_are_set_are_the_only_ones(books, levels):
     assert due(levels, MONDAY, pipelines=on_mondays)["vendor"].sla == MONDAY
 
 
-def test_a_real_pipeline_is_known_by_its_own_promise(store, store_url, levels):
+def test_pipeline_stores_its_own_deadline(store, store_url, levels):
     soon = datetime.now(UTC) + 12 * HOUR
     sink = redrive.rows.table(store_url, "deliveries", key="id", create=True)
     source = redrive.rows.records([{"id": 1}])
@@ -249,7 +249,7 @@ def test_a_real_pipeline_is_known_by_its_own_promise(store, store_url, levels):
     assert (found.run_id, found.done_at, found.sla) == (report.run_id, report.ended_at, report.sla)
 
 
-def test_a_quiet_look_asks_few_questions_however_much_there_is_and_reads_no_letter(books, levels, put):
+def test_quiet_snapshot_needs_few_queries_and_reads_no_letter(books, levels, put):
     for number in range(40):
         books.known(f"p{number}")
         books.ran_every_day(name=f"p{number}", days=3, back=0)
@@ -283,13 +283,13 @@ class TestFreshness:
         assert (found, measured.target) == (["stale"], "silver.deliveries")
         assert measured.run_id != run_id
 
-    def test_complete_run_makes_it_fresh_again(self, books, levels):
+    def test_complete_run_resets_freshness(self, books, levels):
         books.ran(MONDAY - DAY, MONDAY - DAY)
         assert fresh(levels, MONDAY)[1] == ["stale"]
         books.ran(MONDAY, MONDAY + MINUTE)
         assert fresh(levels, MONDAY + 2 * MINUTE)[1] == []
 
-    def test_what_never_ran_is_stale_from_when_the_setting_was_seen(self, levels):
+    def test_pipeline_without_runs_is_stale_from_its_configuration(self, levels):
         assert fresh(levels, MONDAY)[1] == []
         measured, found = fresh(levels, MONDAY + 91 * MINUTE)
         assert (measured.last_complete, measured.status, found) == (None, None, ["stale"])
@@ -310,7 +310,7 @@ class TestFreshness:
 # ── runs, services, letters ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_nobody_is_behind_is_lost(books, levels):
+def test_run_without_a_process_is_lost(books, levels):
     run_id = books.ran(MONDAY - HOUR)
     (found,) = levels().collect(MONDAY).running
     assert (found.run_id, found.lost) == (run_id, True)
@@ -331,7 +331,7 @@ def rollup(at, **sums):
     return {"service": "shipfast", "at": at, **dict.fromkeys(names, 0), **sums}
 
 
-def test_a_service_is_its_last_hour_by_quarters(books, levels):
+def test_service_has_its_last_hour_by_quarters(books, levels):
     now = MONDAY.replace(hour=10, minute=20)
     quarter = now.replace(minute=15)
     books.put(
@@ -351,7 +351,7 @@ def test_a_service_is_its_last_hour_by_quarters(books, levels):
     assert found.last_success == quarter - HOUR  # of windows without a time, the one that is sure
 
 
-def test_last_refusal_and_success_are_known_to_the_second(books, levels):
+def test_last_rejection_and_success_are_exact_to_the_second(books, levels):
     now = MONDAY.replace(hour=10, minute=20)
     quarter, second = now.replace(minute=15), MINUTE / 60
     times = {"last_failed_auth": quarter + second, "last_success": quarter + 2 * second}
@@ -361,7 +361,7 @@ def test_last_refusal_and_success_are_known_to_the_second(books, levels):
     assert (found.last_auth_failure, found.last_success) == (quarter + second, quarter + 2 * second)
 
 
-class TestWhatIsUsual:
+class TestBaseline:
     """The last hour of a service is compared with the same hours of the days before."""
 
     NOW = MONDAY.replace(hour=10, minute=20)
@@ -410,7 +410,7 @@ class TestWhatIsUsual:
         self.alert(store, self.NOW - 4 * DAY - 12 * HOUR, None)
         assert self.usual(levels) == [(500, 5 * day) for day in (5, 6, 7)]
 
-    def test_counts_what_an_operator_has_accepted(self, books, levels, store):
+    def test_includes_hours_that_an_operator_accepted(self, books, levels, store):
         self.put(books)
         self.alert(store, self.NOW - 3 * DAY - HOUR, self.NOW - 2 * DAY - 5 * HOUR, by="ann")
         assert len(self.usual(levels)) == 7
@@ -421,7 +421,7 @@ class TestWhatIsUsual:
         assert len(self.usual(levels)) == 7
 
 
-def test_the_minutes_of_a_service_are_those_of_three_hours_the_oldest_first(books, levels):
+def test_service_has_its_last_three_hours_oldest_first(books, levels):
     books.put(service_rollups, rollup(MONDAY - HOUR, successes=1, retries=0, failed_4xx=0, failed_auth=0))
     minutes = [MONDAY - 181 * MINUTE, MONDAY - MINUTE, MONDAY - 179 * MINUTE]
     books.put(service_minutes, *({"service": "shipfast", "at": at, "attempts": 3, "faults": 2} for at in minutes))
@@ -430,14 +430,14 @@ def test_the_minutes_of_a_service_are_those_of_three_hours_the_oldest_first(book
     assert {(one.attempts, one.faults) for one in found.minutes} == {(3, 2)}
 
 
-def test_a_service_is_known_to_be_used_by_the_pipelines_it_has_ended(books, levels):
+def test_service_is_linked_to_the_pipelines_that_it_failed(books, levels):
     books.put(service_rollups, rollup(MONDAY - HOUR, successes=1, retries=0, failed_4xx=0, failed_auth=0))
     books.ran(MONDAY - HOUR, MONDAY - HOUR / 2, status="failed", error_service="shipfast")
     (found,) = levels().collect(MONDAY).services
     assert found.used_by == ("vendor",)
 
 
-def test_pending_letters_are_counted_by_pipeline_with_what_most_of_them_are_about(put, levels, dlq):
+def test_pending_letters_are_counted_with_their_main_cause(put, levels, dlq):
     put(5)
     put(2, start=10, error="city: unknown")
     put(3, pipeline="orders", error="id: missing")
@@ -454,13 +454,13 @@ def test_pending_letters_are_counted_by_pipeline_with_what_most_of_them_are_abou
     assert levels().collect(now).letters == ()
 
 
-def test_a_secret_in_a_cause_is_not_in_the_picture(put, levels):
+def test_secret_in_a_cause_is_not_in_the_snapshot(put, levels):
     put(1, error="refused: password='hunter2 three'")
     (found,) = levels().collect(datetime.now(UTC)).letters
     assert "hunter2" not in str(found)
 
 
-def test_what_the_store_cannot_say_is_unknown_and_the_rest_is_said(store, put, levels):
+def test_failed_query_makes_only_its_level_unknown(store, put, levels):
     put(3)
     store.database.write(lambda connection: connection.execute(DropTable(service_rollups)))
     snapshot = levels().collect(datetime.now(UTC))

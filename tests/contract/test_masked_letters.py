@@ -1,4 +1,4 @@
-"""Stores that mask fields (`store_redacted`): no masked value is stored, and a change is noticed all the same."""
+"""Stores that mask fields (`store_redacted`): no masked value is stored, and changes of records are detected."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ class TestMaskedValue:
         report = store.dlq.replay(lambda records: None, pipeline="p", dry_run=False)
         assert (report.reprocessed, report.failed_again) == (0, 1)
 
-    def test_fields_in_another_order_are_no_change(self, store, run):
+    def test_reordered_fields_are_unchanged(self, store, run):
         run(row(), key="id")
         store.dlq.discard(pipeline="payments", note="the vendor knows")
         run(dict(reversed(row().items())), key="id")
         assert [letter.seen for letter in store.dlq.each(status="any")] == [2]
 
-    def test_key_and_position_find_the_letter_where_nothing_is_masked(self, store, store_url):
+    def test_key_and_position_identify_an_unmasked_letter(self, store, store_url):
         store.dlq.put(row(), "no fee", key=CARD, position=f"card {CARD}", pipeline="p")
         with redrive.connect(store_url) as other:
             other.dlq.put(row(), "no fee", key=CARD, position=f"card {CARD}", pipeline="p")
@@ -116,7 +116,7 @@ class TestMaskedValue:
         assert len(store.dlq.history(CARD).letters) == 1
         assert store.dlq.find(key=OTHER_CARD) == []
 
-    def test_key_without_masked_values_is_stored_as_it_is(self, store, run):
+    def test_key_without_masked_values_is_stored_unchanged(self, store, run):
         run(row(), key="id")
         assert [letter.key for letter in store.dlq.each()] == ["1"]
 
@@ -130,7 +130,7 @@ class TestMaskedValue:
 
 
 class TestMessagesOfPostgres:
-    """PostgreSQL reports values as it has them in an index, and their beginnings only."""
+    """PostgreSQL reports values in their index form, and truncated."""
 
     STORY = "patient Anna Schmidt has kidney disease and takes lithium since 2019, see Dr. Braun. " * 4
     RECORD = types.MappingProxyType(
@@ -214,7 +214,7 @@ class TestChange:
 
 
 class TestReplay:
-    def test_rejects_a_letter_of_which_a_field_is_still_masked(self, store):
+    def test_rejects_a_letter_with_a_masked_field(self, store):
         store.dlq.put({**row(), "backup": {"card": OTHER_CARD}}, "no fee", key="k", pipeline="p")
         (letter,) = store.dlq.find()
         received: list[Any] = []
@@ -224,18 +224,18 @@ class TestReplay:
         assert store.dlq.replay(received.extend, pipeline="p", dry_run=False).reprocessed == 1
         assert received == [{**row(), "backup": {"card": OTHER_CARD}}]
 
-    def test_leaves_out_a_letter_whose_masked_key_was_written_since(self, store, run):
+    def test_omits_a_letter_whose_masked_key_was_written_since(self, store, run):
         run(row())
         pipeline = run(row(fee="2"))
         report = store.dlq.replay(pipeline, dry_run=False)
         assert (report.selected, report.superseded) == (0, 1)
 
-    def test_leaves_out_a_row_whose_masked_key_was_written_in_the_same_run(self, store, run):
+    def test_omits_a_row_of_a_key_written_in_the_same_run(self, store, run):
         pipeline = run(row(), row(fee="2"))
         report = store.dlq.replay(pipeline, dry_run=False)
         assert (report.selected, report.superseded) == (0, 1)
 
-    def test_leaves_out_a_letter_that_was_made_whole_and_written_since(self, store, run):
+    def test_omits_an_edited_letter_written_since(self, store, run):
         run(row())
         (letter,) = store.dlq.each()
         store.dlq.edit(letter.id, patch={"card": CARD})
@@ -244,7 +244,7 @@ class TestReplay:
         assert (report.selected, report.superseded, report.key_unknown) == (0, 1, 0)
 
     @pytest.mark.parametrize("key", ["id", "card"])
-    def test_leaves_out_a_letter_that_a_run_without_masking_wrote_over(self, store, store_url, run, key):
+    def test_omits_a_letter_that_an_unmasked_run_overwrote(self, store, store_url, run, key):
         run(row(), key=key)
         (letter,) = store.dlq.each()
         store.dlq.edit(letter.id, patch={"card": CARD})
@@ -255,7 +255,7 @@ class TestReplay:
 
 
 class TestImportedFromAnotherStore:
-    """Its digests have another salt: no key of this store is equal to one of them."""
+    """Its digests have another salt, so no key of this store equals one of them."""
 
     @pytest.fixture
     def lines(self, new_store, tmp_path):
@@ -271,7 +271,7 @@ class TestImportedFromAnotherStore:
             yield lines
 
     @pytest.mark.parametrize("masks", [True, False])
-    def test_is_counted_and_said_to_overwrite_newer_rows(self, store, store_url, run, lines, masks):
+    def test_is_counted_and_reported_to_overwrite_newer_rows(self, store, store_url, run, lines, masks):
         with store if masks else redrive.connect(store_url) as here:
             done = here.dlq.import_(lines)
             assert (done.new, done.masked_elsewhere) == (1, 1)
@@ -352,7 +352,7 @@ class TestErrorsOfRunsAndTasks:
         assert "***" in alert.title
         assert WORD not in everything_stored(store)
 
-    def test_error_of_a_sink_shows_no_value_that_a_transform_made(self, store, tmp_path, monkeypatch):
+    def test_error_of_a_sink_shows_no_value_made_by_a_transform(self, store, tmp_path, monkeypatch):
         sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "payments", key="id", create=True)
 
         def refuse(_: Any, rows: Any, **__: Any) -> Any:

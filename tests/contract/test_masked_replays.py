@@ -1,4 +1,4 @@
-"""Redacted values in rows that a replay reads: no text that it stores or returns shows them."""
+"""Redacted values in rows that a replay reads: no stored or returned text shows them."""
 
 from __future__ import annotations
 

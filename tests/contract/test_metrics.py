@@ -1,4 +1,4 @@
-"""Metrics of a store, on both databases: they say what is there, whoever wrote it, and counters never shrink."""
+"""Metrics of a store, on both databases: they include all processes, and counters never decrease."""
 
 import gc
 import itertools
@@ -96,7 +96,7 @@ def test_services_are_counted_over_all_processes(store):
     assert page("service_latency_seconds_sum", service="bank") == pytest.approx(1.212)
 
 
-def test_counters_only_ever_grow_also_when_old_windows_are_purged(store):
+def test_counters_grow_even_when_windows_are_purged(store):
     last = Page(store).counters()
     for day in range(8, 0, -1):
         record(store, (NOW - timedelta(days=day)).timestamp() + 0.1 * day, quick=day, failed=day)
@@ -109,7 +109,7 @@ def test_counters_only_ever_grow_also_when_old_windows_are_purged(store):
     assert Page(store).counters() == last
 
 
-def test_a_circuit_that_processes_share_is_told_and_one_nobody_speaks_of_is_closed(store):
+def test_shared_circuit_is_exported_and_unreported_is_closed(store):
     record(store)
     store.shared.publish([BreakerReport("ledger", "host-1", "p1", ReportKind.OPEN, ago=1.0, retry_in=60.0)], [])
     page = Page(store)
@@ -124,7 +124,7 @@ def test_a_circuit_that_processes_share_is_told_and_one_nobody_speaks_of_is_clos
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_letters_are_told_by_pipeline_and_status_with_the_age_of_the_oldest(store, put):
+def test_letters_are_exported_by_pipeline_status_and_age(store, put):
     old = datetime.now(UTC) - timedelta(days=3)
     store.dlq.put_many([redrive.NewLetter("x", "bad", rejected_at=old)], pipeline="vendor")
     put(4)
@@ -169,7 +169,7 @@ def test_rows_of_all_runs_are_counted_and_survive_a_purge(store, pipeline):
         assert page("rows_rejected_total", pipeline="vendor") == 4
 
 
-def test_the_newest_run_is_told_with_its_rows_and_the_last_that_was_complete(store, pipeline):
+def test_newest_and_last_complete_run_are_exported(store, pipeline):
     complete = pipeline(10).run()
 
     def broken(row):
@@ -194,7 +194,7 @@ def test_the_newest_run_is_told_with_its_rows_and_the_last_that_was_complete(sto
     assert page("pipeline_running", pipeline="other") == 0
 
 
-def test_a_run_that_is_under_way_is_told(store, pipeline):
+def test_running_run_is_exported(store, pipeline):
     seen = []
 
     def look(row):
@@ -213,7 +213,7 @@ def flow(store, tmp_path):
     return redrive.Flow("settlement", store=store, workers=2, files=tmp_path / "results")
 
 
-def test_tasks_are_told_while_their_run_is_not_finished(store, flow, task):
+def test_tasks_of_unfinished_runs_are_exported(store, flow, task):
     @task
     def parts():
         return [1, 2, 3]
@@ -259,7 +259,7 @@ def a_send(channel, status, **values):
     return {"channel": channel, "status": status, **usual, **values}
 
 
-def test_messages_that_nobody_misses_are_not_counted(store):
+def test_superseded_messages_are_not_counted(store):
     sends = [
         a_send("tested", "failed", what="test"),
         a_send("given_up", "failed", created_at=datetime.now(UTC) - timedelta(days=2)),
@@ -272,7 +272,7 @@ def test_messages_that_nobody_misses_are_not_counted(store):
     assert counted == {"tested": None, "given_up": None, "morning": None, "late": 1}
 
 
-def test_alerts_that_are_not_over_and_messages_that_are_not_delivered_are_told(store):
+def test_open_alerts_and_undelivered_messages_are_exported(store):
     standing = [
         an_alert("a", "open"),
         an_alert("b", "open"),
@@ -325,13 +325,13 @@ class TestTooManyNames:
         assert page("service_calls_total", service="idle") is None
         assert page("names_left_out", of="service") == 1
 
-    def test_wrong_limit_is_refused(self, store, monkeypatch):
+    def test_wrong_limit_is_rejected(self, store, monkeypatch):
         monkeypatch.setenv("REDRIVE_MAX_METRIC_NAMES", "0")
         with pytest.raises(redrive.RedriveError, match="must be a whole number of 1 or more, not '0'"):
             Page(store)
 
 
-def test_it_is_told_whether_anybody_watches(store):
+def test_active_watch_is_exported(store):
     assert Page(store)("watched") == 0
     watched(store, datetime.now(UTC))
     assert Page(store)("watched") == 1
@@ -340,7 +340,7 @@ def test_it_is_told_whether_anybody_watches(store):
 # ── the store itself ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_empty_store_says_that_it_is_there(store):
+def test_empty_store_exports_that_it_is_up(store):
     page = Page(store)
     info = store.info()
     assert page("up") == 1
@@ -348,7 +348,7 @@ def test_an_empty_store_says_that_it_is_there(store):
     assert page("store_info", database=info.database, schema_version=info.schema_version) == 1
 
 
-def test_nothing_secret_and_nothing_that_there_is_no_end_of_is_in_a_page(store, pipeline, put):
+def test_page_has_no_secret_and_no_unbounded_label(store, pipeline, put):
     secret = "sk-live-hunter2hunter2hunter2"
     record(store)
     put(1, pipeline=f"vendor?api_key={secret}", error=f"token={secret} refused", run_id=None)
@@ -379,7 +379,7 @@ def served(store, monkeypatch, *, kept=0.0):
         yield server
 
 
-def test_metrics_are_served_in_the_format_that_is_asked_for(store, put, monkeypatch):
+def test_metrics_are_served_in_the_requested_format(store, put, monkeypatch):
     put(3)
     with served(store, monkeypatch) as server:
         status, page, kind = get(server)
@@ -392,7 +392,7 @@ def test_metrics_are_served_in_the_format_that_is_asked_for(store, put, monkeypa
         assert get(server, "/")[:2] == (404, "there is /metrics, /healthz and /readyz\n")
 
 
-def test_many_scrapes_at_once_ask_the_store_once(store, monkeypatch):
+def test_concurrent_scrapes_query_the_store_once(store, monkeypatch):
     asked = []
     read = figures.Reader.read
 
@@ -411,7 +411,7 @@ def test_many_scrapes_at_once_ask_the_store_once(store, monkeypatch):
         assert (found, len(asked)) == ([200] * 8, 1)
 
 
-def test_who_waits_too_long_for_another_scrape_is_told_so(store, monkeypatch):
+def test_scrape_that_waits_too_long_gets_an_error(store, monkeypatch):
     entered, go = threading.Event(), threading.Event()
     read = figures.Reader.read
 
@@ -433,7 +433,7 @@ def test_who_waits_too_long_for_another_scrape_is_told_so(store, monkeypatch):
         assert first == [200]
 
 
-def test_a_store_without_our_tables_is_not_healthy(store, monkeypatch):
+def test_store_without_tables_is_not_healthy(store, monkeypatch):
     with served(store, monkeypatch) as server:
         prefix = "pipeline." if store.database.dialect.is_remote else ""
         store.database.write(lambda connection: connection.exec_driver_sql(f"DROP TABLE {prefix}redrive_schema"))
@@ -443,7 +443,7 @@ def test_a_store_without_our_tables_is_not_healthy(store, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*ServerCursor.*deleted while still open:ResourceWarning")
-def test_a_server_that_is_down_is_a_503_with_a_sentence_until_it_is_back(mortal_postgres, monkeypatch):
+def test_unreachable_server_is_a_503_until_it_is_back(mortal_postgres, monkeypatch):
     with psycopg.connect(mortal_postgres.url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE watched")
     monkeypatch.setattr(prometheus, "_TIMEOUT", 0.1)

@@ -1,4 +1,4 @@
-"""Records that are a single number come back as they were put: of the same value, and of the same type."""
+"""Records that are a single number are read back with the same value and type."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def put_numbers(dlq: Any, **options: Any) -> None:
 
 
 class TestNumberRecord:
-    def test_number_is_found_as_it_was_put(self, dlq):
+    def test_number_is_found_unchanged(self, dlq):
         put_numbers(dlq)
         assert [exact(letter.record) for letter in dlq.each()] == [exact(number) for number in NUMBERS]
 
-    def test_number_is_replayed_as_it_was_put(self, dlq):
+    def test_number_is_replayed_unchanged(self, dlq):
         put_numbers(dlq)
         sent: list[Any] = []
         dlq.replay(sent.extend, pipeline="ids", dry_run=False)
@@ -76,7 +76,7 @@ class TestNumberRecord:
 
 
 class TestLetterOfAnOlderVersion:
-    """It was stored as a number, which SQLite may have changed."""
+    """The record was stored as a number, which SQLite may have changed."""
 
     @pytest.fixture
     def old(self, new_store):
@@ -92,7 +92,7 @@ class TestLetterOfAnOlderVersion:
             yield as_stored
 
     @pytest.mark.parametrize(("text", "record"), [("7", 7), ("12.5", 12.5), ("1.0", 1), (str(2**63), float(2**63))])
-    def test_old_number_is_read_as_it_is_stored(self, old, text, record):
+    def test_old_number_is_read_as_stored(self, old, text, record):
         (letter,) = old(text).find()
         assert exact(letter.record) == exact(record)
 
@@ -104,7 +104,7 @@ class TestLetterOfAnOlderVersion:
         assert exact(letter.record) == exact(number)
         assert not dlq.audit(letter.id)
 
-    def test_changed_number_is_put_right_when_it_comes_again(self, old):
+    def test_changed_number_is_corrected_when_it_is_rejected_again(self, old):
         dlq = old(str(2**63))
         dlq.put(2**63, "no such account", pipeline="ids", key="k")
         (letter,) = dlq.find()

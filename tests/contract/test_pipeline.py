@@ -1,7 +1,7 @@
-"""Pipelines: what is read ends in the sink or in the quarantine, whatever happens on the way.
+"""Pipelines: every row that is read ends in the sink or in quarantine, under all faults.
 
 Every test runs with the sink in the store's own database, where rows, letters and checkpoint are one transaction, and
-with a sink of its own, where they follow each other.
+with a separate sink, where they follow each other.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def stopping_after(batches: int, pipeline: redrive.Pipeline) -> Callable[[Any], 
 # ── one run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_good_rows_are_written_and_bad_ones_are_letters_of_one_cause(kit):
+def test_valid_rows_are_written_and_rejected_ones_are_letters(kit):
     report = kit.pipeline(rows(1_000, bad=lambda n: n % 33 == 0)).run()
     assert (report.read, report.written, report.rejected, report.status) == (1_000, 969, 31, "complete")
     assert report.rate == pytest.approx(0.031)
@@ -128,7 +128,7 @@ def test_good_rows_are_written_and_bad_ones_are_letters_of_one_cause(kit):
     assert letter.run_id == report.run_id
 
 
-def test_28_the_letter_holds_the_record_as_received_not_as_transformed(kit):
+def test_28_letter_holds_the_untransformed_record(kit):
     def transform(record: dict[str, Any]) -> dict[str, Any]:
         record["fee"] = record["fee"] * 100  # what the table's CHECK refuses
         return record
@@ -142,7 +142,7 @@ def test_28_the_letter_holds_the_record_as_received_not_as_transformed(kit):
 ALL = redrive.Gate(abort=1)
 
 
-def test_a_run_again_changes_nothing_and_counts_the_letters_once(kit):
+def test_second_run_changes_nothing_and_counts_letters_once(kit):
     pipeline = kit.pipeline(rows(300, bad=lambda n: n % 50 == 0))
     first = pipeline.run()
     table = kit.table()
@@ -153,24 +153,24 @@ def test_a_run_again_changes_nothing_and_counts_the_letters_once(kit):
     assert {letter.seen for letter in kit.letters().values()} == {2}
 
 
-def test_an_empty_source_is_a_complete_run(kit):
+def test_empty_source_is_a_complete_run(kit):
     report = kit.pipeline([]).run()
     assert (report.read, report.status, report.rate) == (0, "complete", 0)
 
 
-def test_what_is_no_record_is_a_letter(kit):
+def test_non_record_is_a_letter(kit):
     report = kit.pipeline([{"id": "a", "fee": 1}, 7, {"id": "b", "fee": 2}], gate=ALL).run()
     assert (report.read, report.written, report.rejected) == (3, 2, 1)
     assert [letter.record for letter in kit.store.dlq.each()] == [7]
 
 
-def test_a_row_without_its_key_is_a_letter(kit):
+def test_row_without_its_key_is_a_letter(kit):
     report = kit.pipeline([{"id": None, "fee": 1}, {"id": "b", "fee": 2}], gate=ALL).run()
     assert (report.written, report.rejected) == (1, 1)
     assert "key" in next(iter(kit.letters().values())).error_message
 
 
-def test_a_row_that_is_discarded_is_counted_and_no_letter(kit):
+def test_discarded_row_is_counted_and_not_a_letter(kit):
     def validate(record: dict[str, Any]) -> None:
         if record["fee"] == 13:
             raise redrive.Discard("a test order")
@@ -180,7 +180,7 @@ def test_a_row_that_is_discarded_is_counted_and_no_letter(kit):
     assert kit.store.dlq.count() == 0
 
 
-def test_every_row_is_accounted_for(kit):
+def test_every_row_is_counted(kit):
     def transform(record: dict[str, Any]) -> dict[str, Any] | None:
         return None if record["id"] == "D-00007" else record
 
@@ -206,21 +206,21 @@ TWICE = [
 @pytest.mark.parametrize(
     ("rule", "kept", "letters"), [("last", 5, 0), ("first", 1, 0), ("quarantine", 1, 2)], ids=lambda value: str(value)
 )
-def test_30_of_rows_with_one_key_the_rule_says_which_counts_in_the_whole_run(kit, batch, rule, kept, letters):
+def test_30_rule_for_duplicates_applies_to_the_whole_run(kit, batch, rule, kept, letters):
     report = kit.pipeline(TWICE, validate=None, on_duplicate=rule, batch=batch, gate=ALL).run()
     assert kit.table() == {"a": kept, "b": 2, "c": 4}
     assert kit.store.dlq.count() == report.rejected == letters
     assert report.read == report.written + report.rejected + report.duplicates == 5
 
 
-def test_29_a_key_that_comes_twice_in_one_statement_does_no_harm(kit):
+def test_29_key_twice_in_one_statement_is_written_once(kit):
     same = [{"id": "a", "fee": n} for n in range(50)]
     report = kit.pipeline(same, batch=50).run()
     assert kit.table() == {"a": 49}
     assert report.duplicates == 49
 
 
-def test_the_rule_holds_over_a_stop(kit):
+def test_rule_for_duplicates_applies_across_a_stop(kit):
     pipeline = kit.pipeline(lambda: iter(TWICE), validate=None, on_duplicate="first", batch=2)
     with pytest.raises(redrive.RunStopped):
         pipeline.run(watch=stopping_after(1, pipeline))
@@ -231,7 +231,7 @@ def test_the_rule_holds_over_a_stop(kit):
 
 @pytest.mark.parametrize("rule", ["last", "first"])
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_row_that_the_sink_refuses_supersedes_nobody(kit, rule, batch):
+def test_row_rejected_by_the_sink_supersedes_none(kit, rule, batch):
     fees = {"last": [5, 6, 10**7, 10**7], "first": [10**7, 10**7, 5, 6]}[rule]
     same = [{"id": "a", "fee": fee} for fee in fees]
     report = kit.pipeline(same, validate=None, on_duplicate=rule, batch=batch, gate=ALL).run()
@@ -239,7 +239,7 @@ def test_a_row_that_the_sink_refuses_supersedes_nobody(kit, rule, batch):
     assert report.read == report.written + report.rejected + report.duplicates == 4
 
 
-def test_numbers_that_are_equal_are_one_key_over_batches(kit):
+def test_equal_numbers_are_one_key_across_batches(kit):
     kit.execute("CREATE TABLE numbered (n NUMERIC PRIMARY KEY, fee NUMERIC)")
     same = [{"n": Decimal("1.0"), "fee": 1}, {"n": Decimal("1.00"), "fee": 2}, {"n": 1, "fee": 3}]
     sink = redrive.rows.table(kit.url, "numbered", key="n")
@@ -251,7 +251,7 @@ def test_numbers_that_are_equal_are_one_key_over_batches(kit):
 
 
 @pytest.mark.parametrize("batch", [1, 100])
-def test_bad_rows_of_one_key_are_letters_of_their_own_and_the_same_ones_in_the_next_run(kit, batch):
+def test_rejected_rows_of_one_key_keep_their_own_letters(kit, batch):
     same = [{"id": "a", "fee": "N/A", "n": n} for n in range(3)]
     pipeline = kit.pipeline(same, batch=batch, gate=ALL)
     pipeline.run()
@@ -260,8 +260,8 @@ def test_bad_rows_of_one_key_are_letters_of_their_own_and_the_same_ones_in_the_n
     assert sorted((letter.record["n"], letter.seen) for letter in kit.store.dlq.each()) == [(0, 2), (1, 2), (2, 2)]
 
 
-class TestSameKeyInTheFileOfNextWeek:
-    """A letter is identified by a key only where nothing can change the key on the way to the sink."""
+class TestSameKeyInNextFile:
+    """A letter is identified by its key only if no function can change the key before the sink."""
 
     class Delivery(pydantic.BaseModel):
         id: str
@@ -280,7 +280,7 @@ class TestSameKeyInTheFileOfNextWeek:
             kit.pipeline(week, gate=ALL).run()
         assert [letter.record["fee"] for letter in kit.store.dlq.each()] == ["N/A", "n/a"]
 
-    def test_is_a_letter_of_its_own_where_a_validator_builds_the_key(self, kit):
+    def test_is_a_separate_letter_if_a_validator_builds_the_key(self, kit):
         class Tenant(self.Delivery):
             @pydantic.model_validator(mode="before")
             @classmethod
@@ -308,7 +308,7 @@ def test_parts_of_a_key_do_not_run_into_each_other(kit):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_record_that_lacks_its_key_is_a_letter_whatever_batch_it_is_in(kit, batch):
+def test_record_without_its_key_is_a_letter_in_any_batch(kit, batch):
     some = [{"id": "a", "fee": 1}, {"id": "b", "fee": 2}, {"fee": 3}]
     report = kit.pipeline(some, validate=None, batch=batch, gate=ALL).run()
     assert (report.written, report.rejected) == (2, 1)
@@ -316,7 +316,7 @@ def test_a_record_that_lacks_its_key_is_a_letter_whatever_batch_it_is_in(kit, ba
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_record_that_lacks_a_needed_field_is_a_letter_whatever_batch_it_is_in(kit, batch):
+def test_record_without_a_required_field_is_a_letter(kit, batch):
     some = [{"id": "a", "fee": 1}, {"id": "b", "fee": 2}, {"id": "c"}]
     report = kit.pipeline(some, validate=None, batch=batch, gate=ALL).run()
     assert (report.written, report.rejected) == (2, 1)
@@ -324,21 +324,21 @@ def test_a_record_that_lacks_a_needed_field_is_a_letter_whatever_batch_it_is_in(
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_record_with_a_field_that_the_sink_does_not_know_is_a_letter_among_others(kit, batch):
+def test_record_with_an_unknown_field_is_a_letter(kit, batch):
     some = [{"id": "a", "fee": 1}, {"id": "b", "fee": 2}, {"id": "c", "fee": 3, "surprise": 1}, {"id": "d", "fee": 4}]
     report = kit.pipeline(some, validate=None, batch=batch, gate=ALL).run()
     assert (report.written, report.rejected) == (3, 1)
     assert (kit.letters()["c"].error_type, "surprise" in kit.letters()["c"].error_message) == ("schema", True)
 
 
-def test_fields_that_the_sink_does_not_know_end_a_run_in_which_no_record_has_fitted(kit):
+def test_fields_unknown_to_the_sink_in_all_records_end_the_run(kit):
     with pytest.raises(redrive.RunStopped, match="'surprise'") as stopped:
         kit.pipeline([{"id": "a", "fee": 1, "surprise": 1}] * 3, validate=None, gate=ALL).run()
     assert (stopped.value.report.read, kit.store.dlq.count()) == (0, 0)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_what_a_record_lacks_is_nothing_whoever_its_neighbours_are(kit, batch):
+def test_missing_field_is_null_beside_any_rows(kit, batch):
     kit.execute("CREATE TABLE noted (id TEXT PRIMARY KEY, note TEXT)")
     kit.execute("INSERT INTO noted VALUES ('b', 'old'), ('c', 'old')")
     some = [{"id": "a", "note": "new"}, {"id": "b"}, {"id": "c"}]
@@ -349,7 +349,7 @@ def test_what_a_record_lacks_is_nothing_whoever_its_neighbours_are(kit, batch):
 # ── stopping and going on ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_was_stopped_goes_on_where_it_was(kit):
+def test_stopped_run_resumes_at_its_checkpoint(kit):
     pipeline = kit.pipeline(rows(1_000, bad=lambda n: n % 100 == 5))
     with pytest.raises(redrive.RunStopped, match="the test says so") as stopped:
         pipeline.run(watch=stopping_after(3, pipeline))
@@ -366,7 +366,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(kit):
     assert kit.of(RunStarted)[1].checkpoint == part.checkpoint
 
 
-def test_a_source_that_breaks_loses_nothing_and_is_gone_on_with(kit):
+def test_failed_source_loses_nothing_and_is_resumed(kit):
     broken = True
 
     def source() -> Iterator[dict[str, Any]]:
@@ -387,7 +387,7 @@ def test_a_source_that_breaks_loses_nothing_and_is_gone_on_with(kit):
     assert len(kit.table()) == 500
 
 
-def test_a_bug_in_a_check_stops_the_run_and_is_named(kit):
+def test_bug_in_a_validator_stops_the_run_and_is_named(kit):
     def validate(record: dict[str, Any]) -> None:
         record.fees  # type: ignore[attr-defined]  # noqa: B018
 
@@ -397,7 +397,7 @@ def test_a_bug_in_a_check_stops_the_run_and_is_named(kit):
     assert kit.table() == {}
 
 
-def test_26_the_checkpoint_does_not_move_before_every_row_is_in_the_sink_or_in_the_quarantine(kit, monkeypatch):
+def test_26_checkpoint_follows_rows_in_sink_and_quarantine(kit, monkeypatch):
     pipeline = kit.pipeline(rows(300, bad=lambda n: n % 10 == 0))
     real, puts = kit.store.dlq.put_within, []
 
@@ -418,7 +418,7 @@ def test_26_the_checkpoint_does_not_move_before_every_row_is_in_the_sink_or_in_t
     assert {letter.seen for letter in kit.letters().values()} == {1}
 
 
-def test_a_deadline_ends_the_run_behind_its_batch(kit):
+def test_deadline_ends_the_run_after_its_batch(kit):
     with pytest.raises(redrive.RunStopped, match="deadline") as stopped:
         kit.pipeline(rows(1_000)).run(deadline=1e-9)
     assert stopped.value.kind == "transient"
@@ -440,7 +440,7 @@ def test_sigterm_ends_the_run_behind_its_batch(kit):
     assert pipeline.run().written == 1_000
 
 
-def test_an_interrupt_keeps_what_was_written(kit):
+def test_interrupt_keeps_written_rows(kit):
     def watch(progress: Any) -> None:
         raise KeyboardInterrupt
 
@@ -489,7 +489,7 @@ def test_restarting_gives_the_unfinished_run_up(kit):
     assert [run.status for run in kit.store.runs.find()] == ["complete", "abandoned"]
 
 
-def test_a_checkpoint_of_another_source_is_refused_in_one_sentence(kit):
+def test_checkpoint_of_another_source_raises_one_sentence(kit):
     pipeline = kit.pipeline(redrive.rows.records(rows(500), name="monday"))
     with pytest.raises(redrive.RunStopped):
         pipeline.run(watch=stopping_after(2, pipeline))
@@ -498,7 +498,7 @@ def test_a_checkpoint_of_another_source_is_refused_in_one_sentence(kit):
     assert pipeline.run().written == 500
 
 
-def test_a_checkpoint_is_not_gone_on_with_in_another_sink(kit):
+def test_checkpoint_is_not_used_with_another_sink(kit):
     kit.execute(TABLE.replace("deliveries", "elsewhere"))
     pipeline = kit.pipeline(rows(500))
     with pytest.raises(redrive.RunStopped):
@@ -509,7 +509,7 @@ def test_a_checkpoint_is_not_gone_on_with_in_another_sink(kit):
     assert other.run(restart=True).written == 500
 
 
-def test_a_run_that_read_nothing_binds_nobody(kit):
+def test_run_without_rows_allows_another_source(kit):
     def broken() -> Iterator[Any]:
         raise ConnectionRefusedError
         yield
@@ -522,7 +522,7 @@ def test_a_run_that_read_nothing_binds_nobody(kit):
 # ── what could not begin ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_could_not_begin_is_listed_with_its_reason_and_announced(kit, tmp_path):
+def test_run_that_cannot_start_is_listed_with_its_reason(kit, tmp_path):
     missing = tmp_path / "missing.csv"
     pipeline = kit.pipeline(redrive.rows.csv(missing), sla="06:30 UTC")
     with pytest.raises(SourceError, match=r"missing\.csv") as refused:
@@ -543,7 +543,7 @@ def test_a_run_that_could_not_begin_is_listed_with_its_reason_and_announced(kit,
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_could_not_begin_leaves_the_unfinished_run_as_it_is(kit, tmp_path, restart):
+def test_failed_start_keeps_the_unfinished_run(kit, tmp_path, restart):
     pipeline = kit.pipeline(rows(500))
     with pytest.raises(redrive.RunStopped) as stopped:
         pipeline.run(watch=stopping_after(2, pipeline))
@@ -560,7 +560,7 @@ def test_what_could_not_begin_leaves_the_unfinished_run_as_it_is(kit, tmp_path, 
     assert failures(kit) == {"failed": [0, 0], "complete": [0], **({"abandoned": [0]} if restart else {})}
 
 
-def test_what_could_not_begin_while_others_are_at_it_is_not_noted(kit, tmp_path):
+def test_failed_start_beside_a_running_one_is_not_recorded(kit, tmp_path):
     pipeline, other = kit.pipeline(rows(300)), kit.pipeline(redrive.rows.csv(tmp_path / "missing.csv"))
     refused: list[BaseException] = []
 
@@ -575,7 +575,7 @@ def test_what_could_not_begin_while_others_are_at_it_is_not_noted(kit, tmp_path)
     assert [run.status for run in kit.store.runs.find()] == ["complete"]
 
 
-def test_who_cannot_begin_and_cannot_note_it_says_why_it_could_not_begin(kit, tmp_path, monkeypatch):
+def test_failed_start_is_reported_even_if_unrecorded(kit, tmp_path, monkeypatch):
     def down(*args: Any, **options: Any) -> Any:
         raise redrive.StoreError("no space left")
 
@@ -585,7 +585,7 @@ def test_who_cannot_begin_and_cannot_note_it_says_why_it_could_not_begin(kit, tm
     assert kit.events == []
 
 
-def test_a_source_whose_name_is_no_text_can_be_told_of(kit, tmp_path):
+def test_source_with_an_undecodable_name_is_reported(kit, tmp_path):
     with pytest.raises(SourceError):
         kit.pipeline(redrive.rows.csv(tmp_path / "half \udcff.csv")).run()
     (run,) = kit.store.runs.find()
@@ -604,7 +604,7 @@ def failures(kit: Kit) -> dict[str, list[int]]:
     return {status: sorted(counts) for status, counts in found.items()}
 
 
-def test_a_run_that_fails_before_its_first_row_again_and_again_is_known_for_it(kit):
+def test_run_that_keeps_failing_at_once_is_counted(kit):
     def broken() -> Iterator[Any]:
         raise ConnectionRefusedError
         yield
@@ -618,7 +618,7 @@ def test_a_run_that_fails_before_its_first_row_again_and_again_is_known_for_it(k
     assert failures(kit) == {"abandoned": [0, 1, 2], "complete": [0, 3]}
 
 
-def test_who_begins_anew_on_purpose_begins_with_a_clean_record(kit):
+def test_restart_resets_the_failure_count(kit):
     def broken() -> Iterator[Any]:
         raise ConnectionRefusedError
         yield
@@ -630,7 +630,7 @@ def test_who_begins_anew_on_purpose_begins_with_a_clean_record(kit):
 
 
 @pytest.mark.parametrize("said", ["half \ud800 pair", "a \0 byte"])
-def test_a_run_that_ends_on_what_no_database_can_store_has_ended_all_the_same(kit, said):
+def test_run_with_an_unstorable_error_ends_recorded(kit, said):
     def broken() -> Iterator[Any]:
         raise redrive.Permanent(said)
         yield
@@ -648,7 +648,7 @@ def test_a_run_that_ends_on_what_no_database_can_store_has_ended_all_the_same(ki
 # ── in one process, and in one place ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_pipeline_is_run_by_one_process_at_a_time(kit):
+def test_pipeline_is_run_by_one_process_at_a_time(kit):
     pipeline, other = kit.pipeline(rows(300)), kit.pipeline(rows(300))
     refused: list[BaseException] = []
 
@@ -664,7 +664,7 @@ def test_one_pipeline_is_run_by_one_process_at_a_time(kit):
     assert refused[0].kind == "transient"  # type: ignore[attr-defined]
 
 
-def test_a_run_may_be_in_any_thread(kit):
+def test_run_works_in_any_thread(kit):
     reports: list[Any] = []
     pipeline = kit.pipeline(rows(250))
     thread = threading.Thread(target=lambda: reports.append(pipeline.run()))
@@ -677,14 +677,14 @@ def test_a_run_may_be_in_any_thread(kit):
 
 
 @pytest.mark.parametrize(("percent", "tier"), [(0.5, "log"), (3, "P3"), (7, "P1")])
-def test_the_gate_tells_the_tier_of_a_run_that_goes_through(kit, percent, tier):
+def test_gate_reports_the_tier_of_a_passing_run(kit, percent, tier):
     report = kit.pipeline(rows(2_000, bad=lambda n: n % 200 < percent * 2)).run()
     assert (report.status, report.tier) == ("complete", tier)
     assert kit.of(GateJudged)[-1].tier == tier
     assert kit.of(GateJudged)[-1].final
 
 
-def test_27_on_abort_good_rows_letters_and_checkpoint_are_kept(kit):
+def test_27_abort_keeps_valid_rows_letters_and_checkpoint(kit):
     pipeline = kit.pipeline(rows(4_000, bad=lambda n: n % 4 == 0))
     with pytest.raises(redrive.GateAborted, match=r"25.0%.*redrive dlq causes") as aborted:
         pipeline.run()
@@ -711,7 +711,7 @@ def test_tiny_source_neither_aborts_nor_pages(kit):
 
 
 class TestAbortedRun:
-    def test_stays_aborted_however_often_it_is_started(self, kit):
+    def test_stays_aborted_at_every_start(self, kit):
         pipeline = kit.pipeline(rows(4_000, bad=lambda n: n < 900))
         with pytest.raises(redrive.GateAborted) as first:
             pipeline.run()
@@ -723,20 +723,20 @@ class TestAbortedRun:
         assert kit.store.runs.get("vendor").read == first.value.report.read
         assert len(kit.store.runs.find()) == 1
 
-    def test_is_continued_by_an_operator_and_the_rest_is_judged_alone(self, kit):
+    def test_is_resumed_by_an_operator_and_the_rest_is_judged(self, kit):
         pipeline = kit.pipeline(rows(4_000, bad=lambda n: n < 900))
         with pytest.raises(redrive.GateAborted):
             pipeline.run()
         report = pipeline.run(override_gate=True)
         assert (report.status, report.read, report.rejected, report.tier) == ("complete", 4_000, 900, "P3")
 
-    def test_begins_again_by_a_restart(self, kit):
+    def test_is_replaced_by_a_restart(self, kit):
         with pytest.raises(redrive.GateAborted):
             kit.pipeline(rows(4_000, bad=lambda n: n < 900)).run()
         report = kit.pipeline(rows(4_000)).run(restart=True)
         assert (report.status, report.written) == ("complete", 4_000)
 
-    def test_of_which_nothing_was_read_stays_aborted(self, kit):
+    def test_without_rows_stays_aborted(self, kit):
         pipeline = kit.pipeline(rows(0), gate=redrive.Gate(at_least=1))
         for _ in range(2):
             with pytest.raises(redrive.GateAborted, match="0 rows were read, and at least 1 are expected"):
@@ -779,7 +779,7 @@ def test_keys_of_the_first_part_count_in_a_resumed_run(kit):
     assert (report.resumed, report.read, report.written, report.duplicates) == (True, 500, 250, 250)
 
 
-class TestColumnsThatAreNotWritten:
+class TestUnwrittenColumns:
     class Delivery(pydantic.BaseModel):
         id: str
         fee: float
@@ -793,7 +793,7 @@ class TestColumnsThatAreNotWritten:
         (event,) = kit.of(ColumnsIgnored)
         assert (event.pipeline, event.source, event.columns) == ("vendor", str(path), ("colour", "size"))
 
-    def test_of_records_are_reported_when_they_come(self, kit):
+    def test_of_records_are_reported_at_their_first_row(self, kit):
         records = [
             {"id": "a", "fee": 1},
             {"id": "b", "fee": 1, "colour": "red"},
@@ -803,7 +803,7 @@ class TestColumnsThatAreNotWritten:
         assert report.ignored_columns == ("colour",)
         assert len(kit.of(ColumnsIgnored)) == 1
 
-    def test_end_the_run_where_they_are_rejected(self, kit, tmp_path):
+    def test_end_the_run_if_rejected(self, kit, tmp_path):
         path = tmp_path / "deliveries.csv"
         path.write_text("id,fee,colour\na,1,red\n")
         with pytest.raises(redrive.RunStopped, match="does not name: colour; add them there"):
@@ -815,19 +815,19 @@ class TestColumnsThatAreNotWritten:
         path.write_text("id,fee\na,1\n")
         assert kit.pipeline(redrive.rows.csv(path), validate=self.Delivery).run().ignored_columns == ()
 
-    def test_rule_that_does_not_exist_is_refused(self, kit):
+    def test_unknown_rule_is_rejected(self, kit):
         with pytest.raises(ValueError, match="on_new_column must be 'ignore' or 'reject', not 'add'"):
             kit.pipeline([], on_new_column="add")
 
 
 class TestHeaderWithoutRows:
-    def test_without_the_sinks_key_is_refused(self, kit, tmp_path):
+    def test_without_the_sink_key_is_rejected(self, kit, tmp_path):
         path = tmp_path / "deliveries.csv"
         path.write_text("order,fee\n")
         with pytest.raises(redrive.RunStopped, match="the sink's key needs 'id'"):
             kit.pipeline(redrive.rows.csv(path), validate=None).run()
 
-    def test_with_a_column_that_the_sink_lacks_is_refused(self, kit, tmp_path):
+    def test_with_a_column_missing_in_the_sink_is_rejected(self, kit, tmp_path):
         path = tmp_path / "deliveries.csv"
         path.write_text("id,fee,colour\n")
         with pytest.raises(redrive.RunStopped, match="colour"):
@@ -842,7 +842,7 @@ class TestHeaderWithoutRows:
 # ── whole batches ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_that_cannot_be_transformed_at_all_is_one_letter_and_the_rest_goes_on(kit):
+def test_failed_batch_transform_is_one_letter_and_run_continues(kit):
     import polars as pl
 
     def transform(frame: pl.DataFrame) -> pl.DataFrame:
@@ -890,7 +890,7 @@ def test_memory_that_never_suffices_ends_the_run(kit):
     assert stopped.value.kind == "resource"
 
 
-def test_a_sink_without_memory_gets_smaller_batches(kit):
+def test_sink_out_of_memory_gets_smaller_batches(kit):
     table = redrive.rows.table(kit.url, "deliveries", key="id")
     for name in ("write", "write_within"):
         real = getattr(table, name)  # one of the two is used
@@ -906,7 +906,7 @@ def test_a_sink_without_memory_gets_smaller_batches(kit):
     assert len(kit.table()) == 400
 
 
-def test_what_a_watcher_raises_is_no_fault_of_the_sink(kit):
+def test_error_of_the_watch_function_is_not_a_sink_error(kit):
     def watch(progress: Any) -> None:
         raise MemoryError
 
@@ -932,7 +932,7 @@ def test_every_step_is_an_event(kit):
     assert kit.of(RunEnded)[0].report == report
 
 
-def test_the_report_is_kept_in_the_store(kit):
+def test_report_is_stored(kit):
     report = kit.pipeline(rows(250, bad=lambda n: n == 3)).run()
     kept = kit.store.runs.get(report.run_id)
     differs = {"seconds", "throughput"}  # it was saved a moment before
@@ -945,7 +945,7 @@ def test_the_report_is_kept_in_the_store(kit):
         kit.store.runs.get("nobody")
 
 
-def test_a_report_reads_well(kit):
+def test_report_is_readable(kit):
     text = str(kit.pipeline(rows(250, bad=lambda n: n % 50 == 3)).run())
     assert "read 250, written 245, rejected 5 (2.0%, P3)" in text
     assert "redrive dlq causes --run" in text
@@ -970,7 +970,7 @@ def test_letters_go_back_through_the_fixed_pipeline(kit):
     assert kit.store.dlq.count(status="pending") == 0
 
 
-def test_letters_that_the_sink_refuses_fail_again_in_rehearsal_and_for_real(kit):
+def test_letters_rejected_by_the_sink_fail_again_on_replay(kit):
     kit.pipeline([{"id": "a", "fee": 10**7}, {"id": "b", "fee": "N/A"}], gate=ALL).run()
     fixed = kit.pipeline(rows(0), validate=lenient)
     rehearsal = kit.store.dlq.replay(fixed, pipeline="vendor")
@@ -981,7 +981,7 @@ def test_letters_that_the_sink_refuses_fail_again_in_rehearsal_and_for_real(kit)
     assert kit.table() == {"b": 0}
 
 
-def test_an_edited_record_is_what_is_sent(kit):
+def test_edited_record_is_sent(kit):
     kit.pipeline([{"id": "b", "fee": "N/A"}], gate=ALL).run()
     (letter,) = kit.store.dlq.each()
     kit.store.dlq.edit(letter.id, patch={"fee": "7.25"})
@@ -989,7 +989,7 @@ def test_an_edited_record_is_what_is_sent(kit):
     assert kit.table() == {"b": 7.25}
 
 
-def test_a_letter_without_a_row_is_not_taken_for_a_success(kit):
+def test_letter_without_a_row_is_not_counted_as_success(kit):
     kit.store.dlq.put([], "an empty batch", pipeline="vendor", error_type="batch")
     report = kit.store.dlq.replay(kit.pipeline(rows(0)), pipeline="vendor", dry_run=False)
     assert (report.reprocessed, report.failed_again) == (0, 1)
@@ -998,14 +998,14 @@ def test_a_letter_without_a_row_is_not_taken_for_a_success(kit):
 # ── what cannot work ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_table_of_another_shape_is_told_before_any_row_is_written(kit):
+def test_table_of_another_shape_is_reported_before_any_write(kit):
     with pytest.raises(redrive.RunStopped, match="city") as stopped:
         kit.pipeline([{"id": "a", "fee": 1, "city": "Pune"}], validate=None).run()
     assert stopped.value.kind == "permanent"
     assert kit.table() == {}
 
 
-def test_a_table_that_is_not_there_is_told(kit):
+def test_missing_table_is_reported(kit):
     with pytest.raises(redrive.RunStopped, match="nowhere"):
         kit.pipeline(rows(5), sink=redrive.rows.table(kit.url, "nowhere", key="id")).run()
 
@@ -1024,7 +1024,7 @@ def test_a_table_that_is_not_there_is_told(kit):
         ({"name": ""}, "a pipeline needs a name"),
     ],
 )
-def test_a_pipeline_that_makes_no_sense_is_refused_where_it_is_made(tmp_path, options, says):
+def test_invalid_pipeline_raises_at_construction(tmp_path, options, says):
     usual = {
         "name": "vendor",
         "source": redrive.rows.records([]),

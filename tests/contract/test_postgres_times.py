@@ -59,7 +59,7 @@ def write(url, values, **options):
 
 class TestTexts:
     @pytest.mark.parametrize("type_", ["timestamp", "date", "time"])
-    def test_accepted_text_says_nothing_that_is_dropped(self, opened, type_):
+    def test_accepted_text_loses_no_part(self, opened, type_):
         url, execute = opened
         execute(READ)
         execute(f"CREATE TABLE t (id integer PRIMARY KEY, v {type_})")
@@ -211,7 +211,7 @@ class TestIntervals:
 
 class TestArraysOfJson:
     @pytest.mark.parametrize("type_", ["json[]", "jsonb[]"])
-    def test_elements_are_kept_whatever_their_kinds(self, opened, type_):
+    def test_elements_of_any_types_are_kept(self, opened, type_):
         url, execute = opened
         values = [[[1], [2]], [{"a": 1}, 5], ["x", "y"], [True, None, 1.5], [], ["x", {"b": ["z"]}]]
         execute(f"CREATE TABLE t (id integer PRIMARY KEY, v {type_})")

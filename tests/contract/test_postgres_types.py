@@ -1,4 +1,4 @@
-"""Types that PostgreSQL alone has: a value arrives as it is, or its row is rejected with the column and the value."""
+"""Types of PostgreSQL only: a value is stored exactly, or its row is rejected with the column and the value."""
 
 import datetime as dt
 from decimal import Decimal
@@ -101,7 +101,7 @@ def opened(postgres_url):
         execute("DROP SCHEMA types CASCADE")
 
 
-def test_value_is_kept_as_it_is_or_its_row_is_rejected(opened):
+def test_value_is_exact_or_its_row_is_rejected(opened):
     url, execute = opened
     names = [f"c{number}" for number in range(len(CASES))]
     rows, expected = [], []

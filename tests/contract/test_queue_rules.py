@@ -1,4 +1,4 @@
-"""Whatever is done to the queue in any order, its answers are what the rows show, and the audit log is unbroken."""
+"""After any sequence of operations, the queue's answers equal its rows, and the audit log is complete."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def new_letter(rng: random.Random) -> redrive.NewLetter:
 
 class TestQueue:
     @pytest.mark.parametrize("seed", [1, 2])
-    def test_answers_are_what_the_rows_show_after_any_sequence(self, store, seed):
+    def test_answers_equal_the_rows_after_any_sequence(self, store, seed):
         rng, exports = random.Random(seed), []
         for _ in range(40):
             take_step(store, rng, exports)

@@ -1,4 +1,4 @@
-"""Sending letters back: dry runs, real ones, two at once, and what goes wrong."""
+"""Replaying letters: dry runs, real replays, concurrent replays, and failures."""
 
 import datetime as dt
 import subprocess
@@ -58,7 +58,7 @@ def dump(store):
     return store.database.read(work)
 
 
-def test_a_dry_run_changes_nothing_and_says_what_would_happen(store, dlq, put):
+def test_dry_run_changes_nothing_and_reports_the_outcome(store, dlq, put):
     put(20)
     before, shelf = dump(store), Shelf(refuse={"D-3", "D-4"})
     report = dlq.replay(shelf, any_pipeline=True, batch=6)
@@ -72,7 +72,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_happen(store, dlq, put):
     assert shelf.kept == {}
 
 
-def test_a_dry_run_never_calls_a_target_that_cannot_rehearse(store, dlq, put):
+def test_dry_run_never_calls_a_target_without_dry_run(store, dlq, put):
     put(3)
     before = dump(store)
     report = dlq.replay(lambda records: pytest.fail("it was called"), any_pipeline=True)
@@ -80,7 +80,7 @@ def test_a_dry_run_never_calls_a_target_that_cannot_rehearse(store, dlq, put):
     assert dump(store) == before
 
 
-def test_31_a_replay_marks_what_the_target_accepts_and_escalates_what_fails_again(dlq, put):
+def test_31_replay_marks_accepted_and_escalates_failed_letters(dlq, put):
     put(5)
     shelf = Shelf(refuse={"D-2"})
     report = dlq.replay(shelf, any_pipeline=True, dry_run=False, note="parser fixed")
@@ -104,7 +104,7 @@ def test_31_a_replay_marks_what_the_target_accepts_and_escalates_what_fails_agai
     assert dlq.count() == 5  # no second letter was bred
 
 
-def test_a_replay_sends_the_edited_record(dlq, put):
+def test_replay_sends_the_edited_record(dlq, put):
     put(1)
     dlq.edit(dlq.find()[0].id, patch={"fee": 0})
     shelf = Shelf()
@@ -112,7 +112,7 @@ def test_a_replay_sends_the_edited_record(dlq, put):
     assert shelf.kept == {"D-0": {"id": "D-0", "fee": 0}}
 
 
-def test_a_plain_function_serves_and_may_answer_in_several_ways(dlq, put):
+def test_plain_function_can_return_several_kinds_of_outcome(dlq, put):
     put(6)
     answers = [None, True, False, "no reason", ValueError("x"), KeyError("y")]
     report = dlq.replay(lambda records: answers, any_pipeline=True, dry_run=False)
@@ -128,7 +128,7 @@ def test_a_plain_function_serves_and_may_answer_in_several_ways(dlq, put):
     }
 
 
-def test_a_target_that_takes_letters_is_given_them(dlq, put):
+def test_target_can_take_letters(dlq, put):
     put(2)
     given = []
 
@@ -139,7 +139,7 @@ def test_a_target_that_takes_letters_is_given_them(dlq, put):
     assert given == ["D-0", "D-1"]
 
 
-def test_only_the_selection_is_replayed_and_no_more_than_the_limit(dlq, put):
+def test_replay_sends_only_the_selection_up_to_the_limit(dlq, put):
     put(10)
     put(5, pipeline="other")
     shelf = Shelf()
@@ -149,7 +149,7 @@ def test_only_the_selection_is_replayed_and_no_more_than_the_limit(dlq, put):
     assert dlq.count(status="pending", pipeline="other") == 5
 
 
-def test_31_what_arrives_while_a_replay_runs_does_not_join(dlq, put):
+def test_31_letter_stored_during_a_replay_is_not_sent(dlq, put):
     put(4)
 
     def target(records):
@@ -159,7 +159,7 @@ def test_31_what_arrives_while_a_replay_runs_does_not_join(dlq, put):
     assert (report.selected, report.attempted) == (4, 4)
 
 
-def test_a_canary_that_fails_stops_the_replay(dlq, put):
+def test_failed_canary_stops_the_replay(dlq, put):
     put(20)
     report = dlq.replay(Shelf(refuse={"D-0"}), any_pipeline=True, canary=3, dry_run=False)
     assert (report.attempted, report.reprocessed, report.failed_again) == (3, 2, 1)
@@ -167,7 +167,7 @@ def test_a_canary_that_fails_stops_the_replay(dlq, put):
     assert dlq.count(status="pending") == 17
 
 
-def test_a_canary_that_passes_lets_the_rest_go(dlq, put):
+def test_passed_canary_continues_the_replay(dlq, put):
     put(20)
     shelf = Shelf(refuse={"D-9"})
     report = dlq.replay(shelf, any_pipeline=True, canary=3, dry_run=False)
@@ -179,7 +179,7 @@ UNPROCESSABLE = httpx.Response(422, request=httpx.Request("POST", "http://bank/o
 
 
 @pytest.mark.parametrize("levels", [255, 300])
-def test_record_that_is_not_stored_as_a_whole_is_sent_once_it_is_edited(dlq, levels):
+def test_incomplete_record_is_sent_once_it_is_edited(dlq, levels):
     record = {"leaf": 1}
     for _ in range(levels):
         record = {"a": record}
@@ -194,14 +194,14 @@ def test_record_that_is_not_stored_as_a_whole_is_sent_once_it_is_edited(dlq, lev
     assert shelf == [{"a": 1}]
 
 
-class TestTargetThatRaises:
+class TestRaisingTarget:
     """A function that sends record by record, and raises at one of them."""
 
     @pytest.mark.parametrize(
         "fail", [lambda: int("no D-5"), UNPROCESSABLE.raise_for_status], ids=["ValueError", "HTTP 422"]
     )
     @pytest.mark.parametrize("bad", [{"D-5"}, {"D-0", "D-5", "D-15"}], ids=len)
-    def test_is_sent_every_other_record_once_more_at_most(self, dlq, put, fail, bad):
+    def test_gets_every_other_record_at_most_twice(self, dlq, put, fail, bad):
         put(16)
         sent, calls = Counter(), []
 
@@ -220,7 +220,7 @@ class TestTargetThatRaises:
         assert {letter.key for letter in dlq.find(status="escalated")} == bad
         assert "no D-5" in dlq.find(key="D-5")[0].last_error
 
-    def test_that_is_down_meanwhile_keeps_what_it_accepted(self, dlq, put):
+    def test_keeps_accepted_records_during_an_outage(self, dlq, put):
         put(8)
         sent = []
 
@@ -241,7 +241,7 @@ class TestTargetThatRaises:
     ("error", "kind"),
     [(ConnectionResetError("gone"), "transient"), (AttributeError("a bug"), "permanent"), (MemoryError(), "resource")],
 )
-def test_a_target_that_fails_as_such_stops_the_replay_and_the_rest_stays_pending(dlq, put, error, kind):
+def test_failed_target_stops_the_replay_and_keeps_pending(dlq, put, error, kind):
     put(10)
     calls = []
 
@@ -258,7 +258,7 @@ def test_a_target_that_fails_as_such_stops_the_replay_and_the_rest_stays_pending
     assert dlq.replay(Shelf(), any_pipeline=True, dry_run=False).reprocessed == 6  # nothing is held back
 
 
-def test_what_a_failing_target_says_shows_no_secrets(store_url):
+def test_error_of_a_target_is_masked(store_url):
     def target(records):
         raise ConnectionError(f"https://x/?api_key=hunter2hunter2 with {records[0]['card']}")
 
@@ -271,7 +271,7 @@ def test_what_a_failing_target_says_shows_no_secrets(store_url):
     assert "4111" not in told
 
 
-def test_a_target_that_answers_the_wrong_number_of_outcomes_changes_nothing(dlq, put):
+def test_wrong_number_of_outcomes_changes_nothing(dlq, put):
     put(3)
     with pytest.raises(redrive.LetterError, match="2 outcomes for 3 records"):
         dlq.replay(lambda records: [None, None], any_pipeline=True, dry_run=False)
@@ -287,13 +287,13 @@ def test_a_target_that_answers_the_wrong_number_of_outcomes_changes_nothing(dlq,
         ({"status": "discarded"}, "reopen"),
     ],
 )
-def test_a_malformed_replay_is_refused_in_one_sentence(dlq, put, options, says):
+def test_malformed_replay_raises_one_sentence(dlq, put, options, says):
     put(1)
     with pytest.raises(redrive.LetterError, match=says):
         dlq.replay(Shelf(), any_pipeline=True, dry_run=False, **options)
 
 
-def test_a_target_that_is_none_is_refused(dlq):
+def test_invalid_target_is_rejected(dlq):
     with pytest.raises(redrive.LetterError, match="target"):
         dlq.replay("vendor.py:pipeline", any_pipeline=True)
 
@@ -307,7 +307,7 @@ def test_replay_sends_escalated_letters_like_pending_ones(dlq, put, status):
     assert (report.selected, report.reprocessed) == (2, 2)
 
 
-def test_scheduled_replay_leaves_escalated_letters_to_the_operator(dlq, put):
+def test_scheduled_replay_skips_escalated_letters(dlq, put):
     put(2)
     dlq.escalate(note="x", key="D-0")
     schedule = redrive.Schedule(first=0)
@@ -315,13 +315,13 @@ def test_scheduled_replay_leaves_escalated_letters_to_the_operator(dlq, put):
     assert (report.selected, dlq.count(status="escalated")) == (1, 1)
 
 
-def test_replay_of_what_failed_before_needs_no_status(dlq, put):
+def test_replay_of_escalated_letters_needs_no_status(dlq, put):
     put(2)
     assert dlq.replay(Shelf(refuse={"D-0", "D-1"}), any_pipeline=True, dry_run=False).failed_again == 2
     assert dlq.replay(Shelf(), any_pipeline=True, dry_run=False).reprocessed == 2
 
 
-def test_two_replays_at_once_process_each_letter_once(dlq, put):
+def test_concurrent_replays_process_each_letter_once(dlq, put):
     put(400)
     seen, lock, reports = [], threading.Lock(), []
     together = threading.Barrier(2)
@@ -344,7 +344,7 @@ def test_two_replays_at_once_process_each_letter_once(dlq, put):
     assert dlq.count(status="reprocessed", reprocess_count=1) == 400
 
 
-def test_letters_of_a_replay_that_lives_are_left_to_it(dlq, put):
+def test_claims_of_a_running_replay_are_kept(dlq, put):
     put(4)
     inner = []
 
@@ -364,7 +364,7 @@ def claim_for_somebody_else(store, until):
     store.database.write(work)
 
 
-def test_letters_of_a_replay_that_died_are_taken_over_when_its_lease_is_out(store, dlq, put):
+def test_claims_of_a_dead_replay_expire_with_its_lease(store, dlq, put):
     put(5)
     claim_for_somebody_else(store, dt.datetime.now(UTC) + dt.timedelta(seconds=0.5))
     report = dlq.replay(Shelf(), any_pipeline=True, dry_run=False, lease=1)
@@ -423,7 +423,7 @@ class TestLateRenewal:
         assert dlq.replay(Shelf(), any_pipeline=True, dry_run=False, lease=1).reprocessed == 2
 
 
-def test_a_replay_that_lost_its_claims_writes_nothing(store, dlq, put):
+def test_replay_that_lost_its_claims_writes_nothing(store, dlq, put):
     put(3)
 
     def target(records):
@@ -434,7 +434,7 @@ def test_a_replay_that_lost_its_claims_writes_nothing(store, dlq, put):
     assert dlq.count(status="pending", reprocess_count=0) == 3
 
 
-def test_a_letter_in_hand_is_neither_changed_nor_edited(dlq, put):
+def test_claimed_letter_cannot_be_changed_or_edited(dlq, put):
     put(2)
     first, second = (letter.id for letter in dlq.find(newest_first=False))
     heard = []
@@ -450,7 +450,7 @@ def test_a_letter_in_hand_is_neither_changed_nor_edited(dlq, put):
     assert (heard[1].changed, heard[1].held) == (0, 1)
 
 
-def test_a_record_that_failed_anew_while_it_was_under_way_stays_pending(dlq, put):
+def test_record_rejected_again_during_replay_stays_pending(dlq, put):
     put(2)
 
     def target(records):
@@ -468,7 +468,7 @@ def test_a_record_that_failed_anew_while_it_was_under_way_stays_pending(dlq, put
     assert (letter.status, letter.record["fee"], letter.reprocess_count) == (Status.PENDING, "still bad", 1)
 
 
-def test_letters_are_tried_again_by_schedule_with_growing_distance_and_then_escalated(store, dlq, put):
+def test_scheduled_retries_back_off_and_escalate(store, dlq, put):
     put(1)
     schedule = redrive.Schedule(tries=3, first=3_600, factor=2)
 
@@ -496,19 +496,19 @@ def test_letters_are_tried_again_by_schedule_with_growing_distance_and_then_esca
     assert dlq.replay(shelf, any_pipeline=True, due=schedule, dry_run=False).selected == 0
 
 
-def test_a_letter_that_heals_by_schedule_is_reprocessed(store, dlq):
+def test_letter_recovered_by_schedule_is_reprocessed(store, dlq):
     old = dt.datetime.now(UTC) - dt.timedelta(days=2)
     dlq.put_many([redrive.NewLetter({"id": "x"}, "404", rejected_at=old)], pipeline="p")
     assert dlq.replay(Shelf(), any_pipeline=True, due=True, dry_run=False).reprocessed == 1
 
 
 @pytest.mark.parametrize("bad", [{"tries": 0}, {"first": -1}, {"factor": 0.5}])
-def test_a_malformed_schedule_is_refused(bad):
+def test_malformed_schedule_is_rejected(bad):
     with pytest.raises(redrive.LetterError):
         redrive.Schedule(**bad)
 
 
-def test_progress_is_told_from_nothing_to_all(dlq, put):
+def test_progress_is_reported_from_start_to_end(dlq, put):
     put(10)
     told = []
     dlq.replay(
@@ -517,7 +517,7 @@ def test_progress_is_told_from_nothing_to_all(dlq, put):
     assert told == [(0, 10), (4, 10), (8, 10), (10, 10)]
 
 
-def test_a_target_may_change_what_it_is_given(dlq, put):
+def test_target_may_modify_its_records(dlq, put):
     put(4)
     warehouse = {}
 
@@ -533,7 +533,7 @@ def test_a_target_may_change_what_it_is_given(dlq, put):
     assert dlq.find(key="D-3")[0].record == {"id": "D-3", "fee": "N/A"}
 
 
-def test_a_canary_holds_for_letters_that_were_taken_over_too(store, dlq, put):
+def test_canary_applies_to_claims_taken_over(store, dlq, put):
     put(20)
     claim_for_somebody_else(store, dt.datetime.now(UTC) + dt.timedelta(seconds=0.3))
     report = dlq.replay(lambda records: ["no"] * len(records), any_pipeline=True, canary=2, dry_run=False, lease=1)
@@ -549,14 +549,14 @@ async def coroutine(records):
     "target",
     [len, coroutine, lambda records: "ok", lambda records: {}, lambda records: [1] * len(records), lambda records: 7],
 )
-def test_an_answer_that_makes_no_sense_is_not_blamed_on_the_records(dlq, put, target):
+def test_invalid_outcome_does_not_fail_the_records(dlq, put, target):
     put(3)
     with pytest.raises(redrive.LetterError, match="the target"):
         dlq.replay(target, any_pipeline=True, dry_run=False)
     assert dlq.count(status="pending", reprocess_count=0) == 3
 
 
-def test_reasons_and_notes_may_hold_what_no_database_takes(dlq, put):
+def test_reasons_and_notes_with_unstorable_text_are_stored(dlq, put):
     put(2)
     dlq.replay(lambda records: ["a\0b", "c\ud800d"], any_pipeline=True, dry_run=False)
     assert sorted(letter.last_error for letter in dlq.find()) == ["a\\x00b", "c\\ud800d"]
@@ -565,7 +565,7 @@ def test_reasons_and_notes_may_hold_what_no_database_takes(dlq, put):
     assert len(dlq.find(note="x\0y")) == 2
 
 
-def test_an_empty_list_of_statuses_selects_nothing(dlq, put):
+def test_empty_list_of_statuses_selects_nothing(dlq, put):
     put(2)
     dlq.discard(note="x", key="D-0")
     later = dt.datetime.now(UTC) + dt.timedelta(minutes=1)

@@ -80,30 +80,30 @@ class TestLettersOfOneKey:
         assert some_place.became() == {"bad old": "pending", "bad new": "pending"}
         return some_place
 
-    def test_older_one_is_left_out_behind_the_newer(self, place):
+    def test_older_letter_after_the_newer_is_omitted(self, place):
         assert place.replay(ids=[place.letters()["bad new"].id]).reprocessed == 1
         report = place.replay()
         assert (report.selected, report.superseded) == (0, 1)
         assert place.rows() == {1: "bad new"}
         assert place.became() == {"bad old": "superseded", "bad new": "reprocessed"}
 
-    def test_newer_one_is_sent_behind_the_older(self, place):
+    def test_newer_letter_after_the_older_is_sent(self, place):
         assert place.replay(ids=[place.letters()["bad old"].id]).reprocessed == 1
         assert place.replay().reprocessed == 1
         assert place.rows() == {1: "bad new"}
 
-    def test_one_of_a_batch_is_written_and_said_so(self, place):
+    def test_one_of_a_batch_is_written_and_reported(self, place):
         report = place.replay()
         assert (report.attempted, report.reprocessed, report.superseded) == (2, 1, 1)
         assert place.rows() == {1: "bad new"}
         assert place.became() == {"bad old": "superseded", "bad new": "reprocessed"}
         assert "another letter of this key" in place.letters()["bad old"].last_error
 
-    def test_batches_of_one_end_with_the_newer(self, place):
+    def test_batches_of_one_end_with_the_newer_letter(self, place):
         assert place.replay(batch=1).reprocessed == 2
         assert place.rows() == {1: "bad new"}
 
-    def test_reopened_older_one_stays_superseded(self, place):
+    def test_reopened_older_letter_stays_superseded(self, place):
         place.replay(batch=1)
         place.store.dlq.reopen(pipeline="vendor")
         place.replay()
@@ -121,13 +121,13 @@ class TestLettersOfOneKey:
         place.replay(ids=[place.letters()["bad two"].id])
         assert place.became() == {"bad old": "superseded", "bad new": "superseded", "bad two": "reprocessed"}
 
-    def test_dry_run_says_the_same_and_marks_nothing(self, place):
+    def test_dry_run_reports_the_same_and_marks_nothing(self, place):
         report = place.replay(dry_run=True)
         assert (report.attempted, report.reprocessed, report.superseded) == (2, 1, 1)
         assert place.became() == {"bad old": "pending", "bad new": "pending"}
 
-    def test_letter_in_other_hands_keeps_its_siblings_from_being_sent(self, place):
-        """A replay has the newer letter in hand: to send the older one now might write it last."""
+    def test_claimed_letter_keeps_others_of_its_key_from_being_sent(self, place):
+        """A replay has claimed the newer letter: sending the older one now might write it last."""
         reports = []
 
         def target(records):
@@ -137,27 +137,27 @@ class TestLettersOfOneKey:
         assert (reports[0].attempted, reports[0].held) == (0, 2)
 
 
-class TestLetterWithoutAKnownKey:
-    """A transform may change the key, and no good row of its batch shows whether it does."""
+class TestLetterOfUnknownKey:
+    """A transform may change the key, and no valid row of its batch shows whether it does."""
 
     @staticmethod
     def keep(record: dict[str, Any]) -> dict[str, Any]:
         return dict(record)
 
-    def test_report_counts_it_once_later_rows_are_written(self, some_place):
+    def test_unknown_key_is_counted_after_later_rows(self, some_place):
         some_place.run((1, "bad", 1), transform=self.keep)
         assert some_place.replay(transform=self.keep, dry_run=True).key_unknown == 0
         some_place.run((2, "other", 2), transform=self.keep)
         assert some_place.replay(transform=self.keep, dry_run=True).key_unknown == 1
 
-    def test_function_is_not_said_to_overwrite(self, some_place):
+    def test_function_is_not_reported_to_overwrite(self, some_place):
         some_place.run((1, "bad", 1), transform=self.keep)
         some_place.run((2, "other", 2), transform=self.keep)
         assert some_place.store.dlq.replay(lambda records: None, pipeline="vendor").key_unknown == 0
 
 
-class TestKeyThatAFunctionChanges:
-    """The check gives rows another key than their record has."""
+class TestKeyChangedByFunction:
+    """The validator gives rows another key than their record has."""
 
     @staticmethod
     def other_key(record: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class TestKeyThatAFunctionChanges:
         assert some_place.replay(validate=self.fixed).key_unknown == 1
 
     @BEFORE
-    def test_record_that_comes_again_after_a_newer_row_is_a_new_letter(self, some_place, before):
+    def test_record_repeated_after_a_newer_row_is_a_new_letter(self, some_place, before):
         some_place.run(*before, (1, "bad", 1), validate=self.other_key)
         assert some_place.replay(validate=self.fixed).reprocessed == 1
         some_place.run((1, "good", 1), validate=self.other_key)
@@ -225,7 +225,7 @@ class TestEditedKey:
         place.run(source=redrive.rows.records(rows), batch=1)
         assert place.became() == {"bad": "superseded"}
 
-    def test_new_key_ends_what_superseded_the_old_one(self, place):
+    def test_edit_of_the_key_ends_superseding_by_the_old_key(self, place):
         place.run((1, "new", 1))
         assert place.became() == {"bad": "superseded"}
         self.edit(place, patch={"id": 9})
@@ -241,7 +241,7 @@ class TestEditedKey:
         place.run((1, "new", 1))
         assert place.became() == {"bad": "superseded"}
 
-    def test_undo_counts_runs_that_wrote_the_old_key_meanwhile(self, place):
+    def test_edit_counts_runs_that_wrote_the_old_key_meanwhile(self, place):
         self.edit(place, patch={"id": 3})
         place.run((1, "new", 1))
         self.edit(place, undo=True)
@@ -332,7 +332,7 @@ class TestPartlyWrittenLetter:
 
 class TestChangedSinkKey:
     def test_run_by_another_key_is_counted(self, some_place):
-        """It cannot supersede the letter, and the pipeline that replays it has the letter's own key again."""
+        """The run cannot supersede the letter, and the replaying pipeline has the letter's own key again."""
         some_place.sql("CREATE UNIQUE INDEX by_seq ON t (seq)")
         some_place.run((1, "bad", 7))
         assert some_place.replay(dry_run=True).key_unknown == 0
@@ -381,7 +381,7 @@ class TestOtherPipelineIntoTheSink:
         some_place.run((1, "new", 1), name="other")
         assert some_place.replay(dry_run=True).key_unknown == 1
 
-    def test_sink_that_compares_is_not_said_to_overwrite(self, some_place):
+    def test_comparing_sink_is_not_reported_to_overwrite(self, some_place):
         mode = {"newer": "seq"}
         some_place.run((1, "bad", 1), mode=mode)
         some_place.run((1, "new", 1), mode=mode, name="other")
@@ -413,7 +413,7 @@ class TestRecordOfSeveralRows:
         assert some_place.replay(transform=fixed, dry_run=True).key_unknown == 1
 
 
-class TestRecordThatIsNotWritten:
+class TestUnwrittenRecord:
     @pytest.mark.parametrize("dry_run", [False, True])
     def test_validate_discards(self, some_place, dry_run):
         def drop(record):
@@ -457,7 +457,7 @@ class TestRecordThatIsNotWritten:
         assert [letter.status for letter in some_place.store.dlq.each()] == ["escalated"]
 
     @pytest.mark.parametrize("dry_run", [False, True])
-    def test_table_keeps_the_row_it_has(self, place, dry_run):
+    def test_table_keeps_its_row(self, place, dry_run):
         place.sql("INSERT INTO t VALUES (2, 'there', 0), (4, 'there', 0)")
         place.run(*((key, f"bad {key}", 0) for key in range(1, 6)))
         report = place.replay(mode={"on_conflict": "ignore"}, dry_run=dry_run)
@@ -556,7 +556,7 @@ def leave_out(place, key, event="INSERT"):
 
 class TestRunDuringReplay:
     def test_run_does_not_write_below_a_replay(self, some_place):
-        """The replay has the letter in hand: written before it, the row of the run would be overwritten."""
+        """The replay has claimed the letter: a row of the run written now would be overwritten."""
         some_place.run((1, "bad", 0), (2, "fine", 0))
 
         def check(record):
@@ -581,7 +581,7 @@ class TestRunDuringReplay:
         assert some_place.rows() == {1: "new"}
         assert some_place.letters()["bad"].superseded_at is not None
 
-    def test_replay_leaves_letters_to_a_run_that_writes_their_rows(self, some_place):
+    def test_replay_skips_letters_of_rows_that_a_run_writes(self, some_place):
         some_place.run((1, "bad", 0))
         reports = []
         pipeline = some_place.pipeline((1, "new", 0))
@@ -598,7 +598,7 @@ class TestRunDuringReplay:
         report = some_place.replay()
         assert (report.selected, report.superseded) == (0, 1)
 
-    def test_letters_that_were_superseded_meanwhile_are_counted(self, some_place):
+    def test_letters_superseded_meanwhile_are_counted(self, some_place):
         some_place.run((1, "bad 1", 0), (2, "bad 2", 0), (3, "bad 3", 0))
 
         def check(record):
@@ -617,7 +617,7 @@ class TestRunDuringReplay:
         assert (report.reprocessed, report.held) == (2, 0)
 
 
-class TestRunThatWasKilled:
+class TestKilledRun:
     """A run is killed between the commit of the sink and that of the store."""
 
     PROGRAM = """
@@ -650,27 +650,27 @@ redrive.Pipeline("vendor", source=redrive.rows.records(rows, name="in"), sink=si
             assert store.database.write(lambda connection: connection.execute(ended).rowcount) == 1
             yield place
 
-    def test_replay_leaves_its_letters_to_it(self, place):
+    def test_replay_skips_its_letters(self, place):
         for dry_run in (True, False):
             report = place.replay(dry_run=dry_run)
             assert (report.selected, report.held_by_run) == (0, 1)
         assert place.rows() == {1: "new", 5: "good"}
 
-    def test_resumed_run_supersedes_them(self, place):
+    def test_resumed_run_supersedes_its_letters(self, place):
         place.run((5, "good", 0), (1, "new", 0), batch=1)
         report = place.replay()
         assert (report.held_by_run, report.superseded) == (0, 1)
 
-    def test_abandoned_run_may_have_written_them(self, place):
+    def test_abandoned_run_may_have_written_its_letters(self, place):
         place.pipeline((7, "other", 0)).run(restart=True)
         report = place.replay(dry_run=True)
         assert (report.selected, report.held_by_run, report.key_unknown) == (1, 0, 1)
 
-    def test_they_are_sent_if_asked_for(self, place):
+    def test_letters_are_sent_on_request(self, place):
         assert place.replay(include_superseded=True).reprocessed == 1
 
 
-class TestRunThatFailed:
+class TestFailedRun:
     """A run fails between the commit of the sink and that of the store."""
 
     @pytest.fixture
@@ -691,23 +691,23 @@ class TestRunThatFailed:
         assert some_place.rows() == {1: "new", 5: "good"}
         return some_place
 
-    def test_replay_leaves_its_letters_to_it(self, place):
+    def test_replay_skips_its_letters(self, place):
         for dry_run in (True, False):
             report = place.replay(dry_run=dry_run)
             assert (report.selected, report.held_by_run) == (0, 1)
         assert place.rows() == {1: "new", 5: "good"}
 
-    def test_resumed_run_supersedes_them(self, place):
+    def test_resumed_run_supersedes_its_letters(self, place):
         place.run((5, "good", 0), (1, "new", 0), batch=1)
         report = place.replay()
         assert (report.held_by_run, report.superseded) == (0, 1)
 
-    def test_abandoned_run_may_have_written_them(self, place):
+    def test_abandoned_run_may_have_written_its_letters(self, place):
         place.pipeline((7, "other", 0)).run(restart=True)
         report = place.replay(dry_run=True)
         assert (report.selected, report.held_by_run, report.key_unknown) == (1, 0, 1)
 
-    def test_run_that_stopped_before_it_wrote_leaves_them_free(self, some_place):
+    def test_run_stopped_before_its_write_keeps_letters_free(self, some_place):
         some_place.run((1, "bad", 0), (2, "bad too", 0))
 
         def check(record):
@@ -718,7 +718,7 @@ class TestRunThatFailed:
         assert some_place.replay(ids=[some_place.letters()["bad too"].id]).reprocessed == 1
 
 
-class TestRunThatWritesNothingForTheKey:
+class TestRunWithoutTheKey:
     def test_table_that_keeps_its_row_supersedes_no_letter(self, place):
         place.sql("INSERT INTO t VALUES (1, 'there', 0)")
         place.run((1, "bad", 0), mode={"on_conflict": "ignore"})
@@ -734,7 +734,7 @@ class TestRunThatWritesNothingForTheKey:
         assert place.rows() == {1: "bad"}
 
     @pytest.mark.parametrize("batch", [1, 100])
-    def test_deletion_that_the_table_refuses_supersedes_no_letter(self, place, batch):
+    def test_deletion_rejected_by_the_table_supersedes_none(self, place, batch):
         mode = {"newer": "seq", "delete_when": "gone"}
         place.sql("INSERT INTO t VALUES (1, 'there', 3), (2, 'there', 3)")
         place.run((1, "bad 1", 5), (2, "bad 2", 5), mode=mode)
@@ -755,7 +755,7 @@ class TestRunThatWritesNothingForTheKey:
 
     @pytest.mark.parametrize("where", ["apart", "with its store"])
     @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-    def test_row_that_a_trigger_leaves_out_supersedes_no_letter(self, kind, where, new_store, tmp_path):
+    def test_row_omitted_by_a_trigger_supersedes_no_letter(self, kind, where, new_store, tmp_path):
         with place_of(kind if where == "apart" else f"{kind} with its store", new_store, tmp_path) as parts:
             place = Place(*parts)
             place.run(*((key, f"bad {key}", 0) for key in range(1, 6)))
@@ -768,7 +768,7 @@ class TestRunThatWritesNothingForTheKey:
             assert place.rows() == dict.fromkeys([1, 3, 4, 9], "new")
 
 
-class TestOneRowOfAKeyAndRun:
+class TestOneRowPerKeyAndRun:
     """With on_duplicate "first" and "quarantine" a key that the run has written is not overwritten by a replay."""
 
     @pytest.fixture(params=["first", "quarantine"])
@@ -816,7 +816,7 @@ class TestOneRowOfAKeyAndRun:
         assert some_place.replay(on_duplicate=rule).selected == 0
 
     @pytest.mark.parametrize("batch", [1, 100])
-    def test_letter_behind_a_discarded_one_is_written(self, some_place, rule, batch):
+    def test_letter_after_a_discarded_one_is_written(self, some_place, rule, batch):
         rows = [(1, "bad one", 1), (1, "bad two", 2)]
         some_place.run(*rows, on_duplicate=rule)
         some_place.store.dlq.discard(ids=[some_place.letters()["bad one"].id], note="wrong")
@@ -831,7 +831,7 @@ class TestOneRowOfAKeyAndRun:
         assert some_place.rows() == {1: "bad"}
 
     @pytest.mark.parametrize("batch", [1, 100])
-    def test_quarantined_copy_is_sent_only_if_it_is_asked_for(self, some_place, batch):
+    def test_quarantined_copy_is_sent_only_on_request(self, some_place, batch):
         some_place.run((1, "one", 0), (1, "two", 0), on_duplicate="quarantine", batch=batch)
         assert some_place.became() == {"two": "superseded"}
         assert some_place.replay(on_duplicate="quarantine").superseded == 1
@@ -841,7 +841,7 @@ class TestOneRowOfAKeyAndRun:
 
 
 class TestDeadTask:
-    def test_is_refused_with_the_command_to_use(self, store):
+    def test_is_rejected_with_the_command_to_use(self, store):
         flow = redrive.Flow("settlement")
 
         @flow.task(in_thread=True)

@@ -98,7 +98,7 @@ class TestLaterRowOfTheSameRun:
 
 
 class TestRowsOfReplays:
-    """What a replay has written is newer than the letters before it."""
+    """Rows that a replay wrote are newer than the letters before it."""
 
     def edit_and_replay(self, place, **options):
         (letter,) = [letter for letter in place.store.dlq.each(status="open") if letter.record["v"] == "bad new"]
@@ -137,7 +137,7 @@ class TestRowsOfReplays:
         assert place.replay().reprocessed == 1
         assert counted(place, pipeline="before") == 1
 
-    def test_letter_counts_after_it_was_purged(self, place):
+    def test_letter_counts_even_after_it_was_purged(self, place):
         place.run((1, "bad", 1), name="before")
         place.run((1, "bad new", 1))
         assert place.replay().reprocessed == 1

@@ -63,14 +63,14 @@ class TestPipelineAsTarget:
         assert (report.selected, dlq.count(status="pending")) == (0, 1)
 
     @pytest.mark.parametrize("asked", [{"any_pipeline": True}, {"pipeline": ["invoices", "payments"]}])
-    def test_takes_other_letters_where_they_are_asked_for(self, dlq, letters, pipeline_of, asked):
+    def test_accepts_foreign_letters_on_request(self, dlq, letters, pipeline_of, asked):
         letters("invoices", 1)
         letters("payments", 9)
         report = dlq.replay(pipeline_of("invoices"), **asked)
         assert report.selected_by_pipeline == {"invoices": 1, "payments": 1}
         assert report.other_pipelines == {}
 
-    def test_refuses_foreign_letter_named_by_id(self, dlq, letters, pipeline_of):
+    def test_rejects_a_foreign_letter_named_by_id(self, dlq, letters, pipeline_of):
         letters("payments", 9)
         (letter,) = dlq.each()
         with pytest.raises(redrive.LetterError, match=r"belong to other pipelines \(payments: 1\), not to 'invoices'"):
@@ -80,12 +80,12 @@ class TestPipelineAsTarget:
 
 class TestFunctionAsTarget:
     @pytest.mark.parametrize("options", [{}, {"due": True}, {"status": "escalated"}, {"dry_run": False}])
-    def test_replay_without_filter_is_refused(self, dlq, letters, options):
+    def test_replay_without_a_filter_is_rejected(self, dlq, letters, options):
         letters("payments", 9)
         with pytest.raises(redrive.LetterError, match="any_pipeline=True"):
             dlq.replay(Kept(), **options)
 
-    def test_letters_of_several_pipelines_are_refused(self, dlq, letters):
+    def test_letters_of_several_pipelines_are_rejected(self, dlq, letters):
         letters("invoices", 1)
         letters("payments", 9)
         kept, cause = Kept(), dlq.causes()[0].fingerprint
@@ -96,7 +96,7 @@ class TestFunctionAsTarget:
         assert dlq.replay(kept, cause=cause, any_pipeline=True, dry_run=False).reprocessed == 1
         assert kept.records == [9, 1]
 
-    def test_function_with_a_pipeline_of_its_own_takes_its_letters(self, dlq, letters):
+    def test_function_of_a_pipeline_gets_its_letters(self, dlq, letters):
         letters("invoices", 1)
         letters("payments", 9)
         kept = Kept()
@@ -125,7 +125,7 @@ class TestCanary:
         ("count", "options"),
         [(100, {}), (101, {"canary": 0}), (101, {"limit": 100}), (101, {"due": redrive.Schedule(first=0)})],
     )
-    def test_no_canary_where_none_is_due(self, dlq, letters, count, options):
+    def test_canary_is_omitted_where_none_is_due(self, dlq, letters, count, options):
         letters("vendor", *range(count))
         report = dlq.replay(Kept(refuse={3}), pipeline="vendor", dry_run=False, **options)
         assert (report.canary, report.stopped, report.failed_again) == (None, None, 1)
@@ -137,7 +137,7 @@ class TestCanary:
 
 
 class TestRate:
-    def test_batches_are_one_second_of_letters_at_most(self, dlq, letters):
+    def test_batches_are_limited_to_one_second_of_letters(self, dlq, letters):
         letters("vendor", *range(9))
         kept = Kept()
         report = dlq.replay(kept, pipeline="vendor", rate=400, batch=4, dry_run=False)
@@ -185,15 +185,15 @@ class TestSuperseded:
         assert (report.selected, report.reprocessed, report.superseded) == (1, 1, 1)
         assert dlq.get(one_superseded.id).status == "pending"
 
-    def test_is_left_out_where_it_is_named(self, dlq, one_superseded):
+    def test_is_omitted_when_named(self, dlq, one_superseded):
         report = dlq.replay(Kept(), ids=[one_superseded.id], dry_run=False)
         assert (report.selected, report.superseded) == (0, 1)
 
-    def test_is_sent_where_it_is_asked_for(self, dlq, one_superseded):
+    def test_is_sent_on_request(self, dlq, one_superseded):
         report = dlq.replay(Kept(), pipeline="vendor", include_superseded=True, dry_run=False)
         assert (report.selected, report.reprocessed, report.superseded) == (2, 2, 0)
 
-    def test_filter_finds_it(self, dlq, one_superseded):
+    def test_filter_selects_superseded_letters(self, dlq, one_superseded):
         assert [letter.id for letter in dlq.find(superseded=True)] == [one_superseded.id]
         assert dlq.count(superseded=False) == 1
 
@@ -236,7 +236,7 @@ class TestOrderOfUnknownKeys:
         assert dlq.replay(fees, dry_run=False, batch=30, lease=1).reprocessed == 120
         assert self.days(tmp_path) == {"tuesday": 60}
 
-    def test_letters_of_a_living_replay_stop_it(self, store, dlq, fees, tmp_path):
+    def test_claims_of_a_running_replay_raise(self, store, dlq, fees, tmp_path):
         claims = Claims(store.dlq._database, lease=60)
         oldest = [letter.id for letter in dlq.each()][:10]
         store.dlq._database.write(lambda connection: claims.take(connection, oldest))

@@ -1,4 +1,4 @@
-"""A replay writes the fields that a record has itself, whatever letters are sent with it."""
+"""A replay writes the fields of each record, whatever other letters are sent with it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestFields:
         [{}, {"validate": lambda record: None}, {"transform": redrive.rows.per_frame(lambda frame: frame)}],
         ids=["unchecked", "function", "frame"],
     )
-    def test_column_that_a_record_lacks_is_left_alone(self, place, batch, options):
+    def test_column_missing_in_a_record_is_unchanged(self, place, batch, options):
         place.reject({"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"v": "c", "id": 3, "fee": 7})
         assert place.replay(batch=batch, **options).reprocessed == 3
         assert place.rows() == [(1, "a", 42), (2, "b", None), (3, "c", 7)]
@@ -68,7 +68,7 @@ class TestFields:
         place.replay(batch=batch)
         assert place.rows() == [(1, "a", None), (2, "b", None)]
 
-    def test_field_that_a_transform_leaves_out_is_left_alone(self, place, batch):
+    def test_field_removed_by_a_transform_is_unchanged(self, place, batch):
         place.reject({"id": 1, "v": "a", "fee": -1}, {"id": 2, "v": "b", "fee": 7})
         place.replay(batch=batch, transform=leave_out_no_fee)
         assert place.rows() == [(1, "a", 42), (2, "b", 7)]
@@ -96,7 +96,7 @@ class TestFields:
         assert [row[:2] for row in place.rows()] == [(1, "theirs"), (2, "b")]
 
 
-def test_letter_that_the_sink_refuses_gives_way_to_one_with_other_fields(place):
+def test_rejected_letter_is_replaced_by_one_with_other_fields(place):
     place.sql("DROP TABLE t")
     place.sql("CREATE TABLE t (id integer PRIMARY KEY, v text, fee integer CHECK (fee < 10))")
     place.reject({"id": 1, "v": "a"})
@@ -110,7 +110,7 @@ def test_letter_that_the_sink_refuses_gives_way_to_one_with_other_fields(place):
     assert place.rows() == [(1, "a", None)]
 
 
-def test_frame_without_the_key_is_refused_alone(place):
+def test_frame_without_the_key_is_rejected_alone(place):
     place.reject({"id": 1, "v": "a"}, {"v": "b"})
     report = place.replay(transform=redrive.rows.per_frame(lambda frame: frame.with_columns(pl.lit(5).alias("fee"))))
     assert (report.reprocessed, report.failed_again) == (1, 1)

@@ -1,5 +1,7 @@
-"""Resolved means over: whatever happens in whatever order, an alert is resolved when its own condition is, and an
-incident is one alert, compared with a plain model of what is wrong."""
+"""An alert is resolved when its own condition is over, after any sequence of events, and an incident is one alert.
+
+The alerts are compared with a plain model of the conditions.
+"""
 
 from collections import Counter
 from datetime import timedelta
@@ -211,7 +213,7 @@ class TestAnySequence:
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(steps=st.lists(STEPS, min_size=1, max_size=14))
-    def test_alerts_say_what_is_wrong(self, new_store, steps):
+    def test_alerts_equal_the_model(self, new_store, steps):
         with new_store("sqlite") as url, redrive.connect(url) as store:
             pipeline = Pipeline(store)
             try:
@@ -221,12 +223,12 @@ class TestAnySequence:
 
 
 class TestSequence:
-    def test_rejected_rows_judged_after_a_later_run_are_an_alert(self, pipeline):
+    def test_rejected_rows_judged_after_a_later_run_open_an_alert(self, pipeline):
         follow(pipeline, [("run", "many", False), ("run", "complete", True)])
         (alert,) = pipeline.desk.find(status="open", condition="rejected")
         assert "14 of 200 rows rejected" in alert.title
 
-    def test_letters_of_an_earlier_run_keep_the_alert_of_an_abandoned_one(self, pipeline):
+    def test_letters_of_an_earlier_run_keep_an_abandoned_alert_open(self, pipeline):
         follow(pipeline, [("run", "many", True), ("run", "aborted", True), ("restart", "complete", True)])
         assert [one.key for one in pipeline.desk.find(status="open")] == ["letters:vendor"]
         follow(pipeline, [("settle", False)])
@@ -237,6 +239,6 @@ class TestSequence:
         follow(pipeline, [("run", "aborted", True), ("abandon",)])
         assert pipeline.desk.find(status="open") == []
 
-    def test_run_that_fails_after_another_kept_the_deadline_is_not_late(self, pipeline):
+    def test_failed_run_after_a_met_deadline_is_not_late(self, pipeline):
         follow(pipeline, [("run", "complete", True), ("run", "transient", False), ("wait", 2 * HOUR)])
         assert pipeline.desk.find(condition="sla_missed") == []

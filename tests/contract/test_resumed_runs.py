@@ -1,4 +1,4 @@
-"""A run that was stopped or killed and resumed leaves what an uninterrupted one leaves."""
+"""A run that was stopped or killed and resumed ends like an uninterrupted one."""
 
 import contextlib
 import itertools
@@ -81,7 +81,7 @@ class TestFieldsOfRecords:
         assert broken.table() == whole.table()
         assert (report.read, report.written) == (expected.read, expected.written)
 
-    def test_of_the_first_part_are_null_where_a_later_record_lacks_them(self, tmp_path):
+    def test_of_the_first_part_are_null_if_later_records_lack_them(self, tmp_path):
         scene = Scene(tmp_path, 1)
         scene.run([{"id": 0, "a": "new", "b": "new"}, *({"id": n, "b": "new"} for n in (1, 2))], 1, breaks_at={1})
         assert scene.table()[:4] == [(0, "new", "new"), (1, None, "new"), (2, None, "new"), (3, "old", "old")]
@@ -97,7 +97,7 @@ class TestFieldsOfRecords:
         assert scene.table()[:3] == [(0, "new", "new"), (1, "old", "new"), (2, "old", "new")]
 
 
-class TestSinkThatIsGone:
+class TestMissingSink:
     """A sink that was removed between a stop and the resume, although rows of the run were in it."""
 
     def stopped(self, tmp_path, sink, source=None):
@@ -113,7 +113,7 @@ class TestSinkThatIsGone:
             pipeline.run()
 
     @pytest.mark.parametrize("place", ["sqlite", "duckdb", "parquet", "append"])
-    def test_is_refused_until_a_restart(self, tmp_path, place):
+    def test_is_rejected_until_a_restart(self, tmp_path, place):
         path = tmp_path / "sink"
         if place == "parquet":
             sink = redrive.rows.parquet_dataset(path, key="id")
@@ -129,7 +129,7 @@ class TestSinkThatIsGone:
         assert pipeline.run(restart=True).written == 6
 
     @pytest.mark.parametrize("place", ["postgresql", "sqlite with its store"])
-    def test_is_refused_where_the_table_was_dropped(self, new_store, tmp_path, place):
+    def test_is_rejected_after_a_drop_of_the_table(self, new_store, tmp_path, place):
         with place_of(place, new_store, tmp_path) as (_, url, execute):
             pipeline = self.stopped(tmp_path, redrive.rows.table(url, "t", key="id", create=True))
             execute("DROP TABLE t")
@@ -137,12 +137,12 @@ class TestSinkThatIsGone:
             assert pipeline.run(restart=True).written == 6
             assert execute("SELECT count(*) FROM t")[0][0] == 6
 
-    def test_is_created_where_nothing_was_written_to_it(self, tmp_path):
+    def test_is_created_if_nothing_was_written_to_it(self, tmp_path):
         source = redrive.rows.records([*([None] * 4), {"id": 1}, {"id": 2}])
         sink = redrive.rows.table(f"sqlite:///{tmp_path / 'sink'}", "t", key="id", create=True)
         assert self.stopped(tmp_path, sink, source).run().written == 2
 
-    def test_is_refused_behind_a_watermark(self, tmp_path):
+    def test_is_rejected_after_a_watermark(self, tmp_path):
         with contextlib.closing(sqlite3.connect(tmp_path / "in.db")) as connection, connection:
             connection.execute("CREATE TABLE s (id INTEGER PRIMARY KEY)")
             connection.execute("INSERT INTO s VALUES (1), (2)")
@@ -181,7 +181,7 @@ class TestOverriddenGate:
         assert "gate overridden" in str(report)
         assert pipeline.store.runs.get("p").gate_overridden
 
-    def test_does_not_accept_what_is_rejected_later(self, tmp_path):
+    def test_does_not_accept_later_rejected_rows(self, tmp_path):
         pipeline = self.pipeline(tmp_path, [*range(900), *range(2_000, 4_000)])
         with pytest.raises(redrive.GateAborted):
             pipeline.run()
@@ -210,8 +210,8 @@ class TestOverriddenGate:
             assert not aborted.value.report.gate_overridden
 
 
-class TestFilesThatComeMeanwhile:
-    """Files of a glob that come while a run is unfinished are read when it is resumed."""
+class TestNewFiles:
+    """Files of a glob that arrive while a run is unfinished are read when it is resumed."""
 
     @pytest.mark.parametrize("kind", ["csv", "ndjson"])
     @pytest.mark.parametrize("name", ["0-first", "2-last"])

@@ -1,4 +1,4 @@
-"""What a purge of the store removes and what it leaves alone, on both databases."""
+"""What a purge of the store removes and what it keeps, on both databases."""
 
 import random
 import signal
@@ -76,7 +76,7 @@ def purge(store, tmp_path, older_than="90d", **options):
 # ── runs of pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_old_runs_go_and_those_that_say_what_is_usual_stay(store):
+def test_old_runs_are_removed_and_baseline_runs_kept(store):
     many = ran(store, *range(100, 170))
     young = ran(store, 1, 89, name="young")
     done = store.purge(older_than="90d")
@@ -86,7 +86,7 @@ def test_old_runs_go_and_those_that_say_what_is_usual_stay(store):
         store.runs.get(many[-1])
 
 
-def test_of_each_pipeline_the_newest_run_stays_whatever_became_of_it(store, few):
+def test_newest_run_of_each_pipeline_is_kept(store, few):
     ran(store, 100, 101, 102, status="failed")
     newest, _ = ran(store, 99, 105, status="abandoned")
     ran(store, 103, 104, 106)
@@ -95,7 +95,7 @@ def test_of_each_pipeline_the_newest_run_stays_whatever_became_of_it(store, few)
     assert {newest, other} <= left(store)
 
 
-def test_a_run_that_is_to_be_gone_on_with_stays_and_goes_on(store, few, tmp_path):
+def test_resumable_run_is_kept_and_resumes(store, few, tmp_path):
     sink = redrive.rows.table(f"sqlite:///{tmp_path}/warehouse.db", "deliveries", key="id", create=True)
     source = redrive.rows.records([{"id": n} for n in range(100)])
     pipeline = redrive.Pipeline("vendor", source=source, sink=sink, store=store, batch=10)
@@ -110,7 +110,7 @@ def test_a_run_that_is_to_be_gone_on_with_stays_and_goes_on(store, few, tmp_path
     assert (report.run_id, report.resumed, report.read) == (begun.run_id, True, 100)
 
 
-def test_a_run_whose_letters_wait_for_somebody_stays_until_they_are_settled(store, few):
+def test_run_with_open_letters_is_kept_until_decided(store, few):
     (waits, goes, *_) = ran(store, 103, 102, 101, 100)
     store.dlq.put({"id": 1}, "bad", key="1", pipeline="vendor", run_id=waits)
     assert store.purge(older_than="90d").runs == 1
@@ -123,7 +123,7 @@ def test_a_run_whose_letters_wait_for_somebody_stays_until_they_are_settled(stor
     assert store.dlq.get(1).run_id == waits  # a letter says where it came from, though nothing more is known of that
 
 
-def test_a_run_that_an_open_alert_tells_of_stays_until_it_is_over(store, few):
+def test_run_of_an_open_alert_is_kept_until_resolved(store, few):
     (told, *_) = ran(store, 103, 102, 101, 100)
     facts = redrive.model.alerts.Facts(run_id=told)
     (alert,) = store.alerts.ledger.apply(judgement(finding(facts=facts)))
@@ -133,7 +133,7 @@ def test_a_run_that_an_open_alert_tells_of_stays_until_it_is_over(store, few):
     assert store.purge(older_than="90d").runs == 1
 
 
-def test_a_run_of_which_nobody_was_told_yet_stays_for_a_week(store, few):
+def test_run_without_a_judgement_is_kept_for_a_week(store, few):
     ran(store, 0.1, 0.2)
     young, old = ran(store, 6, 8, judged_at=None)
     assert store.purge(older_than="1d").runs == 1
@@ -141,7 +141,7 @@ def test_a_run_of_which_nobody_was_told_yet_stays_for_a_week(store, few):
 
 
 @pytest.mark.parametrize("promised_by", ["program", "settings"])
-def test_the_runs_from_which_deadlines_are_learned_stay(store, few, promised_by):
+def test_runs_that_deadlines_are_learned_from_are_kept(store, few, promised_by):
     learned = ran(store, *range(1, 22))
     ran(store, 23, 24)
     if promised_by == "program":
@@ -153,15 +153,15 @@ def test_the_runs_from_which_deadlines_are_learned_stay(store, few, promised_by)
     assert left(store) == set(learned)
 
 
-def test_keys_that_a_run_has_seen_go_with_it(store, few):
+def test_keys_of_a_removed_run_are_removed(store, few):
     made = ran(store, 100, 101, 102, status="failed")
     put(store, run_keys, *({"run_id": one, "key_digest": bytes(16)} for one in made))
     store.purge(older_than="90d")
     assert ids(store, run_keys) == set(made[:2])
 
 
-def test_what_goes_is_exactly_what_nobody_needs(store, few, monkeypatch):
-    """Against a model: a few hundred runs of every kind, and each is looked at by itself."""
+def test_only_unneeded_rows_are_removed(store, few, monkeypatch):
+    """Compare with a model: a few hundred runs of every kind, each judged by itself."""
     monkeypatch.setattr(finished, "BATCH", 7)
     chance, facts = random.Random(20_261), []
     for n in range(300):
@@ -196,7 +196,7 @@ def test_what_goes_is_exactly_what_nobody_needs(store, few, monkeypatch):
 # ── runs of flows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_of_a_flow_goes_with_all_that_belongs_to_it(store, few, tmp_path):
+def test_flow_run_is_removed_with_its_tasks_and_files(store, few, tmp_path):
     kept = nights(store, tmp_path, 1, 2)
     before = holds(store, "pipelines", "alerts", "alert_sends")
     gone = nights(store, tmp_path, 100, 101)
@@ -210,7 +210,7 @@ def test_a_run_of_a_flow_goes_with_all_that_belongs_to_it(store, few, tmp_path):
         store.tasks.run(gone[0])
 
 
-def test_what_a_dry_run_counts_is_what_goes_then(store, few, tmp_path):
+def test_dry_run_counts_rows_that_a_purge_removes(store, few, tmp_path):
     nights(store, tmp_path, 1, 2, 100, 101)
     ran(store, 99, 100, 101, 102)
     there = holds(store)
@@ -222,7 +222,7 @@ def test_what_a_dry_run_counts_is_what_goes_then(store, few, tmp_path):
     assert would.kept == done.kept == 2
 
 
-def test_a_run_that_waits_for_a_person_stays_and_goes_on(store, few, tmp_path):
+def test_blocked_run_is_kept_and_resumes(store, few, tmp_path):
     def refuses(item):
         raise redrive.Permanent("no such merchant")
 
@@ -235,7 +235,7 @@ def test_a_run_that_waits_for_a_person_stays_and_goes_on(store, few, tmp_path):
     assert mended.run(params={"day": 1}).run_id == held
 
 
-def test_a_run_that_somebody_works_on_stays(store, few, tmp_path):
+def test_running_run_is_kept(store, few, tmp_path):
     begun, goes_on = threading.Event(), threading.Event()
 
     def slow(item):
@@ -258,7 +258,7 @@ def test_a_run_that_somebody_works_on_stays(store, few, tmp_path):
         beside.join()
 
 
-def test_who_is_killed_in_the_middle_leaves_what_the_next_one_finishes(store, store_url, few, tmp_path):
+def test_killed_purge_is_completed_by_the_next(store, store_url, few, tmp_path):
     gone = nights(store, tmp_path, 1, 2, 100, 101, 102)[2:]
     program = """
 import os, signal, sys
@@ -286,7 +286,7 @@ redrive.connect(sys.argv[1]).purge(older_than="90d", files=sys.argv[2])
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
-def test_two_purges_at_once_remove_each_thing_once(store, store_url, few, tmp_path, monkeypatch):
+def test_concurrent_purges_remove_each_row_once(store, store_url, few, tmp_path, monkeypatch):
     monkeypatch.setattr(finished, "BATCH", 3)
     ran(store, *range(100, 142))
     kept = nights(store, tmp_path, 1, 2, *range(100, 108))[:2]
@@ -312,7 +312,7 @@ def test_two_purges_at_once_remove_each_thing_once(store, store_url, few, tmp_pa
     assert set(kept) <= ids(store, task_runs) == ids(store, tasks) == ids(store, task_executors)
 
 
-def test_a_file_that_cannot_be_removed_is_said_and_keeps_nothing_else_from_going(store, few, tmp_path):
+def test_undeletable_file_is_reported_and_the_rest_removed(store, few, tmp_path):
     made = nights(store, tmp_path, 1, 2, 100, 101)
     in_the_way = tmp_path / "results" / str(made[2]) / "mine"
     in_the_way.mkdir()
@@ -325,7 +325,7 @@ def test_a_file_that_cannot_be_removed_is_said_and_keeps_nothing_else_from_going
     assert not in_the_way.parent.exists()
 
 
-def test_results_that_are_in_another_directory_are_counted(store, few, tmp_path):
+def test_results_in_another_directory_are_counted(store, few, tmp_path):
     nights(store, tmp_path, 1, 2, 100)
     (tmp_path / "empty").mkdir()
     for dry_run in (True, False):
@@ -334,7 +334,7 @@ def test_results_that_are_in_another_directory_are_counted(store, few, tmp_path)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_directory_that_is_not_there_is_refused_before_anything_goes(store, few, tmp_path, dry_run):
+def test_missing_directory_is_rejected_before_any_removal(store, few, tmp_path, dry_run):
     made = nights(store, tmp_path, 1, 2, 100)
     (tmp_path / "file").touch()
     for named in ("nowhere", "file"):
@@ -345,8 +345,8 @@ def test_a_directory_that_is_not_there_is_refused_before_anything_goes(store, fe
     assert ids(store, task_runs) == ids(store, tasks) == set(made)
 
 
-def test_nothing_behind_a_link_is_ever_removed(store, few, tmp_path):
-    """Somebody has put the results of a run on another disk, or a link among those of another."""
+def test_files_behind_a_link_are_never_removed(store, few, tmp_path):
+    """An operator moved the results of a run to another disk, or put a link among those of another run."""
     *_, linked, holding = nights(store, tmp_path, 1, 2, 100, 101)
     results, outside = tmp_path / "results", tmp_path / "outside"
     (results / str(linked)).rename(outside)
@@ -363,8 +363,8 @@ def test_nothing_behind_a_link_is_ever_removed(store, few, tmp_path):
     assert sorted(outside.iterdir()) == there
 
 
-def test_a_run_that_was_begun_anew_while_two_purge_keeps_its_tasks_and_files(store, few, tmp_path):
-    """One has read that a run is to go; before it comes to it, another one removes it, and a scheduler begins it."""
+def test_run_restarted_during_purges_keeps_tasks_and_files(store, few, tmp_path):
+    """One purge selects a run; before it removes the run, another purge does, and a scheduler restarts the run."""
     *_, old = nights(store, tmp_path, 1, 2, 100)
     now = datetime.now(UTC)
     slow = retention_flows.FlowRetention(
@@ -378,8 +378,8 @@ def test_a_run_that_was_begun_anew_while_two_purge_keeps_its_tasks_and_files(sto
     assert flow.result("settle", run=old) == [LARGE, LARGE]
 
 
-def test_a_mark_whose_commit_was_lost_is_made_again(store, few, tmp_path, monkeypatch):
-    """Whoever takes a run for marked that is not removes tasks of what others may go on with."""
+def test_mark_with_a_lost_commit_is_retried(store, few, tmp_path, monkeypatch):
+    """A purge that takes an unmarked run for marked removes tasks that another executor may resume."""
     *_, old = nights(store, tmp_path, 1, 2, 100)
     write, answers = store.database.write, []
 
@@ -400,7 +400,7 @@ def test_a_mark_whose_commit_was_lost_is_made_again(store, few, tmp_path, monkey
     assert flows._marked() == [old]
 
 
-def test_a_file_that_cannot_be_removed_does_not_keep_alerts_from_going(store, few, tmp_path):
+def test_undeletable_file_does_not_prevent_purge_of_alerts(store, few, tmp_path):
     *_, old = nights(store, tmp_path, 1, 2, 100)
     (tmp_path / "results" / str(old) / "mine").mkdir()
     over(store, "a", 100)
@@ -409,7 +409,7 @@ def test_a_file_that_cannot_be_removed_does_not_keep_alerts_from_going(store, fe
     assert store.alerts.find(limit=10) == []
 
 
-def test_what_is_old_is_so_by_the_clock_of_the_store(store, few, monkeypatch):
+def test_age_is_measured_by_the_store_clock(store, few, monkeypatch):
     ran(store, 1, 2, 3, 4)
     monkeypatch.setattr(store.database.dialect, "now", lambda connection: NOW - 100 * DAY)
     assert store.purge(older_than="1d").runs == 0
@@ -461,7 +461,7 @@ def test_figures_of_services_are_summed_up(store):
 # ── the rest ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_letters_and_what_pipelines_go_on_from_are_never_touched(store, few, put):
+def test_letters_and_checkpoints_are_never_removed(store, few, put):
     put(3)
     store.dlq.discard(key="D-1", note="known")
     ran(store, 100, 101, 102)
@@ -471,7 +471,7 @@ def test_letters_and_what_pipelines_go_on_from_are_never_touched(store, few, put
     assert {name: count for name, count in holds(store).items() if name in kept} == before
 
 
-def test_progress_is_told_up_to_the_end(store, few, tmp_path, monkeypatch):
+def test_progress_is_reported_to_the_end(store, few, tmp_path, monkeypatch):
     monkeypatch.setattr(finished, "BATCH", 2)
     ran(store, *range(100, 107))
     nights(store, tmp_path, 1, 2, 100)
@@ -480,7 +480,7 @@ def test_progress_is_told_up_to_the_end(store, few, tmp_path, monkeypatch):
     assert told == [(2, 6), (4, 6), (5, 6), (6, 6)]
 
 
-def test_what_there_is_no_time_for_is_left_for_another_time(store, few, tmp_path, monkeypatch):
+def test_purge_out_of_time_leaves_the_rest_for_the_next(store, few, tmp_path, monkeypatch):
     monkeypatch.setattr(retention_flows, "TASKS", 3)
     made = nights(store, tmp_path, 1, 2, 100, 101)
     asked = iter([False, False, False, True])  # the page, its runs, the first tasks, and then it is enough
@@ -505,14 +505,14 @@ def test_what_there_is_no_time_for_is_left_for_another_time(store, few, tmp_path
         (timedelta.max, "before the beginning of time"),
     ],
 )
-def test_rubbish_is_refused_and_nothing_is_removed(store, few, older_than, says):
+def test_invalid_arguments_raise_and_remove_nothing(store, few, older_than, says):
     ran(store, 100, 101, 102)
     with pytest.raises(LetterError, match=says):
         store.purge(older_than=older_than)
     assert len(left(store)) == 3
 
 
-def test_as_much_is_kept_as_the_rules_look_at():
+def test_retention_keeps_all_history_that_rules_need():
     assert finished.NEWEST >= judging._HISTORY_RUNS
     assert sla_calendar.KNOWN + timedelta(days=sla_calendar.BACK) <= finished.LEARNED
     assert finished.UNTOLD >= queries._REMEMBERED

@@ -1,4 +1,4 @@
-"""What services did, as the store keeps it, on both databases. How it is counted is tested where that is."""
+"""Service statistics as the store keeps them, on both databases. The unit tests cover how they are counted."""
 
 import random
 import threading
@@ -51,12 +51,12 @@ def rows(store, table):
 # ── adding ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_store_in_which_no_service_was_recorded_knows_none(services):
+def test_store_without_recorded_services_lists_none(services):
     assert (services.names(), services.windows(), services.totals()) == ([], [], [])
     assert services.minutes("bank", NOON) == []
 
 
-def test_latest_success_and_refusal_of_all_processes_are_kept(store, services):
+def test_latest_success_and_rejection_of_all_processes_are_kept(store, services):
     early, late = NOON.timestamp() + 1, NOON.timestamp() + 2
     for number, (refused, succeeded) in enumerate([(None, early), (late, None), (early, early), (None, None)], start=1):
         done = MetricsWindow()
@@ -70,7 +70,7 @@ def test_latest_success_and_refusal_of_all_processes_are_kept(store, services):
     assert (row.last_success, row.last_failed_auth) == (NOON + timedelta(seconds=1), NOON + timedelta(seconds=2))
 
 
-def test_what_a_process_did_comes_back_as_a_window(services):
+def test_statistics_of_a_process_are_read_back_as_a_window(services):
     done = book(("success", 0.02), ("success", 0.3), ("transient", 9.0), ("row", 0.1))
     done.attempted(NOON.timestamp(), "success", 70.0, retry=True, fault=False)
     done.rejected(NOON.timestamp(), "circuit_open")
@@ -91,7 +91,7 @@ def test_what_a_process_did_comes_back_as_a_window(services):
     assert len(one.latencies) == len(EDGES) + 1
 
 
-def test_endpoints_are_counted_apart_and_their_totals_outlive_a_purge(services):
+def test_endpoints_are_separate_and_totals_survive_a_purge(services):
     done = book()
     done.succeeded(NOON.timestamp(), [0.5, 0.25], {"fetch": [0.5], "GET /users/{id}": [0.25]})
     done.attempted(NOON.timestamp(), "transient", 1.0, retry=False, fault=True, endpoint="fetch")
@@ -115,7 +115,7 @@ def test_endpoints_are_counted_apart_and_their_totals_outlive_a_purge(services):
     assert services.totals()[0].streaks_5xx == 1
 
 
-def test_what_processes_did_in_one_window_is_one_sum(services):
+def test_processes_in_one_window_are_summed(services):
     for process in ("17-a", "18-b", "19-c"):
         for number in (1, 2):
             services.add(batch(number, process, bank=book(("success", 0.02), ("transient", 1.0))))
@@ -124,7 +124,7 @@ def test_what_processes_did_in_one_window_is_one_sum(services):
     assert [(minute.attempts, minute.faults) for minute in services.minutes("bank", NOON)] == [(12, 6)]
 
 
-def test_a_batch_that_is_there_is_not_added_again(services):
+def test_stored_batch_is_not_added_again(services):
     first, second = batch(1, bank=book(("success", 0.02))), batch(2, bank=book(("success", 0.02)))
     for one in (first, first, second, second, first):
         services.add(one)
@@ -133,7 +133,7 @@ def test_a_batch_that_is_there_is_not_added_again(services):
     assert services.minutes("bank", NOON)[0].attempts == 2
 
 
-def test_windows_are_chosen_by_service_and_by_when_they_begin_the_oldest_first(services):
+def test_windows_are_selected_by_service_and_start_in_order(services):
     services.add(batch(1, bank=book(("success", 0.02), at=quarter(2))))
     done = book(("success", 0.02), at=quarter(0))
     done.add(book(("transient", 1.0), at=quarter(1)))
@@ -188,7 +188,7 @@ def test_processes_that_are_long_gone_are_forgotten(services, store, now):
     assert [row.process for row in rows(store, service_reporters)] == ["new"]
 
 
-def test_a_purge_forgets_windows_and_keeps_what_they_come_to(services, store):
+def test_purge_removes_windows_and_keeps_totals(services, store):
     for n in range(8):
         done = book(("success", 0.02), ("transient", 1.0), ("success", 7.0), at=quarter(n))
         done.open_for(quarter(n).timestamp(), quarter(n).timestamp() + n)
@@ -209,7 +209,7 @@ def test_a_purge_forgets_windows_and_keeps_what_they_come_to(services, store):
     assert services.purge(quarter(5)) == 0
 
 
-def test_totals_only_ever_grow_while_windows_are_purged_and_others_add_to_them(services):
+def test_totals_grow_during_concurrent_purges_and_writes(services):
     over = threading.Event()
     failed = []
 
@@ -242,7 +242,7 @@ def test_totals_only_ever_grow_while_windows_are_purged_and_others_add_to_them(s
 # ── a real service ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_service_with_a_store_is_recorded_and_closing_the_store_writes_it(store):
+def test_service_is_recorded_and_written_on_close(store):
     bank = redrive.Service("bank", store=store, retry=redrive.Retry(attempts=2, base=0.001, cap=0.001))
 
     def fail():

@@ -1,4 +1,4 @@
-"""A pipeline ends as a loader of single rows does: the same table, the same rejected records, the same counts."""
+"""A pipeline ends like a loader of single rows: the same table, the same rejected records, the same counts."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ divided = st.fixed_dictionaries(
 
 @fewer_examples
 @given(st.lists(divided, max_size=8), st.sampled_from(KEYS), batches, st.sampled_from(["last", "first", "quarantine"]))
-def test_split_records_end_as_row_by_row_loader_has_them(warehouse, records, key, batch, rule):
+def test_split_records_equal_a_row_by_row_loader(warehouse, records, key, batch, rule):
     """Compare over a transform that drops and multiplies rows, and a table that rejects some of them."""
     loader = RowLoader(key, COLUMNS, batch, rule, parse_fee, split, object_to_fee)
     warehouse.fill(loader)

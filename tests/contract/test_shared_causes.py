@@ -121,27 +121,27 @@ class TestCauses:
         assert [set(one.facts.affected) for one in company.open()] == [{"e", "f"}, {"c", "d"}, {"a", "b"}]
         assert [action for action, _ in company.events()] == ["trigger"] * 3
 
-    def test_error_without_a_server_is_told_apart_by_the_target(self, company):
+    def test_errors_without_a_server_are_separated_by_target(self, company):
         wrong = "DatabaseError: 250001: Incorrect username or password was specified."
         company.fail("a", "b", reason=wrong, sink="x in snowflake://one")
         company.fail("c", "d", reason=wrong, sink="y in snowflake://two")
         assert [set(one.facts.affected) for one in company.open()] == [{"c", "d"}, {"a", "b"}]
 
-    def test_texts_that_differ_from_run_to_run_are_one_cause(self, company):
+    def test_texts_that_vary_by_run_are_one_cause(self, company):
         for number, name in enumerate(("orders", "customers", "stock")):
             full = f"OSError: [Errno 28] No space left on device: '/data/{name}/{number}'"
             company.fail(name, reason=full, kind="resource")
         (alert,) = company.open()
         assert set(alert.facts.affected) == {"orders", "customers", "stock"}
 
-    def test_retries_that_are_spent_are_grouped_too(self, company):
+    def test_exhausted_retries_are_grouped_too(self, company):
         refused = 'OperationalError: connection to server at "wh", port 5432 failed: Connection refused'
         company.fail("a", "b", "c", reason=refused, kind="transient")
         (alert,) = company.open()
         assert alert.title.startswith("3 pipelines have failed, and their retries are exhausted")
         assert len(company.events()) == 1
 
-    def test_pipelines_with_routes_of_their_own_are_an_alert_of_their_own(self, store, server):
+    def test_pipelines_with_own_routes_are_a_separate_alert(self, store, server):
         theirs = {"crm": PipelineSettings(routes={Severity.P1: ("team",)})}
         company = Company(store, server, pipelines=theirs)
         company.fail("orders", "stock", "crm")
@@ -149,7 +149,7 @@ class TestCauses:
         assert (len(company.events()), len(company.slack())) == (1, 2)
         company.close()
 
-    def test_real_pipelines_that_fail_of_one_cause_share_an_alert(self, store, tmp_path):
+    def test_real_pipelines_with_one_cause_share_an_alert(self, store, tmp_path):
         def source():
             raise PermissionError(13, "password expired for user 'etl'")
             yield
@@ -184,7 +184,7 @@ class TestMembers:
         assert company.desk.get(alert.id).status is AlertStatus.ACKNOWLEDGED
         assert [action for action, _ in company.events()] == ["trigger", "acknowledge"]
 
-    def test_same_words_after_the_window_are_a_new_page(self, company):
+    def test_same_text_after_the_window_is_a_new_page(self, company):
         company.fail("a", "b")
         company.clock.advance(HOUR.total_seconds() + MINUTE.total_seconds())
         company.fail("c", "d")
@@ -194,7 +194,7 @@ class TestMembers:
         company.complete("a", "b")
         assert [one.id for one in company.open()] == [newer.id]
 
-    def test_member_that_fails_of_something_else_leaves_for_its_own_alert(self, company):
+    def test_member_with_another_failure_gets_its_own_alert(self, company):
         company.fail("a", "b", "c")
         company.fail("b", reason="KeyError: 'amount'", kind="permanent")
         other, shared = company.open()
@@ -202,7 +202,7 @@ class TestMembers:
         company.complete("a", "c")
         assert [one.id for one in company.open()] == [other.id]
 
-    def test_pipeline_alone_stays_in_its_alert_whatever_it_fails_of(self, company):
+    def test_single_pipeline_stays_in_its_alert(self, company):
         company.fail("a")
         company.fail("a", reason="KeyError: 'amount'", kind="permanent")
         (alert,) = company.open()

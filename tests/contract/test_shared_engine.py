@@ -1,4 +1,4 @@
-"""Stores of one process share the connections of a database, and each can be closed without harm to the others."""
+"""Stores of one process share the connections of a database, and each can be closed without affecting the others."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""Silences, snoozes and maintenance windows, on both databases and a clock of the test's own."""
+"""Silences, snoozes and maintenance windows, on both databases and a clock of the test."""
 
 import random
 from datetime import UTC, datetime, time, timedelta
@@ -70,7 +70,7 @@ class TestSilence:
         assert sent(desk) == []
         assert desk.silenced_until([alert]) == {alert.id: after(HOUR)}
 
-    def test_alert_that_still_holds_is_sent_when_the_silence_ends(self, store, desk, clock):
+    def test_alert_that_still_holds_is_sent_at_the_end(self, store, desk, clock):
         watched(store)
         desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
         find(desk, finding())
@@ -82,7 +82,7 @@ class TestSilence:
         (alert,) = desk.find()
         assert (alert.opened_at, alert.told_at) == (NOON, after(HOUR))
 
-    def test_alert_that_is_over_before_is_never_sent(self, store, desk, clock):
+    def test_alert_resolved_during_a_silence_is_never_sent(self, store, desk, clock):
         watched(store)
         desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
         find(desk, finding())
@@ -91,14 +91,14 @@ class TestSilence:
         look(desk, clock, 2 * HOUR)
         assert (desk.find()[0].status, sent(desk)) == (AlertStatus.RESOLVED, [])
 
-    def test_without_a_watch_whoever_comes_by_sends_it(self, desk, clock):
+    def test_end_of_silence_is_sent_by_any_process(self, desk, clock):
         desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
         find(desk, finding())
         clock.at = after(HOUR + 1)
         find(desk, finding(key="run:other", evidence="run:other:failed", subject=Subject(kind="pipeline", name="o")))
         assert sent(desk) == ["opened", "opened"]
 
-    def test_ended_early_sends_at_the_next_look(self, desk, clock):
+    def test_early_end_is_sent_at_the_next_check(self, desk, clock):
         silence = desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
         find(desk, finding())
         ended = desk.end_silence(silence.id, by="me")
@@ -108,7 +108,7 @@ class TestSilence:
         with pytest.raises(AlertError, match="over already"):
             desk.end_silence(silence.id)
 
-    def test_open_alert_is_not_repeated_and_is_sent_again_at_the_end(self, desk, clock):
+    def test_silenced_open_alert_is_sent_again_at_the_end(self, desk, clock):
         find(desk, finding(urgency=P3))
         clock.at = after(60)
         desk.silence(seconds=HOUR, reason="known", subject="vendor")
@@ -119,7 +119,7 @@ class TestSilence:
         look(desk, clock, HOUR + 120)
         assert desk.find()[0].repeats == 1
 
-    def test_alert_known_before_is_resolved_for_those_who_know(self, desk, clock):
+    def test_alert_sent_before_a_silence_is_resolved_as_sent(self, desk, clock):
         find(desk, finding())
         desk.silence(seconds=HOUR, reason="known", subject="vendor")
         clock.at = after(60)
@@ -178,7 +178,7 @@ class TestWhichAlerts:
         find(desk, finding())
         assert (sent(desk) == []) is matches
 
-    def test_pipeline_covers_what_concerns_it_alone(self, desk, clock):
+    def test_pipeline_covers_no_alert_of_other_pipelines(self, desk, clock):
         desk.silence(seconds=HOUR, reason="known", pipeline="vendor")
         alone = finding(subject=self.SERVICE, facts=Facts(affected=("vendor",)))
         find(desk, alone)
@@ -207,7 +207,7 @@ class TestSnooze:
         find(desk, finding("level:slot:a", key="slot:a"))
         assert sent(desk) == ["opened", "opened"]
 
-    def test_alert_that_is_over_is_refused(self, desk):
+    def test_resolved_alert_is_rejected(self, desk):
         find(desk, finding())
         number = desk.find()[0].id
         desk.resolve(number, by="me", note="done")
@@ -218,7 +218,7 @@ class TestSnooze:
 
 
 class TestEndOfSnooze:
-    """A snooze is about one alert, as it was when it was snoozed."""
+    """A snooze applies to one alert in its state at the time of the snooze."""
 
     @pytest.fixture
     def desk(self, store, make):
@@ -268,7 +268,7 @@ class TestEndOfSnooze:
         find(desk, gone=("run:vendor:failed",))
         assert desk.silences() == []
 
-    def test_more_severe_alert_is_sent_and_repeated(self, desk, clock):
+    def test_more_severe_alert_is_sent_with_reminders(self, desk, clock):
         self.snoozed(desk)
         clock.at = after(60)
         find(desk, finding(urgency=P1))
@@ -278,7 +278,7 @@ class TestEndOfSnooze:
         look(desk, clock, HOUR + 61)
         assert self.sent(desk) == ["opened", "escalated", "repeated"]
 
-    def test_alert_is_sent_where_it_is_as_severe_again_as_once(self, desk, clock):
+    def test_alert_is_sent_when_its_old_severity_returns(self, desk, clock):
         find(desk, finding(urgency=P1))
         desk.send_due()
         clock.at = after(60)
@@ -329,7 +329,7 @@ class TestEndOfSnooze:
         find(desk, self.joined("c"))
         assert self.sent(desk) == ["opened"]
 
-    def test_silence_by_rule_holds_back_what_has_become_worse(self, desk, clock):
+    def test_silence_by_rule_holds_a_more_severe_alert(self, desk, clock):
         self.snoozed(desk)
         desk.silence(seconds=HOUR, reason="deploy", subject="vendor")
         clock.at = after(60)
@@ -347,7 +347,7 @@ class TestEndOfSnooze:
         desk.send_due()
         assert [send.status for send in desk.sends(desk.find()[0].id)] == [SendStatus.SENT]
 
-    def test_repeats_go_on_hourly_after_a_snooze(self, desk, clock):
+    def test_reminders_are_hourly_after_a_snooze(self, desk, clock):
         self.snoozed(desk, finding(urgency=P1), hours=1)
         for minute in range(60, 242):
             look(desk, clock, minute * 60)
@@ -355,7 +355,7 @@ class TestEndOfSnooze:
             desk.send_due()
         assert self.sent(desk) == ["opened", *["repeated"] * 4]
 
-    def test_resolved_alert_names_what_was_sent_before_the_snooze(self, desk, clock):
+    def test_resolved_alert_names_the_message_before_the_snooze(self, desk, clock):
         number = self.snoozed(desk, finding(urgency=P2, condition="slow"))
         clock.at = after(60)
         find(desk, finding(urgency=P3, condition="too_long"))
@@ -370,7 +370,7 @@ class TestEndOfSnooze:
         assert snooze.document()["alert_id"] == number
 
     @pytest.mark.parametrize("seed", range(12))
-    def test_nothing_worse_is_held_back_in_any_order(self, desk, clock, seed):
+    def test_more_severe_alerts_are_sent_in_any_order(self, desk, clock, seed):
         chance, names, at = random.Random(seed), ("a", "b", "c"), 0
         known = {}  # by alert: the severity and the pipelines that an operator was told of, or saw when snoozing
         messages = {}
@@ -425,7 +425,7 @@ class TestQueuedMessages:
     def silence(self, desk, **options):
         return desk.silence(seconds=HOUR, reason="known", **(options or {"subject": "vendor"}))
 
-    def test_silence_holds_queued_message_until_it_ends(self, desk, clock, recorder):
+    def test_silence_delays_queued_message_until_its_end(self, desk, clock, recorder):
         find(desk, finding())
         self.silence(desk)
         self.send(desk, clock, HOUR - 1)
@@ -433,7 +433,7 @@ class TestQueuedMessages:
         self.send(desk, clock, HOUR)
         assert recorder.said() == [("opened", "run:vendor")]
 
-    def test_snooze_holds_queued_message_until_it_ends(self, desk, clock, recorder):
+    def test_snooze_delays_queued_message_until_its_end(self, desk, clock, recorder):
         find(desk, finding())
         desk.snooze(desk.find()[0].id, seconds=HOUR)
         self.send(desk, clock, HOUR - 1)
@@ -449,7 +449,7 @@ class TestQueuedMessages:
         self.send(desk, clock, HOUR)
         assert recorder.said() == [("opened", "run:vendor")]
 
-    def test_held_message_is_due_when_the_silence_ends(self, desk):
+    def test_delayed_message_is_due_when_the_silence_ends(self, desk):
         find(desk, finding())
         self.silence(desk)
         due = Outbox(desk._database, desk.settings).due(now=NOON)
@@ -489,7 +489,7 @@ class TestQueuedMessages:
         self.send(desk, clock, HOUR + 2)
         assert recorder.said() == []
 
-    def test_resolved_within_a_maintenance_window_sends_nothing(self, make, clock, recorder):
+    def test_resolved_in_a_maintenance_window_sends_nothing(self, make, clock, recorder):
         desk = make(maintenance=(Maintenance(begins=after(60), ends=after(HOUR)),))
         find(desk, finding())
         clock.at = after(120)
@@ -518,7 +518,7 @@ class TestQueuedMessages:
         assert recorder.said("team") == [("opened", "run:vendor"), ("resolved", "run:vendor")]
         assert recorder.said("late") == []
 
-    def test_incident_that_an_attempt_may_have_opened_is_closed(self, make, clock, recorder):
+    def test_possibly_opened_incident_is_closed(self, make, clock, recorder):
         desk = make("pager:pagerduty")
         recorder.failing["pager"] = raising(DeliveryFailed("no answer"))
         find(desk, finding())
@@ -548,7 +548,7 @@ class TestQueuedMessages:
         self.send(desk, clock, HOUR + 3)
         assert recorder.said() == [("opened", "run:vendor")]
 
-    def test_message_sent_at_the_end_is_not_repeated_at_once(self, make, clock, recorder):
+    def test_message_sent_at_the_end_has_no_immediate_reminder(self, make, clock, recorder):
         desk = make("team", "late")
         recorder.failing["late"] = raising(DeliveryFailed("down"))
         find(desk, finding())
@@ -593,7 +593,7 @@ class TestQueuedMessages:
 
 
 class TestWithoutWatch:
-    """What is due of ended silences and snoozes is stored by the next judgement, a good one included."""
+    """The next judgement, also one without findings, queues the messages of ended silences and snoozes."""
 
     def good(self, desk):
         find(desk, gone=("run:other:failed",))
@@ -619,7 +619,7 @@ class TestWithoutWatch:
 
     @pytest.mark.parametrize("how", ["silence", "snooze"])
     @pytest.mark.parametrize("early", [False, True], ids=["over", "ended early"])
-    def test_good_run_sends_again_after_the_end(self, desk, clock, how, early):
+    def test_complete_run_sends_after_the_end(self, desk, clock, how, early):
         find(desk, finding())
         self.deliver(desk)
         number = desk.find()[0].id
@@ -638,7 +638,7 @@ class TestWithoutWatch:
         self.good(desk)
         assert sent(desk) == ["opened", "repeated"]
 
-    def test_run_that_fails_again_after_the_snooze_is_sent(self, desk, clock):
+    def test_failed_run_after_the_snooze_is_sent(self, desk, clock):
         find(desk, finding())
         self.deliver(desk)
         desk.snooze(desk.find()[0].id, seconds=HOUR)
@@ -655,7 +655,7 @@ class TestWithoutWatch:
         self.good(desk)
         assert sent(desk) == ["opened", "repeated"]
 
-    def test_escalation_within_a_window_is_sent_after_it(self, make, clock):
+    def test_escalation_in_a_window_is_sent_after_it(self, make, clock):
         desk = make(maintenance=(Maintenance(begins=after(60), ends=after(HOUR)),))
         find(desk, finding(urgency=P3))
         clock.at = after(90)
@@ -674,7 +674,7 @@ class TestWithoutWatch:
         self.good(desk)
         assert sent(desk) == ["opened"]
 
-    def test_scheduled_repeats_are_left_to_a_watch(self, desk, clock):
+    def test_reminders_are_left_to_a_watch(self, desk, clock):
         find(desk, finding())
         self.deliver(desk)
         desk.silence(seconds=1, reason="other", subject="other")
@@ -682,7 +682,7 @@ class TestWithoutWatch:
         self.good(desk)
         assert sent(desk) == ["opened"]
 
-    def test_good_run_resolves_no_level_that_it_cannot_measure(self, store, desk, clock):
+    def test_complete_run_resolves_no_unmeasured_level(self, store, desk, clock):
         find(desk, finding("level:slot:a", key="slot:a"))
         self.deliver(desk)
         find(desk, gone=("level:slot:a",))
@@ -692,7 +692,7 @@ class TestWithoutWatch:
 
 
 class TestSentByRun:
-    """The process of a run sends what is due, whether or not the run opened an alert."""
+    """The process of a run sends due messages, whether or not the run opened an alert."""
 
     def run(self, kind, store, tmp_path, name, error=None):
         def source():
@@ -742,7 +742,7 @@ class TestSentByRun:
         assert self.sent(store) == ["opened", "repeated"]
 
     @pytest.mark.parametrize("kind", ["pipeline", "flow"])
-    def test_good_run_sends_what_another_process_left(self, store, tmp_path, kind):
+    def test_complete_run_sends_messages_of_another_process(self, store, tmp_path, kind):
         desk = Alerts(store.database, store.alerts.settings)
         desk.sender.ring = lambda: None  # killed before it could send
         desk.apply(judgement(finding()))
@@ -752,7 +752,7 @@ class TestSentByRun:
 
 
 class TestListing:
-    def test_silences_are_listed_until_they_are_over(self, desk, clock):
+    def test_silences_are_listed_until_their_end(self, desk, clock):
         desk.silence(seconds=HOUR, reason="a", subject="x", by="me")
         desk.silence(seconds=60, reason="token=abcd1234efgh5678", pipeline="y", by="you")
         listed = desk.silences()
@@ -783,14 +783,14 @@ class TestListing:
             ({"condition": "slwo"}, "no condition 'slwo'"),
         ],
     )
-    def test_wrong_arguments_are_refused(self, desk, wrong, says):
+    def test_wrong_arguments_are_rejected(self, desk, wrong, says):
         with pytest.raises(AlertError, match=says):
             desk.silence(**{"seconds": HOUR, "reason": "known", **wrong})
         assert desk.silences(ended=True) == []
 
 
 class TestMaintenance:
-    def test_nothing_is_sent_within_a_window_and_all_that_holds_after(self, make, clock):
+    def test_window_delays_messages_until_its_end(self, make, clock):
         window = Maintenance(only=AlertFilter(pipelines=("vendor",)), begins=after(-60), ends=after(HOUR))
         desk = make(maintenance=(window,))
         find(desk, finding(), finding("level:slot:a", key="slot:a", subject=Subject(kind="slot", name="a")))
@@ -808,6 +808,6 @@ class TestMaintenance:
             (datetime(2027, 3, 6, 12, 0, tzinfo=UTC), None),
         ],
     )
-    def test_weekly_window_belongs_to_the_day_on_which_it_begins(self, moment, ends):
+    def test_weekly_window_belongs_to_its_starting_day(self, moment, ends):
         hours = Quiet(time(22), time(2), ZoneInfo("Europe/Berlin"))
         assert Maintenance(hours=hours, days=frozenset({5})).until(moment) == ends

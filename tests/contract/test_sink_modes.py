@@ -1,4 +1,4 @@
-"""What a table does with a row whose key it has: update it, leave it, compare it, delete it."""
+"""What a table does with a row of an existing key: update it, keep it, compare it, delete it."""
 
 import datetime as dt
 
@@ -68,7 +68,7 @@ class TestIgnore:
         assert counts == {"read": 3, "written": 1, "rejected": 1, "discarded": 0, "duplicates": 1}
 
     @pytest.mark.parametrize("batch", [1, 2, 40_000])
-    def test_first_row_of_a_key_wins_whatever_the_batch(self, place, batch):
+    def test_first_row_of_a_key_wins_in_any_batch(self, place, batch):
         counts = place.run([row(1, "a"), row(2, "b"), row(1, "c"), row(1, "d")], on_conflict="ignore", batch=batch)
         assert place.rows() == {1: ("a", 0), 2: ("b", 0)}
         assert counts == {"read": 4, "written": 2, "rejected": 0, "discarded": 0, "duplicates": 2}
@@ -103,7 +103,7 @@ class TestNewer:
         ),
         batch=st.integers(1, 8),
     )
-    def test_newest_row_of_a_key_wins_whatever_the_batch(self, place, rows, batch):
+    def test_newest_row_of_a_key_wins_in_any_batch(self, place, rows, batch):
         place.sql("DELETE FROM t")
         counts = place.run([row(*one) for one in rows], newer="seq", batch=batch)
         wanted = {}
@@ -113,14 +113,14 @@ class TestNewer:
         assert place.rows() == wanted
         assert counts["written"] == len(wanted)
 
-    def test_numbers_in_a_text_column_are_refused(self, place):
+    def test_numbers_in_a_text_column_are_rejected(self, place):
         place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
         with pytest.raises(redrive.RunStopped, match="texts such as '9' do not sort by what they mean"):
             place.run([row(1, "old", "9"), row(1, "new", "10")], newer="seq", table="texts")
         assert place.sql("SELECT * FROM texts") == []
 
     @pytest.mark.parametrize("batch", [1, 2, 40_000])
-    def test_text_column_takes_times_of_one_form(self, place, batch):
+    def test_text_column_takes_times_in_one_format(self, place, batch):
         place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
         rows = [
             row(1, "old", "2026-07-01T12:00:00Z"),
@@ -134,7 +134,7 @@ class TestNewer:
         assert place.sql("SELECT v FROM texts") == [("new",)]
         assert counts["rejected"] == 2
 
-    def test_padding_of_a_char_column_is_no_part_of_its_texts(self, place):
+    def test_padding_of_a_char_column_is_ignored(self, place):
         place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq char(30))")
         for day, v in ((2, "old"), (3, "new"), (1, "older")):
             place.run([row(1, v, f"2026-07-0{day}")], newer="seq", table="texts")
@@ -184,14 +184,14 @@ class TestNewer:
         assert (counts["discarded"], counts["rejected"]) == (1, 1)
 
     @pytest.mark.parametrize("zone", [None, dt.UTC])
-    def test_times_in_a_text_column_are_of_the_form_that_was_written(self, place, zone):
+    def test_times_in_a_text_column_keep_the_written_form(self, place, zone):
         place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq text)")
         for day in (2, 3, 1):
             at = dt.datetime(2026, 7, day, 12, tzinfo=zone)
             assert place.run([row(1, f"day {day}", at)], newer="seq", table="texts")["rejected"] == 0
         assert place.sql("SELECT v FROM texts") == [("day 3",)]
 
-    def test_json_column_is_refused(self, place):
+    def test_json_column_is_rejected(self, place):
         if place.url.startswith("sqlite"):
             pytest.skip("SQLite has no type for JSON")
         place.sql("CREATE TABLE texts (id integer PRIMARY KEY, v text, seq json)")
@@ -204,7 +204,7 @@ class TestNewer:
         with pytest.raises(redrive.RunStopped, match="updated where 'seq' is newer"):
             place.run([{"id": 1, "v": "a"}], newer="seq")
 
-    def test_other_rule_for_duplicates_is_refused(self):
+    def test_other_rule_for_duplicates_is_rejected(self):
         sink = redrive.rows.table(URL, "t", key="id", newer="seq")
         with pytest.raises(ValueError, match="on_duplicate='first' has no meaning"):
             redrive.Pipeline("x", source=redrive.rows.records([], name="x"), sink=sink, on_duplicate="first")
@@ -212,7 +212,7 @@ class TestNewer:
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("mode", [{"on_conflict": "ignore"}, {"newer": "seq"}], ids=["ignore", "newer"])
-def test_bad_row_of_a_key_that_stays_is_rejected(place, mode, batch):
+def test_invalid_row_of_an_existing_key_is_rejected(place, mode, batch):
     place.sql("INSERT INTO t VALUES (1, 'old', 5)")
     counts = place.run([row(1, "bad", 1), row(2, "new", 1)], batch=batch, **mode)
     assert (counts["rejected"], counts["written"]) == (1, 1)
@@ -245,7 +245,7 @@ class TestDeleteWhen:
         rows=st.lists(st.tuples(st.integers(1, 2), st.sampled_from(["a", "b", "gone"])), min_size=1, max_size=6),
         batch=st.integers(1, 6),
     )
-    def test_rows_left_in_the_table_are_counted_whatever_the_batch(self, place, rows, batch):
+    def test_rows_kept_in_the_table_are_counted_in_any_batch(self, place, rows, batch):
         place.sql("DELETE FROM t")
         place.sql("INSERT INTO t VALUES (1, 'old', 0)")
         records = [row(key, v, op="D" if v == "gone" else "U") for key, v in rows]
@@ -263,7 +263,7 @@ class TestDeleteWhen:
         assert place.rows() == {4: ("a", 3)}
         assert (counts["written"], counts["discarded"]) == (1, 1)
 
-    def test_row_that_equals_the_one_there_counts_as_written(self, place):
+    def test_row_equal_to_the_stored_one_counts_as_written(self, place):
         rows = [row(1, "a", op="I"), row(2, "b", op="I")]
         assert place.run(rows, delete_when={"op": "D"})["written"] == 2
         assert place.run(rows, delete_when={"op": "D"})["written"] == 2
@@ -286,7 +286,7 @@ class TestDeleteWhen:
         counts = place.run([row(1, None, op="D"), row(2, None, op="D")], delete_when={"op": ["D", "d"]})
         assert (place.rows(), counts["rejected"], counts["discarded"]) == ({1: ("a", 0)}, 1, 1)
 
-    def test_key_that_is_not_a_value_of_its_column_is_rejected(self, place):
+    def test_key_invalid_for_its_column_is_rejected(self, place):
         place.sql("INSERT INTO t VALUES (1, 'a', 0)")
         counts = place.run([row("1", None, op="D"), row("x", None, op="D")], delete_when={"op": "D"})
         assert place.rows() == {}
@@ -297,7 +297,7 @@ class TestDeleteWhen:
         place.run([row(1, None, 4, op="D"), row(2, None, 6, op="D")], delete_when={"op": "D"}, newer="seq")
         assert place.rows() == {1: ("a", 5)}
 
-    def test_rehearsal_deletes_nothing(self, place):
+    def test_dry_run_deletes_nothing(self, place):
         place.sql("INSERT INTO t VALUES (1, 'a', 5)")
         sink = place.sink(delete_when={"op": "D"})
         assert list(sink.rehearse(Outgoing.of_records([row(1, None, op="D")], range(1)))) == []
@@ -305,7 +305,7 @@ class TestDeleteWhen:
         assert place.rows() == {1: ("a", 5)}
 
 
-class TestRefusals:
+class TestRejectedOptions:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
@@ -317,11 +317,11 @@ class TestRefusals:
             ({"delete_when": 7}, "delete_when is a column"),
         ],
     )
-    def test_options_that_make_no_sense_are_one_sentence(self, options, sentence):
+    def test_invalid_options_raise_one_sentence(self, options, sentence):
         with pytest.raises(ValueError, match=sentence):
             redrive.rows.table(URL, "t", key="id", **options)
 
-    def test_other_databases_are_refused(self):
+    def test_other_databases_are_rejected(self):
         with pytest.raises(ValueError, match="for PostgreSQL, SQLite and DuckDB, not for mysql"):
             redrive.rows.table("mysql+pymysql://u@h/d", "t", key="id", on_conflict="ignore")
 

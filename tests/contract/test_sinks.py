@@ -1,4 +1,4 @@
-"""What every table does with rows, whichever database it is in."""
+"""What every table does with rows, in each database."""
 
 import contextlib
 import datetime as dt
@@ -190,7 +190,7 @@ def with_faults(count, bad):
 # ── good rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_rows_go_in_and_what_they_do_not_bring_has_its_default(place, outgoing):
+def test_rows_are_written_and_missing_columns_get_defaults(place, outgoing):
     sink = deliveries(place)
     rows = outgoing(good(5))
     sink.check(rows.columns)
@@ -201,7 +201,7 @@ def test_rows_go_in_and_what_they_do_not_bring_has_its_default(place, outgoing):
     assert [float(fee) for (fee,) in place.sql("SELECT fee FROM t ORDER BY id")] == [0.5, 1.5, 2.5, 3.5, 4.5]
 
 
-def test_a_row_whose_key_is_there_replaces_what_it_brings_and_nothing_else(place, outgoing):
+def test_row_of_an_existing_key_updates_only_its_columns(place, outgoing):
     sink = deliveries(place)
     sink.write(outgoing([{**row, "note": "kept"} for row in good(4)]), label="a")
     assert list(sink.write(outgoing([{"id": 1, "vendor": "new"}, {"id": 9, "vendor": "added"}]), label="b")) == []
@@ -212,7 +212,7 @@ def test_a_row_whose_key_is_there_replaces_what_it_brings_and_nothing_else(place
     ]
 
 
-def test_writing_twice_leaves_what_writing_once_leaves(anywhere, outgoing):
+def test_writing_twice_equals_writing_once(anywhere, outgoing):
     sink = anywhere.sink(create=True)
     sink.check(("id", "city", "vendor", "fee"))
     for label in ("run-1/0", "run-1/0", "run-2/0"):
@@ -223,7 +223,7 @@ def test_writing_twice_leaves_what_writing_once_leaves(anywhere, outgoing):
     assert len(once) == 50
 
 
-def test_a_row_whose_key_is_there_takes_its_place(anywhere, outgoing):
+def test_row_of_an_existing_key_replaces_it(anywhere, outgoing):
     sink = anywhere.sink(create=True)
     sink.write(outgoing(good(6)), label="a")
     assert list(sink.write(outgoing([{**row, "vendor": "new"} for row in good(4, start=4)]), label="b")) == []
@@ -232,13 +232,13 @@ def test_a_row_whose_key_is_there_takes_its_place(anywhere, outgoing):
     ]
 
 
-def test_no_rows_are_no_work(anywhere):
+def test_empty_write_runs_no_statement(anywhere):
     sink, none = anywhere.sink(create=True), Outgoing(("id", "vendor"), (), tuples=[])
     assert list(sink.write(none, label="a")) == []
     assert list(sink.rehearse(none)) == []
 
 
-def test_a_closed_sink_may_be_used_again(anywhere, outgoing):
+def test_closed_sink_can_be_used_again(anywhere, outgoing):
     sink = anywhere.sink(create=True)
     sink.write(outgoing(good(2)), label="a")
     sink.close()
@@ -247,7 +247,7 @@ def test_a_closed_sink_may_be_used_again(anywhere, outgoing):
     assert anywhere.sql("SELECT count(*) FROM t") == [(4,)]
 
 
-def test_a_key_of_several_columns(anywhere, outgoing):
+def test_key_of_several_columns(anywhere, outgoing):
     sink = anywhere.sink(key=["shop", "n"], create=True)
     rows = [{"n": n, "total": n, "shop": shop} for shop in "ab" for n in (1, 2)]
     sink.write(outgoing(rows), label="a")
@@ -255,7 +255,7 @@ def test_a_key_of_several_columns(anywhere, outgoing):
     assert anywhere.sql("SELECT shop, total FROM t ORDER BY shop, total") == [("a", 2), ("a", 70), ("b", 1), ("b", 2)]
 
 
-def test_the_key_is_found_in_whatever_order_the_table_has_it(place, outgoing):
+def test_key_is_found_in_any_column_order(place, outgoing):
     place.sql("CREATE TABLE t (shop text, day date, total integer, PRIMARY KEY (day, shop))")
     sink = place.sink(key=["shop", "day"])
     for total in (1, 2):
@@ -263,14 +263,14 @@ def test_the_key_is_found_in_whatever_order_the_table_has_it(place, outgoing):
     assert place.sql("SELECT shop, total FROM t") == [("a", 2)]
 
 
-def test_a_table_that_is_only_its_key(anywhere, outgoing):
+def test_table_that_is_only_its_key(anywhere, outgoing):
     sink = anywhere.sink(key=["a", "b"], create=True)
     for label in "ab":
         assert list(sink.write(outgoing([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]), label=label)) == []
     assert anywhere.sql("SELECT a, b FROM t ORDER BY b") == [(1, "x"), (1, "y")]
 
 
-def test_names_may_be_reserved_capital_spaced_quoted_and_foreign(place, outgoing):
+def test_names_may_be_reserved_capitalized_spaced_or_quoted(place, outgoing):
     names = ["select", "Order", "two words", "größe", 'a"b', "100%", "redrive_row", "p0", "it's"]
     columns = ", ".join('"' + name.replace('"', '""') + '" text' for name in names)
     place.sql(f'CREATE TABLE "Group By. Ünï" ({columns}, PRIMARY KEY ("select", "Order"))')
@@ -282,7 +282,7 @@ def test_names_may_be_reserved_capital_spaced_quoted_and_foreign(place, outgoing
     assert place.sql('SELECT * FROM "Group By. Ünï"') == [tuple(row.values())]
 
 
-def test_a_table_in_another_schema(place, outgoing):
+def test_table_in_another_schema(place, outgoing):
     if place.is_sqlite:
         pytest.skip("a file has no schemas")
     place.sql("CREATE SCHEMA silver")
@@ -293,7 +293,7 @@ def test_a_table_in_another_schema(place, outgoing):
     assert place.sql("SELECT * FROM t") == []
 
 
-def test_keys_that_become_the_same_in_the_table_are_one_row(place, outgoing):
+def test_keys_equal_in_the_table_are_one_row(place, outgoing):
     # Which of them it is, the run decides before it writes: see test_key_spellings.
     sink = deliveries(place)
     rows = [{"id": "1", "vendor": "first"}, {"id": "01", "vendor": "second"}, {"id": "2", "vendor": "other"}]
@@ -311,7 +311,7 @@ def test_keys_that_become_the_same_in_the_table_are_one_row(place, outgoing):
     [{0}, {59}, {0, 59}, {20, 21, 22, 23}, {7, 8, 30, 58, 59}, set(range(60)), set(range(59))],
     ids=["first", "last", "both ends", "adjacent", "several", "all", "all but one"],
 )
-def test_exactly_the_bad_rows_are_refused_and_all_others_written(place, outgoing, bad):
+def test_only_invalid_rows_are_rejected(place, outgoing, bad):
     sink = deliveries(place)
     rows = outgoing(with_faults(60, bad))
     assert places(sink.write(rows, label="a")) == sorted(bad)
@@ -322,7 +322,7 @@ def test_exactly_the_bad_rows_are_refused_and_all_others_written(place, outgoing
 
 @settings(max_examples=examples(6), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bad=st.sets(st.integers(0, 39)), there=st.sets(st.integers(0, 39)))
-def test_whatever_was_there_before_and_whichever_rows_are_bad(place, outgoing, bad, there):
+def test_invalid_rows_are_rejected_over_any_existing_rows(place, outgoing, bad, there):
     for statement in ("DROP TABLE IF EXISTS t", "DROP TABLE IF EXISTS city"):
         place.sql(statement)
     sink = deliveries(place)
@@ -335,7 +335,7 @@ def test_whatever_was_there_before_and_whichever_rows_are_bad(place, outgoing, b
     sink.close()
 
 
-def test_the_fault_is_told_in_one_line_that_names_what_is_wrong(place, outgoing):
+def test_error_is_one_line_that_names_the_fault(place, outgoing):
     sink = deliveries(place)
     rows = [{**row, **fault} for row, fault in zip(good(3), FAULTS, strict=True)]
     city, vendor, fee = (str(one.error) for one in sink.write(outgoing(rows), label="a"))
@@ -346,7 +346,7 @@ def test_the_fault_is_told_in_one_line_that_names_what_is_wrong(place, outgoing)
         assert "99" in city
 
 
-def test_a_text_that_is_no_number_is_refused_with_its_column(place, outgoing):
+def test_non_numeric_text_is_rejected_with_its_column(place, outgoing):
     sink = deliveries(place)
     rows = [{**row, "fee": "N/A" if n == 1 else str(row["fee"])} for n, row in enumerate(good(3))]
     (refused,) = sink.write(outgoing(rows), label="a")
@@ -355,7 +355,7 @@ def test_a_text_that_is_no_number_is_refused_with_its_column(place, outgoing):
     assert place.kind.startswith("generic") or "fee" in refused.error
 
 
-def test_a_number_that_does_not_fit_its_column_is_refused(place, outgoing):
+def test_number_out_of_range_is_rejected(place, outgoing):
     if place.is_sqlite:
         pytest.skip("SQLite's numbers have no limit but 64 bits")
     sink = deliveries(place)
@@ -363,7 +363,7 @@ def test_a_number_that_does_not_fit_its_column_is_refused(place, outgoing):
     assert places(sink.write(outgoing(rows), label="a")) == [0, 2]
 
 
-def test_a_row_that_breaks_another_unique_index_is_refused(place, outgoing):
+def test_row_that_breaks_another_unique_index_is_rejected(place, outgoing):
     sink = deliveries(place, more=", email text UNIQUE")
     sink.write(outgoing([{"id": 100, "vendor": "v", "email": "taken"}]), label="a")
     emails = ["a", "b", "taken", "c", "a", None, None]
@@ -374,7 +374,7 @@ def test_a_row_that_breaks_another_unique_index_is_refused(place, outgoing):
     assert place.sql("SELECT id FROM t ORDER BY id") == [(0,), (1,), (3,), (5,), (6,), (100,)]
 
 
-def test_a_row_may_refer_to_one_behind_it_and_one_that_refers_to_a_bad_row_is_bad(place, outgoing):
+def test_row_may_reference_a_later_row_but_no_rejected_one(place, outgoing):
     place.sql("CREATE TABLE t (id integer PRIMARY KEY, boss integer REFERENCES t (id), name text NOT NULL)")
     bosses = {1: 2, 2: 3, 3: None, 4: 5, 5: 6, 6: 77, 7: 7, 8: 3}
     if place.kind == "duckdb":
@@ -387,7 +387,7 @@ def test_a_row_may_refer_to_one_behind_it_and_one_that_refers_to_a_bad_row_is_ba
     assert place.sql("SELECT id FROM t ORDER BY id") == [(1,), (2,), (3,), (7,), (8,)]
 
 
-def test_a_row_that_others_refer_to_is_changed_and_written_again(place, outgoing):
+def test_referenced_row_can_be_updated(place, outgoing):
     place.sql("CREATE TABLE t (id integer PRIMARY KEY, code text UNIQUE, name text, tag text)")
     place.sql("CREATE INDEX by_tag ON t (tag)")
     place.sql("CREATE TABLE child (id integer PRIMARY KEY, parent integer REFERENCES t (id))")
@@ -401,7 +401,7 @@ def test_a_row_that_others_refer_to_is_changed_and_written_again(place, outgoing
     assert place.sql("SELECT count(*) FROM child") == [(2,)]
 
 
-def test_values_that_cannot_be_sent_at_all_are_their_rows_fault(place):
+def test_values_the_driver_cannot_send_reject_their_rows(place):
     place.sql("CREATE TABLE t (id integer PRIMARY KEY, a text, n bigint)")
     strange = [
         ("fine", 1),
@@ -424,7 +424,7 @@ def test_values_that_cannot_be_sent_at_all_are_their_rows_fault(place):
 # ── rehearsals ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_rehearsal_refuses_what_a_write_would_and_changes_nothing(place, outgoing):
+def test_dry_run_rejects_like_a_write_and_changes_nothing(place, outgoing):
     sink = deliveries(place)
     sink.write(outgoing(good(3)), label="a")
     before = place.sql("SELECT * FROM t ORDER BY id")
@@ -436,7 +436,7 @@ def test_a_rehearsal_refuses_what_a_write_would_and_changes_nothing(place, outgo
     assert place.sql("SELECT count(*) FROM t") == [(38,)]
 
 
-def test_a_rehearsal_of_good_rows_changes_nothing(anywhere, outgoing):
+def test_dry_run_of_valid_rows_changes_nothing(anywhere, outgoing):
     sink = anywhere.sink(create=True)
     sink.write(outgoing(good(3)), label="a")
     before = anywhere.sql("SELECT * FROM t ORDER BY id")
@@ -444,7 +444,7 @@ def test_a_rehearsal_of_good_rows_changes_nothing(anywhere, outgoing):
     assert anywhere.sql("SELECT * FROM t ORDER BY id") == before
 
 
-def test_a_rehearsal_leaves_a_missing_table_missing(place, outgoing):
+def test_dry_run_creates_no_table(place, outgoing):
     sink = place.sink(create=True)
     assert list(sink.rehearse(outgoing(good(3)))) == []
     with pytest.raises(SinkMismatch, match="has no table t"):
@@ -468,7 +468,7 @@ def test_a_rehearsal_leaves_a_missing_table_missing(place, outgoing):
         ("t", ("id", "fee"), "id", r"t needs a value for column 'vendor' \(NOT NULL without a default\)"),
     ],
 )
-def test_rows_that_do_not_fit_are_told_apart_before_any_is_written(place, table, columns, key, sentence):
+def test_rows_that_do_not_fit_are_found_before_any_write(place, table, columns, key, sentence):
     deliveries(place)
     sink = place.sink(table, key=key)
     with pytest.raises(SinkMismatch, match=sentence) as told:
@@ -480,7 +480,7 @@ def test_rows_that_do_not_fit_are_told_apart_before_any_is_written(place, table,
     assert place.sql("SELECT count(*) FROM t") == [(0,)]
 
 
-def test_a_unique_index_will_do_for_a_key(place, outgoing):
+def test_unique_index_serves_as_key(place, outgoing):
     place.sql('CREATE TABLE t (id integer PRIMARY KEY, "Sku no" text, b text)')
     place.sql('CREATE UNIQUE INDEX by_sku ON t ("Sku no", b)')
     sink = place.sink(key=["b", "Sku no"])
@@ -490,7 +490,7 @@ def test_a_unique_index_will_do_for_a_key(place, outgoing):
     assert place.sql("SELECT id FROM t") == [(2,)]
 
 
-def test_a_column_that_the_table_computes_takes_no_value(place, outgoing):
+def test_computed_column_takes_no_value(place, outgoing):
     # DuckDB has none that are stored.
     stored = "STORED" if place.is_postgres else ""
     place.sql(f"CREATE TABLE t (id integer PRIMARY KEY, a integer, twice integer GENERATED ALWAYS AS (a * 2) {stored})")
@@ -501,7 +501,7 @@ def test_a_column_that_the_table_computes_takes_no_value(place, outgoing):
     assert place.sql("SELECT twice FROM t") == [(8,)]
 
 
-def test_a_missing_table_is_made_from_the_first_rows_with_its_key(place, outgoing):
+def test_missing_table_is_created_with_its_key(place, outgoing):
     sink = place.sink("Made Here", key=["id", "b"], create=True)
     row = {
         **{"id": 1, "b": "x", "f": 1.5, "n": Decimal("12.25"), "yes": True, "day": dt.date(2026, 7, 1)},
@@ -542,7 +542,7 @@ TEXTS = [
 ]
 
 
-def test_texts_come_out_as_they_went_in_and_null_is_not_the_empty_one(anywhere, outgoing):
+def test_texts_are_unchanged_and_null_differs_from_empty(anywhere, outgoing):
     rows = [{"id": n, "a": text, "b": "b"} for n, text in enumerate(TEXTS)]
     sink = anywhere.sink(create=True)
     for label in "ab":  # by each of the ways in
@@ -550,7 +550,7 @@ def test_texts_come_out_as_they_went_in_and_null_is_not_the_empty_one(anywhere, 
         assert [text for (text,) in anywhere.sql("SELECT a FROM t ORDER BY id")] == TEXTS
 
 
-def test_a_text_of_five_megabytes(anywhere, outgoing):
+def test_text_of_five_megabytes(anywhere, outgoing):
     rows = outgoing([{"id": 1, "a": "line\n" * 1_000_000}, {"id": 2, "a": "short"}])
     assert list(anywhere.sink(create=True).write(rows, label="a")) == []
     assert anywhere.sql("SELECT length(a) FROM t ORDER BY id") == [(5_000_000,), (5,)]
@@ -579,7 +579,7 @@ class FeeSchema(dy.Schema):
 
 
 class TestExactNumbers:
-    """An exact value is kept as it is, or its row is rejected."""
+    """A value is stored exactly, or its row is rejected."""
 
     @pytest.mark.parametrize("exact", [Decimal, str])
     def test_value_that_a_column_would_round_is_rejected(self, place, outgoing, exact):
@@ -603,7 +603,7 @@ class TestExactNumbers:
         refused = place.sink().write(outgoing([{"id": n, "n": text} for n, text in enumerate(texts)]), label="a")
         assert places(refused) == ([] if place.is_sqlite else [2])
 
-    def test_float_is_the_number_that_it_is_written_as(self, place, outgoing):
+    def test_float_is_stored_as_its_shortest_decimal(self, place, outgoing):
         place.sql("CREATE TABLE t (id integer PRIMARY KEY, n numeric(20, 2))")
         numbers = [27.500000000000004, 27.5, 1234567.89, 0.1, 0.125]
         refused = place.sink().write(outgoing([{"id": n, "n": f} for n, f in enumerate(numbers)]), label="a")
@@ -654,7 +654,7 @@ class TestExactNumbers:
     @given(
         st.lists(st.decimals(-(10**6), 10**6, allow_nan=False, places=None), min_size=1, max_size=8), st.integers(0, 6)
     )
-    def test_rounding_is_found_wherever_quantize_changes_the_value(self, numbers, scale):
+    def test_rounding_is_detected_wherever_quantize_changes_a_value(self, numbers, scale):
         unit = Decimal(1).scaleb(-scale)
         changed = [at for at, number in enumerate(numbers) if number != number.quantize(unit, context=_WIDE)]
         column = ColumnCapacity.of(f"numeric(20, {scale})")
@@ -681,7 +681,7 @@ class TestSqliteNumbers:
             place.close()
 
     @pytest.mark.parametrize("exact", [Decimal, str])
-    def test_long_decimal_is_rejected_where_it_would_be_cut(self, tmp_path, outgoing, exact):
+    def test_long_decimal_is_rejected_instead_of_cut(self, tmp_path, outgoing, exact):
         numbers = ["1234567890123456789.5", "9223372036854775807", "0.123456789012345", "1.5"]
         with sqlite("sqlite", tmp_path) as place:
             place.sql("CREATE TABLE t (id integer PRIMARY KEY, n NUMERIC)")
@@ -810,7 +810,7 @@ def test_values_of_every_common_type(place):
     assert place.is_sqlite or found["took"] == row["took"]
 
 
-def test_numbers_that_are_none_are_kept_where_the_database_can(place, outgoing):
+def test_non_finite_numbers_are_kept_where_possible(place, outgoing):
     place.sql(
         f"CREATE TABLE t (id integer PRIMARY KEY, f {'double' if place.kind == 'duckdb' else 'double precision'})"
     )
@@ -826,7 +826,7 @@ def test_numbers_that_are_none_are_kept_where_the_database_can(place, outgoing):
         assert math.isnan(found[4])
 
 
-def test_a_number_that_is_not_whole_is_not_rounded_for_a_column_of_integers(place, outgoing):
+def test_fraction_is_not_rounded_for_an_integer_column(place, outgoing):
     if place.is_sqlite:
         pytest.skip("SQLite keeps it as it is")
     place.sql("CREATE TABLE t (id integer PRIMARY KEY, n integer)")
@@ -853,7 +853,7 @@ class Stranger:
     [Stranger(), 1j, Decimal("sNaN"), Decimal("1E+40"), [Decimal("NaN")], {"n": math.nan}, [Stranger()], "\ud800"],
     ids=str,
 )
-def test_a_value_that_has_no_place_in_a_column_of_numbers_is_its_row_s_fault_alone(place, value):
+def test_value_unknown_to_a_numeric_column_rejects_its_row(place, value):
     place.sql("CREATE TABLE t (id integer PRIMARY KEY, n decimal(20, 5))")
     if place.is_sqlite and str(value) == "1E+40":
         pytest.skip("SQLite's columns have room for it")
@@ -902,13 +902,13 @@ class TestSignalingNaN:
 class TestViews:
     """A view as the target: a key needs a unique index, which no view can be given."""
 
-    def test_view_is_named_as_one(self, place):
+    def test_view_is_named_in_the_error(self, place):
         place.sql("CREATE TABLE t (id integer PRIMARY KEY, v text)")
         place.sql('CREATE VIEW "Recent" AS SELECT * FROM t')
         with pytest.raises(SinkMismatch, match=r"^Recent is a view, and rows are written .* name the table behind it$"):
             place.sink("Recent").check(("id", "v"))
 
-    def test_materialized_view_is_named_as_one(self, place):
+    def test_materialized_view_is_named_in_the_error(self, place):
         if place.kind != "postgresql":
             pytest.skip("only PostgreSQL has them")
         place.sql("CREATE TABLE t (id integer PRIMARY KEY, v text)")
@@ -917,7 +917,7 @@ class TestViews:
             place.sink("m").check(("id", "v"))
 
 
-def test_a_table_that_was_altered_is_taken_as_it_is(place, outgoing):
+def test_altered_table_is_read_again(place, outgoing):
     place.sql("CREATE TABLE t (id integer PRIMARY KEY, a text CHECK (a <> 'bad'))")
     sink = place.sink()
     rows = [{"id": 1, "a": "good"}, {"id": 2, "a": "bad"}]
@@ -937,19 +937,19 @@ def test_a_table_that_was_altered_is_taken_as_it_is(place, outgoing):
 # ── the rest of the contract ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_only_sinks_that_can_share_a_transaction_say_that_they_do(place):
+def test_only_sinks_with_shared_transactions_report_them(place):
     assert isinstance(place.sink(create=True), SharesTransactions) is (place.kind in ("postgresql", "sqlite"))
 
 
-def test_its_name_is_the_table_and_the_place_without_a_password(place):
+def test_name_has_table_and_location_without_password(place):
     sink = place.sink("silver.t", create=True)
     assert sink.name.startswith("silver.t in ")
     assert sink.key == ("id",)
     assert "correct-horse" not in sink.name + repr(sink)
 
 
-class TestRowsLeftOutByTriggers:
-    """A row that a trigger leaves out is not counted as written."""
+class TestRowsOmittedByTriggers:
+    """A row that a trigger omits is not counted as written."""
 
     @pytest.fixture
     def place(self, request, tmp_path):
@@ -967,7 +967,7 @@ class TestRowsLeftOutByTriggers:
             yield made
 
     @pytest.mark.parametrize("place", ["postgresql", "sqlite"], indirect=True)
-    def test_they_are_counted_as_discarded(self, place, tmp_path):
+    def test_omitted_rows_are_counted_as_discarded(self, place, tmp_path):
         def load():
             return redrive.Pipeline(
                 "numbers",
@@ -983,7 +983,7 @@ class TestRowsLeftOutByTriggers:
             assert len(place.sql("SELECT * FROM t")) == report.written
 
     @pytest.mark.parametrize("place", ["postgresql"], indirect=True)
-    def test_bad_rows_beside_them_are_letters(self, place, outgoing):
+    def test_invalid_rows_beside_omitted_ones_are_letters(self, place, outgoing):
         applied = place.sink().write(outgoing([{"id": n, "v": "bad" if n == 4 else "a"} for n in range(6)]), label="a")
         assert (places(applied), applied.suppressed) == ([4], 3)
         assert place.sql("SELECT id FROM t ORDER BY id") == [(0,), (2,)]
@@ -998,7 +998,7 @@ class TestRowsLeftOutByTriggers:
             assert (list(applied), applied.suppressed) == ([], 0)
 
 
-def test_role_that_may_only_read_by_default_is_not_overruled(postgres_database, outgoing):
+def test_read_only_default_of_a_role_is_respected(postgres_database, outgoing):
     with postgres("postgresql", postgres_database) as place:
         place.sql("CREATE TABLE t (id integer PRIMARY KEY)")
         url = postgres_database + "?options=-c%20default_transaction_read_only%3Don"
@@ -1017,7 +1017,7 @@ class TestSecondUniqueIndex:
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
     @given(data=st.data())
     @pytest.mark.parametrize("place", ["postgresql", "duckdb"], indirect=True)
-    def test_same_rows_are_refused_as_row_by_row(self, place, data):
+    def test_rejects_the_rows_that_a_row_by_row_loader_rejects(self, place, data):
         place.sql("DROP TABLE IF EXISTS t")
         place.sql(
             "CREATE TABLE t (id integer PRIMARY KEY, a text UNIQUE, b integer, c integer CHECK (c < 9), UNIQUE (b, c))"
@@ -1045,7 +1045,7 @@ class TestSecondUniqueIndex:
         assert found == loader.table
 
     @pytest.mark.parametrize("place", ["postgresql", "duckdb"], indirect=True)
-    def test_many_of_them_take_few_statements(self, place, outgoing):
+    def test_many_rejected_rows_take_few_statements(self, place, outgoing):
         place.sql("CREATE TABLE t (id integer PRIMARY KEY, a text UNIQUE)")
         place.sql("INSERT INTO t VALUES (-1, 'taken')")
         rows = [
@@ -1072,7 +1072,7 @@ class RowByRow:
         return True
 
 
-def test_texts_with_nul_are_refused_and_the_rest_is_written(postgres_database, outgoing):
+def test_texts_with_nul_are_rejected_and_the_rest_written(postgres_database, outgoing):
     with postgres("postgresql", postgres_database) as place:
         place.sql("CREATE TABLE t (id integer PRIMARY KEY, a text, n integer)")
         rows = [{"id": n, "a": "x\x00y" if n % 3 == 1 else "x", "n": "N/A" if n % 7 == 3 else "1"} for n in range(60)]

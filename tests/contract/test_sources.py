@@ -1,4 +1,4 @@
-"""What every source promises: `Source` and `Reading` in redrive/rows/sources/source.py, over all of them."""
+"""The contract of `Source` and `Reading` in redrive/rows/sources/source.py, tested on every source."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def bad(batches):
 
 
 @pytest.mark.parametrize("most", [1, 7, 1_000])
-def test_every_row_comes_once_and_in_order_and_no_batch_is_larger_than_asked_for(case, most):
+def test_every_row_comes_once_in_order_in_limited_batches(case, most):
     batches = read_all(case.source, most=[most])
     assert ids(batches) == list(range(ROWS))
     assert len(bad(batches)) == case.bad
@@ -227,7 +227,7 @@ def test_how_much_is_asked_for_may_change_at_any_time(case, sizes):
 
 
 @pytest.mark.parametrize(("most", "afterwards"), [(7, 7), (1, 20), (1_000, 3)])
-def test_reading_from_where_a_batch_ended_gives_what_followed_it(case, most, afterwards):
+def test_reading_from_a_batch_end_returns_the_rest(case, most, afterwards):
     whole = read_all(case.source, most=[most])
     for place, batch in enumerate(whole):
         again = read_all(case.source, batch.next, most=[afterwards])
@@ -235,14 +235,14 @@ def test_reading_from_where_a_batch_ended_gives_what_followed_it(case, most, aft
         assert bad(again) == bad(whole[place + 1 :])
 
 
-def test_a_source_that_is_made_anew_goes_on_from_a_checkpoint_of_the_first(case):
+def test_new_source_object_resumes_from_a_checkpoint(case):
     first, *rest = read_all(case.source)
     later = case.make()
     assert later.difference(json.loads(json.dumps(case.source.identity()))) is None
     assert ids(read_all(later, first.next)) == ids(rest)
 
 
-def test_a_row_has_the_same_place_however_it_is_read(case):
+def test_row_has_the_same_position_however_it_is_read(case):
     def places(batches):
         return [(batch.source, batch.position_of(place)) for batch in batches for place in range(len(batch.rows))]
 
@@ -252,7 +252,7 @@ def test_a_row_has_the_same_place_however_it_is_read(case):
     assert places(read_all(case.source, whole[1].next)) == places(whole[2:])
 
 
-def test_the_halves_of_a_batch_have_the_places_of_the_whole(case):
+def test_split_batches_have_the_positions_of_the_whole(case):
     batch = next(batch for batch in read_all(case.source) if len(batch.rows) > 2)
     halves = batch.halves()
     assert [half.position_of(place) for half in halves for place in range(len(half.rows))] == [
@@ -261,24 +261,24 @@ def test_the_halves_of_a_batch_have_the_places_of_the_whole(case):
     assert [half.next for half in halves] == [None, batch.next]
 
 
-def test_the_end_stays_the_end(case):
+def test_end_stays_the_end(case):
     with opened(case.source) as reading:
         while reading.read(100) is not None:
             pass
         assert reading.read(100) is None
 
 
-def test_a_source_without_rows_is_at_its_end_at_once(case):
+def test_source_without_rows_ends_at_once(case):
     assert read_all(case.empty) == []
 
 
-def test_two_readings_do_not_disturb_each_other(case):
+def test_concurrent_readings_are_independent(case):
     with opened(case.source) as one, opened(case.source) as other:
         pairs = [(one.read(9), other.read(9)) for _ in range(4)]
         assert ids([first for first, _ in pairs]) == ids([second for _, second in pairs])
 
 
-def test_a_reading_may_be_closed_twice_and_before_its_end_and_the_source_read_again(case):
+def test_reading_can_be_closed_early_and_twice(case):
     reading = case.source.open(None, case.source.identity())
     reading.read(5)
     reading.close()
@@ -294,18 +294,18 @@ def test_progress_grows_to_the_total_where_that_is_known(case):
         assert reading.total in (None, done[-1])
 
 
-def test_every_row_has_the_columns_that_were_known_before(case):
+def test_every_row_has_the_known_columns(case):
     with opened(case.source) as reading:
         assert reading.columns == case.columns
         for batch in iter(lambda: reading.read(8), None):
             assert all(set(case.columns or ()) <= record.keys() for record in batch.rows.records)
 
 
-def test_an_identity_is_json_and_the_same_as_long_as_nothing_changes(case):
+def test_identity_is_stable_json(case):
     assert json.loads(json.dumps(case.source.identity())) == case.make().identity()
 
 
-def test_a_checkpoint_of_another_source_is_refused_with_a_clause(case):
+def test_checkpoint_of_another_source_is_rejected(case):
     for strange in (case.other.identity(), {"kind": "message", "name": "queue"}):
         clause = case.source.difference(json.loads(json.dumps(strange)))
         assert clause
@@ -313,12 +313,12 @@ def test_a_checkpoint_of_another_source_is_refused_with_a_clause(case):
         assert "\n" not in clause
 
 
-def test_a_record_is_given_back_as_it_is(case):
+def test_record_is_read_back_unchanged(case):
     record = {"id": 7, "name": "repaired"}
     assert case.source.again(record) == record
 
 
-def test_what_was_unreadable_says_again_what_is_wrong_with_it_or_is_a_record_already(case):
+def test_unreadable_line_fails_again_or_is_a_record_after_edit(case):
     for batch in read_all(case.source):
         for one in batch.unreadable:
             if isinstance(one.raw, dict):
@@ -328,12 +328,12 @@ def test_what_was_unreadable_says_again_what_is_wrong_with_it_or_is_a_record_alr
                 case.source.again(one.raw)
 
 
-def test_a_source_has_a_name_and_its_batches_too(case):
+def test_source_and_its_batches_have_names(case):
     assert case.source.name
     assert all(batch.source and isinstance(batch.source, str) for batch in read_all(case.source))
 
 
-def test_only_a_source_with_a_watermark_goes_on_in_the_next_run(case):
+def test_only_watermark_source_continues_in_the_next_run(case):
     last = read_all(case.source)[-1].next
     if isinstance(case.source, Incremental):
         assert ids(read_all(case.source, case.source.start_of_next_run(last))) == []

@@ -1,4 +1,4 @@
-"""A load that is stopped anywhere and run again leaves the table that a loader of single rows leaves."""
+"""A load that is stopped anywhere and run again leaves the same table as a loader of single rows."""
 
 from __future__ import annotations
 

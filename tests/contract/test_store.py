@@ -1,4 +1,4 @@
-"""Opening stores: what is made, what is refused, and what a team's own SQL finds."""
+"""Opening stores: what is created, what is rejected, and what the user's own SQL finds."""
 
 import datetime as dt
 import threading
@@ -24,7 +24,7 @@ CORE = [
 
 
 @pytest.mark.filterwarnings("ignore:Skipped unsupported reflection", "ignore:autogenerate skipping")
-def test_the_migrations_lead_to_the_tables_the_program_knows(store):
+def test_migrations_create_the_known_tables(store):
     def work(connection):
         def known(name, kind, parents):
             return kind != "schema" or name in {None, "pipeline"}
@@ -43,12 +43,12 @@ def test_the_migrations_lead_to_the_tables_the_program_knows(store):
     assert store.database.read(work) == []
 
 
-def test_the_version_the_program_knows_is_that_of_the_last_migration():
+def test_known_version_is_that_of_the_last_migration():
     scripts = ScriptDirectory(migrate.SCRIPTS)
     assert scripts.get_current_head() == migrate.VERSION
 
 
-def test_the_core_columns_come_first_and_in_order(store):
+def test_core_columns_come_first_and_in_order(store):
     schema = "pipeline" if store.info().database == "postgresql" else None
 
     def work(connection):
@@ -57,7 +57,7 @@ def test_the_core_columns_come_first_and_in_order(store):
     assert store.database.read(work)[: len(CORE)] == CORE
 
 
-def test_a_newer_schema_is_refused_and_left_alone(store, store_url):
+def test_newer_schema_is_rejected_and_unchanged(store, store_url):
     table = "pipeline.redrive_schema" if store.info().database == "postgresql" else "redrive_schema"
     newer = sa.text(f"UPDATE {table} SET version_num = '9999'")
     store.database.write(lambda connection: connection.execute(newer))
@@ -69,11 +69,11 @@ def test_a_newer_schema_is_refused_and_left_alone(store, store_url):
     assert store.database.read(migrate.version) == "9999"
 
 
-def test_migrating_what_is_up_to_date_changes_nothing(store):
+def test_migrating_a_current_store_changes_nothing(store):
     assert store.migrate() == (migrate.VERSION, migrate.VERSION)
 
 
-def test_info_says_where_it_is_and_how_much_it_holds(store, put):
+def test_info_has_location_and_counts(store, put):
     put(3)
     info = store.info()
     assert info.database in info.url or info.database == "sqlite"
@@ -81,13 +81,13 @@ def test_info_says_where_it_is_and_how_much_it_holds(store, put):
     assert "correct-horse" not in f"{info}{store!r}{store.database!r}"
 
 
-def test_a_store_can_be_used_again_after_it_was_closed(store, put):
+def test_closed_store_can_be_used_again(store, put):
     put(1)
     store.close()
     assert store.dlq.count() == 1
 
 
-def test_transaction_whose_ctrl_c_a_lost_connection_replaces_is_not_retried(store):
+def test_interrupted_transaction_is_not_retried(store):
     """As psycopg does, when the connection breaks while it cancels the statement."""
     calls = []
 
@@ -106,7 +106,7 @@ def test_transaction_whose_ctrl_c_a_lost_connection_replaces_is_not_retried(stor
     assert len(calls) == 1
 
 
-def test_many_threads_may_use_one_store(dlq, put):
+def test_threads_can_share_a_store(dlq, put):
     put(10)
     counts, together = [], threading.Barrier(16)
 
@@ -148,19 +148,19 @@ def test_postgres_is_not_migrated_unasked(postgres_url):
         ("nonsense://", "not nonsense"),
     ],
 )
-def test_a_url_that_names_no_store_is_refused_in_one_sentence(url, says):
+def test_invalid_url_raises_one_sentence(url, says):
     with pytest.raises(redrive.StoreError, match=says):
         redrive.connect(url)
 
 
-def test_the_default_store_is_a_file_below_the_working_directory(tmp_path, monkeypatch):
+def test_default_store_is_a_file_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with redrive.connect() as store:
         store.dlq.put({}, "bad", pipeline="p")
     assert (tmp_path / ".redrive" / "redrive.db").exists()
 
 
-def test_the_store_may_be_named_by_the_environment_or_a_file(tmp_path, monkeypatch):
+def test_store_can_be_named_by_environment_or_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "redrive.toml").write_text('[store]\nurl = "from_file.db"\n[letters]\nredact = ["card"]\n')
     with redrive.connect() as store:
@@ -199,7 +199,7 @@ PENDING = """
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_a_teams_monitoring_sql_works_as_written(store_url, dlq, put):
+def test_monitoring_sql_works_as_documented(store_url, dlq, put):
     put(5)
     put(2, error="sink refused it", error_type="sink")
     old = dt.datetime.now(UTC) - dt.timedelta(days=9)
@@ -218,7 +218,7 @@ def test_a_teams_monitoring_sql_works_as_written(store_url, dlq, put):
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_counts_follow_what_a_team_does_by_hand(store_url, dlq, put):
+def test_counts_follow_changes_by_sql(store_url, dlq, put):
     put(10)
     run = uuid.uuid4()
     with psycopg.connect(store_url) as connection:

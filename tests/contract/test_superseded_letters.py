@@ -1,4 +1,4 @@
-"""A letter whose key was written after it was made is known as superseded."""
+"""A letter is superseded once its key has been written after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch: one leads, all that it knows is in the store, and one step that fails stops nothing else."""
+"""The watch: one process leads, all its state is in the store, and a failed step stops no other."""
 
 import logging
 import os
@@ -104,7 +104,7 @@ def post(store):
 
 
 @pytest.mark.parametrize("restarting", [False, True], ids=["one process", "killed after every look"])
-def test_a_run_that_never_began_is_one_page_and_one_word_that_it_is_over(post, restarting):
+def test_missed_run_is_one_page_and_one_resolution(post, restarting):
     post.known()
     post.look_until(MONDAY - MINUTE, restarting=restarting)
     assert post.told() == []
@@ -116,7 +116,7 @@ def test_a_run_that_never_began_is_one_page_and_one_word_that_it_is_over(post, r
 
 
 @pytest.mark.parametrize("restarting", [False, True], ids=["one process", "killed after every look"])
-def test_an_outage_is_one_alert_and_one_word_that_it_is_over(post, restarting):
+def test_outage_is_one_alert_and_one_resolution(post, restarting):
     began = post.clock.now()
     post.put(
         service_rollups,
@@ -130,7 +130,7 @@ def test_an_outage_is_one_alert_and_one_word_that_it_is_over(post, restarting):
     assert post.told() == [("opened", "P2", "service_down"), ("resolved", "P2", "service_down")]
 
 
-def test_a_run_whose_process_was_killed_before_it_told_anybody_is_judged(post):
+def test_killed_run_is_judged(post):
     post.ran(
         MONDAY - 2 * HOUR, MONDAY - HOUR, status="failed", judged=False, reason="disk full", error_kind="permanent"
     )
@@ -140,8 +140,8 @@ def test_a_run_whose_process_was_killed_before_it_told_anybody_is_judged(post):
     assert post.store.database.read(lambda connection: connection.execute(judged).scalar()) == post.clock.now()
 
 
-class TestPipelineWithAnSlaInSeconds:
-    def test_run_that_was_stopped_is_at_risk_then_late_until_it_is_complete(self, post, tmp_path):
+class TestSlaInSeconds:
+    def test_stopped_run_is_at_risk_then_late_until_complete(self, post, tmp_path):
         rows = [{"id": number} for number in range(40)]
 
         def source():
@@ -172,7 +172,7 @@ class TestPipelineWithAnSlaInSeconds:
         assert post.desk().find(status="open") == []
 
     @pytest.mark.parametrize("sla", [0, -1, True, "06:30", "1h"])
-    def test_what_is_neither_seconds_nor_a_time_of_day_is_refused(self, post, tmp_path, sla):
+    def test_value_must_be_seconds_or_a_time_of_day(self, post, tmp_path, sla):
         sink = redrive.rows.parquet_dataset(tmp_path / "vendor", key="id")
         with pytest.raises(ValueError, match="sla must be"):
             redrive.Pipeline("vendor", source=redrive.rows.records([]), sink=sink, sla=sla, store=post.store)
@@ -191,7 +191,7 @@ class TestWatchByCron:
         post.desk().judge(RunName("pipeline", run_id))
         return run_id
 
-    def test_run_that_recovers_between_two_looks_is_one_p3(self, post):
+    def test_run_recovered_between_two_checks_is_one_p3(self, post):
         self.looks(post, 2)
         run_id = self.fails(post)
         assert [str(one.status) for one in post.desk().find()] == ["waiting"]
@@ -202,7 +202,7 @@ class TestWatchByCron:
         self.looks(post, 2)
         assert post.told() == [("opened", "P3", "recovered")]
 
-    def test_run_that_does_not_recover_is_an_alert_after_its_grace(self, post):
+    def test_unrecovered_run_alerts_after_its_grace_period(self, post):
         self.looks(post, 2)
         self.fails(post)
         self.looks(post, 9)
@@ -211,14 +211,14 @@ class TestWatchByCron:
         assert post.told() == [("opened", "P2", "retries_exhausted")]
 
     @pytest.mark.parametrize(("times", "minutes"), [(1, 0), (2, 5)], ids=["looked once", "comes no more"])
-    def test_run_is_an_alert_at_once_where_no_look_is_expected(self, post, times, minutes):
+    def test_run_alerts_at_once_if_no_check_is_scheduled(self, post, times, minutes):
         self.looks(post, times)
         post.clock.advance(60 * minutes)
         self.fails(post)
         assert post.told() == [("opened", "P2", "retries_exhausted")]
 
 
-def test_what_a_level_needs_to_persist_is_waited_for_over_restarts(post, put):
+def test_required_duration_of_a_level_survives_restarts(post, put):
     put(150)  # letters, of which 100 within a day are worth telling
     post.clock = FakeClock(datetime.now(UTC))
     began = post.clock.now()
@@ -228,7 +228,7 @@ def test_what_a_level_needs_to_persist_is_waited_for_over_restarts(post, put):
     assert post.told() == [("opened", "P3", "pending_day")]
 
 
-def test_a_probe_that_hangs_keeps_nobody_from_being_told(store, post):
+def test_hanging_probe_delays_no_message(store, post):
     hang = threading.Event()
     post.known()
     post.clock.advance(HOUR.total_seconds())
@@ -258,7 +258,7 @@ def test_probe_that_hangs_longer_than_the_lease_hides_no_alert(store, post):
     assert post.told() == [("opened", "P1", "sla_missed"), ("opened", "P2", "monitor_failed")]
 
 
-def test_look_that_another_watch_overtook_is_not_recorded(store, post):
+def test_overtaken_check_is_not_recorded(store, post):
     post.known()
     post.clock.advance(HOUR.total_seconds())
     other = post.watch()
@@ -274,7 +274,7 @@ def test_look_that_another_watch_overtook_is_not_recorded(store, post):
     assert post.desk().find() == []
 
 
-def test_missed_deadline_is_closed_when_the_settings_name_it_no_more(post):
+def test_missed_deadline_resolves_when_removed_from_settings(post):
     named = {"late": PipelineSettings(sla=TimeOfDay.of("sla", "06:30 UTC")), "also": PipelineSettings()}
     post.settings = AlertSettings(pipelines=named)
     post.watch().once()
@@ -292,7 +292,7 @@ def test_missed_deadline_is_closed_when_the_settings_name_it_no_more(post):
 @pytest.mark.parametrize(
     "evidence", ["level:condition:queue", "level:rows:silver.orders", "level:stale_table:silver.orders"]
 )
-def test_alert_of_what_is_no_longer_configured_is_closed_and_says_so(post, evidence):
+def test_alert_of_a_removed_setting_resolves_with_its_reason(post, evidence):
     found = Finding(
         key=evidence.removeprefix("level:"),
         condition="queue",
@@ -307,7 +307,7 @@ def test_alert_of_what_is_no_longer_configured_is_closed_and_says_so(post, evide
     assert post.desk().get(alert.id).resolution == "closed by redrive watch: no longer configured"
 
 
-def test_to_look_twice_at_the_same_changes_nothing(post):
+def test_second_check_at_one_time_changes_nothing(post):
     post.known()
     post.clock.advance(HOUR.total_seconds())
     everything = select(alerts.c.id, alerts.c.status, alerts.c.urgency, alerts.c.opened_at, alerts.c.told_at)
@@ -319,7 +319,7 @@ def test_to_look_twice_at_the_same_changes_nothing(post):
     assert post.told() == [("opened", "P1", "sla_missed")]
 
 
-def test_an_alert_is_said_again_by_whoever_leads_then(post):
+def test_reminder_is_sent_by_the_current_leader(post):
     post.known()
     post.look_until(MONDAY + 10 * MINUTE)
     first = post._running
@@ -329,7 +329,7 @@ def test_an_alert_is_said_again_by_whoever_leads_then(post):
     assert post.told() == [("opened", "P1", "sla_missed"), ("repeated", "P1", "sla_missed")]
 
 
-def test_what_is_old_is_forgotten_once_a_day_whoever_leads(post):
+def test_retention_runs_daily_on_the_leader(post):
     post.known()
     post.look_until(MONDAY + 3 * MINUTE)
     (alert,) = post.desk().find()
@@ -347,7 +347,7 @@ def test_what_is_old_is_forgotten_once_a_day_whoever_leads(post):
     assert (len(purged), post.desk().find(status="resolved")) == (1, [])
 
 
-def test_what_could_not_be_forgotten_is_tried_again_at_the_next_look(post):
+def test_failed_retention_is_retried_at_the_next_check(post):
     tried = []
 
     def purge():
@@ -362,7 +362,7 @@ def test_what_could_not_be_forgotten_is_tried_again_at_the_next_look(post):
     assert len(tried) == 2
 
 
-def test_who_stood_still_and_was_followed_by_another_tells_nothing_of_what_it_saw(post):
+def test_suspended_leader_sends_nothing_after_takeover(post):
     for minute in range(1, 12):
         at = post.clock.now() - minute * MINUTE
         post.put(service_minutes, {"service": "api", "at": at, "attempts": 20, "faults": 20})
@@ -384,7 +384,7 @@ def test_who_stood_still_and_was_followed_by_another_tells_nothing_of_what_it_sa
 # ── who leads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_leads_and_the_other_stands_by_and_says_who_does(post):
+def test_standby_names_the_leader(post):
     first, second = post.watch(), post.watch()
     assert first.check()
     assert not second.check()
@@ -394,7 +394,7 @@ def test_one_leads_and_the_other_stands_by_and_says_who_does(post):
     assert len(post.news) == 2
 
 
-def test_who_stands_by_takes_over_at_once_when_the_leader_ends(post):
+def test_standby_takes_over_at_once_when_the_leader_ends(post):
     first, second = post.watch(), post.watch()
     first.check()
     second.check()
@@ -403,7 +403,7 @@ def test_who_stands_by_takes_over_at_once_when_the_leader_ends(post):
     assert not first.check()
 
 
-def test_who_stands_by_takes_over_when_the_leader_falls_silent(post):
+def test_standby_takes_over_when_the_lease_expires(post):
     first, second = post.watch(), post.watch()
     first.check()
     post.clock.advance(LEASE.total_seconds() - 1)
@@ -413,7 +413,7 @@ def test_who_stands_by_takes_over_when_the_leader_falls_silent(post):
     assert not first.check()
 
 
-def test_what_the_second_one_finds_was_told_by_the_first(post):
+def test_standby_does_not_repeat_messages_of_the_first(post):
     post.known()
     first, second = post.watch(), post.watch()
     post.clock.advance(HOUR.total_seconds())
@@ -424,7 +424,7 @@ def test_what_the_second_one_finds_was_told_by_the_first(post):
     assert [one.what for one in post.news if isinstance(one, AlertMoved)] == ["opened", "found"]
 
 
-def test_to_look_once_leaves_the_lead_to_others_and_does_nothing_where_another_has_it(post):
+def test_single_check_takes_no_lead_and_defers_to_a_leader(post):
     leader = post.watch()
     post.clock.advance(HOUR.total_seconds())
     leader.check()
@@ -440,7 +440,7 @@ def test_to_look_once_leaves_the_lead_to_others_and_does_nothing_where_another_h
 # ── what fails ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_step_that_fails_is_said_once_and_keeps_no_other_from_being_done(post, caplog):
+def test_failed_step_is_logged_once_and_blocks_no_other(post, caplog):
     post.known()
     post.store.database.write(lambda connection: connection.execute(DropTable(task_runs)))
     post.clock.advance(HOUR.total_seconds())
@@ -457,7 +457,7 @@ def test_a_step_that_fails_is_said_once_and_keeps_no_other_from_being_done(post,
     assert watch.failed != []
 
 
-def test_what_cannot_be_measured_is_said_once_and_said_to_be_over(post, caplog, tmp_path):
+def test_failed_measurement_is_reported_once_and_resolved(post, caplog, tmp_path):
     caplog.set_level(logging.INFO, "redrive.watch")
     file = tmp_path / "warehouse.db"
     post.settings = AlertSettings(tables=(WatchedTable(name="orders", url=f"sqlite:///{file}"),))
@@ -482,7 +482,7 @@ def test_what_cannot_be_measured_is_said_once_and_said_to_be_over(post, caplog, 
     ]
 
 
-def test_a_store_that_restarts_is_missed_once_and_gone_on_with(mortal_postgres, caplog):
+def test_store_restart_is_logged_once_and_survived(mortal_postgres, caplog):
     mortal_postgres.start()
     with redrive.connect(mortal_postgres.url, migrate=True, patience=0.5) as store:
         post = Post(store)
@@ -538,7 +538,7 @@ def hear(process, pattern):
     raise AssertionError(f"it ended with {process.wait()}, and never said {pattern!r}")
 
 
-def test_who_stands_by_takes_over_from_one_that_was_killed(spawned):
+def test_standby_takes_over_from_a_killed_leader(spawned):
     first = spawned(python=cold_python)  # its own pid is looked for
     hear(first, "^watching")
     second = spawned()
@@ -548,7 +548,7 @@ def test_who_stands_by_takes_over_from_one_that_was_killed(spawned):
 
 
 @pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGINT])
-def test_a_word_to_stop_ends_it_well_and_leaves_the_lead_to_the_next(spawned, store, word):
+def test_stop_signal_ends_watch_and_releases_the_lead(spawned, store, word):
     first = spawned()
     hear(first, "^watching")
     second = spawned()
@@ -562,7 +562,7 @@ def test_a_word_to_stop_ends_it_well_and_leaves_the_lead_to_the_next(spawned, st
     assert gone is None
 
 
-def test_a_watch_that_was_killed_in_an_outage_does_not_page_again(spawned, store):
+def test_watch_killed_in_an_outage_does_not_page_again(spawned, store):
     failed = datetime.now(UTC) - HOUR
     Post(store).ran(failed - HOUR, failed, status="failed", judged=False, reason="disk full", error_kind="permanent")
 

@@ -1,4 +1,4 @@
-"""The watch raises an SLA in seconds from the start of a flow's run, whatever became of the run's executor."""
+"""The watch judges an SLA in seconds from the start of a flow's run, whatever the state of its executor."""
 
 import pytest
 
@@ -68,7 +68,7 @@ class TestSlaInSeconds:
         assert watched.at(MONDAY + 3 * MINUTE) == []
 
     @pytest.mark.parametrize("status", ["complete", "abandoned"])
-    def test_run_that_is_over_misses_nothing(self, watched, status):
+    def test_finished_run_misses_nothing(self, watched, status):
         watched.begin(status)
         assert watched.at(MONDAY + MINUTE) == []
 

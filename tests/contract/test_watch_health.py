@@ -1,4 +1,4 @@
-"""Whether somebody looks: the health of a watch, and its heartbeat to a dead man's switch."""
+"""The health of a watch, and its heartbeat to a dead man's switch."""
 
 import logging
 import sqlite3
@@ -43,14 +43,14 @@ class TestHealth:
     def test_watch_that_has_not_looked_is_not_well(self, make):
         assert make().health() == (False, "the watch does not know yet which watch leads")
 
-    def test_watch_that_looks_is_well(self, make):
+    def test_watch_with_recent_checks_is_healthy(self, make):
         watch = make()
         watch.check()
         well, said = watch.health()
         assert well
         assert said.startswith("ok: leads, last check")
 
-    def test_watch_that_stands_by_names_the_leader_and_other_settings(self, make):
+    def test_standby_names_leader_and_different_settings(self, make):
         make().check()
         second = make(persist=10.0)
         second.check()
@@ -59,7 +59,7 @@ class TestHealth:
         assert said.startswith("ok: stands by, process")
         assert "[alerts] persist" in said
 
-    def test_watch_that_leads_and_cannot_look_is_not_well(self, make, monkeypatch):
+    def test_leader_with_failing_checks_is_unhealthy(self, make, monkeypatch):
         watch = make()
 
         def broken(*args, **options):
@@ -70,7 +70,7 @@ class TestHealth:
         assert watch.health() == (False, "the watch leads and has not completed a check yet")
 
     @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-    def test_watch_that_does_not_look_is_a_503_over_http(self, make, store, path, monkeypatch):
+    def test_unhealthy_watch_is_a_503_over_http(self, make, store, path, monkeypatch):
         monkeypatch.setattr(prometheus, "KEPT", 0.0)
         watch = make()
         with prometheus.serve(store, "127.0.0.1:0", health=watch.health) as server:
@@ -105,7 +105,7 @@ class TestWatchedTable:
 
 
 class TestHeartbeat:
-    def test_watch_that_cannot_look_sends_none(self, make, server, monkeypatch):
+    def test_failed_check_sends_no_heartbeat(self, make, server, monkeypatch):
         watch = make(heartbeat=f"{server.url}/ping/1")
 
         def broken(*args, **options):
@@ -118,7 +118,7 @@ class TestHeartbeat:
         watch.check()
         assert len(server.requests) == 1
 
-    def test_every_look_is_a_heartbeat(self, make, server):
+    def test_every_check_sends_a_heartbeat(self, make, server):
         watch = make(heartbeat=f"{server.url}/ping/1")
         watch.check()
         watch.check()
@@ -129,7 +129,7 @@ class TestHeartbeat:
         make(heartbeat=f"{server.url}/ping/1").check()
         assert server.requests == []
 
-    def test_heartbeat_that_fails_is_one_log_line_and_stops_nothing(self, make, server, caplog):
+    def test_failed_heartbeat_is_one_log_line_and_stops_nothing(self, make, server, caplog):
         server.on("*", Answer(500, body="down"))
         watch = make(heartbeat=f"{server.url}/ping/s3cret")
         with caplog.at_level(logging.INFO, logger="redrive.watch"):

@@ -1,4 +1,4 @@
-"""Watches of one store with different settings: what has no effect is an alert, not a silence."""
+"""Watches of one store with different settings: a setting without effect opens an alert."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -77,7 +77,7 @@ def told(team):
     return team.desk.find(condition="settings_differ")
 
 
-def test_standby_with_other_settings_is_an_alert_on_its_own_channel(teams, server):
+def test_standby_with_other_settings_alerts_on_its_channel(teams, server):
     leads, stands_by = teams(OURS), teams(theirs(server))
     look(leads, stands_by, minutes=2)
     assert stands_by.differs() == [("[channels.bteam]", "[pipelines.bjob]", "[routes]")]
@@ -90,7 +90,7 @@ def test_standby_with_other_settings_is_an_alert_on_its_own_channel(teams, serve
     assert server.requests[0].json()["headline"].startswith("P2")
 
 
-def test_alert_is_over_when_the_standby_has_the_same_settings(teams, server):
+def test_alert_resolves_when_the_settings_are_equal(teams, server):
     leads, stands_by = teams(OURS), teams(theirs(server))
     look(leads, stands_by, minutes=8)
     stands_by.end()
@@ -100,7 +100,7 @@ def test_alert_is_over_when_the_standby_has_the_same_settings(teams, server):
     assert again.differs() == []
 
 
-def test_alert_is_over_when_the_standby_leads(teams, server):
+def test_alert_resolves_when_the_standby_leads(teams, server):
     leads, stands_by = teams(OURS), teams(theirs(server))
     look(leads, stands_by, minutes=8)
     leads.watch.leave()
@@ -109,13 +109,13 @@ def test_alert_is_over_when_the_standby_leads(teams, server):
     assert [one.status for one in told(stands_by)] == [AlertStatus.RESOLVED]
 
 
-def test_equal_settings_are_no_alert(teams, server):
+def test_equal_settings_open_no_alert(teams, server):
     leads, stands_by = teams(theirs(server)), teams(theirs(server))
     look(leads, stands_by, minutes=8)
     assert (told(leads), stands_by.differs()) == ([], [])
 
 
-class TestWhatIsCompared:
+class TestComparedSettings:
     def test_condition_counts_by_its_name_without_its_places(self):
         own = ConditionSettings(severity=Severity.P2, query="SELECT 1", url="postgresql://me:pw@db/x", above=1.0)
         probed = ConditionSettings(severity=Severity.P2, probe="/srv/a/probes.py:age", above=1.0)

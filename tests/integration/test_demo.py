@@ -263,7 +263,7 @@ def test_json_output_is_one_document_with_the_numbers(read):
 
 
 def test_shell_settings_do_not_affect_the_demo(read):
-    """Somebody's own store is named there, and alerts are off: neither is the demo's."""
+    """The shell names another store and disables alerts; the demo ignores both."""
     assert not (read.directory.parent / "production.db").exists()
     _, causes, *_ = json.loads(read.out)["commands"]
     assert " --store .redrive/redrive.db dlq causes" in causes

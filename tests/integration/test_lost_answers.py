@@ -202,7 +202,7 @@ def impatient(**options):
 
 
 class TestCalls:
-    """A function that a service guards writes to a database of its own."""
+    """A function called through a service writes to its own database."""
 
     @pytest.mark.parametrize("pay", COMMITS.values(), ids=COMMITS)
     def test_commit_is_not_retried(self, payments, pay):

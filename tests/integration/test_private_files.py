@@ -181,7 +181,7 @@ def test_new_file_follows_no_link(tmp_path):
 
 
 def test_second_process_keeps_the_log_of_an_open_store(tmp_path):
-    """SQLite removes the log with the last process: a process that opens the store twice must stay known to it."""
+    """SQLite removes the log with the last process; a process that opens the store twice must stay counted."""
     path = tmp_path / "redrive.db"
     with redrive.connect(path) as store, redrive.connect(path) as again:
         for one in (store, again):

@@ -109,7 +109,7 @@ def test_quick_start_works_as_written(python, tmp_path):
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_install_command_of_the_page_works(python, wheel, tmp_path):
-    """From where packages come from, in the versions that are there today."""
+    """From the package index, in the current versions."""
     (extras,) = re.findall(r"^pip install 'redrive(\[[\w,]+\])'$", QUICKSTART.read_text(), re.MULTILINE)
     pip(python, f"{wheel}{extras}")
     read(QUICKSTART, python, tmp_path / "empty")

@@ -37,7 +37,7 @@ class TestEveryMessage:
         assert lived.verdict.incidents == lived.verdict.causes == 12
 
     def test_about_open_alerts_comes_first_once_a_channel_is_back(self, lived):
-        """Whichever message is due finds that the channel is back; from there on what is over comes last."""
+        """Any due message can find that the channel is back; from then on resolved alerts come last."""
         back = second_week.MONDAY + incidents.hours(lived.plan.channel_down[1])
         after = [one for one in lived.verdict.messages if one.channel == "platform" and one.at >= back]
         assert {one.subject.partition("_")[0] for one in after[:4]} == {"ledger", "load", "sms"}
@@ -50,7 +50,7 @@ class TestEveryMessage:
 
 
 class TestJudge:
-    """The judge itself must see what is wrong, or the figures above say nothing."""
+    """The judge must detect wrong messages, or the figures above prove nothing."""
 
     AT = second_week.MONDAY
 

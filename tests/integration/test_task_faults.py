@@ -354,7 +354,7 @@ def test_error_names_module_that_closes_foreign_files(tmp_path):
 
 
 def test_37_idle_run_stops_at_once(tmp_path, monkeypatch):
-    """Not when it would next have looked around, nor when the time is over that running tasks would have had."""
+    """Neither at the next poll nor after the grace period of running tasks."""
     monkeypatch.setattr(executor, "ExecutorLease", partial(ExecutorLease, lease=timedelta(hours=10)))
     source = "@flow.sensor(every=3_600, timeout=86_400, in_thread=True)\ndef never():\n    return False\n"
     flow = importable(tmp_path, source, stop_within=3_600).flow

@@ -310,7 +310,7 @@ def test_35_result_after_kill_decision_is_dropped(workshop):
     assert (outcome.ended, outcome.result) == (AttemptEnd.TIMED_OUT, None)
 
 
-def test_35_worker_told_to_end_is_never_reused(workshop, tmp_path):
+def test_35_terminated_worker_is_never_reused(workshop, tmp_path):
     assert workshop.run("too_late", timeout=0.3, grace=30.0, directory=str(tmp_path)).ended is AttemptEnd.TIMED_OUT
     condemned = written(tmp_path, "pid")
     assert not is_alive(condemned)

@@ -42,7 +42,7 @@ class TestSensor:
 
 
 class TestForkServer:
-    """It is started before the store is opened, and imports the flow meanwhile."""
+    """The fork server starts before the store is opened, and imports the flow meanwhile."""
 
     SOURCE = "@flow.task\ndef parent():\n    return os.getppid()\n"
 
@@ -75,7 +75,7 @@ def command(*words, directory, store):
 
 
 class TestOutput:
-    """What a task writes can be read while it runs, and is not lost with its executor."""
+    """The output of a task can be read while it runs, and survives its executor."""
 
     SOURCE = """
     import redrive

@@ -1,4 +1,4 @@
-"""What processes share about services, on both databases. How it is carried and believed is tested where that is."""
+"""Circuits and keys that processes share, on both databases. The unit tests cover how reports are sent and judged."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +51,7 @@ def keys(shared, *services):
     return list(shared.read(services or ("bank",), keys=True).drained)
 
 
-def test_22_what_is_said_comes_back_as_spans_by_the_one_clock_that_all_share(shared, clock):
+def test_22_reports_are_read_back_as_durations_of_one_clock(shared, clock):
     shared.publish([says("open", ago=10, retry_in=30)], [])
     clock.advance(4)
     assert reports(shared) == [says("open", ago=14, retry_in=26)]
@@ -59,18 +59,18 @@ def test_22_what_is_said_comes_back_as_spans_by_the_one_clock_that_all_share(sha
     assert reports(shared) == [says("open", ago=114, retry_in=0)]
 
 
-def test_22_a_clock_that_is_set_back_makes_nobody_last_longer(shared, clock):
+def test_22_clock_set_back_extends_no_report(shared, clock):
     shared.publish([says("open", retry_in=30)], [])
     clock.advance(-3600)
     assert reports(shared) == []
 
 
-def test_as_long_as_nothing_was_said_the_clock_is_not_asked(shared, clock):
+def test_store_without_reports_does_not_query_the_clock(shared, clock):
     assert reports(shared) == []
     assert clock.read == 0
 
 
-def test_a_word_takes_the_place_of_the_last_one_of_the_same_process(shared):
+def test_report_replaces_the_last_of_its_process(shared):
     shared.publish([says("open"), says("open", process="2"), says("open", "b")], [])
     shared.publish([says("closed")], [])
     assert sorted((word.host, word.process, word.kind) for word in reports(shared)) == [
@@ -80,14 +80,14 @@ def test_a_word_takes_the_place_of_the_last_one_of_the_same_process(shared):
     ]
 
 
-def test_only_the_services_that_were_asked_for_are_heard_of(shared):
+def test_only_requested_services_are_read(shared):
     shared.publish([says("open"), says("open", service="exchange")], [drained(), drained(service="exchange")])
     assert [word.service for word in reports(shared, "exchange", "unheard of")] == ["exchange"]
     assert [key.service for key in keys(shared, "exchange")] == ["exchange"]
     assert len(reports(shared, "bank", "exchange")) == 2
 
 
-def test_a_word_that_moves_nobody_any_more_is_forgotten_when_something_else_is_said(shared, clock):
+def test_expired_report_is_removed_at_the_next_write(shared, clock):
     shared.publish([says("open", process="old"), says("open", process="long", retry_in=7200)], [])
     clock.advance(3601)
     shared.publish([says("closed", service="exchange")], [])
@@ -96,7 +96,7 @@ def test_a_word_that_moves_nobody_any_more_is_forgotten_when_something_else_is_s
     assert sorted(word.process for word in reports(shared)) == ["long", "new"]
 
 
-def test_a_drained_key_rests_until_the_latest_time_that_was_said(shared):
+def test_exhausted_key_rests_until_the_latest_reported_time(shared):
     shared.publish([], [drained(hours=2)])
     shared.publish([], [drained(hours=1), drained("d2")])
     assert {key.digest: key.until for key in keys(shared)} == {
@@ -112,14 +112,14 @@ def test_keys_are_looked_at_only_if_asked_for(shared):
     assert list(shared.read({"bank"}, keys=False).drained) == []
 
 
-def test_a_rest_that_is_long_over_is_forgotten_when_another_begins(shared, clock):
+def test_old_key_exhaustion_is_removed_at_the_next_write(shared, clock):
     shared.publish([], [drained("d1", hours=1), drained("d2", hours=8)])
     clock.advance(3 * 3600)
     shared.publish([], [drained("d3", hours=8)])
     assert sorted(key.digest for key in keys(shared)) == ["d2", "d3"]
 
 
-def test_a_reset_takes_back_what_was_said_and_says_so_itself(shared, clock):
+def test_reset_removes_reports_and_is_reported(shared, clock):
     shared.publish([says("open"), says("open", "b"), says("open", service="exchange")], [drained()])
     assert shared.reset("bank")
     clock.advance(2)
@@ -129,7 +129,7 @@ def test_a_reset_takes_back_what_was_said_and_says_so_itself(shared, clock):
     assert not shared.reset("bank")
 
 
-def test_a_reset_of_keys_too_forgets_which_are_used_up(shared):
+def test_reset_of_keys_clears_exhausted_keys(shared):
     shared.publish([], [drained(), drained(service="exchange")])
     assert shared.reset("bank", keys=True)
     assert sorted(word.kind for word in reports(shared)) == ["reset", "reset_keys"]
@@ -140,11 +140,11 @@ def test_a_reset_of_keys_too_forgets_which_are_used_up(shared):
 # ── as people see it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_store_in_which_nothing_was_said_knows_no_service(shared):
+def test_store_without_reports_knows_no_service(shared):
     assert shared.services() == []
 
 
-def test_services_are_listed_by_name_with_the_machines_that_say_open(shared):
+def test_services_are_listed_with_machines_that_report_open(shared):
     shared.publish([says("open"), says("open", "b", retry_in=20), says("closed", service="atlas")], [drained()])
     atlas, bank = shared.services()
     assert (atlas.service, atlas.state, atlas.hosts, atlas.retry_in, atlas.everywhere) == (
@@ -157,12 +157,12 @@ def test_services_are_listed_by_name_with_the_machines_that_say_open(shared):
     assert bank.drained == (drained(),)
 
 
-def test_one_machine_that_says_open_does_so_for_itself_unless_its_word_is_enough(shared):
+def test_quorum_of_one_opens_for_all_machines(shared):
     shared.publish([says("open"), says("open", service="exchange", quorum=1)], [])
     assert [(state.state, state.everywhere) for state in shared.services()] == [("open", False), ("open", True)]
 
 
-def test_a_circuit_whose_time_to_retry_has_come_is_half_open_until_somebody_closes_it(shared, clock):
+def test_circuit_after_cooldown_is_half_open_until_closed(shared, clock):
     shared.publish([says("open")], [])
     clock.advance(31)
     assert [(state.state, state.hosts) for state in shared.services()] == [("half_open", ())]
@@ -170,13 +170,13 @@ def test_a_circuit_whose_time_to_retry_has_come_is_half_open_until_somebody_clos
     assert [state.state for state in shared.services()] == ["closed"]
 
 
-def test_what_nobody_has_closed_is_not_shown_for_ever(shared, clock):
+def test_unclosed_circuit_is_not_shown_forever(shared, clock):
     shared.publish([says("open")], [])
     clock.advance(3601)
     assert shared.services() == []
 
 
-def test_keys_whose_rest_is_over_are_not_shown(shared, clock):
+def test_keys_available_again_are_not_shown(shared, clock):
     shared.publish([], [drained(hours=1), drained("d2", hours=3)])
     clock.advance(2 * 3600)
     (bank,) = shared.services()

@@ -1,4 +1,4 @@
-"""A pipeline, flow or service that is forgotten: nothing of it is left but letters, and nobody waits for it."""
+"""Removing a pipeline, flow or service: only its letters remain, and no deadline expects it."""
 
 import pytest
 from sqlalchemy import select
@@ -44,7 +44,7 @@ def forget(store, name, tmp_path):
 
 
 class TestPipeline:
-    def test_nothing_of_it_is_left(self, store, tmp_path):
+    def test_removes_all_data_but_letters(self, store, tmp_path):
         failing("vendor", store, tmp_path)
         note = {"name": "promise:vendor:06:30 UTC", "at": MONDAY, "value": 0.0}
         store.database.write(lambda connection: connection.execute(gauges.insert(), [note]))
@@ -67,7 +67,7 @@ class TestPipeline:
         forget(store, "vendor", tmp_path)
         assert rows_of(store, replayed_rows) == [0]
 
-    def test_notes_of_replays_that_protect_another_pipeline_stay_with_it(self, store, tmp_path):
+    def test_replay_notes_about_other_pipelines_are_kept(self, store, tmp_path):
         for name in ("vendor", "orders"):
             failing(name, store, tmp_path)
         noted = {"sink": "", "written_at": MONDAY, "newest_letter": MONDAY}
@@ -79,7 +79,7 @@ class TestPipeline:
         forget(store, "orders", tmp_path)
         assert rows_of(store, replayed_rows) == [0]
 
-    def test_alert_that_others_share_stays_open_for_them(self, store, tmp_path):
+    def test_alert_shared_with_others_stays_open(self, store, tmp_path):
         for name in ("vendor", "orders"):
             failing(name, store, tmp_path, "disk full")
         (alert,) = store.alerts.find(status="open")
@@ -90,7 +90,7 @@ class TestPipeline:
         assert forget(store, "orders", tmp_path)
         assert store.alerts.find(status="open") == []
 
-    def test_open_letters_refuse_and_decided_ones_stay(self, store, tmp_path, put):
+    def test_open_letters_prevent_removal_and_decided_ones_remain(self, store, tmp_path, put):
         failing("vendor", store, tmp_path)
         put(3)
         with pytest.raises(StoreError, match="has 3 open letters: replay or discard them first"):
@@ -100,7 +100,7 @@ class TestPipeline:
         assert forget_work(store.database, "vendor", files=tmp_path).letters == 3
         assert len(store.dlq.find(pipeline="vendor", status="discarded")) == 3
 
-    def test_one_that_runs_is_refused(self, store, tmp_path):
+    def test_running_pipeline_is_rejected(self, store, tmp_path):
         def source():
             with pytest.raises(StoreError, match="is running"):
                 forget_work(store.database, "vendor", files=tmp_path)

@@ -1,4 +1,4 @@
-"""What is written of a run, on both databases: its letters, its files, and what people may read of it."""
+"""The stored records of a run, on both databases: its letters, its files, and its lookups by name."""
 
 import functools
 import uuid
@@ -34,7 +34,7 @@ def _no_waits():
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_task_that_died_in_two_runs_is_two_letters_with_the_parameters_of_their_runs(flow, task, store):
+def test_task_dead_in_two_runs_is_two_letters(flow, task, store):
     @task()
     def load(day):
         raise redrive.Permanent("a bad file")
@@ -49,7 +49,7 @@ def test_a_task_that_died_in_two_runs_is_two_letters_with_the_parameters_of_thei
     assert [letter.run_id for letter in store.dlq.find(status=Status.PENDING)] == [runs["monday"]]
 
 
-def test_letter_has_only_the_parameters_that_its_task_takes(flow, task, store):
+def test_letter_has_only_the_parameters_of_its_task(flow, task, store):
     @task()
     def many():
         return [1, 2]
@@ -70,7 +70,7 @@ def test_letter_has_only_the_parameters_that_its_task_takes(flow, task, store):
     }
 
 
-def test_a_task_that_dies_twice_in_one_run_is_one_letter(flow, task, store):
+def test_task_dead_twice_in_one_run_is_one_letter(flow, task, store):
     @task()
     def load(day):
         raise redrive.Permanent("a bad file")
@@ -85,7 +85,7 @@ def test_a_task_that_dies_twice_in_one_run_is_one_letter(flow, task, store):
 # ── beginning anew ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_restart_under_a_new_id_gives_up_the_unfinished_run_as_any_other_restart(flow, task, store):
+def test_restart_under_a_new_id_abandons_the_unfinished_run(flow, task, store):
     tried = []
 
     @task(retry=redrive.Retry(attempts=2, base=3_600, cap=3_600, jitter="none", within=90_000))
@@ -102,7 +102,7 @@ def test_a_restart_under_a_new_id_gives_up_the_unfinished_run_as_any_other_resta
     assert flow.run().run_id not in (old, new)
 
 
-def test_a_run_with_other_parameters_is_refused_by_their_names_and_not_their_values(store):
+def test_run_with_other_parameters_is_rejected_by_name(store):
     flow = redrive.Flow("secretive", store=store, params=["day", "password"])
     flow.task(name="work", in_thread=True)(lambda password: None)
     run_id = flow.run(params={"day": 1, "password": "hunter2"}).run_id
@@ -119,7 +119,7 @@ def left_in(files, run_id):
     return sorted(path.name for path in (files / str(run_id)).glob("*"))
 
 
-def test_what_many_children_are_given_in_common_is_written_once(flow, task, files):
+def test_shared_arguments_of_children_are_stored_once(flow, task, files):
     task(name="numbers")(lambda: list(range(30)))
     task(name="table")(lambda: "x" * 20_000)
     task(name="work", each="numbers", after="table")(lambda n, table, blob, day: [n, len(table), len(blob), day])
@@ -128,7 +128,7 @@ def test_what_many_children_are_given_in_common_is_written_once(flow, task, file
     assert left_in(files, report.run_id) == ["result-1.json"]  # without the table, all of it can be sent
 
 
-def test_a_large_item_is_a_file_for_as_long_as_its_attempt(flow, task, files):
+def test_large_item_is_a_file_during_its_attempt(flow, task, files):
     there, failed = [], []
     task(name="texts")(lambda: ["a" * 40_000, "b" * 50_000, "c"])
 
@@ -147,9 +147,7 @@ def test_a_large_item_is_a_file_for_as_long_as_its_attempt(flow, task, files):
     assert not [name for name in left_in(files, report.run_id) if name.endswith("-item.json")]
 
 
-def test_the_large_item_of_an_attempt_whose_executor_died_is_removed_by_who_takes_over(
-    flow, task, files, store, monkeypatch
-):
+def test_large_item_of_a_dead_executor_is_removed(flow, task, files, store, monkeypatch):
     task(name="texts")(lambda: ["a" * 40_000])
     died = []
 
@@ -187,7 +185,7 @@ def dead_pair(flow, task):
 
 
 @pytest.mark.parametrize("note", ["a\0b", "half \ud800 of it"])
-def test_a_note_may_hold_what_no_database_can(flow, store, dead_pair, note):
+def test_note_with_unstorable_characters_is_stored(flow, store, dead_pair, note):
     flow.retry("read[0]", note=note)
     flow.accept("read[1]", note=note)
     notes = store.database.read(lambda connection: connection.execute(tasks.select()).all())
@@ -197,20 +195,20 @@ def test_a_note_may_hold_what_no_database_can(flow, store, dead_pair, note):
 
 
 @pytest.mark.parametrize("number", ["7", "99999999999", "9" * 20, "9" * 5_000])
-def test_a_child_that_cannot_be_is_not_there(flow, store, dead_pair, number):
+def test_nonexistent_child_is_not_found(flow, store, dead_pair, number):
     for ask in (functools.partial(store.tasks.get, "settlement"), flow.retry, flow.result):
         with pytest.raises(FlowError, match="has no task"):
             ask(f"read[{number}]")
 
 
 @pytest.mark.parametrize("name", [3, None, ["read"], b"read", "", "a\0b", "\ud800", "read[x]"])
-def test_what_names_no_task_is_refused_in_a_sentence(flow, dead_pair, name):
+def test_unknown_task_name_raises_one_sentence(flow, dead_pair, name):
     for ask in (flow.retry, flow.result, functools.partial(flow.fail, note="why")):
         with pytest.raises(FlowError, match="names no task: write settle, or settle"):
             ask(name)
 
 
-def test_a_run_cause_or_note_of_another_kind_is_refused_in_a_sentence(flow, dead_pair):
+def test_wrong_type_of_run_cause_or_note_raises(flow, dead_pair):
     with pytest.raises(FlowError, match="a cause is a text, as `redrive tasks ls` shows it, not 3"):
         flow.retry(cause=3)
     with pytest.raises(FlowError, match="to send back a task needs a note with the reason"):

@@ -1,4 +1,4 @@
-"""Levels of what is beside the store: tables that are counted, replication slots, consumers that lag."""
+"""Levels outside the store: counted tables, replication slots, consumer lags."""
 
 import threading
 import time
@@ -58,7 +58,7 @@ def counted(store):
     return [tuple(row) for row in store.database.read(lambda connection: connection.execute(wanted).all())]
 
 
-def test_a_table_is_counted_once_an_hour_by_whichever_process(store, levels, orders, watched):
+def test_table_is_counted_once_an_hour_by_any_process(store, levels, orders, watched):
     orders(4)
     (found,) = levels(tables=(watched,)).collect(MONDAY).tables
     assert (found.name, found.rows, found.week_ago, found.pipeline) == ("Orders", 4, None, "orders")
@@ -73,9 +73,7 @@ def test_a_table_is_counted_once_an_hour_by_whichever_process(store, levels, ord
 @pytest.mark.parametrize(
     ("hours_off", "week_ago"), [([0], 100), ([3], 100), ([-3], 100), ([3.1], None), ([-3.1], None), ([-2, 1, 3], 101)]
 )
-def test_a_table_is_compared_with_the_count_nearest_to_this_hour_last_week(
-    books, levels, orders, watched, hours_off, week_ago
-):
+def test_table_is_compared_with_the_same_hour_last_week(books, levels, orders, watched, hours_off, week_ago):
     orders(2)
     then = MONDAY - 7 * DAY
     samples = [(then + hours * HOUR, 100.0 + place) for place, hours in enumerate(hours_off)]
@@ -92,9 +90,7 @@ def test_counts_are_kept_for_fifteen_days(store, books, levels, orders, watched)
     assert [at for at, _ in counted(store)] == [MONDAY - 14.9 * DAY, MONDAY]
 
 
-def test_a_table_that_cannot_be_counted_is_unknown_and_tried_again_after_five_minutes(
-    levels, orders, watched, store_url
-):
+def test_uncountable_table_is_retried_after_five_minutes(levels, orders, watched, store_url):
     missing = WatchedTable(name="nowhere", url=store_url)
     orders(3)
     looking = levels(tables=(missing, watched))
@@ -109,19 +105,19 @@ def test_a_table_that_cannot_be_counted_is_unknown_and_tried_again_after_five_mi
     assert len([one for one in heard if "nowhere" in one]) == 1
 
 
-def test_a_table_of_a_server_that_is_not_there_is_unknown_without_its_password(levels):
+def test_unreachable_server_is_unknown_and_password_masked(levels):
     gone = WatchedTable(name="orders", url="postgresql://me:hunter2@127.0.0.1:1/prod")
     snapshot = levels(tables=(gone,)).collect(MONDAY)
     assert "hunter2" not in snapshot.unknown["tables:orders"]
 
 
-def test_a_file_that_is_not_there_is_not_made(levels, tmp_path):
+def test_missing_file_is_not_created(levels, tmp_path):
     gone = WatchedTable(name="orders", url=f"sqlite:///{tmp_path}/typo.db")
     assert "tables:orders" in levels(tables=(gone,)).collect(MONDAY).unknown
     assert not (tmp_path / "typo.db").exists()
 
 
-def test_a_table_of_duckdb_is_counted(levels, tmp_path):
+def test_duckdb_table_is_counted(levels, tmp_path):
     import duckdb
 
     with duckdb.connect(str(tmp_path / "w.duckdb")) as connection:
@@ -145,7 +141,7 @@ def slot(postgres_url):
         connection.execute("SELECT pg_drop_replication_slot('warehouse')")
 
 
-def test_the_replication_slots_of_the_stores_own_server_are_watched(store, levels, slot):
+def test_replication_slots_of_the_store_server_are_monitored(store, levels, slot):
     found = levels().collect(MONDAY).slots
     if not store.database.dialect.is_remote:
         assert found == ()
@@ -155,7 +151,7 @@ def test_the_replication_slots_of_the_stores_own_server_are_watched(store, level
     assert only.lag_bytes >= 0
 
 
-def test_slots_of_several_servers_are_told_apart_and_one_that_is_down_hides_no_other(store, levels, slot, postgres_url):
+def test_slots_of_several_servers_are_separate(store, levels, slot, postgres_url):
     port = psycopg.conninfo.conninfo_to_dict(postgres_url)["port"]
     by_name = postgres_url.replace("127.0.0.1", "localhost")
     snapshot = levels(slots=(postgres_url, by_name, "postgresql://me:hunter2@127.0.0.1:1/x")).collect(MONDAY)
@@ -176,7 +172,7 @@ class Broker:
         return [Lag(consumer="billing", messages=12), Lag(consumer="audit", seconds=3.5)]
 
 
-def test_a_probe_is_a_function_or_an_object_and_answers_one_lag_or_several(levels):
+def test_probe_can_be_function_or_object_with_several_lags(levels):
     found = {"one": lambda: Lag(consumer="mail", messages=0), "several": Broker()}
     snapshot = levels(probes=probes(found, found.get)).collect(MONDAY)
     assert [one.consumer for one in snapshot.lags] == ["mail", "billing", "audit"]
@@ -202,7 +198,7 @@ def test_a_probe_is_a_function_or_an_object_and_answers_one_lag_or_several(level
         (lambda: exit(3), "SystemExit: 3"),
     ],
 )
-def test_a_probe_that_fails_is_unknown_and_hides_no_other(levels, probe, reason):
+def test_failed_probe_is_unknown_and_hides_no_other(levels, probe, reason):
     found = {"one": probe, "other": lambda: Lag(consumer="mail", messages=1)}
     snapshot = levels(probes=probes(found, found.get)).collect(MONDAY)
     assert snapshot.unknown == {"lags:one": reason}
@@ -210,12 +206,12 @@ def test_a_probe_that_fails_is_unknown_and_hides_no_other(levels, probe, reason)
 
 
 @pytest.mark.parametrize("found", [Broker, 12, None])
-def test_what_is_no_probe_is_refused_before_it_is_asked(found):
+def test_invalid_probe_is_rejected_before_its_call(found):
     with pytest.raises(BadProbe, match=r"^probes.py:x is a.* not a probe"):
         probes(["probes.py:x"], lambda name: found)
 
 
-def test_a_probe_that_hangs_is_not_waited_for_nor_asked_again_and_is_heard_when_it_answers(levels):
+def test_hanging_probe_is_called_once_and_read_when_it_ends(levels):
     asked, answers, answered = [], threading.Event(), threading.Event()
 
     def hangs():
@@ -234,7 +230,7 @@ def test_a_probe_that_hangs_is_not_waited_for_nor_asked_again_and_is_heard_when_
     assert snapshot.unknown == {}
 
 
-def test_who_was_waited_for_in_vain_is_not_waited_for_again():
+def test_hanging_probe_is_waited_for_only_once():
     errands, answers = ProbeRunner(), threading.Event()
     errands.send({"slow": answers.wait})
     assert errands.collect(until=time.monotonic())["slow"].still_out
@@ -272,7 +268,7 @@ class TestFreshTable:
         yield look
         desk.close()
 
-    def test_it_is_stale_until_a_new_row_comes(self, look, loads):
+    def test_table_is_stale_until_a_new_row_arrives(self, look, loads):
         assert look(MONDAY) == ["Loads has no rows; its newest loadedAt may be 60 min old"]
         loads(MONDAY)
         assert look(MONDAY + HOUR) == []
@@ -281,7 +277,7 @@ class TestFreshTable:
         loads(MONDAY + HOUR)
         assert look(MONDAY + HOUR + 14 * MINUTE) == []
 
-    def test_column_that_is_not_there_is_a_failed_monitor_and_no_all_clear(self, store, store_url, look, loads):
+    def test_missing_column_is_a_failed_monitor_and_resolves_none(self, store, store_url, look, loads):
         assert len(look(MONDAY)) == 1
         table = WatchedTable(name="Loads", url=store_url, time_column="nope", fresh_within=3_600.0)
         snapshot = levels_of(store, tables=(table,)).collect(MONDAY)

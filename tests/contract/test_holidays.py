@@ -1,4 +1,4 @@
-"""Deadlines on holidays: weekday pipelines have none to keep, on both databases."""
+"""Deadlines on holidays: weekday pipelines are not due, on both databases."""
 
 from datetime import date
 from functools import partial
@@ -49,21 +49,21 @@ class TestDeadlines:
         assert due(MONDAY) == MONDAY
         assert due(MONDAY, holidays=TODAY) == MONDAY - 3 * DAY
 
-    def test_pipeline_that_runs_on_weekends_is_due_on_a_holiday(self, books, due):
+    def test_weekend_pipeline_is_due_on_a_holiday(self, books, due):
         books.known()
         books.ran_every_day()
         assert due(MONDAY, holidays=TODAY) == MONDAY
         every_day = {"vendor": PipelineSettings(days=frozenset(range(7)))}
         assert due(MONDAY, holidays=TODAY, pipelines=every_day) == MONDAY
 
-    def test_own_holidays_hold_whatever_its_days(self, books, due):
+    def test_configured_holidays_apply_to_any_weekdays(self, books, due):
         books.known()
         books.ran_every_day()
         assert due(MONDAY, pipelines={"vendor": PipelineSettings(holidays=TODAY)}) == MONDAY - DAY
         none = {"vendor": PipelineSettings(days=WEEKDAYS, holidays=DaysOff())}
         assert due(MONDAY, pipelines=none, holidays=TODAY) == MONDAY
 
-    def test_what_was_missed_before_a_long_holiday_stays_missed(self, books, due):
+    def test_deadline_missed_before_a_long_holiday_stays_missed(self, books, due):
         worked_weekdays(books, without={(MONDAY - 3 * DAY).date()})
         off = DaysOff(dates=frozenset((MONDAY + day * DAY).date() for day in range(12)))
         own = {"vendor": PipelineSettings(days=WEEKDAYS)}
@@ -84,7 +84,7 @@ class TestFreshness:
         assert age() > 5_400
         assert age(holidays=TODAY) == 60
 
-    def test_own_holidays_count_without_days(self, store, books):
+    def test_configured_holidays_apply_without_weekdays(self, store, books):
         books.ran(MONDAY - DAY, MONDAY.replace(hour=0, minute=0))
         own = PipelineSettings(fresh_within=5_400.0, holidays=TODAY)
         assert self.age(store, {"vendor": own}, MONDAY) == 0
@@ -95,7 +95,7 @@ class TestFreshness:
 
 
 class TestCalendars:
-    def test_calendar_of_the_library_is_used(self):
+    def test_library_calendar_is_used(self):
         pytest.importorskip("holidays")
         bavaria = DaysOff(calendars=("DE-BY",))
         assert date(2026, 1, 6) in bavaria
@@ -103,6 +103,6 @@ class TestCalendars:
         assert date(2026, 7, 3) in DaysOff(calendars=("NYSE",))
         assert date(2026, 7, 2) not in bavaria
 
-    def test_calendar_that_cannot_be_used_has_no_days_off(self, caplog):
+    def test_invalid_calendar_has_no_holidays(self, caplog):
         assert date(2026, 1, 1) not in DaysOff(calendars=("ZZ",))
         assert "the calendar 'ZZ' cannot be used" in caplog.text

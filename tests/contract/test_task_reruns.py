@@ -1,4 +1,4 @@
-"""Running tasks that succeeded once more, and cancelling single tasks, on both databases."""
+"""Rerunning tasks that succeeded, and cancelling single tasks, on both databases."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def flow(store, calls):
 
 
 class TestRerun:
-    def test_task_and_everything_after_it_runs_again(self, flow, calls):
+    def test_task_and_its_followers_run_again(self, flow, calls):
         run = flow.run().run_id
         del calls[:]
         decided = flow.rerun("total", note="wrong rate")
@@ -53,7 +53,7 @@ class TestRerun:
         assert (report.run_id, report.status, report.resumed) == (run, FlowStatus.COMPLETE, True)
         assert calls == ["total", "publish", "cleanup"]
 
-    def test_source_of_a_fan_out_gives_it_other_children(self, flow, calls):
+    def test_source_of_a_fan_out_changes_its_children(self, flow, calls):
         flow.run()
         assert flow.result("publish") == 6
         flow.items[:] = [1, 2, 3, 4]
@@ -62,7 +62,7 @@ class TestRerun:
         assert flow.result("publish") == 100
         assert flow.result("fee") == [10, 20, 30, 40]
 
-    def test_single_child_runs_again_with_what_comes_after(self, flow, calls):
+    def test_single_child_and_its_followers_run_again(self, flow, calls):
         flow.run()
         flow.rerun("fee[1]")
         del calls[:5]
@@ -70,7 +70,7 @@ class TestRerun:
         assert calls[-4:] == ["fee 2", "total", "publish", "cleanup"]
         assert flow.result("fee")[0] == 1
 
-    def test_task_that_did_not_succeed_is_sent_to_retry(self, flow, store):
+    def test_unsuccessful_task_must_be_retried_instead(self, flow, store):
         flow.items[:] = ["x", 1, 2]
         stopped(flow)
         with pytest.raises(FlowError, match=r"task 'total' of run \w+ is DEAD_LETTER: `redrive tasks retry total`"):
@@ -89,7 +89,7 @@ class TestRerun:
 
 
 class TestCancel:
-    def test_waiting_task_fails_for_good_and_cleanup_runs(self, flow, store, calls):
+    def test_waiting_task_fails_permanently_and_cleanup_runs(self, flow, store, calls):
         flow.items[:] = ["x", 1, 2]
         stopped(flow)  # total is a dead letter, publish waits for it
         del calls[:]
@@ -102,7 +102,7 @@ class TestCancel:
         flow.retry("publish")
         assert flow.run().status is FlowStatus.COMPLETE
 
-    def test_stays_cancelled_when_a_decision_above_is_taken_back(self, flow, store):
+    def test_stays_cancelled_when_an_upstream_decision_is_reopened(self, flow, store):
         flow.items[:] = ["x", 1, 2]
         stopped(flow)
         flow.cancel_tasks("publish", note="not today")
@@ -114,7 +114,7 @@ class TestCancel:
         assert flow.run().status is FlowStatus.COMPLETE
         assert flow.result("publish") == 4
 
-    def test_task_that_has_ended_is_not_cancelled(self, flow):
+    def test_finished_task_cannot_be_cancelled(self, flow):
         flow.run()
         with pytest.raises(FlowError, match=r"task 'total' of run \w+ is SUCCESS: there is nothing to cancel"):
             flow.cancel_tasks("total", note="x")
@@ -122,7 +122,7 @@ class TestCancel:
             flow.cancel_tasks("total", note=" ")
 
 
-class TestFanOutBeforeItsItems:
+class TestUnexpandedFanOut:
     """Decisions about a fan-out that was cancelled while it waited: it has no children yet."""
 
     @pytest.fixture
@@ -156,7 +156,7 @@ class TestFanOutBeforeItsItems:
 
     @pytest.mark.parametrize("gate_first", [True, False])
     @pytest.mark.parametrize("task", ["pay", "fee", "total"])
-    def test_retry_expands_it_over_its_items(self, flow, store, calls, task, gate_first):
+    def test_retry_expands_the_fan_out(self, flow, store, calls, task, gate_first):
         flow.cancel_tasks(task, note="wait")
         if gate_first:
             self.open_gate(flow)
@@ -172,14 +172,14 @@ class TestFanOutBeforeItsItems:
         assert (flow.result("pay"), flow.result("fee"), flow.result("total")) == ([1, 2], [1, 2], 3)
         assert calls[-2:] == ["total 3", "cleanup "]
 
-    def test_retry_below_a_task_that_failed_does_not_run_it(self, flow, store, calls):
+    def test_retry_below_a_failed_task_does_not_run(self, flow, store, calls):
         flow.cancel_tasks("pay", note="wait")
         flow.fail("gate", note="closed")
         flow.retry("pay")
         assert stopped(flow).report.status is FlowStatus.FAILED
         assert (states(store, "fan")["pay"], calls) == ("UPSTREAM_FAILED", ["cleanup "])
 
-    def test_accepted_list_is_what_the_next_tasks_get(self, flow, calls):
+    def test_accepted_list_is_passed_to_the_next_tasks(self, flow, calls):
         flow.cancel_tasks("pay", note="by hand")
         with pytest.raises(FlowError, match="'pay' runs for each item of a list, and its result is a list"):
             flow.accept("pay", note="paid")
@@ -193,7 +193,7 @@ class TestFanOutBeforeItsItems:
         assert flow.run().status is FlowStatus.COMPLETE
         assert (flow.result("pay"), flow.result("total")) == ([1, 2], 3)
 
-    def test_acceptance_taken_back_and_retried_expands_it(self, flow, store, calls):
+    def test_reopened_and_retried_acceptance_expands_fan_out(self, flow, store, calls):
         flow.cancel_tasks("pay", note="wait")
         flow.accept("pay", result=[7], note="paid")
         flow.reopen("pay", note="not paid")
@@ -204,8 +204,8 @@ class TestFanOutBeforeItsItems:
         assert (flow.result("pay"), flow.result("total")) == ([1, 2], 3)
 
 
-def test_running_task_is_killed_and_its_followers_go_by_their_rule(store, tmp_path):
-    """In worker processes, while the others go on."""
+def test_running_task_is_killed_and_followers_use_their_rule(store, tmp_path):
+    """In worker processes, while other tasks continue."""
     source = """
     @flow.task(grace=0)
     def hangs():

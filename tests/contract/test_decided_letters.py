@@ -1,4 +1,4 @@
-"""Decisions about letters last: a record that comes again unchanged stays decided."""
+"""Decisions about letters last: a record that is rejected again unchanged stays decided."""
 
 import datetime as dt
 
@@ -67,7 +67,7 @@ class TestDecidedLetter:
             assert put(dlq, {"id": 1}, error_type=error_type).new == 1
 
 
-def test_letter_that_still_comes_is_not_purged(dlq):
+def test_decided_letter_seen_recently_is_not_purged(dlq):
     put(dlq, {"id": 1})
     put(dlq, {"id": 2})
     dlq.discard(note="x", pipeline="vendor")
@@ -88,7 +88,7 @@ class TestPipeline:
         return make
 
     @pytest.mark.parametrize("batch", [1, 40_000])
-    def test_full_file_that_is_sent_every_night_needs_one_decision(self, store, pipeline, batch):
+    def test_full_file_every_night_needs_one_decision(self, store, pipeline, batch):
         rows = [{"id": n % 95, "fee": "N/A" if n % 10 == 0 else str(n)} for n in range(100)]
         pipeline(rows, batch=batch, gate=redrive.Gate(warn=0.01, page=0.5, abort=0.9)).run()
         assert store.dlq.count(status="open") == 10
@@ -125,7 +125,7 @@ class TestPipeline:
         assert fees(store, status="open") == ["d"]
 
     @pytest.mark.parametrize("batch", [1, 40_000])
-    def test_open_letter_of_a_key_does_not_undo_the_decision_about_another(self, store, pipeline, batch):
+    def test_deciding_a_letter_keeps_other_open_ones_of_its_key(self, store, pipeline, batch):
         options = {"batch": batch, "gate": redrive.Gate(abort=1), "validate": Order}
         pipeline([{"id": 1, "fee": "a"}], **options).run()
         store.dlq.discard(pipeline="vendor", note="withdrawn")
@@ -134,7 +134,7 @@ class TestPipeline:
             pipeline([{"id": 1, "fee": fee} for fee in fees_of_run], **options).run()
             assert (fees(store, status="discarded"), fees(store, status="open")) == (["a"], ["b"])
 
-    def test_discarded_row_that_comes_after_a_newer_one_is_the_newest_again(self, store, pipeline):
+    def test_discarded_row_after_a_newer_one_becomes_the_newest(self, store, pipeline):
         rejected, written = {"id": 1, "fee": "N/A"}, {"id": 1, "fee": "5"}
         other = {"id": 2, "fee": "1"}
         pipeline([rejected, other]).run()
@@ -147,7 +147,7 @@ class TestPipeline:
         fixed = pipeline([], validate=lambda record: {**record, "fee": 0.0})
         assert store.dlq.replay(fixed, dry_run=False, pipeline="vendor").reprocessed == 1
 
-    def test_discarded_row_before_a_newer_one_of_the_same_run_is_not(self, store, pipeline):
+    def test_discarded_row_before_a_newer_one_stays_older(self, store, pipeline):
         rejected, written = {"id": 1, "fee": "N/A"}, {"id": 1, "fee": "5"}
         pipeline([rejected, written]).run()
         store.dlq.discard(note="not now", pipeline="vendor")
@@ -155,7 +155,7 @@ class TestPipeline:
         (letter,) = store.dlq.each()
         assert (letter.seen, letter.superseded_at is None) == (2, False)
 
-    def test_line_that_cannot_be_read_stays_decided_on_another_line(self, store, tmp_path):
+    def test_unreadable_line_stays_decided_at_another_position(self, store, tmp_path):
         def load(*lines):
             (tmp_path / "in.csv").write_text("\n".join(["id,fee", *lines, ""]))
             sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "orders", key="id", create=True)
@@ -168,7 +168,7 @@ class TestPipeline:
         assert [(str(letter.status), letter.seen) for letter in store.dlq.each()] == [("discarded", 2)]
 
     @pytest.mark.parametrize("newer", ["written", "replayed", "open", "in the same file"])
-    def test_edited_line_is_open_again_after_a_newer_row(self, store, tmp_path, newer):
+    def test_edited_line_reopens_after_a_newer_row(self, store, tmp_path, newer):
         def vendor(*lines, validate=check):
             (tmp_path / "in.csv").write_text("\n".join(["id,fee", *lines, ""]))
             sink = redrive.rows.table(f"sqlite:///{tmp_path / 'out.db'}", "orders", key="id", create=True)

@@ -1,4 +1,4 @@
-"""Deciding about letters, editing them, keeping them: on every store."""
+"""Deciding, editing and purging letters, on every store."""
 
 import datetime as dt
 
@@ -15,7 +15,7 @@ def statuses(dlq):
     return {letter.key: letter.status.value for letter in dlq.find()}
 
 
-def test_a_decision_needs_a_note_that_says_something(dlq, put):
+def test_decision_needs_a_note(dlq, put):
     put(1)
     for decide in (dlq.discard, dlq.escalate):
         for note in ("", "   ", None):
@@ -30,7 +30,7 @@ def test_decision_about_all_letters_needs_a_filter(dlq, put):
         dlq.discard(note="all")
 
 
-def test_every_change_is_in_the_audit_log_with_who_when_and_why(dlq, put):
+def test_changes_are_audited_with_operator_time_and_note(dlq, put):
     put(1)
     (letter,) = dlq.find()
     dlq.escalate(ids=[letter.id], note="whose is it?")
@@ -47,7 +47,7 @@ def test_every_change_is_in_the_audit_log_with_who_when_and_why(dlq, put):
     assert (after.status, after.settled_at) == (Status.PENDING, None)
 
 
-def test_a_change_that_does_not_fit_the_status_leaves_the_letter_alone(dlq, put):
+def test_change_that_does_not_fit_the_status_is_rejected(dlq, put):
     put(2)
     dlq.discard(note="x", key="D-0")
     changed = dlq.escalate(note="y", pipeline="vendor")
@@ -55,7 +55,7 @@ def test_a_change_that_does_not_fit_the_status_leaves_the_letter_alone(dlq, put)
     assert statuses(dlq) == {"D-0": "discarded", "D-1": "escalated"}
 
 
-def test_a_letter_that_stands_again_is_not_reopened_beside_it(dlq, put):
+def test_only_one_copy_of_a_record_is_reopened(dlq, put):
     put(1)
     dlq.discard(note="x", key="D-0")
     dlq.put({"id": "D-0", "fee": "?"}, "fee: not a number", key="D-0", pipeline="vendor", source="deliveries.csv")
@@ -66,13 +66,13 @@ def test_a_letter_that_stands_again_is_not_reopened_beside_it(dlq, put):
     assert dlq.reopen(key="D-0").changed == 0
 
 
-def test_a_change_of_many_thousands_is_done_in_full(dlq, put):
+def test_change_of_thousands_of_letters_is_complete(dlq, put):
     put(12_000)
     assert dlq.discard(note="x", pipeline="vendor").changed == 12_000
     assert dlq.count(status="discarded") == 12_000
 
 
-def test_an_edit_keeps_the_raw_record_and_shows_what_differs(dlq, put):
+def test_edit_keeps_the_raw_record_and_shows_the_difference(dlq, put):
     put(1)
     (letter,) = dlq.find()
     made = dlq.edit(letter.id, patch={"fee": 0, "note": "set by hand"})
@@ -90,7 +90,7 @@ def test_an_edit_keeps_the_raw_record_and_shows_what_differs(dlq, put):
     assert not dlq.get(letter.id).edited
 
 
-def test_a_record_may_be_edited_to_nothing_at_all(dlq, put):
+def test_record_can_be_edited_to_null(dlq, put):
     put(1)
     (letter,) = dlq.find()
     dlq.edit(letter.id, None)
@@ -98,7 +98,7 @@ def test_a_record_may_be_edited_to_nothing_at_all(dlq, put):
     assert dlq.get(letter.id).payload is None
 
 
-def test_a_bulk_edit_is_a_preview_unless_told_otherwise(dlq, put):
+def test_bulk_edit_is_a_dry_run_by_default(dlq, put):
     put(30)
     report = dlq.edit_many(expression='{**record, "fee": 0} if record["id"] != "D-3" else record', pipeline="vendor")
     assert (report.dry_run, report.selected, report.changed, report.unchanged) == (True, 30, 29, 1)
@@ -109,7 +109,7 @@ def test_a_bulk_edit_is_a_preview_unless_told_otherwise(dlq, put):
     assert dlq.find(key="D-7")[0].payload == {"id": "D-7"}
 
 
-def test_a_letter_on_which_a_bulk_edit_raises_is_left_alone_and_named(dlq, put):
+def test_bulk_edit_skips_and_names_a_letter_that_raises(dlq, put):
     put(3)
     report = dlq.edit_many(
         expression='{**record, "fee": 1 / (record["id"] != "D-1")}', pipeline="vendor", dry_run=False
@@ -132,7 +132,7 @@ def test_a_letter_on_which_a_bulk_edit_raises_is_left_alone_and_named(dlq, put):
         ("dict", "the class dict"),
     ],
 )
-class TestEditThatIsNoData:
+class TestInvalidEdit:
     def test_edit_raises_and_changes_nothing(self, dlq, put, source, what):
         put(1)
         (letter,) = dlq.find()
@@ -158,7 +158,7 @@ class TestEditThatIsNoData:
         ({"expression": "record['nope']"}, "KeyError"),
     ],
 )
-def test_a_malformed_edit_is_refused_in_one_sentence(dlq, put, edit, says):
+def test_malformed_edit_raises_one_sentence(dlq, put, edit, says):
     put(1)
     (letter,) = dlq.find()
     with pytest.raises(redrive.LetterError, match=says):
@@ -166,7 +166,7 @@ def test_a_malformed_edit_is_refused_in_one_sentence(dlq, put, edit, says):
     assert dlq.get(letter.id) == letter
 
 
-def test_a_settled_letter_cannot_be_edited(dlq, put):
+def test_decided_letter_cannot_be_edited(dlq, put):
     put(1)
     (letter,) = dlq.find()
     dlq.discard(ids=[letter.id], note="x")
@@ -174,7 +174,7 @@ def test_a_settled_letter_cannot_be_edited(dlq, put):
         dlq.edit(letter.id, patch={})
 
 
-def test_a_new_version_of_the_record_drops_an_edit_of_the_old_one(dlq, put):
+def test_new_version_of_the_record_drops_the_old_edit(dlq, put):
     dlq.put({"fee": "N/A"}, "bad", pipeline="p", key="k")
     (letter,) = dlq.find()
     dlq.edit(letter.id, patch={"fee": 0})
@@ -185,7 +185,7 @@ def test_a_new_version_of_the_record_drops_an_edit_of_the_old_one(dlq, put):
     assert dlq.audit(letter.id)[-1].detail == {"raw_record": {"fee": "N/A"}, "edited_record": {"fee": 0}}
 
 
-def test_only_settled_letters_are_purged_and_only_old_ones(dlq, put):
+def test_only_old_decided_letters_are_purged(dlq, put):
     put(6)
     dlq.discard(note="x", ids=[letter.id for letter in dlq.find(limit=3)])
     dlq.escalate(note="x", key="D-0")
@@ -198,13 +198,13 @@ def test_only_settled_letters_are_purged_and_only_old_ones(dlq, put):
 
 
 @pytest.mark.parametrize("status", ["pending", "escalated"])
-def test_what_is_not_settled_is_never_purged(dlq, put, status):
+def test_open_letter_is_never_purged(dlq, put, status):
     put(1)
     with pytest.raises(redrive.LetterError, match="never purged"):
         dlq.purge(status=status, older_than="0s")
 
 
-def test_an_id_is_never_used_again(dlq, put):
+def test_id_is_never_reused(dlq, put):
     put(3)
     newest = dlq.find(limit=1)[0].id
     dlq.discard(note="x", pipeline="vendor")
@@ -213,7 +213,7 @@ def test_an_id_is_never_used_again(dlq, put):
     assert dlq.find(limit=1)[0].id > newest
 
 
-def test_the_size_says_how_full_the_queue_is(dlq, put):
+def test_size_reports_queue_usage(dlq, put):
     put(3)
     old = dt.datetime.now(UTC) - dt.timedelta(days=3)
     dlq.put_many([redrive.NewLetter({}, "bad", rejected_at=old)], pipeline="other")
@@ -226,7 +226,7 @@ def test_the_size_says_how_full_the_queue_is(dlq, put):
     assert size.bytes > 0
 
 
-def test_a_purge_leaves_the_repeats_of_living_letters_alone(dlq):
+def test_purge_keeps_the_counts_of_open_letters(dlq):
     old = dt.datetime.now(UTC) - dt.timedelta(days=3)
     dlq.put_many([redrive.NewLetter({"a": 1}, "bad", key="k", rejected_at=old)], pipeline="p")
     for days in (2, 1, 0):
@@ -237,7 +237,7 @@ def test_a_purge_leaves_the_repeats_of_living_letters_alone(dlq):
     assert dlq.causes() == before
 
 
-def test_a_letter_settled_by_sql_is_kept_for_its_time_from_when_that_is_noticed(store, dlq):
+def test_letter_decided_by_sql_is_kept_from_its_detection(store, dlq):
     old = dt.datetime.now(UTC) - dt.timedelta(days=90)
     dlq.put_many([redrive.NewLetter({"a": 1}, "bad", rejected_at=old)], pipeline="p")
     store.database.write(lambda connection: connection.execute(letters.update().values(status="discarded")))
@@ -245,7 +245,7 @@ def test_a_letter_settled_by_sql_is_kept_for_its_time_from_when_that_is_noticed(
     assert dlq.purge(older_than=dt.datetime.now(UTC) + dt.timedelta(minutes=1)).letters == 1
 
 
-def test_an_edit_that_fails_shows_no_redacted_values(store_url):
+def test_failed_edit_shows_no_redacted_values(store_url):
     with redrive.connect(store_url, redact=["card"]) as store:
         store.dlq.put({"card": "4111111111111111"}, "bad", pipeline="p")
         (letter,) = store.dlq.find()

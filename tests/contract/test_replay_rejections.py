@@ -1,4 +1,4 @@
-"""One letter that does not fit the sink fails by itself; the others go on."""
+"""A letter that does not fit the sink fails alone; the replay of the others continues."""
 
 import re
 import sqlite3
@@ -58,14 +58,14 @@ def test_misfit_fails_with_its_own_reason(store, orders, pipeline, reason, batch
     assert orders.execute("SELECT id FROM orders ORDER BY id").fetchall() == [(f"g{n}",) for n in range(7)]
 
 
-def test_selection_of_nothing_but_misfits_fails_letter_by_letter(store, orders, pipeline):
+def test_selection_that_all_fails_the_sink_fails_one_by_one(store, orders, pipeline):
     put(store, *({"id": str(n), "fee": n, "old": 1} for n in range(4)))
     report = store.dlq.replay(pipeline(), dry_run=False)
     assert (report.failed_again, report.stopped) == (4, None)
     assert {letter.last_error for letter in store.dlq.each()} == {"'old' is not a column of the sink"}
 
 
-def test_field_without_a_value_is_no_misfit(store, orders, pipeline):
+def test_field_without_a_value_fits(store, orders, pipeline):
     put(store, {"id": "a", "fee": 1, "old": None}, {"id": "b", "fee": 2})
     assert store.dlq.replay(pipeline(), dry_run=False).reprocessed == 2
 
@@ -87,7 +87,7 @@ def test_parquet_dataset_takes_the_letters_that_fit(store, pipeline, tmp_path):
     assert (report.reprocessed, report.failed_again) == (2, 1)
 
 
-def test_older_letter_of_a_key_is_written_where_the_newest_is_refused(store, orders, pipeline):
+def test_older_letter_is_written_if_the_newest_is_rejected(store, orders, pipeline):
     orders.execute(
         "CREATE TRIGGER refuse BEFORE INSERT ON orders WHEN new.fee > 100 BEGIN SELECT raise(ABORT, 'no'); END"
     )
@@ -99,9 +99,9 @@ def test_older_letter_of_a_key_is_written_where_the_newest_is_refused(store, ord
 
 
 class TestRedactedRecord:
-    """A store that keeps records redacted has no values to send."""
+    """A store with redacted records has no values to send."""
 
-    def test_is_not_sent_until_it_is_edited(self, tmp_path):
+    def test_is_not_sent_before_an_edit(self, tmp_path):
         with redrive.connect(tmp_path / "redacted.db", redact=["card"], store_redacted=True) as store:
             store.dlq.put({"id": 1, "card": "4111111111111111"}, "bad", pipeline="p", key="1")
             store.dlq.put({"id": 2}, "bad", pipeline="p", key="2")

@@ -1,4 +1,4 @@
-"""What grows while nobody looks: old letters, the size of the store, and what the watch removes; on both databases."""
+"""Growth of a store: old letters, its size, and what the watch removes; on both databases."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +24,7 @@ def settings(**thresholds):
 
 
 class TestOldLetters:
-    def test_oldest_open_letter_is_told_by_pipeline(self, store, put, now):
+    def test_oldest_open_letter_is_reported_by_pipeline(self, store, put, now):
         put(2)
         put(1, pipeline="orders")
         store.dlq.escalate(pipeline="orders", note="ask the vendor")
@@ -72,7 +72,7 @@ class TestSize:
 
 
 class TestPurge:
-    def test_settled_letters_go_and_open_ones_stay(self, store, put, now):
+    def test_decided_letters_are_removed_and_open_ones_kept(self, store, put, now):
         put(5)
         for key in ("D-0", "D-1"):
             store.dlq.discard(key=key, note="known")

@@ -1,4 +1,4 @@
-"""From a run to an alert: real pipelines and flows on both databases, and what their store has to say of them."""
+"""Alerts about runs: real pipelines and flows on both databases, and the alerts that their store opens."""
 
 import logging
 import signal
@@ -72,20 +72,18 @@ def failing(error):
 # ── pipelines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_without_faults_is_no_news(store, vendor):
+def test_run_without_failures_opens_no_alert(store, vendor):
     vendor(rows()).run()
     assert alerts(store) == []
 
 
-def test_one_bad_row_in_two_hundred_is_no_news(store, vendor):
+def test_one_rejected_row_in_200_opens_no_alert(store, vendor):
     vendor(rows(bad=1)).run()
     assert alerts(store) == []
 
 
 @pytest.mark.parametrize(("bad", "urgency", "condition"), [(6, "P3", "new_letters"), (14, "P1", "rejected")])
-def test_many_rejected_rows_are_one_alert_with_their_number_rate_cause_and_command(
-    store, vendor, bad, urgency, condition
-):
+def test_many_rejected_rows_open_one_alert_with_details(store, vendor, bad, urgency, condition):
     report = vendor(rows(bad=bad)).run()
     (alert,) = store.alerts.find()
     assert (str(alert.urgency), alert.condition, str(alert.status)) == (urgency, condition, "open")
@@ -95,17 +93,17 @@ def test_many_rejected_rows_are_one_alert_with_their_number_rate_cause_and_comma
     assert alert.facts.commands[0] == f"redrive dlq causes --run {str(report.run_id)[:8]}"
 
 
-def test_run_that_loads_the_rejected_rows_closes_the_alert(store, vendor):
+def test_run_that_loads_the_rejected_rows_resolves_the_alert(store, vendor):
     vendor(rows(bad=14)).run()
     vendor(rows()).run()
     assert alerts(store) == [("P1", "rejected", "resolved")]
 
 
-class TestRejectedRowsThatAreStillQuarantined:
+class TestQuarantinedRows:
     def others(self, bad=0):
         return [{**one, "id": one["id"] + 10_000} for one in rows(bad=bad)]
 
-    def test_good_run_of_other_rows_does_not_close_the_alert(self, store, vendor):
+    def test_complete_run_of_other_rows_keeps_the_alert_open(self, store, vendor):
         vendor(rows(bad=14)).run()
         vendor(self.others()).run()
         store.alerts.resolve_handled_letters()
@@ -121,20 +119,20 @@ class TestRejectedRowsThatAreStillQuarantined:
         store.dlq.discard(run_id=first.run_id, note="known")
         assert alerts(store) == [("P1", "rejected", "resolved")]
 
-    def test_letters_of_runs_that_nobody_was_told_of_do_not_keep_it_open(self, store, vendor):
+    def test_letters_below_the_threshold_do_not_keep_alert_open(self, store, vendor):
         first = vendor(rows(bad=14)).run()
         vendor(self.others(bad=1)).run()
         store.dlq.discard(run_id=first.run_id, note="known")
         assert alerts(store) == [("P1", "rejected", "resolved")]
 
 
-class TestRunThatTheGateAborted:
+class TestAbortedRun:
     def aborted(self, vendor):
         with pytest.raises(redrive.GateAborted):
             vendor(rows(bad=120)).run()
 
     @pytest.mark.parametrize("how", ["discarded", "escalated"])
-    def test_alert_stays_open_whatever_becomes_of_its_letters(self, store, vendor, how):
+    def test_alert_stays_open_whatever_the_letter_status(self, store, vendor, how):
         self.aborted(vendor)
         if how == "discarded":
             store.dlq.discard(pipeline="vendor", note="known")
@@ -148,20 +146,20 @@ class TestRunThatTheGateAborted:
         vendor(rows()).run(restart=True)
         assert alerts(store) == [("P1", "gate_abort", "resolved")]
 
-    def test_alert_closes_when_it_is_abandoned_and_the_new_run_fails(self, store, vendor):
+    def test_alert_closes_when_abandoned_and_new_run_fails(self, store, vendor):
         self.aborted(vendor)
         with pytest.raises(RunStopped):
             vendor(failing(redrive.Permanent("disk full"))).run(restart=True)
         assert alerts(store) == [("P1", "permanent_error", "open"), ("P1", "gate_abort", "resolved")]
 
 
-def test_a_run_that_the_gate_stops_is_a_p1(store, vendor):
+def test_run_aborted_by_the_gate_opens_p1(store, vendor):
     with pytest.raises(redrive.GateAborted):
         vendor(rows(bad=120)).run()
     assert alerts(store) == [("P1", "gate_abort", "open")]
 
 
-def test_letters_of_a_run_that_the_gate_had_stopped_are_a_matter_for_the_day_when_it_is_complete(store, vendor):
+def test_letters_of_a_completed_aborted_run_become_p3(store, vendor):
     def source():
         yield from rows(200, bad=40)
         yield from rows(1_000)[200:]
@@ -173,7 +171,7 @@ def test_letters_of_a_run_that_the_gate_had_stopped_are_a_matter_for_the_day_whe
 
 
 @pytest.mark.parametrize("how", ["replayed", "discarded", "by hand"])
-def test_what_was_told_of_letters_is_over_when_none_of_them_waits(store, vendor, how):
+def test_alert_about_letters_resolves_when_none_is_open(store, vendor, how):
     pipeline = vendor(rows(bad=6))
     pipeline.run()
     if how == "replayed":
@@ -200,14 +198,14 @@ def test_alert_stays_open_while_letters_are_escalated(store, vendor):
     assert alerts(store) == [("P3", "new_letters", "resolved")]
 
 
-def test_it_stays_open_while_one_of_them_waits(store, vendor):
+def test_alert_about_letters_stays_open_while_one_is_open(store, vendor):
     vendor(rows(bad=6)).run()
     (first, *_) = store.dlq.find(limit=1)
     store.dlq.discard(ids=[first.id], note="this one is known")
     assert alerts(store) == [("P3", "new_letters", "open")]
 
 
-def test_an_error_that_does_not_heal_is_a_p1_at_once(store, vendor):
+def test_permanent_error_opens_p1_at_once(store, vendor):
     with pytest.raises(RunStopped):
         vendor(failing(redrive.Permanent("the column fee is gone"))).run()
     (alert,) = store.alerts.find()
@@ -215,7 +213,7 @@ def test_an_error_that_does_not_heal_is_a_p1_at_once(store, vendor):
     assert "the column fee is gone" in alert.title
 
 
-def test_what_a_422_said_is_in_the_alert(store, vendor):
+def test_response_text_of_a_422_is_in_the_alert(store, vendor):
     bank = redrive.Service("bank")
     answer = httpx.Response(
         422, json={"detail": "fee: not a number"}, request=httpx.Request("POST", "https://bank.example/orders")
@@ -231,7 +229,7 @@ def test_what_a_422_said_is_in_the_alert(store, vendor):
     assert "fee: not a number" in alert.facts.error
 
 
-def test_a_credential_that_is_refused_is_one_alert_of_the_service_for_all_who_need_it(store, vendor):
+def test_rejected_credential_is_one_alert_of_its_service(store, vendor):
     bank = redrive.Service("bank")
 
     def source():
@@ -250,7 +248,7 @@ def test_a_credential_that_is_refused_is_one_alert_of_the_service_for_all_who_ne
     assert alerts(store) == [("P1", "permanent_error", "resolved")]
 
 
-def test_spent_retries_are_told_at_once_where_nobody_watches(store, vendor):
+def test_exhausted_retries_alert_at_once_without_a_watch(store, vendor):
     with pytest.raises(RunStopped):
         vendor(failing(redrive.Transient("the share is not mounted"))).run()
     assert alerts(store) == [("P2", "retries_exhausted", "open")]
@@ -258,7 +256,7 @@ def test_spent_retries_are_told_at_once_where_nobody_watches(store, vendor):
     assert alerts(store) == [("P2", "retries_exhausted", "resolved")]
 
 
-def test_a_run_that_recovers_while_somebody_watches_is_one_p3_and_nothing_else(store, vendor):
+def test_run_recovered_under_a_watch_is_one_p3(store, vendor):
     watched(store)
     once = iter([redrive.Transient("the share is not mounted")])
 
@@ -277,7 +275,7 @@ def test_a_run_that_recovers_while_somebody_watches_is_one_p3_and_nothing_else(s
     assert alerts(store) == [("P3", "recovered", "resolved")]
 
 
-def test_41_a_retried_attempt_tells_nobody_and_recovery_closes_what_was_opened(store, vendor):
+def test_41_retried_attempt_opens_none_and_recovery_resolves(store, vendor):
     answers = iter([503, 503, 200])
     partner = redrive.Service("partner", retry=redrive.Retry(base=0.001), store=store)
 
@@ -299,7 +297,7 @@ def test_41_a_retried_attempt_tells_nobody_and_recovery_closes_what_was_opened(s
     assert alerts(store, status="open") == []
 
 
-def test_a_run_that_was_told_to_stop_is_no_news(store, vendor):
+def test_stopped_run_opens_no_alert(store, vendor):
     def source():
         yield from rows(20)
         pipeline.stop("a deploy")
@@ -311,7 +309,7 @@ def test_a_run_that_was_told_to_stop_is_no_news(store, vendor):
     assert alerts(store) == []
 
 
-def test_a_run_whose_process_died_before_it_could_tell_is_judged_by_the_next_who_looks(store, vendor, monkeypatch):
+def test_killed_run_is_judged_by_the_next_process(store, vendor, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Alerts, "handle_event", lambda self, event: None)  # killed between its end and its alert
         vendor(rows(bad=14)).run()
@@ -321,7 +319,7 @@ def test_a_run_whose_process_died_before_it_could_tell_is_judged_by_the_next_who
     assert alerts(store) == [("P1", "rejected", "open")]
 
 
-def test_two_who_judge_the_same_run_tell_it_once(store, store_url, vendor, monkeypatch):
+def test_concurrent_judgements_of_a_run_open_one_alert(store, store_url, vendor, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Alerts, "handle_event", lambda self, event: None)
         vendor(rows(bad=14)).run()
@@ -338,7 +336,7 @@ def test_two_who_judge_the_same_run_tell_it_once(store, store_url, vendor, monke
     assert alert.seen == 1
 
 
-def test_a_run_that_goes_on_is_judged_again_at_its_next_end(store, vendor):
+def test_resumed_run_is_judged_at_its_next_end(store, vendor):
     pipeline = vendor(failing(redrive.Transient("away")))
     with pytest.raises(RunStopped):
         pipeline.run()
@@ -350,7 +348,7 @@ def test_a_run_that_goes_on_is_judged_again_at_its_next_end(store, vendor):
     assert None not in ends
 
 
-def test_a_run_that_died_and_is_gone_on_with_has_recovered(store, vendor, monkeypatch):
+def test_resumed_killed_run_has_recovered(store, vendor, monkeypatch):
     def gone(*args, **options):
         raise StoreError("killed")
 
@@ -367,7 +365,7 @@ def test_a_run_that_died_and_is_gone_on_with_has_recovered(store, vendor, monkey
     assert (str(alert.urgency), alert.condition, str(alert.status)) == ("P3", "recovered", "resolved")
 
 
-class TestCodeThatCallsSysExit:
+class TestSysExit:
     def exited(self, pipeline):
         with pytest.raises(SystemExit):
             pipeline.run()
@@ -399,7 +397,7 @@ class TestCodeThatCallsSysExit:
         self.exited(pipeline)
         assert alerts(store) == [("P1", "permanent_error", "open")]
 
-    def test_exit_of_a_signal_handler_is_no_alert(self, store, vendor):
+    def test_exit_by_a_signal_handler_opens_no_alert(self, store, vendor):
         def stop(number, frame):
             raise SystemExit(0)
 
@@ -418,7 +416,7 @@ class TestCodeThatCallsSysExit:
 # ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dead_task_is_a_p1_with_the_command_that_sends_it_back(store, settlement):
+def test_dead_task_opens_p1_with_the_retry_command(store, settlement):
     mended = False
 
     @settlement.task(in_thread=True, retry=TWICE)
@@ -439,7 +437,7 @@ def test_a_dead_task_is_a_p1_with_the_command_that_sends_it_back(store, settleme
     assert alerts(store) == [("P1", "dead_task", "resolved")]
 
 
-def test_a_thousand_children_that_die_of_one_cause_are_one_alert(store, settlement):
+def test_thousand_dead_children_of_one_cause_are_one_alert(store, settlement):
     @settlement.task(in_thread=True)
     def merchants():
         return list(range(1_000))
@@ -455,7 +453,7 @@ def test_a_thousand_children_that_die_of_one_cause_are_one_alert(store, settleme
     assert len(store.alerts.sends(alert.id)) == 1
 
 
-def test_late_task_is_an_alert_until_it_is_done(store, settlement):
+def test_late_task_alerts_until_it_is_done(store, settlement):
     @settlement.task(in_thread=True, sla=0.001)
     def load():
         return eventually(lambda: alerts(store, status="open"))
@@ -477,7 +475,7 @@ def set_back(store, began, *, sla, task_sla):
     store.database.write(work)
 
 
-def test_slas_are_watched_while_a_run_is_held(store):
+def test_slas_are_monitored_while_a_run_is_blocked(store):
     flow = redrive.Flow("settlement", store=store, sla=7_200)
     mended = False
 
@@ -501,7 +499,7 @@ def test_slas_are_watched_while_a_run_is_held(store):
     assert alerts(store, status="open") == []
 
 
-def test_a_task_that_is_tried_again_and_succeeds_is_no_news(store, settlement):
+def test_retried_task_that_succeeds_opens_no_alert(store, settlement):
     tries = iter([redrive.Transient("away"), None])
 
     @settlement.task(in_thread=True, retry=TWICE)
@@ -513,7 +511,7 @@ def test_a_task_that_is_tried_again_and_succeeds_is_no_news(store, settlement):
     assert alerts(store) == []
 
 
-def test_a_task_whose_retries_are_spent_is_a_p2(store, settlement):
+def test_task_with_exhausted_retries_opens_p2(store, settlement):
     @settlement.task(in_thread=True, retry=TWICE)
     def settle():
         raise redrive.Transient("away")
@@ -526,7 +524,7 @@ def test_a_task_whose_retries_are_spent_is_a_p2(store, settlement):
 # ── the run comes first ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_40_what_goes_wrong_with_alerts_never_fails_the_run(store, vendor, monkeypatch, caplog):
+def test_40_alert_failure_never_fails_the_run(store, vendor, monkeypatch, caplog):
     def broken(*args, **options):
         raise StoreError("no room left")
 
@@ -538,7 +536,7 @@ def test_40_what_goes_wrong_with_alerts_never_fails_the_run(store, vendor, monke
     assert [one.condition for one in store.alerts.judge_ended()] == ["rejected"]
 
 
-def test_40_a_channel_that_does_not_answer_holds_up_no_run_and_loses_no_alert(store, vendor):
+def test_40_hanging_channel_blocks_no_run_and_loses_no_alert(store, vendor):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         channel = Channel(name="silent", kind="webhook", target=url, timeout=30)
@@ -556,20 +554,20 @@ def test_40_a_channel_that_does_not_answer_holds_up_no_run_and_loses_no_alert(st
         assert [one.alert_id for one in desk.unsent()] == [alert.id]
 
 
-def test_alerts_can_be_switched_off(store_url, vendor, monkeypatch):
+def test_alerts_can_be_disabled(store_url, vendor, monkeypatch):
     monkeypatch.setenv("REDRIVE_ALERTS", "off")
     with redrive.connect(store_url) as quiet:
         vendor(rows(bad=14)).run(store=quiet)
         assert quiet.alerts.find() == []
 
 
-def test_what_ended_before_there_were_alerts_is_old_news(store, vendor):
+def test_runs_before_the_first_alert_are_ignored(store, vendor):
     vendor(rows(bad=14)).run(store=store)
     store.database.write(lambda connection: connection.execute(update(runs).values(judged_at=runs.c.ended_at)))
     assert store.alerts.judge_ended() == []
 
 
-def test_sql_for_the_letters_runs_as_it_stands(store, vendor):
+def test_sql_for_the_letters_is_executable(store, vendor):
     vendor(rows(bad=14)).run()
     (alert,) = store.alerts.find(status=AlertStatus.OPEN)
     found = store.database.read(lambda connection: connection.exec_driver_sql(alert.facts.sql).all())
@@ -592,7 +590,7 @@ def unheard(monkeypatch):
     return run
 
 
-def test_an_old_run_that_is_judged_late_closes_nothing_that_came_after_it(store, vendor, unheard):
+def test_late_judgement_resolves_no_newer_alert(store, vendor, unheard):
     unheard(vendor(rows()))
     with pytest.raises(RunStopped):
         vendor(failing(redrive.Permanent("the column fee is gone"))).run()
@@ -600,14 +598,14 @@ def test_an_old_run_that_is_judged_late_closes_nothing_that_came_after_it(store,
     assert alerts(store) == [("P1", "permanent_error", "open")]
 
 
-def test_an_old_run_that_is_judged_late_opens_nothing_that_is_over(store, vendor, unheard):
+def test_late_judgement_opens_no_resolved_condition(store, vendor, unheard):
     unheard(vendor(rows(bad=14)))
     vendor(rows()).run()
     store.alerts.judge_ended()
     assert alerts(store) == []
 
 
-def test_a_start_that_was_refused_is_over_when_the_unfinished_run_is_complete(store, vendor, tmp_path):
+def test_rejected_start_resolves_when_unfinished_run_completes(store, vendor, tmp_path):
     def stops():
         yield from rows(20)
         pipeline.stop("a deploy")
@@ -629,13 +627,13 @@ def test_a_start_that_was_refused_is_over_when_the_unfinished_run_is_complete(st
     assert alerts(store, status="open") == []
 
 
-def test_a_run_that_nobody_judged_is_judged_with_the_next_one_of_any_pipeline(store, vendor, unheard):
+def test_unjudged_run_is_judged_with_the_next_of_any_pipeline(store, vendor, unheard):
     unheard(vendor(rows(bad=14)))
     vendor(rows(), name="another").run()
     assert alerts(store) == [("P1", "rejected", "open")]
 
 
-def test_a_run_that_goes_on_while_its_end_is_judged_is_judged_by_its_next_end(store, vendor, monkeypatch):
+def test_run_resumed_while_judged_is_judged_at_its_next_end(store, vendor, monkeypatch):
     once = iter([redrive.Transient("away")])
 
     def source():
@@ -658,7 +656,7 @@ def test_a_run_that_goes_on_while_its_end_is_judged_is_judged_by_its_next_end(st
     assert alerts(store, status="open") == []
 
 
-def test_rows_that_are_rejected_again_keep_their_alert_open_while_the_next_run_is_under_way(store, vendor):
+def test_rows_rejected_again_keep_alert_open_during_next_run(store, vendor):
     vendor(rows(bad=14)).run()
     seen = []
 
@@ -673,13 +671,13 @@ def test_rows_that_are_rejected_again_keep_their_alert_open_while_the_next_run_i
     assert alerts(store) == [("P1", "rejected", "open")]
 
 
-def test_sql_is_put_right_for_the_database_and_the_names_in_it_are_left_alone(store, vendor):
+def test_sql_fits_the_database_and_keeps_names(store, vendor):
     vendor(rows(bad=14), name="acme.pipeline.orders").run()
     (alert,) = store.alerts.find()
     assert "acme.pipeline.orders" in alert.title
 
 
-def test_what_is_stopped_with_a_dead_task_stays_told(store, settlement):
+def test_flow_stopped_by_a_dead_task_stays_alerted(store, settlement):
     mended = False
 
     @settlement.task(in_thread=True, retry=TWICE)
@@ -701,8 +699,8 @@ def test_what_is_stopped_with_a_dead_task_stays_told(store, settlement):
     assert "second" in still.title
 
 
-class TestLookThatTakesTime:
-    """A run may end between what the watch has read and what it stores of it."""
+class TestSlowSnapshot:
+    """A run may end between the read of a snapshot and the write of its judgement."""
 
     @pytest.fixture
     def fixed(self):
@@ -717,7 +715,7 @@ class TestLookThatTakesTime:
 
         return settlement
 
-    def test_does_not_reopen_an_alert_that_is_over(self, store, flow, fixed):
+    def test_does_not_reopen_a_resolved_alert(self, store, flow, fixed):
         with pytest.raises(FlowStopped):
             flow.run()
         read = LevelCollector(store.database, store.alerts.settings).collect()
@@ -728,7 +726,7 @@ class TestLookThatTakesTime:
         store.alerts.apply_levels(read)
         assert alerts(store) == [("P1", "dead_task", "resolved")]
 
-    def test_does_not_resolve_an_alert_that_is_newer(self, store, flow):
+    def test_does_not_resolve_a_newer_alert(self, store, flow):
         read = LevelCollector(store.database, store.alerts.settings).collect()
         with pytest.raises(FlowStopped):
             flow.run()
@@ -738,7 +736,7 @@ class TestLookThatTakesTime:
         assert alerts(store) == [("P1", "dead_task", "open")]
 
 
-def test_a_flow_that_waited_for_a_person_has_not_worked_all_that_time(store, settlement):
+def test_time_blocked_on_an_operator_is_not_work(store, settlement):
     mended = False
 
     @settlement.task(in_thread=True, retry=TWICE)
@@ -770,7 +768,7 @@ def test_a_flow_that_waited_for_a_person_has_not_worked_all_that_time(store, set
     assert snapshot.seconds < 3_600
 
 
-def test_a_thousand_tasks_that_fail_one_by_one_are_not_judged_one_by_one(store, settlement, monkeypatch):
+def test_thousand_failed_tasks_are_judged_together(store, settlement, monkeypatch):
     judged = []
     judge = Alerts.judge
     monkeypatch.setattr(Alerts, "judge", lambda self, run: judged.append(run) or judge(self, run))
@@ -787,7 +785,7 @@ def test_a_thousand_tasks_that_fail_one_by_one_are_not_judged_one_by_one(store, 
 
 
 class TestRunDetails:
-    """What is kept with a run for the messages about it."""
+    """Details that are stored with a run for messages about it."""
 
     def failing(self, vendor, **options):
         def source():
@@ -798,7 +796,7 @@ class TestRunDetails:
 
         return vendor(source, batch=20, **options)
 
-    def test_alert_and_run_show_all_lines_of_the_error_masked(self, store, vendor):
+    def test_error_lines_are_masked_in_alert_and_run(self, store, vendor):
         with pytest.raises(RunStopped):
             self.failing(vendor).run()
         (alert,), (report,) = store.alerts.find(), store.runs.find()
@@ -809,7 +807,7 @@ class TestRunDetails:
             "caused by OSError: disk",
         ]
 
-    def test_share_of_the_source_is_kept(self, store, vendor):
+    def test_share_of_the_source_is_stored(self, store, vendor):
         def transform(record):
             if record["id"] == 170:
                 raise PermissionError("denied")
@@ -821,7 +819,7 @@ class TestRunDetails:
         assert (report.source_done, report.source_total, report.source_share) == (160, 200, 0.8)
         assert stopped.value.report.source_share == alert.facts.source_share == 0.8
 
-    def test_environment_of_the_run_is_kept(self, store, vendor, monkeypatch):
+    def test_environment_of_the_run_is_stored(self, store, vendor, monkeypatch):
         monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "orders")
         monkeypatch.setenv("AIRFLOW_CTX_DAG_RUN_ID", "manual token=hunter2hunter2")
         with pytest.raises(RunStopped):

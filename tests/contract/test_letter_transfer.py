@@ -1,4 +1,4 @@
-"""Letters out of one store and into another."""
+"""Export of letters from one store and import into another."""
 
 import datetime as dt
 import decimal
@@ -31,7 +31,7 @@ def plain(letter):
     return {name: getattr(letter, name) for name in letter.__slots__ if name != "id"}
 
 
-def test_an_export_and_an_import_lose_nothing(dlq, other):
+def test_export_and_import_lose_nothing(dlq, other):
     dlq.put(RECORD, "bad", pipeline="p", key="k1", position=3, source="s", attempts=2)
     dlq.put(RECORD, "bad", pipeline="p", key="k1", position=3, source="s", attempts=2)
     dlq.put(math.nan, ValueError("worse"), pipeline="p", key="k2", run_id="7f0a7e3e-9d7c-4a51-8a5e-0d9b0f0a1b2c")
@@ -61,8 +61,8 @@ def test_importing_twice_adds_nothing(dlq, other, put):
     assert other.count() == 5
 
 
-class TestLetterThatIsThereAlready:
-    def test_is_left_as_it_is_and_counted_if_it_differs(self, dlq, other, put):
+class TestExistingLetter:
+    def test_is_unchanged_and_counted_if_different(self, dlq, other, put):
         put(4)
         other.import_(dlq.export())
         dlq.discard(note="here", key="D-0")
@@ -76,7 +76,7 @@ class TestLetterThatIsThereAlready:
         assert [plain(letter) for letter in other.each()] == before
 
     @pytest.mark.parametrize("status", ["pending", "escalated"])
-    def test_is_not_doubled_if_the_file_has_an_open_one_of_the_same_record(self, dlq, other, put, status):
+    def test_is_not_doubled_by_an_open_one_of_the_same_record(self, dlq, other, put, status):
         put(1)
         if status == "escalated":
             dlq.escalate(note="x", key="D-0")
@@ -87,7 +87,7 @@ class TestLetterThatIsThereAlready:
         assert [(letter.status, letter.record) for letter in other.each()] == [("pending", {"id": "D-0"})]
 
     @pytest.mark.parametrize("statuses", [("escalated", "pending"), ("pending", "escalated")])
-    def test_two_open_ones_of_an_older_version_are_both_kept(self, dlq, put, other, statuses):
+    def test_two_open_letters_of_an_older_version_are_kept(self, dlq, put, other, statuses):
         put(1)
         (line,) = map(json.loads, dlq.export())
         lines = [
@@ -107,7 +107,7 @@ class TestLetterThatIsThereAlready:
         assert dlq.import_(other.export()).differing == 0
 
 
-def test_a_letter_that_comes_back_is_known_by_its_identity(dlq, other, put):
+def test_exported_letter_is_recognized_by_its_identity(dlq, other, put):
     put(1)
     other.import_(dlq.export())
     other.put({"id": "D-0"}, "fee: not a number", pipeline="vendor", source="deliveries.csv", key="D-0")
@@ -115,7 +115,7 @@ def test_a_letter_that_comes_back_is_known_by_its_identity(dlq, other, put):
 
 
 class TestNextNight:
-    """PostgreSQL gives the fields of a record back in an order of its own."""
+    """PostgreSQL returns the fields of a record in its own order."""
 
     NIGHT = ("long name,id,v", "a,1,bad", "b,2,bad", "c,3,bad", "d,9,good")
 
@@ -148,13 +148,13 @@ class TestNextNight:
             assert found == [("discarded", False, 2), ("reprocessed", True, 2), ("pending", True, 2)]
 
 
-def test_an_export_takes_the_filters(dlq, put):
+def test_export_accepts_the_filters(dlq, put):
     put(3)
     put(2, pipeline="other")
     assert len(list(dlq.export(pipeline="other"))) == 2
 
 
-def test_an_import_that_is_cut_off_keeps_what_came_before_and_says_so(dlq, other, put):
+def test_interrupted_import_keeps_and_reports_its_letters(dlq, other, put):
     put(1_500)
     lines = list(dlq.export())
     lines[1_200] = lines[1_200][:40]
@@ -176,7 +176,7 @@ def test_an_import_that_is_cut_off_keeps_what_came_before_and_says_so(dlq, other
         '"text"',
     ],
 )
-def test_a_line_that_is_no_letter_is_refused(dlq, line):
+def test_invalid_line_is_rejected(dlq, line):
     with pytest.raises(redrive.LetterError, match="line 1 is "):
         dlq.import_([line])
     assert dlq.count() == 0
@@ -202,7 +202,7 @@ def test_a_line_that_is_no_letter_is_refused(dlq, line):
         ("format", 2),
     ],
 )
-def test_a_letter_with_a_field_that_makes_no_sense_is_refused(dlq, put, field, value):
+def test_letter_with_an_invalid_field_is_rejected(dlq, put, field, value):
     put(1)
     letter = json.loads(next(iter(dlq.export())))
     dlq.discard(note="x", pipeline="vendor")
@@ -219,7 +219,7 @@ def test_empty_lines_are_passed_over(dlq, other, put):
     assert other.import_([*lines, ""]).new == 2
 
 
-def test_a_letter_that_was_rejected_in_the_same_moment_as_a_settled_one_is_not_lost(dlq, other):
+def test_letter_rejected_at_the_time_of_a_decided_one_is_kept(dlq, other):
     moment = dt.datetime(2026, 7, 1, tzinfo=dt.UTC)
     letter = redrive.NewLetter({"a": 1}, "bad", key="k", rejected_at=moment)
     dlq.put_many([letter], pipeline="p")
@@ -232,7 +232,7 @@ def test_a_letter_that_was_rejected_in_the_same_moment_as_a_settled_one_is_not_l
     assert other.import_(lines).new == 0
 
 
-def test_an_import_into_a_store_that_keeps_redacted_records_is_redacted(dlq, tmp_path):
+def test_import_into_a_redacting_store_is_redacted(dlq, tmp_path):
     dlq.put({"card": "4111111111111111"}, "bad 4111111111111111", pipeline="p")
     with redrive.connect(tmp_path / "redacted.db", redact=["card"], store_redacted=True) as store:
         store.dlq.import_(dlq.export())
