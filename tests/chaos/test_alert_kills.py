@@ -30,7 +30,7 @@ def processes(tmp_path_factory):
 
 
 class Books:
-    """What is in the store, beside what was delivered."""
+    """Compare the store with the delivered messages."""
 
     def __init__(self, url, directory):
         self.url, self.deliveries, self.stop = url, directory / "deliveries", directory / "stop"
@@ -49,7 +49,7 @@ class Books:
         self.killed[worker.pid] = len(worker.heard("marked"))
 
     def send_the_rest(self):
-        """What the dead have left; nobody has to wait for their claims to run out."""
+        """Release the claims of killed processes, so that no test waits for their expiry."""
         with redrive.connect(self.url) as store, self.deliveries.open("ab", buffering=0) as log:
 
             def deliver(channel, message):
@@ -88,7 +88,7 @@ class Books:
 
 
 def hear_out(worker):
-    """Take in what a process has said, so that its pipe is not full and it never waits to be heard."""
+    """Read the output of a process, so that it never blocks on a full pipe."""
     while select.select([worker._pipe], [], [], 0)[0] and worker.listen(until=len(worker.said) + 1):
         pass
 
@@ -209,7 +209,7 @@ def test_no_alert_is_lost_when_a_hundred_processes_are_killed(processes, books):
 
 
 def restarted(processes, server, directory, times):
-    """PostgreSQL is stopped and killed in turns while three processes work; nobody of them is."""
+    """Stop and kill PostgreSQL in turns while three processes work; none of them is killed."""
     with redrive.connect(server.url, migrate=True):
         pass
     books = Books(server.url, directory)

@@ -16,7 +16,7 @@ databases = pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 
 
 def start_together(workers, *jobs):
-    """Processes that begin as one."""
+    """Processes that start at the same moment."""
     with workers.together() as gate:
         started = [workers.start(**job, gate=gate) for job in jobs]
         for worker in started:

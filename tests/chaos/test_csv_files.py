@@ -99,7 +99,7 @@ def letter_of(bad) -> Letter:
     return Letter(line_number(bad.position), raw, is_whole, bad.error, bad.rows)
 
 
-# ── what must be true ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── invariants ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Expectation:

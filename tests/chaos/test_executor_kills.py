@@ -234,7 +234,7 @@ class Restarts:
         sys.stdout.write(f"\n{dict(self.happened)}; attempts {dict(ends)}\n")
 
     def progress(self):
-        """Wait until something more is saved, and start those again that have given up."""
+        """Wait until more is saved, and restart executors that stopped."""
         for place, executor in enumerate(self.pair):
             if not hear(executor, "saved", len(executor.heard("saved")) + self.chance.randint(1, 20)):
                 self.check_ended(executor)
@@ -248,7 +248,7 @@ class Restarts:
         self.happened["kills"] += 1
 
     def check_ended(self, executor):
-        """It is done, or gave up because of something that heals."""
+        """Check that the executor completed, or stopped because of a transient error."""
         assert executor.join() == 0
         if not executor.heard("report"):
             assert [one["kind"] for one in executor.heard("stopped")] == ["transient"], executor.said[-3:]

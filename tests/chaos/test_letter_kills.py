@@ -26,7 +26,7 @@ LEASE = 0.5
 MOST_KILLS_A_ROUND = 8
 
 
-# ── what is killed ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Putting:
@@ -215,7 +215,7 @@ class Fire:
         return path
 
     def measure(self, task):
-        """One run that nobody disturbs: how many things it says, and how fast. Only to know where to aim."""
+        """Measure an undisturbed run: how many lines it prints, and how fast, to aim the kills."""
         began = time.monotonic()
         worker = self.workers.start(**task.job())
         worker.listen(until=1)

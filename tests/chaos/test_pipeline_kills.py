@@ -143,7 +143,7 @@ class Fire:
         sys.stdout.write(f"\n{sink}: {dict(self.hits)}; {place}\n")
 
     def measure(self, sink):
-        """One run that nobody disturbs: how many things it says, and how fast. Only to know where to aim."""
+        """Measure an undisturbed run: how many lines it prints, and how fast, to aim the kills."""
         with self.loads.new(sink, "csv") as load:
             began = time.monotonic()
             worker = load.start()
@@ -287,14 +287,14 @@ def test_suspended_process_cannot_write_after_takeover(loads, sink):
 
 
 def hear(worker, word, times):
-    """Listen until it has said a word so many times; False where it ended before."""
+    """Read until it has printed a line this many times; return False if it ended before."""
     while len(worker.heard(word)) < times:
         if not worker.listen(until=len(worker.said) + 1):
             return False
     return True
 
 
-# ── PostgreSQL goes away under it ─────────────────────────────────────────────────────────────────────────────────────
+# ── PostgreSQL restarts ───────────────────────────────────────────────────────────────────────────────────────────────
 
 # What is on the server that goes away.
 UNDER = ("rows and letters", "rows", "letters")
@@ -351,7 +351,7 @@ class Restarts:
             self.go_on()
 
     def go_on(self):
-        """It gave up, which it may if it says that this will heal, and is run again."""
+        """Rerun a process that stopped; it may stop only with a transient error."""
         assert [one["kind"] for one in self.worker.heard("stopped")] == ["transient"], self.worker.said[-3:]
         self.stops += 1
         self.behind = newest_run(self.load.store).read // BATCH

@@ -26,13 +26,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ServerCursor.*deleted while st
 
 @pytest.fixture(autouse=True)
 def collected():
-    """See that a broken cursor is collected here, where nobody minds."""
+    """Collect a broken cursor here, where its warning is ignored."""
     yield
     gc.collect()
 
 
 class Life:
-    """Puts and replays, each in a thread of its own, until it is told to stop; remembers what it was told."""
+    """Store and replay in two threads until stopped; record the results."""
 
     def __init__(self, store):
         self.dlq = store.dlq

@@ -61,7 +61,7 @@ def post():
 
 
 class Scheduler:
-    """Starts the command of the page again and again, and kills it now and then."""
+    """Start the command of the page repeatedly, and kill some of the starts."""
 
     def __init__(self, directory, store, seed):
         self.directory, self.chance = directory, random.Random(seed)
@@ -78,7 +78,7 @@ class Scheduler:
         return subprocess.Popen(command, cwd=self.directory, env=self.environ, stdout=quiet, stderr=quiet)
 
     def start(self, *, killed=False):
-        """Run it once; the exit code."""
+        """Run the command once and return its exit code."""
         self.starts += 1
         began = time.monotonic()
         process = self.redrive(*COMMAND.split())
@@ -94,7 +94,7 @@ class Scheduler:
         return code
 
     def loop(self, *, kills):
-        """As systemd, Kubernetes and Airflow do: again, until it is done or the code is final."""
+        """Rerun as systemd, Kubernetes and Airflow do, until it succeeds or the code is final."""
         for left in range(kills, -1, -1):
             code = self.start(killed=left > 0)
             if code == 0 or code in FINAL:
@@ -104,7 +104,7 @@ class Scheduler:
         return code
 
     def check(self):
-        """Everybody was paid once, and asked for by one key."""
+        """Check that each merchant was paid once, and requested by one key."""
         merchants = [f"M-{n}" for n in range(MERCHANTS)]
         EffectLedger(self.directory / "paid").check_once(merchants)
         keys = {}

@@ -42,7 +42,7 @@ def parent_of(pid):
 
 
 class Hunt:
-    """Shoots at the workers of one executor for as long as it runs."""
+    """Kill workers of one executor while it runs."""
 
     weapons = (*[signal.SIGKILL] * 4, *[signal.SIGSEGV] * 3, signal.SIGTERM, signal.SIGUSR1, signal.SIGSTOP)
 
@@ -64,7 +64,7 @@ class Hunt:
         self.check()
 
     def shoot(self, executor):
-        """Hit somebody; False when there is nobody any more."""
+        """Kill a worker; return False if none is left."""
         servers = self.servers(executor)
         parents = {pid: parent_of(pid) for pid in alive(self.load.marks[-1])}
         workers = [pid for pid, parent in parents.items() if parent in servers]

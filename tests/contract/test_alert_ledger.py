@@ -41,7 +41,7 @@ def ledger(store):
 
 
 def told(ledger, alert_id=None):
-    """What is to be said, or was, in its order: to whom, and what."""
+    """The queued and sent messages in order: channel and kind."""
     alerts = [alert_id] if alert_id else sorted(one.id for one in ledger.find())
     return [(send.channel, send.what) for one in alerts for send in ledger.sends(one)]
 
@@ -52,7 +52,7 @@ def deliver(store, *, as_="sent"):
     store.database.write(lambda connection: connection.execute(values))
 
 
-# ── what is found ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── findings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_alert_is_stored_and_read_back_unchanged(ledger):
@@ -349,7 +349,7 @@ def test_message_about_one_run_does_not_suppress_the_next(ledger):
     assert len(ledger.apply(late(1), now=after(8 * 86_400))) == 1, "it is remembered for a week"
 
 
-# ── what people ask and decide ────────────────────────────────────────────────────────────────────────────────────────
+# ── queries and decisions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_filters_select_status_severity_subject_and_time(ledger):

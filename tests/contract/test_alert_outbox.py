@@ -293,7 +293,7 @@ class TestReopenedKey:
 
 
 def tried(ledger, outbox, *, times, urgency=P1, until=None, **failure):
-    """The moments of as many tries that fail."""
+    """The times of this many failed attempts."""
     ledger.apply(judgement(finding(urgency=urgency)), now=NOON)
     moments = []
     while len(moments) < times and only(ledger).status is SendStatus.WAITING:
@@ -560,7 +560,7 @@ def test_lost_commit_answer_counts_a_failed_delivery_once(ledger, outbox, store,
     assert only(ledger).attempts == 1
 
 
-# ── what people have done to the store ────────────────────────────────────────────────────────────────────────────────
+# ── manual changes of the store ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_claim_owner_is_stored(ledger, outbox, store):

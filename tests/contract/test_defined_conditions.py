@@ -25,7 +25,7 @@ class Clock:
 
 @pytest.fixture
 def shop(tmp_path):
-    """A database beside the store; says how many jobs it has."""
+    """A separate database whose query returns its number of jobs."""
     path = tmp_path / "shop.db"
 
     def set_jobs(count):
@@ -41,7 +41,7 @@ def shop(tmp_path):
 
 @pytest.fixture
 def watch(store):
-    """Looks, again and again, a minute apart; what is open after it."""
+    """Check repeatedly, a minute apart; return the open alerts."""
     desks = []
 
     def watch(probes=None, **conditions):

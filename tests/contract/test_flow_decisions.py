@@ -242,7 +242,7 @@ def test_timed_out_sensor_can_be_retried(flow, task, store):
     assert status_of(flow) is FlowStatus.COMPLETE
 
 
-# ── while somebody is at work ─────────────────────────────────────────────────────────────────────────────────────────
+# ── while an executor runs ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_running_executor_sees_decisions_of_operators(flow, task, store):
@@ -300,7 +300,7 @@ def test_retried_children_reset_the_storm(flow, task, store):
     watcher.join()
 
 
-# ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rejected arguments ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

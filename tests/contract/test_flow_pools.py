@@ -58,7 +58,7 @@ def start(store_url, tmp_path):
 
 
 def most_at_once(lines):
-    """How many were at it at once."""
+    """The maximum number of concurrent tasks."""
     running, most = 0, 0
     for line in lines:
         running += 1 if line.startswith("begin") else -1

@@ -82,7 +82,7 @@ def test_task_dead_twice_in_one_run_is_one_letter(flow, task, store):
     assert (letter.key, letter.seen) == ("load", 2)
 
 
-# ── beginning anew ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── restarts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_restart_under_a_new_id_abandons_the_unfinished_run(flow, task, store):
@@ -170,7 +170,7 @@ def test_large_item_of_a_dead_executor_is_removed(flow, task, files, store, monk
     assert not [name for name in left_in(files, report.run_id) if name.endswith("-item.json")]
 
 
-# ── what people say ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── operator input ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

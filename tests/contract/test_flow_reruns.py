@@ -18,7 +18,7 @@ from tests.support.flows import states, stopped
 
 
 class Bank:
-    """Knows what it was asked to do, and by which keys."""
+    """Record the requests and their keys."""
 
     def __init__(self):
         self.calls = Counter()

@@ -17,7 +17,7 @@ def _quick():
 
 
 class Stage:
-    """A flow whose tasks do what they are told by name, and note that they ran."""
+    """A flow whose tasks act as configured by name, and record that they ran."""
 
     def __init__(self, store):
         self.flow = redrive.Flow("nightly", store=store, workers=2)

@@ -18,7 +18,7 @@ def _quick():
 
 @pytest.fixture
 def flow(store):
-    """A sum over items, of which the second is bad."""
+    """A sum over items, of which the second fails."""
     flow = redrive.Flow("fees", store=store, workers=2)
     flow.task(lambda: ["4.90", "N/A", "7.10"], name="rows", in_thread=True)
     flow.task(lambda row: float(row), name="fee", each="rows", in_thread=True)

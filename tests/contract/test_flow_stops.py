@@ -297,7 +297,7 @@ def test_changed_flow_does_not_resume_a_run_of_the_old(flow, task, store):
     assert changed.run(restart=True).status is FlowStatus.COMPLETE
 
 
-# ── clocks that are set ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── clock changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Wall:

@@ -324,7 +324,7 @@ class TestKeyOfReplayedPage:
         assert letter.superseded_at is not None
 
 
-# ── what failed outside a letter ──────────────────────────────────────────────────────────────────────────────────────
+# ── failures outside a letter ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 WORD, OTHER_WORD = "blue heron 7", "grey heron 8"  # nothing that is masked without being named

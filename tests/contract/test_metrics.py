@@ -38,7 +38,7 @@ def samples(page):
 
 
 class Page:
-    """What a store says of itself."""
+    """The metrics page of a store."""
 
     def __init__(self, store):
         self.text = prometheus.render(store).decode()

@@ -519,7 +519,7 @@ def test_run_without_rows_allows_another_source(kit):
     assert kit.pipeline(redrive.rows.records(rows(5), name="tuesday")).run().written == 5
 
 
-# ── what could not begin ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── failed starts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_run_that_cannot_start_is_listed_with_its_reason(kit, tmp_path):
@@ -592,7 +592,7 @@ def test_source_with_an_undecodable_name_is_reported(kit, tmp_path):
     assert run.source.endswith("half \\udcff.csv")
 
 
-# ── how often it has failed ───────────────────────────────────────────────────────────────────────────────────────────
+# ── failure counts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def failures(kit: Kit) -> dict[str, list[int]]:
@@ -995,7 +995,7 @@ def test_letter_without_a_row_is_not_counted_as_success(kit):
     assert (report.reprocessed, report.failed_again) == (0, 1)
 
 
-# ── what cannot work ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── invalid arguments ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_table_of_another_shape_is_reported_before_any_write(kit):

@@ -99,7 +99,7 @@ class Pipeline(Books):
             self.watch.check()
 
     def wait(self, span):
-        """Nobody looks for a while, and whoever watched is gone by then."""
+        """Advance the clock without a check, until the watch no longer counts."""
         self.clock.advance(span.total_seconds())
 
     def _run(self, outcome, run_id, *, is_new, judged):

@@ -168,7 +168,7 @@ def test_batches_of_many_threads_at_once_lose_nothing(services):
     assert sum(sum(one.latencies) for one in services.totals()) == 6 * 10 * 3
 
 
-# ── what is too old ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── retention ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_minutes_are_kept_for_three_hours(services, store, now):

@@ -574,7 +574,7 @@ def test_sql_for_the_letters_is_executable(store, vendor):
     assert len(found) == 14
 
 
-# ── what is judged late, or twice, or while it changes ────────────────────────────────────────────────────────────────
+# ── late, double and concurrent judgements ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ EXPIRED = (
 
 
 class Company(Books):
-    """Pipelines of one store, and a team that hears of them by PagerDuty and Slack."""
+    """Pipelines of one store, with alerts to PagerDuty and Slack."""
 
     def __init__(self, store, server, **options):
         super().__init__(store)
@@ -66,7 +66,7 @@ class Company(Books):
         return self.desk.find(status="open")
 
     def events(self):
-        """What PagerDuty was told, and under which key."""
+        """The events sent to PagerDuty, with their keys."""
         eventually(lambda: not self.desk.unsent())
         posted = [one.json() for one in self.server.requests if one.target.startswith("/v2/")]
         return [(one["event_action"], one["dedup_key"]) for one in posted]

@@ -137,7 +137,7 @@ def test_reset_of_keys_clears_exhausted_keys(shared):
     assert len(keys(shared, "exchange")) == 1
 
 
-# ── as people see it ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── listings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_store_without_reports_knows_no_service(shared):

@@ -37,7 +37,7 @@ PATIENCE = 60.0
 
 
 class Post(Books):
-    """Watches of one store on a clock of the test's own, each as a process that starts anew has it."""
+    """Watches of one store on a clock of the test, each in the state of a new process."""
 
     def __init__(self, store, **settings):
         super().__init__(store)
@@ -100,7 +100,7 @@ def post(store):
     made.close()
 
 
-# ── what it sees ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── measurements ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("restarting", [False, True], ids=["one process", "killed after every look"])
@@ -381,7 +381,7 @@ def test_suspended_leader_sends_nothing_after_takeover(post):
     assert post.desk().find() == []
 
 
-# ── who leads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── leadership ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_standby_names_the_leader(post):
@@ -437,7 +437,7 @@ def test_single_check_takes_no_lead_and_defers_to_a_leader(post):
     assert post.leader() is None
 
 
-# ── what fails ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_failed_step_is_logged_once_and_blocks_no_other(post, caplog):
@@ -508,7 +508,7 @@ def test_store_restart_is_logged_once_and_survived(mortal_postgres, caplog):
 
 @pytest.fixture
 def spawned(store_url, tmp_path):
-    """Starts `redrive watch` as a process of its own; what it says on stderr can be waited for."""
+    """Start `redrive watch` as a process, and wait for lines on its stderr."""
     begun = []
 
     def spawn(*words, python=warm_python):
@@ -531,7 +531,7 @@ def spawned(store_url, tmp_path):
 
 
 def hear(process, pattern):
-    """Read on until it says this."""
+    """Read until this line is printed."""
     for line in process.stderr:
         if re.search(pattern, line):
             return line

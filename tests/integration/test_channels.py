@@ -56,7 +56,7 @@ def failure(which, message=OPENED):
 
 
 def all_threads_have_ended():
-    """Whether nothing is left behind of the tries that were given up."""
+    """Whether no thread of an abandoned attempt is left."""
     for thread in threading.enumerate():
         if thread.name == "redrive alert":
             thread.join(30)
@@ -65,7 +65,7 @@ def all_threads_have_ended():
 
 @contextlib.contextmanager
 def listening(talk):
-    """A server that does with each connection what it is told to; its port."""
+    """A server that handles each connection with a function; return its port."""
     held = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -87,7 +87,7 @@ def listening(talk):
         connection.close()
 
 
-# ── what arrives ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_webhook_posts_the_json_document(server):
@@ -224,7 +224,7 @@ def test_pagerduty_without_a_key_is_permanent(target):
     assert failure(channel("pagerduty", target)).permanent
 
 
-# ── what comes back ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ SECRET = "hunter2-correct-horse"
 
 
 def echoing(request):
-    """A receiver that says in its refusal everything it was told."""
+    """A receiver whose rejection echoes the whole request."""
     return Answer(400, body=f"{request.target} {dict(request.headers)} ".encode() + request.body[-200:])
 
 

@@ -25,7 +25,7 @@ OPENED = compose(What.OPENED, an_alert(urgency=Severity.P1), SETTINGS)
 
 
 class Mailbox:
-    """Takes mail, from who knows the password."""
+    """Accept mail from clients with the password."""
 
     def __init__(self):
         self.mails = []
@@ -113,7 +113,7 @@ def test_resolved_alert_is_mailed(mailbox):
     assert sent["subject"].startswith("Resolved (P3)")
 
 
-# ── what goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_rejected_recipient_error_quotes_the_server(mailbox):

@@ -107,19 +107,19 @@ def demos(tmp_path_factory):
 
 @pytest.fixture
 def told(demos):
-    """The one that is read by a person, in a pipe."""
+    """The demo with text output, in a pipe."""
     return demos[0]
 
 
 @pytest.fixture
 def read(demos):
-    """The one that is read by a program."""
+    """The demo with JSON output."""
     return demos[1]
 
 
 @pytest.fixture
 def broken_off(demos):
-    """The one that was interrupted."""
+    """The interrupted demo."""
     return demos[2]
 
 
@@ -129,12 +129,12 @@ def in_the_warehouse(directory, query):
 
 
 def next_commands(demo):
-    """The commands that are printed in the end, without what is said of each."""
+    """The commands printed at the end, without their descriptions."""
     lines = demo.out.partition("Look around\n")[2].splitlines()
     return [re.split(r" {2,}", line.strip())[0] for line in lines]
 
 
-# ── what is told ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── alerts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_output_reads_as_plain_lines_and_succeeds(told):
@@ -206,7 +206,7 @@ def test_each_merchant_is_paid_once_and_reported(told):
     assert f"has paid {world.MERCHANTS} merchants, each once" in told.out
 
 
-# ── what it leaves ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── leftovers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_files_of_the_user_are_kept(told):
@@ -269,7 +269,7 @@ def test_shell_settings_do_not_affect_the_demo(read):
     assert " --store .redrive/redrive.db dlq causes" in causes
 
 
-# ── where it ends early ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── early ends ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_ctrl_c_ends_demo_and_its_processes(broken_off):
@@ -280,7 +280,7 @@ def test_ctrl_c_ends_demo_and_its_processes(broken_off):
 
 @pytest.fixture
 def demo(tmp_path, monkeypatch):
-    """Play it in this process, where it is refused before it begins; the sentence that is said."""
+    """Run the demo in this process, where it is rejected at its start; return the error."""
     monkeypatch.chdir(tmp_path)
 
     def demo(*words):

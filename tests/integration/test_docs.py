@@ -82,7 +82,7 @@ def of(chapter):
     return f"{named(chapter[0].page)} {chapter[0].directory}".strip()
 
 
-# ── what a page shows ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output of a page ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.timeout(300)  # as long as it takes to read a page
@@ -138,7 +138,7 @@ def test_committed_example_is_the_code_of_the_page(name):
     assert shown.text == "# vendor.py\n" + (ROOT / "examples" / "deliveries" / "vendor.py").read_text()
 
 
-# ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)

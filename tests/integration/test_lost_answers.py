@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ServerCursor.*deleted while st
 
 @pytest.fixture(autouse=True)
 def collected():
-    """See that a broken cursor is collected here, where nobody minds."""
+    """Collect a broken cursor here, where its warning is ignored."""
     yield
     gc.collect()
 

@@ -74,7 +74,7 @@ COLUMNS = {
 
 @dataclass
 class Aftermath:
-    """What was said when everything had failed."""
+    """All outputs after every failure."""
 
     scene: Scene
     program: dict[str, str]

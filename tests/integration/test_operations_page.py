@@ -58,7 +58,7 @@ def settlement(store, divisor, keys=None):
 
 
 def a_day(store, sink):
-    """What pipelines and people do with a store."""
+    """The operations of pipelines and operators on a store."""
     assert vendor(store, sink).run().rejected == 4
     with pytest.raises(redrive.FlowStopped):
         settlement(store, lambda merchant: merchant - 1).run()
@@ -256,7 +256,7 @@ def test_restored_older_store_redoes_later_work(tmp_path):
 
 
 def rest_of_the_day(store, sink, keys):
-    """Go on with what is unfinished; the counts in the end."""
+    """Resume what is unfinished and return the final counts."""
     flow = settlement(store, lambda merchant: 1, keys)
     flow.retry("settle[1]")
     report, run = flow.run(), vendor(store, sink).run()
@@ -516,7 +516,7 @@ def test_storage_size_equals_the_page(new_store, kind, tmp_path, monkeypatch, ro
     assert each == pytest.approx(figure, rel=0.2)
 
 
-# ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_explained_messages_exist_in_the_program():

@@ -267,7 +267,7 @@ def test_rollups_of_tasks_are_written_before_workers_end(new_store, tmp_path, mo
     assert one.calls == sum(range(20)) + 20 + 2
 
 
-# ── a store that is away ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── an unreachable store ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_rollups_of_a_database_outage_are_written_later(mortal_postgres):

@@ -43,7 +43,7 @@ def execute(url, statement):
 
 @contextlib.contextmanager
 def blocked(url):
-    """Keep everybody from writing to the table."""
+    """Block all writes to the table."""
     if url.startswith("sqlite"):
         with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")

@@ -39,7 +39,7 @@ _serial = itertools.count()
 
 @pytest.fixture(autouse=True)
 def collected():
-    """See that a broken cursor is collected here, where nobody minds."""
+    """Collect a broken cursor here, where its warning is ignored."""
     yield
     gc.collect()
 
@@ -195,7 +195,7 @@ def test_read_only_table_stops_run_until_writable(new_store, file):
 
 
 def load_as(user, scratch, url, store, file):
-    """Run as somebody else; what was said."""
+    """Run as another user and return the output."""
     import os
 
     import redrive
@@ -257,7 +257,7 @@ def test_read_only_file_is_reported_and_unchanged(open_directory):
 
 
 def load_until_it_is_full(source, sink, store, ballast, limit):
-    """Run twice while there is no room, make room, run again; what was said each time, and what is there at the end."""
+    """Run twice on a full disk, free space, run again; return the errors and the final counts."""
     import os
     import resource
 

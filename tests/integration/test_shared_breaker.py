@@ -212,7 +212,7 @@ def break_sqlite(url):
 
 
 def break_postgres(url):
-    """The server turns everybody out, and away."""
+    """Close all connections of the server, and reject new ones."""
     server, name = url.rpartition("/")[0] + "/postgres", url.rpartition("/")[2]
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")

@@ -162,7 +162,7 @@ def test_read_only_store_is_reported_and_unchanged(open_directory, filled):
 
 
 def fill_the_disk(directory, ballast, limit):
-    """Put until nothing fits, make room, put the same again; what was said, and what is there each time."""
+    """Store until the disk is full, free space, store again; return the errors and the counts."""
     import os
     import resource
     import sqlite3
@@ -287,7 +287,7 @@ def test_many_threads_share_a_store(store_url):
 
 
 def use_beside_a_fork(url):
-    """Both put, at the same time and after the other has left; what each was told is stored must be there."""
+    """Store from both processes, together and one after the other: every confirmed letter must exist."""
     import os
     import subprocess
     import sys

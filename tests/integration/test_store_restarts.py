@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ServerCursor.*deleted while st
 
 @pytest.fixture(autouse=True)
 def collected():
-    """See that a broken cursor is collected here, where nobody minds."""
+    """Collect a broken cursor here, where its warning is ignored."""
     yield
     gc.collect()
 
@@ -100,14 +100,14 @@ def interrupt(store, happening, *, before_work=None, before_commit=None):
 
 
 def is_one_sentence(error):
-    """What a person reads is one line, and no password is in it nor in what it came from."""
+    """Check that the message is one line, and that neither it nor its causes show a password."""
     told, cause = "", error
     while cause is not None:
         told, cause = told + repr(cause) + str(cause), cause.__cause__ or cause.__context__
     return "\n" not in str(error) and "correct-horse" not in told and "battery-staple" not in told
 
 
-# ── it comes back ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── short outages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
@@ -161,7 +161,7 @@ def test_opening_waits_for_a_returning_server(url, restart):
         assert store.dlq.count() == 0
 
 
-# ── it does not ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── outages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_closed_port_is_reported_after_timeout():
     assert "check that the server runs" in str(error)
 
 
-# ── it says no ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rejections ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_wrong_password_is_reported_at_once_and_masked(url):

@@ -186,7 +186,7 @@ def fan(item):
 
 
 class Half:
-    """A run that a person has held up half-way; whatever is done to it then, it goes on."""
+    """A run that an operator stopped half-way; it must resume after any manual change."""
 
     def __init__(self, directory, source):
         self.directory = directory
@@ -202,7 +202,7 @@ class Half:
         return self.module.flow.run(store=self.store, params={"directory": str(self.directory)}, deadline=60)
 
     def go_on(self):
-        """What it says; its status where nothing is wrong."""
+        """Return its error, or its status if there is none."""
         try:
             said = str(self.run().status)
         except redrive.RedriveError as error:

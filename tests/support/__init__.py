@@ -1,1 +1,1 @@
-"""What tests share: servers, stores, processes, terminals, and the scenes that several suites play in."""
+"""Shared by tests: servers, stores, processes, terminals, and the scenes of several suites."""

@@ -1,4 +1,4 @@
-"""Runs and levels for the rules to look at: nothing is wrong with them, but for what a test says."""
+"""Healthy runs and levels as input of the rules; a test changes the parts that it judges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts without a store: what was found, what became of it, and what was told."""
+"""Alerts without a store: findings, their states, and the messages sent."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ def finding(evidence="run:vendor:failed", urgency=P2, *, key="run:vendor", **opt
 
 
 class Books:
-    """Alerts as a store would keep them, and everything that was told."""
+    """Alerts as a store would keep them, and all messages."""
 
     def __init__(self, settings=SETTINGS):
         self.settings = settings

@@ -1,4 +1,4 @@
-"""What tests of alerts on a store share: findings, settings, channels that remember, a commit whose answer is lost."""
+"""Shared by tests of alerts on a store: findings, settings, recording channels, a commit whose reply is lost."""
 
 import sqlite3
 import threading
@@ -53,7 +53,7 @@ def settings(*routes, **options):
 
 
 def watched(store, now=NOON, hours=10_000):
-    """Somebody watches the store, for a long time; the name of who does."""
+    """Record an active watch for a long time and return its owner."""
     long, owner = timedelta(hours=hours), new_owner()
     begin_work(owner)
     assert store.database.write(
@@ -63,7 +63,7 @@ def watched(store, now=NOON, hours=10_000):
 
 
 class Recorder:
-    """Delivers by noting down; fails as it is told to, by the name of the channel."""
+    """Record deliveries, and fail as configured for a channel."""
 
     def __init__(self):
         self.messages = []
@@ -77,7 +77,7 @@ class Recorder:
             self.messages.append((channel.name, message))
 
     def said(self, channel=None):
-        """What was said to a channel, of how urgent a cause."""
+        """The messages of a channel, with their severities."""
         return [
             (message.kind if message.kind != "alert" else str(message.what), message.key)
             for name, message in self.messages
@@ -95,7 +95,7 @@ def raising(error):
 
 
 class LostAnswers:
-    """Lets a transaction commit and then breaks the connection, so that nobody hears of it."""
+    """Commit a transaction and then break the connection, so that the reply is lost."""
 
     def __init__(self, database, monkeypatch):
         self.struck = 0

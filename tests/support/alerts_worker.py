@@ -57,7 +57,7 @@ def sender_of(store, mouth, deliveries):
     return Sender(store.database, SETTINGS, deliver=deliver)
 
 
-# ── what a process can do ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── limits of a process ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def judge(mouth, *, url, deliveries, most=None, die_at=None):
@@ -193,7 +193,7 @@ def _at_home(mouth, directory):
     return redrive.connect()
 
 
-# ── how it is told ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def perform(mouth, *, operation, **arguments):

@@ -1,4 +1,4 @@
-"""The pages of the documentation: their blocks in order, and what a reader is to do with each.
+"""The pages of the documentation: their blocks in order, and the action for each.
 
     ```python     is run; all of a page in one interpreter, one after the other
     # name.py     as a block's first line: a file to save; it runs by itself unless a command of the page names it

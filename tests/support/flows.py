@@ -1,4 +1,4 @@
-"""What the tests of flows share: a run beside the test, and patience."""
+"""Shared by tests of flows: a run in another thread, and a long timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes that are made to be killed have in common.
+"""Shared by worker processes that tests kill.
 
 A program of theirs has imported everything already; it reads jobs, a line of JSON each, and forks a process for every
 job, so that hundreds of them can be killed in minutes. A process says what it does in the pipe that its job names, a
@@ -77,7 +77,7 @@ def trace(owner, method, before, after, mouth):
     setattr(owner, method, traced)
 
 
-# ── how they are told ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def serve(perform):

@@ -23,7 +23,7 @@ _LONGEST = 60.0  # seconds in which a process must say something
 
 
 class Worker:
-    """One process, and what it has said."""
+    """One process and its output lines."""
 
     def __init__(self, pid: int, pipe: int, wait: Callable[[int], int]) -> None:
         self.pid = pid
@@ -47,13 +47,13 @@ class Worker:
         os.kill(self.pid, signal.SIGKILL)
 
     def join(self) -> int:
-        """Hear it to its end; its exit code."""
+        """Read its output to the end and return its exit code."""
         self.listen()
         os.close(self._pipe)
         return self._wait(self.pid)
 
     def heard(self, what: str) -> list[dict[str, Any]]:
-        """Everything it said of one kind."""
+        """All its output lines of one kind."""
         return [one for one in self.said if one["what"] == what]
 
 

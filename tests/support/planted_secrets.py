@@ -1,4 +1,4 @@
-"""Secrets of many shapes, each known by the place in which it is planted, and a search for them in what was said.
+"""Secrets of many shapes, each identified by the place where it is planted, and a search for them in outputs.
 
 A place also has a marker, a harmless word that stands before its secrets: an output that has the marker was reached,
 and could have shown the secrets.
@@ -59,7 +59,7 @@ def marker(place):
 
 
 def key(place, shape="key"):
-    """A credential that nobody can tell from any other word."""
+    """A credential that looks like any other word."""
     assert place in PLACES, f"nobody would look for the secrets of {place!r}"
     return base64.b32encode(blake2b(f"{place}/{shape}".encode(), digest_size=20).digest()).decode().rstrip("=")
 

@@ -1,4 +1,4 @@
-"""What the tests of retention share: runs of any age, and a count of everything a store holds."""
+"""Shared by tests of retention: runs of any age, and a count of all rows of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that calls services in every way, and says what it knows of that. Run by `test_rollups`.
+"""A process that calls services in every way, and prints its own counts. Run by `test_rollups`.
 
 Its clock is set to a quarter of an hour of the test's choice, and to the next one at half time; the attempt log has the
 time by this clock, too.

@@ -1,4 +1,4 @@
-"""Processes that run pipelines, made to be killed, and what they read: see `mortals`.
+"""Processes that run pipelines until a test kills them, and their input files.
 
 A process says where it is, a line for each step, and may be told to kill itself at one of them.
 """
@@ -32,7 +32,7 @@ for _lazy in ("csv", "ndjson", "parquet_dataset", "records", "table"):
     getattr(redrive.rows, _lazy)
 
 
-# ── what is read ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def key_of(n):
@@ -77,7 +77,7 @@ def write_json(path):
     path.write_bytes(b"".join(map(json_line, range(COUNT))))
 
 
-# ── how it is checked ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Deliveries(dataframely.Schema):
@@ -145,7 +145,7 @@ def a_sink(url, variant):
     return redrive.rows.table(url, "deliveries", key="id", **modes.get(variant, {}))
 
 
-# ── what a process does ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── operations of a process ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def run(mouth, *, variant, file, url, store, batch, **fates):
@@ -184,7 +184,7 @@ def wait(mouth, *, variant, file, url, store, batch):
             time.sleep(0.01)
 
 
-# ── how it is told ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def perform(mouth, *, operation, lease=None, **arguments):

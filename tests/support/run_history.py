@@ -1,4 +1,4 @@
-"""What the tests of levels and of the watch share: what runs leave in a store, at whatever time they ran."""
+"""Shared by tests of levels and of the watch: rows of runs at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts to tell of."""
+"""Sample alerts for messages."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -188,7 +188,7 @@ def literal():
     raise redrive.Permanent("zebraalineofcode postgresql://etl:WMAQX5IDUCFTWTLSWOR2HEUIOADD6V6N@db.example/lake")
 
 
-# ── what a program hears and prints ───────────────────────────────────────────────────────────────────────────────────
+# ── events and output of a program ────────────────────────────────────────────────────────────────────────────────────
 
 
 def lag():
@@ -272,7 +272,7 @@ def _raise(error):
 
 
 def by_hand():
-    """Letters that a person put, and decided about."""
+    """Letters that an operator stored and decided."""
     for key in (planted.card("the key of a letter"), planted.line("the key of a letter")):
         store.dlq.put(
             {"ssn": planted.key("a field"), "remark": planted.text("a record")},
@@ -291,7 +291,7 @@ def by_hand():
 
 
 def scraped():
-    """What Prometheus is told over HTTP, and in a file."""
+    """The metrics for Prometheus over HTTP and in a file."""
     from redrive.observe import prometheus
 
     with prometheus.serve(store, "127.0.0.1:0") as server:

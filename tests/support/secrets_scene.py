@@ -1,4 +1,4 @@
-"""The world of `leaky_work`: databases with passwords, a partner that repeats what it was sent, receivers of alerts."""
+"""The scene of `leaky_work`: databases with passwords, a service that echoes requests, receivers of alerts."""
 
 import contextlib
 import json

@@ -23,7 +23,7 @@ flow.group("bank", concurrency=2)
 common = {"retry": RETRY, "timeout": 120}
 
 
-# ── what a task does ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── behaviour of a task ───────────────────────────────────────────────────────────────────────────────────────────────
 
 # What goes wrong at the first attempts of some tasks: things that heal, and one of which nobody can tell.
 SCRIPTS = ((), (ConnectionError,), (), (TimeoutError, ConnectionError), (), (ValueError,), ())

@@ -1,4 +1,4 @@
-"""Runs of flows under fire: each with a store and a book of its own, and executors that come and go."""
+"""Runs of flows under kills: each with its own store and effect log, and executors that are replaced."""
 
 import contextlib
 import itertools
@@ -52,7 +52,7 @@ class Load:
             return FlowStatus.COMPLETE in [run.status for run in store.tasks.runs()]
 
     def finish(self):
-        """Run it to its end, and look at everything and everybody."""
+        """Run it to its end, and check all state and processes."""
         if not self.is_complete():
             worker = self.start()
             assert worker.join() == 0
@@ -80,7 +80,7 @@ class Loads:
 
 
 def hear(worker, word, times=1):
-    """Listen until it has said a word so many times; False where it ended before."""
+    """Read until it has printed a line this many times; return False if it ended before."""
     while len(worker.heard(word)) < times:
         if not worker.listen(until=len(worker.said) + 1):
             return False

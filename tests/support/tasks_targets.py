@@ -1,4 +1,4 @@
-"""A flow whose workers are hunted, and one half of whose tasks hang; see `tasks_flow` for what its tasks note."""
+"""A flow whose workers are killed, and half of whose tasks hang; see `tasks_flow` for the effects that tasks record."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""What a command shows on a terminal: it runs on a real one, and what it drew and erased is gone."""
+"""The output of a command on a real terminal, without what it drew and erased."""
 
 from __future__ import annotations
 

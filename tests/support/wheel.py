@@ -1,4 +1,4 @@
-"""A stranger's machine: the wheel in an environment of its own, with what it asks for and nothing else."""
+"""A fresh installation: the wheel in a separate environment with its requirements only."""
 
 from __future__ import annotations
 
