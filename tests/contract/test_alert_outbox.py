@@ -399,7 +399,7 @@ def test_consecutive_alerts_are_a_storm(store, recorder):
 
 
 @pytest.mark.parametrize("raised", [False, True])
-def test_storm_holds_no_urgent_alert_back(store, recorder, raised):
+def test_storm_delays_no_more_severe_alert(store, recorder, raised):
     five = settings("slack", storm=5, storm_window=300)
     ledger, sender = AlertRepository(store.database, five), Sender(store.database, five, deliver=recorder)
     for number in range(8):
@@ -414,14 +414,14 @@ def test_storm_holds_no_urgent_alert_back(store, recorder, raised):
     assert [what for what, _ in recorder.said()[6:]] == ["summary"]
 
 
-class TestClockThatWasAhead:
+class TestFastClock:
     def test_waiting_message_is_sent_at_once(self, store, recorder):
         one = settings("slack")
         ledger, sender = AlertRepository(store.database, one), Sender(store.database, one, deliver=recorder)
         ledger.apply(judgement(*many(1)), now=after(86_400))
         assert sender.send_due(now=NOON) == 1
 
-    def test_messages_sent_then_fill_no_window(self, store, recorder):
+    def test_messages_sent_then_do_not_fill_the_window(self, store, recorder):
         two = settings("slack", storm=2)
         ledger, sender = AlertRepository(store.database, two), Sender(store.database, two, deliver=recorder)
         ledger.apply(judgement(*many(5)), now=after(86_400))

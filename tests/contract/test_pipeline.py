@@ -906,7 +906,7 @@ def test_sink_out_of_memory_gets_smaller_batches(kit):
     assert len(kit.table()) == 400
 
 
-def test_error_of_the_watch_function_is_not_a_sink_error(kit):
+def test_error_of_the_watch_function_does_not_blame_the_sink(kit):
     def watch(progress: Any) -> None:
         raise MemoryError
 

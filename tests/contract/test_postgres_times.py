@@ -151,7 +151,7 @@ PARTS = (
 
 class TestIntervals:
     @pytest.mark.parametrize("style", ["postgres", "sql_standard"])
-    def test_text_is_kept_as_it_says_or_rejected(self, opened, style):
+    def test_text_is_exact_or_rejected(self, opened, style):
         url, execute = opened
         texts = intervals.texts()
         execute("CREATE TABLE t (id integer PRIMARY KEY, v interval)")
@@ -203,7 +203,7 @@ class TestIntervals:
         assert {*after} <= {*before}
         assert len(after) == len(texts) - len(refused)
 
-    def test_two_numbers_are_no_minutes_and_seconds(self, opened):
+    def test_two_numbers_are_rejected_as_ambiguous(self, opened):
         url, execute = opened
         execute("CREATE TABLE t (id integer PRIMARY KEY, v interval minute to second)")
         assert write(url, ["01:02", "00:01:02", "1 minute 2 seconds"]) == {0}

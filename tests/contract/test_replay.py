@@ -372,13 +372,13 @@ def test_claims_of_a_dead_replay_expire_with_its_lease(store, dlq, put):
 
 
 class TestLateRenewal:
-    """The claims of a replay that lives were not renewed in time, since its store was busy."""
+    """A busy store delays the renewal of the claims of a running replay."""
 
     def end_leases(self, store):
         past = dt.datetime.now(UTC) - dt.timedelta(seconds=1)
         store.database.write(lambda connection: connection.execute(letter_claims.update().values(until=past)))
 
-    def test_replay_that_lives_keeps_its_letters(self, store, dlq, put):
+    def test_running_replay_keeps_its_letters(self, store, dlq, put):
         put(4)
         inner, sent = [], []
 
@@ -392,7 +392,7 @@ class TestLateRenewal:
         assert (len(sent), outer.reprocessed) == (4, 4)
         assert (inner[0].attempted, inner[0].held) == (0, 4)
 
-    def test_letters_that_another_replay_took_before_they_were_sent_are_not_sent(self, store, dlq, put, monkeypatch):
+    def test_letters_taken_by_another_replay_are_not_sent(self, store, dlq, put, monkeypatch):
         put(4)
         claimed = Replay._claim
 
@@ -412,7 +412,7 @@ class TestLateRenewal:
         report = dlq.replay(sent.extend, any_pipeline=True, dry_run=False, lease=0.3)
         assert (len(sent), report.reprocessed, report.held) == (3, 3, 1)
 
-    def test_claims_of_a_process_that_died_are_free(self, store_url, dlq, put):
+    def test_claims_of_a_dead_process_are_free(self, store_url, dlq, put):
         put(2)
         claim = (
             "import sys, redrive; from redrive.dlq.replay.claims import Claims;"
