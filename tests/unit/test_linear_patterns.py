@@ -135,6 +135,37 @@ TEXTS = [
         for piece in ("Duplicate entry '", "Duplicate entry 'a' for key 'card_number'", "...", "aaaa...")
     ),
     *(repeated(piece) for piece in ("aaaaaaaaaaaa ", 'key "card_number: a" violates ', "JSON data, line 1: ")),
+    *(
+        repeated(piece)
+        for piece in ("password=(", "password={'", "password=['a", '"tokens": {"a": "', "auth=(a, ", "auth=['")
+    ),
+    *(repeated(piece, "password={") for piece in ("'a", "(", ")", "\\", "\\'", "a'b'", "'a' ", "[{(", "a: b, ")),
+    *(repeated(piece, '"password": "') for piece in ("\\\\", '\\"', "\\\\\\'", '\\\\"x')),
+    *(
+        repeated(piece)
+        for piece in ("\\\\", '\\"password\\": \\"', '"loc": ["password"], "input": "', '"name": "token", {')
+    ),
+    *(
+        repeated(piece)
+        for piece in ("{'name': 'token', ", "'value': 'a', ", "{'value': {", "'loc': ('a', ", "'input': {'a")
+    ),
+    *(repeated(piece) for piece in ("password:\n ", "password:\n  - a\n", "- name: token\n", "name: token\n  value: ")),
+    *(
+        repeated(piece)
+        for piece in ("&quot;token&quot;: &quot;", "&amp;quot;", "&quot;", "<td>token</td>", "<td>token</td><td>")
+    ),
+    *(
+        repeated(piece)
+        for piece in ("-storepass ", "--a-pass ", "-Dpassword=", "-Da.", "ENV token ", "set -x ", "curl -b ", "-b a=")
+    ),
+    *(
+        repeated(piece)
+        for piece in ("set token to '", "a_secret_key '", "SECRET_KEY '", "field 'token': rejected value [")
+    ),
+    *(
+        repeated(piece)
+        for piece in ("option 'token' ", "raw value: ", "'token a", "'token a\\n", "a_+://a:a", "_://a@")
+    ),
     *(repeated(piece) for piece in ("password: |\n ", "login a password ", "M1" + "a" * 22 + ".", "a1~-8Q~")),
 ]
 

@@ -12,7 +12,11 @@ from typing import Final
 
 from redrive._internal.masking.patterns import MASK, TELLING, LazyPattern, may_name_a_secret
 
-_SECRET_OPTION: Final = rf"--?(?:{TELLING}|auth|pass(?:in|out)?)"
+# A pass of a compiler is none.
+_PASS: Final = r"(?!(?:dry|first|last|multi|one|second|single|two)-)(?:[\w-]{1,30}-)?pass"
+_SECRET_OPTION: Final = (
+    rf"--?(?:{TELLING}|auth|pass(?:in|out)|{_PASS}|\w{{0,10}}(?:store|key)pass|[\w-]{{1,30}}-bearer)"
+)
 _USER_OPTION: Final = r"(?:-[A-Za-z]{0,6}u|-[aU]|--(?:proxy-?)?user(?:name)?|--auth)"
 
 # A user is an account, and not an id (`docker run -u 1000:1000`) or the beginning of a URL.
@@ -46,6 +50,18 @@ _SINGLE_DASH = LazyPattern(
     re.IGNORECASE,
 )
 
+# -storepass abc, --sftp-pass abc, --oauth2-bearer abc; -Dpassword=abc, -oPassword=abc, --db-pass=abc
+_OTHER_OPTION = LazyPattern(
+    rf"""(?<![\w-])(-(?:\w{{0,10}}(?:store|key)pass|-{_PASS}|-[\w-]{{1,30}}-bearer)[ \t]{{1,5}}|--{_PASS}="""
+    rf"""|-[DoPX](?:\w{{1,40}}\.){{0,8}}{TELLING}=)(?:'[^'\n]*+'?|"[^"\n]*+"?|(?![-'"])[^\s'",;)]++)""",
+    re.IGNORECASE,
+)
+# ENV DB_PASSWORD abc, in a Dockerfile; setenv DB_PASSWORD abc; set -gx DB_PASSWORD abc
+_VARIABLE = LazyPattern(
+    rf"""(?<![\w-])((?:ENV|ARG|setenv|set(?:[ \t]{{1,5}}-[a-zA-Z]{{1,5}}){{1,3}})[ \t]{{1,5}}"""
+    rf"""(?i:{TELLING}|\w{{1,40}}_PASS)[ \t]{{1,5}})(?:'[^'\n]*+'?|"[^"\n]*+"?|[^\s'",;)=]++)"""
+)
+
 # '--password' 'abc', as a shell takes it
 _QUOTED_OPTION = LazyPattern(
     rf"((\\?['\"]){_SECRET_OPTION}\2[ \t]{{1,3}})(\\?['\"])(?!-)(?:(?!\3)[^\n])*+(?:\3|(?=\n|\Z))", re.IGNORECASE
@@ -56,6 +72,9 @@ _OF_A_USER = re.compile(_USER_OPTION)
 _USER_IN_A_WORD = re.compile(rf"((?:-u(?!rl)|--(?:proxy-?)?user(?:name)?=){_ACCOUNT}).*", re.DOTALL)
 _OF_A_USERS_VALUE = re.compile(rf"({_ACCOUNT}).*", re.DOTALL)
 _PASSWORD = re.compile(r"(?!.{0,99}:[0-9]{1,5}\Z)(?=[^/\s]{6,100}\Z)(?=.{0,99}[0-9])(?=.{0,99}[A-Za-z])", re.DOTALL)
+
+
+_OF_A_VARIABLE = ("ENV ", "ARG ", "setenv ", "set -")
 
 
 def mask_arguments(text: str) -> str:
@@ -69,6 +88,10 @@ def mask_arguments(text: str) -> str:
         text = _QUOTED_OPTION.sub(rf"\1\3{MASK}\3", text)
     if " -" in text and may_name_a_secret(text.lower()):
         text = _SINGLE_DASH.sub(rf"\1{MASK}", text)
+    if ("pass" in text or "-bearer" in text or "=" in text) and "-" in text:
+        text = _OTHER_OPTION.sub(rf"\1{MASK}", text)
+    if any(word in text for word in _OF_A_VARIABLE) and may_name_a_secret(text.lower()):
+        text = _VARIABLE.sub(rf"\1{MASK}", text)
     return text
 
 

@@ -38,6 +38,10 @@ def _quoted(group: int, closed_by: str = "") -> str:
     return rf"(?:\\.|(?!\{group})[^\\\n])*+(?:\{group}{closed_by}|\\?(?=\n|\Z))"
 
 
+# A quotation mark as HTML writes it.
+_REFERENCE: Final = r"&(?:amp;){0,9}(?:quot|apos|#0{0,4}(?:34|39)|#x0{0,4}(?:22|27));"
+
+
 def _cookies(found: re.Match[str]) -> str:
     return f"{found[1]}{MASK}" if "=" in found[2] else found[0]
 
@@ -47,7 +51,13 @@ def _web_token(found: re.Match[str]) -> str:
 
 
 def _assigned(found: re.Match[str]) -> str:
-    return found[0] if is_plain_value(found[1], found[2]) else f"{found[1]}={MASK}"
+    if found[2].startswith((f"{MASK})", f"{MASK}]", f"{MASK}}}")):
+        return found[0]  # a container was masked; what follows it is something else
+    is_plain = is_plain_value(found[1], found[2]) or (
+        # What a URL has under the name of a key is one, whatever it looks like.
+        found.string[found.start() - 1 : found.start()] not in {"?", "&"} and _is_a_word(found[1], found[2])
+    )
+    return found[0] if is_plain else f"{found[1]}={MASK}"
 
 
 _BETWEEN = " \t\r\n:0123456789"  # what may stand between a name and its mark, a number of the name included
@@ -79,8 +89,8 @@ _PATTERNS: tuple[Entry, ...] = (
         LazyPattern(
             # "channels.hub.bearer names the variable …" is a sentence of ours
             rf"\b(bearer|basic|digest|apikey)\s+(?!(?:names|must)\s){_NO_NAME}"
-            # "Basic rate missing" is a sentence: the credential is not a short word in small letters
-            r"(?!(?<=basic\s)(?-i:[a-z]{1,8})(?![\w.~+/=:-]))[A-Za-z0-9._~+/=:-]{4,}",
+            # "Basic rate missing" and "bearer token expired" are sentences: a credential is not a short word
+            r"(?!(?<!apikey\s)(?-i:[a-z]{1,8}|authentication)(?![\w.~+/=:-]))[A-Za-z0-9._~+/=:-]{4,}",
             re.IGNORECASE,
         ),
         rf"\1 {MASK}",
@@ -91,8 +101,6 @@ _PATTERNS: tuple[Entry, ...] = (
         LazyPattern(r"(jdbc:oracle:\w{1,10}:[^\s/:@'\"]{1,100}/)[^\s@'\"]{1,200}@", re.IGNORECASE),
         rf"\1{MASK}@",
     ),
-    # auth=("etl", "abc")
-    ((("auth",), ("=",), ("(",)), LazyPattern(r"(?<![\w-])(auth\s?=\s?)\([^()]*\)", re.IGNORECASE), rf"\1{MASK}"),
     # aws key: "abc"
     (
         (("aws",), ("'", '"')),
@@ -119,7 +127,7 @@ _PATTERNS: tuple[Entry, ...] = (
     (
         (("=",), SECRET_WORDS),
         LazyPattern(
-            rf"""(?<![\w-])(?!key\s?=\s?['"]{TELLING}['"])({NAMES}\s?=>?\s?{_WRAPPED})(['"]){_quoted(2)}""",
+            rf"""(?<![\w-])(?!key\s?=\s?['"]{TELLING}['"])({NAMES}\s?(?:=>?|:=)\s?{_WRAPPED})(['"]){_quoted(2)}""",
             re.IGNORECASE,
         ),
         rf"\1\2{MASK}\2",
@@ -135,15 +143,6 @@ _PATTERNS: tuple[Entry, ...] = (
         (("=",), SECRET_WORDS),
         LazyPattern(rf"(?<![\w-])({TELLING}{_APART}){_UNQUOTED}", re.IGNORECASE),
         rf"\1{MASK}",
-    ),
-    # "api_key": "abc", also where the JSON is itself inside a JSON string; "api_key" => "abc"; it["api_key"] = "abc"
-    (
-        ((":", "="), ('"', "'"), SECRET_WORDS),
-        LazyPattern(
-            rf"""((\\?["']){NAMES}\2\]?\s*(?::=?|=>?)\s*{_WRAPPED})(\\?["'])(?:\\{{3}}['"]|(?!\3)(?:\\.|[^\\]))*+(?:\3|\\?\Z)""",
-            re.IGNORECASE | re.DOTALL,
-        ),
-        rf"\1\3{MASK}\3",
     ),
     # private_key: 'abc'; a short one may be part of a sentence, "unexpected token: '}'"
     (
@@ -171,6 +170,51 @@ _PATTERNS: tuple[Entry, ...] = (
         (("<![cdata[", "&gt;"), SECRET_WORDS),
         LazyPattern(
             rf"((?:<|&lt;)(?:\w{{1,20}}:)?{TELLING}(?:>\s{{0,5}}<!\[CDATA\[|&gt;))(?:(?!\]\]>|&lt;/)[^<\n])++",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # <td>password</td><td>abc</td>, <dt>password:</dt><dd>abc</dd>, <b>api_key</b> <code>abc</code>
+    (
+        (("</",), SECRET_WORDS),
+        LazyPattern(
+            rf"(<(td|th|dt|li|b|strong|label|span|div|p)(?:\s[^<>]{{0,200}})?>\s{{0,20}}{TELLING}\s?:?\s{{0,20}}</\2>\s{{0,20}}"
+            r"(?:<(?!th\b)[a-z]{1,10}(?:\s[^<>]{0,200})?>\s{0,20}){1,3})[^<\s][^<]*+(?=<|\Z)",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # &quot;password&quot;: &quot;abc&quot;, JSON within HTML
+    (
+        (("&",), (";",), SECRET_WORDS),
+        LazyPattern(
+            rf"((?<!\\)(\\*{_REFERENCE}){NAMES}\2\s?[:=]\s?[bu]?(\\*{_REFERENCE}))"
+            rf"(?!\3)(?:(?!\3)(?:\\++(?:{_REFERENCE})?|[^\\\n]))++",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # on field 'password': rejected value [abc]; as Spring has it
+    (
+        (("rejected value [",), SECRET_WORDS),
+        LazyPattern(
+            rf"(field '(?:[\w.\[\]]{{1,100}}\.)?{TELLING}': rejected value \[)(?:(?!\];|\](?=\s|\Z))[^\n])++",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    # configparser: option 'password' in section 'db' …. Raw value: 'abc%(x)s'
+    (
+        (("raw value: ",), SECRET_WORDS),
+        LazyPattern(rf"(option \\?['\"]{TELLING}\\?['\"] [^\n]{{1,500}}? raw value: )[^\n]++", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
+    # configparser: 'password abc\n', a line of the file
+    (
+        (("\\n",), ("'", '"'), SECRET_WORDS),
+        LazyPattern(
+            rf"((?<![\w,])\\?['\"]{TELLING}(?:[ \t]{{1,20}}|\s{{0,5}}[:=]\s{{0,5}}))"
+            rf"(?![ \t=:])[^\s'\"][^\n'\"]*?(?=(?:\\{{1,4}}n)\\?['\"])",
             re.IGNORECASE,
         ),
         rf"\1{MASK}",
@@ -242,12 +286,6 @@ _PATTERNS: tuple[Entry, ...] = (
             rf"(%22{NAMES}%22%3A(?:%20|\+)?%22|(?<![\w-]){NAMES}%22%3A(?:%20|\+)?%22)(?:(?!%22)[^\s&'\"])++",
             re.IGNORECASE,
         ),
-        rf"\1{MASK}",
-    ),
-    # \\\"password\\\":\\\"abc\\\", JSON within JSON within JSON
-    (
-        (('\\\\\\"',), SECRET_WORDS),
-        LazyPattern(rf'(\\{{3,7}}"{NAMES}\\{{3,7}}"\s?:\s?\\{{3,7}}")(?:(?!\\{{3,7}}")[^\n])++', re.IGNORECASE),
         rf"\1{MASK}",
     ),
     # Cookie: theme=dark; session=abc
@@ -376,7 +414,14 @@ _OBJECT: Final = re.compile(
     r"[0-9]{1,5}(?:[/\\].*)?|[\w.=-]{1,100}(?:[/\\][\w.=-]{1,100}){1,30}\.[a-z][a-z0-9]{1,9}[.:)\]]{0,3}"
 )
 
-_WORKING_DIRECTORY: Final = frozenset({"PWD", "OLDPWD"})
+# Under these names stand counts and words, too: `token=3 of 10`, `otp=expired`, `key=customer_id not found`.
+_AMBIGUOUS: Final = frozenset({"token", "pin", "pass", "sig", "key", "otp"})
+_COUNT: Final = re.compile(r"[0-9]{1,3}[.)\]]?")
+_WORD: Final = re.compile(r"(?=.{1,11}[.:)\]]?\Z)(?:[a-z]+(?:_[a-z]+)*|[A-Z]+(?:_[A-Z]+)*)[.:)\]]?")
+_RESULT: Final = re.compile(r"(?:ok|yes|no|failed|passed|skipped|expired)[.:)\]]?")
+_CALL: Final = re.compile(r"[a-z_][\w.]{0,100}\(\)", re.IGNORECASE)
+
+_WORKING_DIRECTORY: Final = frozenset({"PWD", "OLDPWD", "pwd"})
 _PATH: Final = re.compile(r"/(?:app|data|etc|home|mnt|opt|root|run|srv|tmp|usr|var|work|workspace|Users)(?:/[\w./-]*)?")
 
 _LONGEST: Final = 500  # characters of a value that may be plain
@@ -391,6 +436,15 @@ def is_plain_value(name: str, value: str) -> bool:
     if placeholder := _PLACEHOLDER.fullmatch(value):
         of = placeholder["name"]
         return of is None or of == name or SECRET_FIELD.fullmatch(of) is not None
+    if _CALL.fullmatch(value):
+        return True
     if name in _WORKING_DIRECTORY:
         return _PATH.fullmatch(value) is not None
     return name.lower() == "key" and _OBJECT.fullmatch(value) is not None
+
+
+def _is_a_word(name: str, value: str) -> bool:
+    """Return whether a value is a count or a word, under a name that stands for more than secrets."""
+    if name not in _AMBIGUOUS:
+        return False
+    return _COUNT.fullmatch(value) is not None or (_RESULT if name == "pass" else _WORD).fullmatch(value) is not None

@@ -9,7 +9,8 @@ from typing import Any
 
 from redrive._internal.masking.commands import is_command, mask_argument, mask_item
 from redrive._internal.masking.known_values import mask_known
-from redrive._internal.masking.patterns import MASK, SECRET_FIELD, TELLING, without_controls
+from redrive._internal.masking.patterns import MASK, SECRET_FIELD, SECRET_FIELDS, without_controls
+from redrive._internal.masking.structures import NAMING, VALUES, WEAK, is_like_a_key, is_step, names_in
 
 # Numbers under these names are secrets; under others, such as `token` and `signature`, they count something.
 _SECRET_NUMBER = re.compile(r"(?:.*[\W_])?(?:\w{0,20}passw(?:or)?d|passcode|pwd|pw|otp|cvv2?|cvc2?|pin)", re.IGNORECASE)
@@ -19,9 +20,9 @@ _ORDINARY = {
     "cookie": re.compile(r"[A-Za-z ]{1,40}"),
     "signature": re.compile(r"(?=.{1,60}\Z)[^\W\d_]{1,20}[.,]?(?: [^\W\d_]{1,20}[.,]?){0,5}"),
 }
-_SECRET_FIELDS = re.compile(rf"(?!tokens\Z)(?:{TELLING})s", re.IGNORECASE)
 _VALUE_FIELD = re.compile("value|secret|plain(?:text)?|raw|current|old|new|text|data|content", re.IGNORECASE)
-_NAMING = ("name", "key", "header", "field")
+
+_WEAK = re.compile(WEAK, re.IGNORECASE)
 
 # What the encoding of the store has for a value that JSON lacks, and what is a leaf of it.
 _TAG_OF_BYTES = "$bytes"
@@ -84,10 +85,11 @@ class _Document:
         if tag == "$map" and isinstance(inner, list):
             return {tag: [self._pair(pair) for pair in inner]}
         shown = {_name(name): self._under(name, value) for name, value in fields.items()}
-        if any(isinstance(fields.get(name), str) and SECRET_FIELD.fullmatch(fields[name]) for name in _NAMING):
-            shown.update(
-                {name: MASK for name in ("value", "Value") if isinstance(fields.get(name), str) and fields[name]}
-            )
+        if (secret := _named_secret(fields)) is not None:
+            for name, value in fields.items():
+                if isinstance(name, str) and name.lower() in VALUES:
+                    shown[name] = self._secret(secret, value)
+                    shown = _without(shown, value)  # the message may contain it
         return shown
 
     def _pair(self, pair: Any) -> Any:
@@ -124,8 +126,11 @@ class _Document:
             return self.of(value)
         if SECRET_FIELD.fullmatch(name):
             return self._secret(name, value)
-        if _SECRET_FIELDS.fullmatch(name) and isinstance(value, list | tuple | Mapping):
-            return self._secrets(value)
+        if SECRET_FIELDS.fullmatch(name) and isinstance(value, list | tuple | Mapping):
+            is_of_a_language = name.lower() == "tokens" and not any(
+                isinstance(item, str) and is_like_a_key(item) for item in value
+            )
+            return self.of(value) if is_of_a_language and not isinstance(value, Mapping) else self._secrets(value)
         return self._headers(value) if name.lower().endswith("headers") else self.of(value)
 
     def _secret(self, name: str, value: Any) -> Any:
@@ -135,19 +140,26 @@ class _Document:
             return MASK if value else value
         if isinstance(value, int | float) and not isinstance(value, bool) and _SECRET_NUMBER.fullmatch(name):
             return MASK
-        return self._secrets(value) if isinstance(value, list | tuple | Mapping) else self.of(value)
+        if not isinstance(value, list | tuple | Mapping):
+            return self.of(value)
+        return self._secrets(value, whole=_WEAK.fullmatch(name) is None)
 
-    def _secrets(self, value: Any) -> Any:
-        """What stands in a container that is named like a secret."""
+    def _secrets(self, value: Any, *, whole: bool = True) -> Any:
+        """Mask the texts of a container that is named like a secret; if not whole, those of lists and under `value`."""
         if isinstance(value, list | tuple):
-            return [MASK if isinstance(item, str) and item else self._secrets(item) for item in value]
+            return [MASK if isinstance(item, str) and item else self._secrets(item, whole=whole) for item in value]
         if not isinstance(value, Mapping):
             return self.of(value)
         tag = next(iter(value)) if len(value) == 1 else None
         if tag in _TAGS_OF_LEAVES:
             return MASK
         if tag in _TAGS_OF_ITEMS and isinstance(value[tag], list):
-            return {tag: self._secrets(value[tag])}
+            return {tag: self._secrets(value[tag], whole=whole)}
+        if whole:
+            return {
+                _name(name): MASK if isinstance(inner, str | bytes) and inner else self._secrets(inner)
+                for name, inner in value.items()
+            }
         shown = self._mapping(value)
         if isinstance(shown, dict):
             hidden = [name for name in value if isinstance(name, str) and _VALUE_FIELD.fullmatch(name)]
@@ -168,6 +180,29 @@ class _Document:
             return self.of(item)
         shown = self._pair(list(pair))
         return shown if pair is item else {"$tuple": shown}
+
+
+def _named_secret(fields: Mapping[Any, Any]) -> str | None:
+    """Return the name of a secret that an entry has beside its value: `{"field": "password", "input": "abc"}`."""
+    for naming in NAMING:
+        named = fields.get(naming)
+        if isinstance(named, Mapping) and len(named) == 1:
+            named = named.get("$tuple")
+        steps = named if isinstance(named, list | tuple) else [named]
+        for step in steps:
+            for name in names_in("", step) if isinstance(step, str) else ():
+                if is_step(name):
+                    return name
+    return None
+
+
+_SHORTEST = 6  # characters of a value; a shorter one is found in every message
+
+
+def _without(fields: dict[Any, Any], value: object) -> dict[Any, Any]:
+    if not isinstance(value, str) or len(value) < _SHORTEST:
+        return fields
+    return {name: text.replace(value, MASK) if isinstance(text, str) else text for name, text in fields.items()}
 
 
 def _name(name: object) -> Any:

@@ -6,10 +6,8 @@ import re
 from typing import Final
 
 from redrive._internal.masking.patterns import MASK, NAMES, SECRET_FIELD, TELLING, LazyPattern, may_name_a_secret
+from redrive._internal.masking.structures import mask_structures
 
-_VALUE: Final = r"(?:\\{3}['\"]|(?!\4)(?:\\.|[^\\]))*+(?:\4|\\?\Z)"
-_WITHIN: Final = "value|secret|plain|plaintext|raw|current|old|new|text|data|content"
-_OF_A_HEADER: Final = "name|key|header|field"
 _NEWLINE: Final = r"(?:\n|\\n)"
 
 # password
@@ -28,19 +26,6 @@ _CUT = LazyPattern(
 )
 # DETAIL:  Key (tenant, password)=(7, abc) already exists.
 _KEY = LazyPattern(r"(\(([\w\", ]{1,200})\)=\()([^\n]*+)")
-# "name": "X-Api-Key", "value": "abc"
-_HEADER = LazyPattern(
-    rf"""((\\?['"])(?:{_OF_A_HEADER})\2\s?:\s?b?(\\?['"])(?:{TELLING}|auth)\3\s?,\s{{0,20}}\2value\2\s?:\s?b?)(\\?['"]){_VALUE}""",
-    re.IGNORECASE | re.DOTALL,
-)
-# "password": {"value": "abc"}
-_NESTED = LazyPattern(
-    rf"""((\\?['"]){TELLING}\2\s?:\s?\{{\s{{0,20}}(\\?['"])(?:{_WITHIN})\3\s?:\s?b?)(\\?['"]){_VALUE}""",
-    re.IGNORECASE | re.DOTALL,
-)
-# "passwords": ["abc", "def"]; what has a blank in it is a sentence, ["Field required"]
-_LIST = LazyPattern(rf"""((\\?['"])(?!tokens)(?:{TELLING}s?|auth)\2\s?[:=]\s?[\[(])([^\[\](){{}}]++)""", re.IGNORECASE)
-_ITEM = LazyPattern(r"""(?<!\w)((b?\\?['"]))(?:(?!\2)[^\s'"])++(?=\\?['"])""")
 # redirect=https%3A%2F%2Fhost%2F%3Ftoken%3Dabc%26page%3D1
 _ENCODED = LazyPattern(
     rf"((?:%(?:25)?(?:3f|26|23)|(?<![\w-])){NAMES}%(?:25)?3D)(?:(?!%(?:25)?26)[^\s&'\",;])++", re.IGNORECASE
@@ -82,12 +67,7 @@ def mask_fields(text: str) -> str:
         return text
     if ")=(" in lowered:
         text = _KEY.sub(_masked_key, text)
-    if "value" in lowered and ("'" in lowered or '"' in lowered):
-        text = _HEADER.sub(rf"\1\4{MASK}\4", text)
-    if "{" in lowered:
-        text = _NESTED.sub(rf"\1\4{MASK}\4", text)
-    if ("[" in lowered or "(" in lowered) and ("'" in lowered or '"' in lowered):
-        text = _LIST.sub(lambda found: found[1] + _ITEM.sub(rf"\1{MASK}", found[3]), text)
+    text = mask_structures(text, lowered)
     if ":\n" in lowered or ": |" in lowered or ": >" in lowered:
         text = _NEXT_LINE.sub(rf"\1{MASK}", text)
     if "pass" in lowered or "pwd" in lowered or "provided" in lowered:

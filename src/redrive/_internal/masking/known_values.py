@@ -128,7 +128,7 @@ def _base64_character(char: str, before: str) -> str:
 
 
 def _base64_cores(value: str) -> Iterator[str]:
-    """Yield the characters that no neighbour of a value changes, for each place among three bytes."""
+    """Yield what is the same whatever stands before and behind a value, by its place among three bytes."""
     data = value.encode("utf-8", "surrogatepass")
     for before in range(3):
         encoded = b64encode(bytes(before) + data).decode()

@@ -13,7 +13,7 @@ TELLING = (
     rf"(?!{_OF_A_PAGE})"
     r"(?:(?:[\w-]{1,40}[-_])?(?:"
     r"(?:api|access|account|auth|client|(?:en|de)cryption|master|private|secret|shared[-_]?access|signing|storage"
-    r"|subscription|fernet)[-_ ]?key|"
+    r"|subscription|symmetric|fernet)[-_ ]?key|"
     r"token|secret|passwd|password[0-9]{0,2}|pass[-_ ]?phrase|passcode|pwd[0-9]{0,2}|pw|"
     r"(?:mfa|otp)[-_]?code|credentials?|signature)|"
     r"\w{0,20}(?:(?:access|api|encryption|master|private|secret|signing)key|token|secret|passwd|password|pwd|signature)|"
@@ -24,6 +24,7 @@ TELLING = (
 # `key` alone is Google's query parameter; a `sort_key` or `source_key` is no secret. Neither is a `second_pass`.
 NAMES = rf"(?:key|sig|auth|pass|(?-i:[A-Z0-9_]{{1,40}}_PASS)|{TELLING})"
 SECRET_FIELD = re.compile(rf"sig|auth|pass|{TELLING}", re.IGNORECASE)
+SECRET_FIELDS = re.compile(rf"(?!x-amz-)(?:{TELLING})s", re.IGNORECASE)
 
 # What must be in a text, in lower case, for a pattern to have a chance. Most messages have none of it, and looking for
 # a word is a hundred times as fast as a pattern.

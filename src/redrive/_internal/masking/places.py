@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from redrive._internal.masking.patterns import MASK, LazyPattern
+from redrive._internal.masking.patterns import MASK, TELLING, LazyPattern
 
 Entry = tuple[tuple[tuple[str, ...], ...], LazyPattern, str | Callable[[re.Match[str]], str]]
 
@@ -51,6 +51,15 @@ PLACES: tuple[Entry, ...] = (
         ),
         rf"\1{MASK}",
     ),
+    # curl -b session=abc, and as a list of words
+    (
+        (("curl",), (" -b", "'-b", '"-b'), ("=",)),
+        LazyPattern(
+            r"""(\bcurl\b[^\n]{0,300}?[\s'"]-b(?:['"],\s?|[ ])?)"""
+            r"""(?:(['"])(?=[^'"\n=]{1,100}=)[^'"\n]++|(?=[^\s'"=]{1,100}=)[^\s'"]++)"""
+        ),
+        rf"\1\2{MASK}",
+    ),
     # Proxy-Authorization: Digest username="bob", …, response="abc"
     (
         (("digest",), ("=",)),
@@ -63,14 +72,14 @@ PLACES: tuple[Entry, ...] = (
     # scheme://user:password@host, where the user may be one of Azure's, user@server; and scheme://token@host
     (
         (("://",), ("@",)),
-        LazyPattern(r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:'\"]{0,200}):[^\s/'\"]{1,500}@", re.IGNORECASE),
+        LazyPattern(r"\b([a-z0-9][\w+.-]{0,60}://[^\s/:'\"]{0,200}):[^\s/'\"]{1,500}@", re.IGNORECASE),
         rf"\1:{MASK}@",
     ),
     # scheme://user:pass/word@host, scheme://user:p@ss/word@host, which are not encoded. Digits and a slash are a port.
     (
         (("://",), ("@",)),
         LazyPattern(
-            r"\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]{0,200}):(?![0-9]{0,5}[/?#])"
+            r"\b([a-z0-9][\w+.-]{0,60}://[^\s/:@'\"]{0,200}):(?![0-9]{0,5}[/?#])"
             r"[^\s@'\"]{1,500}@(?:[^\s@'\"?=&,]{1,500}@)*+",
             re.IGNORECASE,
         ),
@@ -97,7 +106,7 @@ PLACES: tuple[Entry, ...] = (
     ),
     (
         (("://",), ("@",)),
-        LazyPattern(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@'\"]{16,500}@", re.IGNORECASE),
+        LazyPattern(r"\b([a-z0-9][\w+.-]{0,60}://)[^\s/:@'\"]{16,500}@", re.IGNORECASE),
         rf"\1{MASK}@",
     ),
     # ALTER ROLE bob PASSWORD $$abc$$, $tag$abc$tag$
@@ -119,6 +128,17 @@ PLACES: tuple[Entry, ...] = (
             r"(?<![\w-])((?:(?:\w{1,20}_)?(?:password|passwd|passphrase|passcode|pwd)|(?-i:SECRET)"
             r"|(?:(?-i:IDENTIFIED)|identified(?=[^'\"\n]{1,60}['\"][^'\"\n]{6}))(?:\s{1,5}with\s{1,5}\w{1,40})?\s{1,5}by)"
             r"(?:\s{1,5}(?:is|was)\s{1,5}|\s{0,5}=\s{0,5}|\s{1,5})(?:[en]|u&)?)"
+            rf"""(['"])(?!\2(?!\2)){_SQL_QUOTED}""",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}\2",
+    ),
+    # SECRET_ACCESS_KEY 'abc' SESSION_TOKEN 'def', as options of COPY; SET app.api_key TO 'abc'
+    (
+        (("key", "token", "pass", "secret", "credential"), ("'", '"')),
+        LazyPattern(
+            rf"(?<![\w-])((?-i:(?=[A-Z]+_[A-Z_]+\s)){TELLING}\s{{1,5}}|(?=[a-z]+_[a-z]+_[a-z]+\s){TELLING}\s{{1,5}}"
+            rf"|\bset\s{{1,5}}(?:(?:session|local|global)\s{{1,5}})?(?:\w{{1,60}}\.)?{TELLING}\s{{1,5}}to\s{{1,5}})"
             rf"""(['"])(?!\2(?!\2)){_SQL_QUOTED}""",
             re.IGNORECASE,
         ),
