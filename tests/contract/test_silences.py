@@ -142,6 +142,17 @@ class TestSilence:
         look(desk, clock, HOUR + 1)
         assert (desk.find()[0].status, sent(desk)) == (AlertStatus.ACKNOWLEDGED, [])
 
+    def test_rise_acknowledged_while_silent_is_not_sent_at_the_end(self, desk, clock):
+        find(desk, finding(urgency=P3))
+        desk.silence(seconds=HOUR, reason="known", subject="vendor")
+        clock.at = after(60)
+        find(desk, finding(urgency=P1))
+        desk.acknowledge(desk.find()[0].id, by="me")
+        for seconds in (HOUR + 1, 2 * HOUR + 2):
+            look(desk, clock, seconds)
+            assert (desk.find()[0].status, sent(desk)) == (AlertStatus.ACKNOWLEDGED, ["opened"])
+        find(desk, gone=["run:vendor:orders"])
+
     def test_own_alert_is_silenced_too(self, desk, clock):
         desk.silence(seconds=HOUR, reason="known", condition="custom")
         desk.open(key="export", severity="P1", title="no rows")

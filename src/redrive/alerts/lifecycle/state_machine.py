@@ -211,8 +211,9 @@ def acknowledge(record: AlertRecord, now: datetime, *, by: str, note: str | None
         note=record.alert.note if note is None else note,
     )
     first = record.alert.status is AlertStatus.OPEN
-    # An operator who acknowledges a silenced alert knows about it, so it need not be sent when the silence ends.
-    notified = replace(record, alert=alert, peak=record.peak or alert.urgency)
+    # An operator who acknowledges a silenced alert knows its severity, so it need not be sent when the silence ends.
+    is_worse = record.peak is None or alert.urgency.outranks(record.peak)
+    notified = replace(record, alert=alert, peak=alert.urgency if is_worse else record.peak)
     return AlertChange(notified, (What.ACKNOWLEDGED,) if first else ())
 
 

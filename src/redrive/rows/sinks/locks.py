@@ -26,6 +26,14 @@ _STATEMENTS = {
 }
 
 
+# How PostgreSQL writes values in a transaction, the same in every session. The order of day and month and the zone, by
+# which it reads them, stay as they are.
+OUTPUT_SETTINGS = (
+    "SELECT set_config('datestyle', 'ISO', true), set_config('extra_float_digits', '1', true), "
+    "set_config('bytea_output', 'hex', true), set_config('intervalstyle', 'postgres', true)"
+)
+
+
 def limit_lock_waits(connection: Connection, patience: float) -> None:
     """Make the current transaction wait for a lock no longer than `patience`, on databases that wait for ever."""
     statement = _STATEMENTS.get(connection.dialect.name)

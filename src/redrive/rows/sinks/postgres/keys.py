@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from redrive._internal.optional import require_extra
 from redrive.rows.batch import Outgoing
 from redrive.rows.sinks.keys import KeyKind
+from redrive.rows.sinks.locks import OUTPUT_SETTINGS
 from redrive.rows.sinks.postgres.copy import CopyText, UnsendableRow
 from redrive.rows.sinks.postgres.faults import is_rows, may_be_rows
 from redrive.rows.sinks.postgres.types import StoredType
@@ -39,11 +40,6 @@ _NUMBERED_ARRAYS = ("numeric", "real", "double precision", "float4", "float8")
 _TEXT_OR_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?!\d|[eE])')
 _VARCHAR = re.compile(r"character varying\((\d+)\)")
 _FIRST_WITH_VALIDITY = 160_000  # the server that has pg_input_is_valid
-# How values are written: the order of day and month and the zone, by which they are read, stay as they are.
-_SETTINGS = (
-    "SELECT set_config('datestyle', 'ISO', true), set_config('extra_float_digits', '1', true), "
-    "set_config('bytea_output', 'hex', true), set_config('intervalstyle', 'postgres', true)"
-)
 
 
 class KeyType(NamedTuple):
@@ -70,7 +66,7 @@ class KeyType(NamedTuple):
 def query_keys(cursor: psycopg.Cursor[Any], rows: Outgoing, types: Mapping[str, KeyType]) -> list[list[Any]]:
     """See `keys.Ask`. The values are staged as text, as COPY would send them to the table."""
     number = _stage(cursor, rows, types)
-    cursor.execute(_SETTINGS)
+    cursor.execute(OUTPUT_SETTINGS)
     chosen = ", ".join(_compared(name, types[name]) for name in rows.columns)
     query = f"SELECT {quoted(number)}, {chosen} FROM pg_temp.{_TABLE} WHERE {quoted(number)} >= {{}} AND "
     query = f"{query}{quoted(number)} < {{}}"

@@ -25,7 +25,7 @@ from redrive.classify.signals import is_interrupt
 from redrive.errors import SourceError, Transient
 from redrive.model.calls import Kind
 from redrive.policy import backoff
-from redrive.rows.sinks.locks import limit_lock_waits
+from redrive.rows.sinks.locks import OUTPUT_SETTINGS, limit_lock_waits
 from redrive.rows.sources.ndjson.numbers import loads
 from redrive.rows.sources.query.duckdb_exact import ExactColumns, is_timedelta
 
@@ -188,6 +188,9 @@ class _SqlalchemyDatabase:
             driver = connection.connection.driver_connection
             with Cancellation.current().during(lambda: cancel_statement(driver)), connection.begin():
                 limit_lock_waits(connection, _LOCK_WAIT)
+                if connection.dialect.name == "postgresql":
+                    # A value that is read as its text must be the same in any session that reads it.
+                    connection.exec_driver_sql(OUTPUT_SETTINGS)
                 return taken(connection.execute(statement))
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ class ExactColumns:
                 if values[at] is not None:
                     values[at] = (_EPOCH + timedelta(microseconds=values[at])).astimezone(self._zone)
             for at, text in zip(self._texts, row[width:], strict=True):
-                if text is not None and not (at in self._intervals and _is_duration(text)):
+                if text is not None and not (at in self._intervals and is_timedelta(text)):
                     values[at] = text
             rows.append(values)
         return rows
@@ -106,22 +106,20 @@ def _of_texts(kind: str, changed: re.Pattern[str]) -> str | None:
     return None if made == kind else made
 
 
-def _is_duration(interval: str) -> bool:
-    """Return whether an interval of DuckDB is a timedelta: it has no months."""
-    return is_timedelta(interval) or _TIME.fullmatch(interval) is not None
-
-
 def is_timedelta(interval: str) -> bool:
-    """Return whether an interval, in PostgreSQL's default style, is days and a time of less than a day."""
+    """Return whether a timedelta that is written again is this interval, in PostgreSQL's default style.
+
+    A timedelta has days of any sign, and a time from 0 to 24 hours: it would make -2 days and 20 hours of -28 hours.
+    """
     match = _DAYS_AND_TIME.fullmatch(interval)
-    if match is None:
+    if match is None or match["sign"] == "-":
         return False
-    days, time_of_day = int(match["days"] or 0), match["hours"]
-    mixed = bool(days) and time_of_day is not None and (days < 0) != (match["sign"] == "-")
-    return int(time_of_day or 0) < 24 and not mixed
+    if match["hours"] is None:
+        return True
+    is_explicit = int(match["days"] or 0) >= 0 or match["sign"] == "+"
+    return int(match["hours"]) < 24 and is_explicit
 
 
 _DAYS_AND_TIME = re.compile(
     r"(?:(?P<days>-?\d+) days?)?\s*(?:(?P<sign>[-+]?)(?P<hours>\d+):\d\d:\d\d(?:\.\d+)?)?", re.ASCII
 )
-_TIME = re.compile(r"-?\d+:\d\d:\d\d(?:\.\d+)?")
