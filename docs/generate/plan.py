@@ -108,6 +108,7 @@ def _is_error(thing: Any) -> bool:
 
 def pages() -> list[Page]:
     """The pages, in the order in which they are listed."""
+    import redrive.observe
     import redrive.testing
 
     return [
@@ -218,7 +219,10 @@ def pages() -> list[Page]:
             "Events",
             "What is announced to [`redrive.on_event`](calls.md#redriveon_event) and to `on_event=` of a service, a "
             "pipeline or a flow. The guide is [Observing](../observe.md).",
-            given(*(one for one in get_args(calls.Event) if one is not calls.Attempt)),
+            [
+                *given(*(one for one in get_args(calls.Event) if one is not calls.Attempt)),
+                Entry(redrive.observe.mask_value, "redrive.observe.mask_value"),
+            ],
         ),
         Page(
             "errors.md",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import configparser
 import html
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -234,6 +236,22 @@ class TestForms:
     )
     def test_secret_in_a_document_is_masked(self, document):
         assert SECRET not in json.dumps(mask_all(document))
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+TABLE = PAGE.read_text().partition("### Recognized forms")[2].partition("### Stored data")[0]
+EXAMPLES = [example for row in TABLE.splitlines() if row[:1] == "|" for example in re.findall(r"`([^`]+)`", row)]
+
+
+class TestDocumentedForms:
+    def test_page_has_examples(self):
+        assert len(EXAMPLES) > 40
+
+    @pytest.mark.parametrize("example", EXAMPLES)
+    def test_example_is_masked(self, example):
+        assert "hunter2b" in example
+        assert "hunter2b" not in mask(example)
+        assert "hunter2b" not in mask(f"2026-11-18 12:00:00 ERROR it failed: {example}")
 
 
 class TestHarmless:

@@ -218,7 +218,7 @@ def remember(secret: str) -> None:
 
 
 def mask_value(value: str | bytes) -> bool:
-    """Mask a secret from now on in everything that redrive logs, stores and shows, whatever the text around it is.
+    """Mask a secret from now on in logs, errors, alerts, task output and on the command line, whatever surrounds it.
 
     It is also found quoted, escaped, percent-encoded and in base64. The values of variables such as `DB_PASSWORD`,
     passwords of URLs in the environment and in `redrive.toml`, and keys of a `KeyPool` are known without this.
@@ -226,12 +226,10 @@ def mask_value(value: str | bytes) -> bool:
     Call it where the secret is read, on the module level of a flow: workers import that module. The latest 1,000 values
     are masked.
 
-    Args:
-        value: the secret, such as a password that was read from a vault.
+    Returns whether it is masked. A value is not if a text may have it by chance: fewer than 8 characters (6 with
+    digits, letters of both cases or a symbol), fewer than 16 letters and nothing else, a path.
 
-    Returns:
-        Whether it is masked. A value is not if a text may have it by chance: fewer than 8 characters (6 with digits,
-        letters of both cases or a symbol), fewer than 16 letters and nothing else, a path.
+    value  the secret, such as a password that was read from a vault
     """
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return _add_all(_registered, text, _MOST_REGISTERED)
