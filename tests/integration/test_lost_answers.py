@@ -184,9 +184,12 @@ def by_pipeline(payments):
 
 
 def by_pipeline_transaction(payments):
-    with psycopg.connect(payments.url(), autocommit=True) as connection, connection.pipeline():
-        with connection.transaction():
-            connection.execute(PAY)
+    with (
+        psycopg.connect(payments.url(), autocommit=True) as connection,
+        connection.pipeline(),
+        connection.transaction(),
+    ):
+        connection.execute(PAY)
 
 
 def by_pipeline_sync(payments):
