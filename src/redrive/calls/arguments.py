@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dis
 import functools
 import inspect
 import sys
-from collections import deque
+from collections import UserDict, UserList, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from io import IOBase
 from types import (
@@ -18,6 +19,7 @@ from types import (
     GeneratorType,
     MethodType,
     MethodWrapperType,
+    NoneType,
 )
 from typing import Any, NamedTuple
 
@@ -65,10 +67,18 @@ def undecorated(function: Callable[..., Any]) -> Any:
 
 # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_NESTED = frozenset({list, dict, set, bytearray, deque, tuple})
+_NESTED = (list, dict, set, bytearray, deque, tuple, UserDict, UserList)
+_FLAT = frozenset({NoneType, bool, int, float, str, bytes})
 _DEEPEST = 4
 _MOST_COPIED = 1_000
 """Values of collections that are looked into; of what is larger, the outermost collection alone is copied."""
+
+
+class NotCopied:
+    """Stands for a collection that could not be copied before the call, which may have changed it."""
+
+    def __init__(self, value: object) -> None:
+        self.kind = type(value).__name__
 
 
 def copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -81,24 +91,35 @@ def copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 
 def _is_flat(values: Iterable[Any]) -> bool:
-    return _NESTED.isdisjoint(map(type, values))
+    return not any(type(value) not in _FLAT and isinstance(value, _NESTED) for value in values)
 
 
 def _copy(value: Any, left: list[int], depth: int) -> Any:
-    kind = type(value)
-    if kind not in _NESTED:
+    if type(value) in _FLAT or not isinstance(value, _NESTED):
         return value
-    copy = value if kind is tuple else value.copy()  # in one step: another thread may change the original
-    if kind is set or kind is bytearray or depth >= _DEEPEST or len(copy) > left[0]:
-        return copy
-    if _is_flat(copy.values() if kind is dict else copy):
-        return copy
-    left[0] -= len(copy)
-    if kind is tuple:
-        return tuple(_copy(each, left, depth + 1) for each in copy)
-    for place, each in copy.items() if kind is dict else enumerate(copy):
-        copy[place] = _copy(each, left, depth + 1)
-    return copy
+    try:
+        # In one step: another thread may change the original.
+        duplicate = value if isinstance(value, tuple) else copy.copy(value)
+        return _copy_inside(duplicate, left, depth)
+    except Exception:  # a user's class may raise anything
+        return NotCopied(value)
+
+
+def _copy_inside(duplicate: Any, left: list[int], depth: int) -> Any:
+    """Copy the collections in a copy. Methods of the built-in class are used: those of a subclass may do more."""
+    held = duplicate.data if isinstance(duplicate, UserDict | UserList) else duplicate
+    if isinstance(held, set | bytearray) or depth >= _DEEPEST or len(held) > left[0]:
+        return duplicate
+    if _is_flat(dict.values(held) if isinstance(held, dict) else held):
+        return duplicate
+    left[0] -= len(held)
+    if isinstance(held, tuple):
+        inner = (_copy(each, left, depth + 1) for each in held)
+        return tuple(inner) if type(held) is tuple else held._make(inner)  # type: ignore[attr-defined]
+    kind: Any = next(each for each in (dict, list, deque) if isinstance(held, each))
+    for place, each in list(dict.items(held) if kind is dict else enumerate(held)):
+        kind.__setitem__(held, place, _copy(each, left, depth + 1))
+    return duplicate
 
 
 # ── arguments that can be read only once ──────────────────────────────────────────────────────────────────────────────
