@@ -107,7 +107,7 @@ def _copy(value: Any, left: list[int], depth: int) -> Any:
 
 def _copy_inside(duplicate: Any, left: list[int], depth: int) -> Any:
     """Copy the collections in a copy. Methods of the built-in class are used: those of a subclass may do more."""
-    held = duplicate.data if isinstance(duplicate, UserDict | UserList) else duplicate
+    held: Any = duplicate.data if isinstance(duplicate, UserDict | UserList) else duplicate
     if isinstance(held, set | bytearray) or depth >= _DEEPEST or len(held) > left[0]:
         return duplicate
     if _is_flat(dict.values(held) if isinstance(held, dict) else held):
@@ -115,7 +115,7 @@ def _copy_inside(duplicate: Any, left: list[int], depth: int) -> Any:
     left[0] -= len(held)
     if isinstance(held, tuple):
         inner = (_copy(each, left, depth + 1) for each in held)
-        return tuple(inner) if type(held) is tuple else held._make(inner)  # type: ignore[attr-defined]
+        return tuple(inner) if type(held) is tuple else duplicate._make(inner)
     kind: Any = next(each for each in (dict, list, deque) if isinstance(held, each))
     for place, each in list(dict.items(held) if kind is dict else enumerate(held)):
         kind.__setitem__(held, place, _copy(each, left, depth + 1))

@@ -228,7 +228,7 @@ class _Found:
                 self.is_known = False
 
     def _add_code(self, function: FunctionType, name: str, value: Any) -> None:
-        """Add a function or a class that a function uses, which can be told from others only by its own name."""
+        """Add a function or a class that a function uses, which is distinguished from others only by its own name."""
         if not is_known_by_name(value):
             self.missing.append(name)
             self.is_known = False
