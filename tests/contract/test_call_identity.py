@@ -2,11 +2,15 @@
 
 import asyncio
 import functools
+from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 
 import httpx
 import pytest
 import requests
+from pydantic import BaseModel
 
 import redrive
 from redrive.testing import Answer, FaultyServer
@@ -56,6 +60,50 @@ class Card:
 
     def pay(self, amount):
         pay(self.number, amount)
+
+
+class Debit(Card):
+    pass
+
+
+class Credit(Card):
+    pass
+
+
+class Fee(BaseModel):
+    amount: int
+
+
+class Bonus(Fee):
+    pass
+
+
+Pair = namedtuple("Pair", "amount")
+Couple = namedtuple("Couple", "amount")
+
+
+class Rate(Enum):
+    ONE = 1
+
+
+class Level(Enum):
+    ONE = 1
+
+
+class UserBatch(UserDict):
+    pass
+
+
+class Uncopyable(list):
+    def __copy__(self):
+        raise TypeError("no copies")
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("no copies")
+
+
+def open_account(amount):
+    pay("opened", amount)
 
 
 def closure(account):
@@ -205,10 +253,38 @@ class TestBoundValues:
         def invoice(amount):
             pay("invoice", amount)
 
-        fail(bank, (decorated(refund), 5), (decorated(invoice), 5))
+        fail(bank, (decorated(refund), 5), (decorated(invoice), 5), (decorated(open_account), 5))
         closed.clear()
-        report = store.dlq.replay(bank.replay_target(decorated(refund)), dry_run=False)
-        assert (report.reprocessed, report.failed_again, paid) == (1, 1, [("refund", 5, None)])
+        for function in (refund, open_account):
+            report = store.dlq.replay(bank.replay_target(decorated(function)), dry_run=False)
+        assert (report.reprocessed, paid) == (1, [("opened", 5, None)])
+
+    def test_two_decorators_without_wraps(self, store, bank):
+        def charge(amount):
+            pay("charge", amount)
+
+        def refund(amount):
+            pay("refund", amount)
+
+        fail(bank, (decorated(decorated(charge)), 5), (decorated(decorated(refund)), 5))
+        assert [letter.seen for letter in letters(store)] == [1, 1]
+        closed.clear()
+        report = store.dlq.replay(bank.replay_target(decorated(decorated(charge))), dry_run=False)
+        assert (report.reprocessed, report.failed_again, paid) == (0, 2, [])
+
+    def test_methods_of_two_subclasses(self, store, bank):
+        fail(bank, (Debit("A").pay, 5), (Credit("A").pay, 5), (Credit("A").pay, 5))
+        first, second = letters(store)
+        assert (first.seen, second.seen) == (1, 2)
+        assert [one.record["argument_types"] for one in (first, second)] == [
+            {"self": f"{__name__}.Debit"},
+            {"self": f"{__name__}.Credit"},
+        ]
+        for letter in (first, second):
+            store.dlq.edit(letter.id, patch={"argument_missing": None})
+        closed.clear()
+        report = store.dlq.replay(bank.replay_target(Debit("A").pay), dry_run=False)
+        assert (report.reprocessed, report.failed_again, paid) == (1, 1, [("A", 5, None)])
 
     def test_classmethods_of_two_classes(self, store, bank):
         fail(bank, (Account.open, 5), (Savings.open, 5), (Savings.open, 5))
@@ -252,20 +328,79 @@ class TestFunctionsWithoutBoundValues:
             progress.append(amount)
             raise ValueError("closed")
 
+        def constant(amount, flag=True):
+            raise ValueError("closed")
+
         def rewrite(amount):
             nonlocal last
-            last = f"{amount} {len(progress)}"
-            progress.append(amount)
+            last = f"{amount}"
             raise ValueError("closed")
 
         last = ""
         for _ in range(2):
-            fail(bank, (pay, "A", 5), (count, 5), (rewrite, 5), (lambda: pay("A", 5),), (Account.open, 5))
-        assert [letter.seen for letter in letters(store)] == [2] * 5
+            fail(bank, (pay, "A", 5), (constant, 5), (rewrite, 5), (lambda: pay("A", 5),), (Account.open, 5))
+            fail(bank, (count, 5))  # it works on an object
+        assert sorted(letter.seen for letter in letters(store)) == [1, 1, 2, 2, 2, 2, 2]
         assert not any("argument_missing" in letter.record for letter in letters(store))
 
 
+class TestClassesOfArguments:
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            (Debit("A"), Credit("A")),
+            (Fee(amount=1), Bonus(amount=1)),
+            (Pair(1), Couple(1)),
+            (Rate.ONE, Level.ONE),
+            ([Debit("A")], [Credit("A")]),
+            (Path("a"), "a"),
+        ],
+    )
+    def test_equal_fields_of_two_classes_are_two_letters(self, store, bank, first, second):
+        fail(bank, (pay, first, 5), (pay, second, 5), (pay, second, 5))
+        assert [letter.seen for letter in letters(store)] == [1, 2]
+        assert "argument_types" in letters(store)[0].record
+
+    def test_classes_are_named_by_place(self, store, bank):
+        fail(bank, (pay, [Debit("A")], 5))
+        [letter] = letters(store)
+        assert letter.record["argument_types"] == {"args.0.0": f"{__name__}.Debit"}
+
+    @pytest.mark.parametrize("make", [lambda: Account("A"), lambda: bytearray(b"a"), lambda: Counter("a")])
+    def test_other_objects_are_letters_of_their_own(self, store, bank, make):
+        fail(bank, (pay, make(), 5), (pay, make(), 5))
+        assert [letter.seen for letter in letters(store)] == [1, 1]
+
+
 class TestMutatedArguments:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: defaultdict(list, a=[1]),
+            lambda: OrderedDict(a=[1]),
+            lambda: Counter(a=1),
+            lambda: UserBatch(a=[1]),
+            lambda: Pair({"a": [1]}),
+        ],
+    )
+    def test_subclasses_and_named_tuples_are_copied(self, store, bank, make):
+        def send(batch):
+            batch = batch.amount if isinstance(batch, Pair) else batch
+            if isinstance(batch["a"], list):
+                batch["a"].clear()
+            batch.clear()
+            raise ValueError("closed")
+
+        fail(bank, (send, make()))
+        [letter] = letters(store)
+        plain = {"a": 1} if isinstance(make(), Counter) else {"a": [1]}
+        assert letter.record["args"] == [{"amount": plain} if isinstance(make(), Pair) else plain]
+
+    def test_what_cannot_be_copied_is_noted(self, store, bank):
+        fail(bank, (pay, Uncopyable([1]), 5))
+        [letter] = letters(store)
+        assert "(Uncopyable) could not be copied" in letter.record["argument_missing"]
+
     @pytest.mark.parametrize("decorate", [False, True])
     @pytest.mark.parametrize("is_partial", [False, True])
     def test_record_has_the_original_arguments(self, store, bank, decorate, is_partial):

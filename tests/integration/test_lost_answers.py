@@ -68,17 +68,22 @@ class Censor:
             thread.join()
 
     def _carry(self, client):
+        is_lost, answered = False, False
         with client, socket.create_connection(("127.0.0.1", self._server)) as server, contextlib.suppress(OSError):
-            while True:
-                for end in select.select([client, server], [], [])[0]:
+            # What is sent in a pipeline has its answer once the client has sent the end, or only if it waits for it.
+            while ends := select.select([client, server], [], [], 0.5 if is_lost else None)[0]:
+                for end in ends:
                     data = end.recv(1 << 16)
                     if not data:
                         return
-                    (server if end is client else client).sendall(data)
+                    if end is client or not is_lost:
+                        (server if end is client else client).sendall(data)
+                    else:
+                        answered = b"Z\0\0\0\x05" in data
                     if end is client and self._request in data and self._is_the_one():
-                        server.recv(1 << 16)
-                        self.struck = True
-                        return
+                        is_lost = self.struck = True
+                if answered:
+                    return
 
     def _is_the_one(self):
         if self._left is None:
@@ -173,6 +178,64 @@ def by_own_error(payments):
         raise redrive.Transient("the bank's database is away") from error
 
 
+def by_pipeline(payments):
+    with psycopg.connect(payments.url(), autocommit=True) as connection, connection.pipeline():
+        connection.execute(PAY)
+
+
+def by_pipeline_transaction(payments):
+    with (
+        psycopg.connect(payments.url(), autocommit=True) as connection,
+        connection.pipeline(),
+        connection.transaction(),
+    ):
+        connection.execute(PAY)
+
+
+def by_pipeline_sync(payments):
+    with psycopg.connect(payments.url(), autocommit=True) as connection, connection.pipeline() as pipeline:
+        connection.execute(PAY)
+        pipeline.sync()
+
+
+def by_pipeline_fetch(payments):
+    with psycopg.connect(payments.url(), autocommit=True) as connection, connection.pipeline():
+        connection.execute(f"{PAY} RETURNING id").fetchone()
+
+
+def by_pipeline_many(payments):
+    with psycopg.connect(payments.url(), autocommit=True) as connection, connection.pipeline():
+        connection.cursor().executemany("INSERT INTO payments VALUES (1) RETURNING %s", [("a",)])
+
+
+def by_pipeline_read(payments):
+    with psycopg.connect(payments.url(), autocommit=True) as connection, connection.pipeline() as pipeline:
+        connection.execute(PAY)
+        with contextlib.suppress(psycopg.Error):
+            pipeline.sync()
+        connection.execute("SELECT 1")
+
+
+def by_async_pipeline(payments):
+    async def pay():
+        async with (
+            await psycopg.AsyncConnection.connect(payments.url(), autocommit=True) as connection,
+            connection.pipeline(),
+        ):
+            await connection.execute(PAY)
+
+    asyncio.run(pay())
+
+
+PIPELINES = {
+    "end": by_pipeline,
+    "transaction block": by_pipeline_transaction,
+    "sync": by_pipeline_sync,
+    "fetch": by_pipeline_fetch,
+    "executemany": by_pipeline_many,
+    "read after the loss": by_pipeline_read,
+    "async": by_async_pipeline,
+}
 ERRORS = (psycopg.OperationalError, asyncpg.PostgresError, sa.exc.DBAPIError)
 COMMITS = {
     "psycopg": by_psycopg,
@@ -319,6 +382,28 @@ class TestCalls:
             impatient().call(pay)
         engine.dispose()
         assert payments.count == 1
+
+    @pytest.mark.parametrize("pay", PIPELINES.values(), ids=PIPELINES)
+    def test_pipeline_is_not_retried(self, payments, pay):
+        # The server acts on the statement, and its answers are lost.
+        payments.censor.strike(after=0, request=b"COMMIT" if "transaction" in pay.__name__ else PAY.encode())
+        with pytest.raises(psycopg.OperationalError) as caught:
+            impatient().call(pay, payments)
+        assert "a pipeline of statements is not retried once it may have taken effect" in caught.value.redrive.why
+        # A pipeline that could not send its end has not committed.
+        assert payments.count <= 1
+
+    def test_pipeline_that_cannot_connect_is_retried(self, payments):
+        calls = []
+
+        def pay():
+            calls.append(1)
+            url = payments.url() if len(calls) > 1 else "postgresql://127.0.0.1:1/none"
+            with psycopg.connect(url, autocommit=True) as connection, connection.pipeline():
+                connection.execute(PAY)
+
+        impatient().call(pay)
+        assert (len(calls), payments.count) == (2, 1)
 
     @pytest.mark.parametrize("query", ["SELECT 17", "-- rates\n(SELECT 17)", "WITH x AS (SELECT 17) SELECT * FROM x"])
     def test_autocommit_read_is_retried(self, payments, query):

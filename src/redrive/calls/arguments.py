@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import dis
 import functools
 import inspect
 import sys
-from collections import deque
+from collections import UserDict, UserList, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from io import IOBase
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CodeType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    MethodWrapperType,
+    NoneType,
+)
 from typing import Any, NamedTuple
 
 from redrive.calls.effects.in_flight import members
@@ -56,10 +67,18 @@ def undecorated(function: Callable[..., Any]) -> Any:
 
 # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_NESTED = frozenset({list, dict, set, bytearray, deque, tuple})
+_NESTED = (list, dict, set, bytearray, deque, tuple, UserDict, UserList)
+_FLAT = frozenset({NoneType, bool, int, float, str, bytes})
 _DEEPEST = 4
 _MOST_COPIED = 1_000
 """Values of collections that are looked into; of what is larger, the outermost collection alone is copied."""
+
+
+class NotCopied:
+    """Stands for a collection that could not be copied before the call, which may have changed it."""
+
+    def __init__(self, value: object) -> None:
+        self.kind = type(value).__name__
 
 
 def copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -72,27 +91,41 @@ def copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 
 def _is_flat(values: Iterable[Any]) -> bool:
-    return _NESTED.isdisjoint(map(type, values))
+    return not any(type(value) not in _FLAT and isinstance(value, _NESTED) for value in values)
 
 
 def _copy(value: Any, left: list[int], depth: int) -> Any:
-    kind = type(value)
-    if kind not in _NESTED:
+    if type(value) in _FLAT or not isinstance(value, _NESTED):
         return value
-    copy = value if kind is tuple else value.copy()  # in one step: another thread may change the original
-    if kind is set or kind is bytearray or depth >= _DEEPEST or len(copy) > left[0]:
-        return copy
-    if _is_flat(copy.values() if kind is dict else copy):
-        return copy
-    left[0] -= len(copy)
-    if kind is tuple:
-        return tuple(_copy(each, left, depth + 1) for each in copy)
-    for place, each in copy.items() if kind is dict else enumerate(copy):
-        copy[place] = _copy(each, left, depth + 1)
-    return copy
+    try:
+        # In one step: another thread may change the original.
+        duplicate = value if isinstance(value, tuple) else copy.copy(value)
+        return _copy_inside(duplicate, left, depth)
+    except Exception:  # a user's class may raise anything
+        return NotCopied(value)
+
+
+def _copy_inside(duplicate: Any, left: list[int], depth: int) -> Any:
+    """Copy the collections in a copy. Methods of the built-in class are used: those of a subclass may do more."""
+    held: Any = duplicate.data if isinstance(duplicate, UserDict | UserList) else duplicate
+    if isinstance(held, set | bytearray) or depth >= _DEEPEST or len(held) > left[0]:
+        return duplicate
+    if _is_flat(dict.values(held) if isinstance(held, dict) else held):
+        return duplicate
+    left[0] -= len(held)
+    if isinstance(held, tuple):
+        inner = (_copy(each, left, depth + 1) for each in held)
+        return tuple(inner) if type(held) is tuple else duplicate._make(inner)
+    kind: Any = next(each for each in (dict, list, deque) if isinstance(held, each))
+    for place, each in list(dict.items(held) if kind is dict else enumerate(held)):
+        kind.__setitem__(held, place, _copy(each, left, depth + 1))
+    return duplicate
 
 
 # ── arguments that can be read only once ──────────────────────────────────────────────────────────────────────────────
+
+_CALLABLES = (FunctionType, BuiltinFunctionType, MethodType, MethodWrapperType, functools.partial)
+_ITEM_BY_ITEM = frozenset({"next", "anext"})
 
 
 def is_read_once(value: object) -> bool:
@@ -105,13 +138,23 @@ def why_read(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
 
     An iterator or a file that an attempt has read would give the next attempt only the rest, or nothing.
     """
+    calls: list[tuple[Any, Arguments | None]] = [(innermost(function), merged(function, args, kwargs))]
     code = attribute(undecorated(function), "__code__")
-    names = frozenset(attribute(code, "co_names") or ())
-    for name, value in (*_named(function, args, kwargs), *_variables(function, names)):
+    own = _names_in(code)
+    for name, value in _named(function, args, kwargs):
         for member in members(value):
-            if _is_read(member) and not ("seek" in names and _is_file(member)):
-                return f"{name} ({type(member).__name__}) can be read only once, and an attempt may have read from it"
+            if _is_read(member) and not ("seek" in own and _is_file(member)):
+                return _read_once(name, member)
+            if isinstance(member, _CALLABLES):
+                calls.append((member, None))
+    for called, given in calls:
+        for name, value in _variables(called, given, own, {id(called)}):
+            return _read_once(name, value)
     return None
+
+
+def _read_once(name: str, value: Any) -> str:
+    return f"{name} ({type(value).__name__}) can be read only once, and an attempt may have read from it"
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -125,11 +168,75 @@ def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
         yield f"the argument {name}", value
 
 
-def _variables(function: Callable[..., Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the variables that a closure uses, unless it takes item by item: then it means to continue."""
-    if names.isdisjoint({"next", "anext"}):
-        for name, value in cells_of(undecorated(function)).items():
-            yield f"the variable {name}", value
+def _variables(
+    function: Any, given: Arguments | None, outer: frozenset[str], seen: set[int], depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """Yield what was read among the values that a function holds: partial, method, variables of a closure, defaults.
+
+    Functions among these are looked into as well. One that takes item by item means to continue.
+
+    Args:
+        function: the function.
+        given: its arguments, which replace defaults.
+        outer: the names that functions which call it use: one that seeks reads a file again.
+        seen: ids of the functions that were looked into.
+        depth: number of functions around it.
+    """
+    names = outer | _names_in(attribute(function, "__code__"))
+    for name, value in _held(function, given):
+        for member in members(value):
+            if isinstance(member, _CALLABLES):
+                if depth < _DEEPEST and id(member) not in seen:
+                    seen.add(id(member))
+                    yield from _variables(member, None, names, seen, depth + 1)
+            elif _is_read(member) and not ("seek" in names and _is_file(member)):
+                yield name, member
+
+
+def _held(function: Any, given: Arguments | None) -> Iterator[tuple[str, Any]]:
+    """Yield the values that a function holds, with their names."""
+    if isinstance(function, functools.partial):
+        yield from (("an argument of a partial", value) for value in (*function.args, *function.keywords.values()))
+        yield "the function", function.func
+        return
+    if isinstance(function, MethodType):
+        yield f"the object of {function.__name__}", function.__self__
+        yield "the function", function.__func__
+        return
+    if isinstance(function, BuiltinFunctionType | MethodWrapperType):
+        if function.__name__ not in ("__next__", "__anext__"):
+            yield f"the object of {function.__name__}", function.__self__
+        return
+    if not isinstance(function, FunctionType):
+        return
+    if (inner := vars(function).get("__wrapped__")) is not None:
+        yield "the function", inner
+    code = function.__code__
+    if str(function.__globals__.get("__name__")).startswith("redrive.") or not _ITEM_BY_ITEM.isdisjoint(
+        _names_in(code)
+    ):
+        yield from ((name, value) for name, value in cells_of(function).items() if isinstance(value, _CALLABLES))
+        return
+    yield from ((f"the variable {name}", value) for name, value in cells_of(function).items())
+    passed = code.co_varnames[: len(given.args)] if given is not None else ()
+    for name, value in defaults_of(function).items():
+        if name not in passed and (given is None or name not in given.kwargs):
+            yield f"the default of {name}", value
+
+
+def _names_in(code: Any) -> frozenset[str]:
+    """Return the attributes and global variables that a code uses, with those of the functions in it."""
+    if not isinstance(code, CodeType):
+        return frozenset()
+    inner = (_names_in(each) for each in code.co_consts if isinstance(each, CodeType))
+    return frozenset(code.co_names).union(*inner)
+
+
+def defaults_of(function: FunctionType) -> dict[str, Any]:
+    """Return the defaults of the parameters of a function."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
 
 
 def cells_of(function: Callable[..., Any]) -> dict[str, Any]:

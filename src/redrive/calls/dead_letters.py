@@ -11,12 +11,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive._internal.masking import mask
-from redrive.calls.arguments import Arguments, is_read_once
-from redrive.calls.bound_values import bound_values, module_of
+from redrive.calls.arguments import Arguments, NotCopied, is_read_once
+from redrive.calls.bound_values import NotIdentifiedError, bound_values, identity_of, module_of
 from redrive.calls.context import new_key
 from redrive.calls.drivers import Outcome, Raised
 from redrive.calls.effects.in_flight import members
-from redrive.calls.effects.request import BodyMissing, body_of, idempotency_key
+from redrive.calls.effects.request import BodyMissing, body_of, idempotency_key, with_fixed_boundary
 from redrive.calls.failures import attached_failure
 from redrive.calls.function import CalledFunction, endpoint_of, innermost, is_async
 from redrive.classify.responses import attribute
@@ -26,6 +26,7 @@ from redrive.events.bus import EVENTS
 from redrive.model.calls import Failure, Kind, Verdict
 from redrive.model.letters import (
     ARGUMENT_MISSING,
+    ARGUMENT_TYPES,
     BODY_MISSING,
     BOUND,
     CODE,
@@ -204,11 +205,19 @@ def _call(
         call[CODE] = bound.code
     if bound.data:
         call[BOUND] = bound.shown
-        if (whole := encode(bound.data)) != encode(call[BOUND]):
-            call[DIGEST] = digest(whole)
     missing = _why_missing(*given)
-    if missing is not None or not bound.is_known:
-        call["call_id"] = new_key()  # it is not known what distinguishes two such calls
+    types = dict(bound.types)
+    try:
+        held = [identity_of(given.args, "args", types), identity_of(dict(given.kwargs), "kwargs", types)]
+        is_known = bound.is_known and missing is None
+    except NotIdentifiedError:
+        is_known = False
+    if types:
+        call[ARGUMENT_TYPES] = types
+    if not is_known:
+        call["call_id"] = new_key()  # two such calls cannot be proved to be equal
+    elif types or bound.identity:
+        call[DIGEST] = digest(encode([bound.identity, held]))
     if bound.missing:
         missing = f"the function has values that are not among its arguments ({', '.join(bound.missing)})"
     if missing is not None:
@@ -218,6 +227,8 @@ def _call(
 
 def _why_missing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Return why a call cannot be made again from its record; None where it can."""
+    if (changed := next((each for each in members([args, kwargs]) if isinstance(each, NotCopied)), None)) is not None:
+        return f"an argument ({changed.kind}) could not be copied before the call, which may have changed it"
     if (read_once := next(filter(is_read_once, members([args, kwargs])), None)) is not None:
         return f"an argument ({type(read_once).__name__}) can be read only once"
     lost: list[str] = []
@@ -231,16 +242,18 @@ def _request(request: Any, key: str | None, digest: Callable[[str], str]) -> dic
     A digest stands for what is left out.
     """
     body: str | bytes | None = None
+    headers = attribute(request, "headers")
+    content_type = None if headers is None else headers.get("content-type")
     missing = {}
     try:
-        content = body = body_of(request)
-        if content is not None:
+        if (content := body_of(request)) is not None:
+            content, content_type = with_fixed_boundary(request, content)
+            body = content
             with suppress(UnicodeDecodeError):  # it is stored as bytes
                 body = content.decode()
     except BodyMissing as error:
         # It is not known whether two such requests are equal: each is a letter of its own.
         missing = {BODY_MISSING: str(error), "call_id": new_key()}
-    headers = attribute(request, "headers")
     key = idempotency_key(request) or key
     url, counted = str(attribute(request, "url")), _headers_that_count(headers)
     shown = mask(url)
@@ -249,7 +262,7 @@ def _request(request: Any, key: str | None, digest: Callable[[str], str]) -> dic
     record = {
         "method": str(attribute(request, "method")),
         "url": shown,
-        "content_type": None if headers is None else headers.get("content-type"),
+        "content_type": content_type,
         "body": body,
         **missing,
     }
@@ -365,5 +378,9 @@ class CallTarget:
             raise ValueError(
                 f"it is a call of {self._name} with the bound values {was}, and that of this target has {bound.shown}"
             )
+        were = {name: kind for name, kind in record.get(ARGUMENT_TYPES, {}).items() if name in bound.data}
+        types = {name: kind for name, kind in bound.types.items() if name in bound.data}
+        if ARGUMENT_TYPES in record and were != types:
+            raise ValueError(f"it is a call of {self._name} with values of {were}, and that of this target has {types}")
         if CODE in record and record[CODE] != bound.code:
             raise ValueError(f"it is a call of another lambda than the {self._name} of this target")

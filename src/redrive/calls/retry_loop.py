@@ -274,7 +274,7 @@ class RetryLoop:
         if refusal is not None:
             return Stop(refusal, retry_in=verdict.retry_after, advice=EFFECT_UNKNOWN)
         if (read := self._why_read()) is not None:
-            return Stop(read, retry_in=verdict.retry_after, advice=PASS_AGAIN)
+            return Stop(read, retry_in=verdict.retry_after, advice=PASS_AGAIN, falls_back=True)
         if free is None and not self._core.may_retry():
             why = "the service's retry budget is exhausted"
             return Stop(why, spent=True, retry_in=verdict.retry_after, advice=BUDGET_SPENT, cut_short=True)
@@ -404,7 +404,7 @@ class RetryLoop:
         self._core.announcer.event(CallFailed(self._shown(failure), exhausted))
         outcome, how = self._final(stop, failure, last), self._how_it_failed(last)
         attach(failure, outcome.error if isinstance(outcome, Raised) else outcome.value)
-        if isinstance(outcome, Raised) and stop.spent and self._has_fallback:
+        if isinstance(outcome, Raised) and (stop.spent or stop.falls_back) and self._has_fallback:
             self._core.counters.fell_back(self._endpoint)
             self._core.announcer.event(FallbackUsed(failure))
             substitute: Outcome = yield CallFallback(outcome.error)

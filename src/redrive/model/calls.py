@@ -86,6 +86,8 @@ class Stop:
     """What the operator should do, where the reason for stopping says more than the kind of the error."""
     cut_short: bool = False
     """Whether the call had attempts left, and an open circuit or a spent retry budget ended it."""
+    falls_back: bool = False
+    """Whether a fallback applies although the retries are not exhausted."""
 
 
 Decision = Repeat | Stop

@@ -21,6 +21,9 @@ ARGUMENT_MISSING = "argument_missing"
 BOUND = "bound"
 """The name under which the record of a call has what its function works on beside its arguments."""
 
+ARGUMENT_TYPES = "argument_types"
+"""The name under which the record of a call has the classes of values that it shows as plain data."""
+
 CODE = "code"
 """The name under which the record of a call of a lambda has a digest of its code."""
 

@@ -118,6 +118,91 @@ class TestNotRetried:
             assert [len(request.body) for request in server.requests] == [10_000]
 
 
+def unwrapped(function):
+    return lambda *args: function(*args)
+
+
+def with_keyword_default(load, source):
+    def run(*, source=source):
+        return load(source)
+
+    return run
+
+
+def with_helper(load, source):
+    def batch():
+        return load(source)
+
+    def send():
+        return batch()
+
+    return send
+
+
+def with_guarded(load, source):
+    @redrive.Service("inner", retry=None, breaker=None)
+    def inner():
+        return load(source)
+
+    return lambda: inner()
+
+
+HOLDERS = {
+    "default of a lambda": lambda load, source: lambda source=source: load(source),
+    "keyword-only default": with_keyword_default,
+    "closure that calls a closure": with_helper,
+    "decorator without wraps": lambda load, source: unwrapped(lambda: load(source)),
+    "inner guarded function": with_guarded,
+    "argument that is a lambda": lambda load, source: functools.partial(lambda fn: fn(), lambda: load(source)),
+    "argument that is a partial": lambda load, source: functools.partial(
+        lambda fn: fn(), functools.partial(load, source)
+    ),
+    "argument that is a bound method": lambda load, source: functools.partial(
+        lambda read: load(iter(read().splitlines())), source.read
+    ),
+}
+
+
+class TestHeldByFunctions:
+    @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+    def test_error_reaches_the_caller(self, service, hold):
+        load, source = Load(), io.StringIO("a\nb\nc")
+        with pytest.raises(ConnectionResetError) as failed:
+            service.call(hold(load.__call__, source))
+        assert (load.attempts, len(load.written)) == (1, 1)
+        assert "(StringIO) can be read only once" in failed.value.__notes__[-1]
+
+    def test_default_that_is_not_used_is_retried(self, service):
+        load, unused = Load(), io.StringIO("a")
+        unused.read()
+        assert service.call(lambda source=unused: load(source), ROWS) == "ok"
+
+    def test_helper_that_rewinds_is_retried(self, service):
+        load, source = Load(), io.StringIO("a\nb\nc")
+
+        def rewound():
+            source.seek(0)
+            return load(source)
+
+        assert service.call(lambda: rewound()) == "ok"
+
+    def test_helper_that_takes_item_by_item_is_retried(self, service):
+        answers = iter([ConnectionResetError("blip"), "ok"])
+
+        def take():
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        assert service.call(lambda: take()) == "ok"
+
+    def test_fallback_applies(self, service):
+        load = Load()
+        assert service.with_options(fallback="later").call(load, iter(ROWS)) == "later"
+        assert load.attempts == 1
+
+
 class TestRetried:
     def run(self, service, function, *args):
         """Call a function that fails once, after it has used its arguments."""

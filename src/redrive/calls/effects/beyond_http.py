@@ -16,8 +16,8 @@ from redrive.classify.error_codes import call_or_none
 from redrive.classify.responses import attribute
 from redrive.classify.type_names import libraries
 
-COMMIT, STATEMENT, MAIL = "COMMIT", "statement in autocommit mode", "mail"
-EFFECTS = frozenset({COMMIT, STATEMENT, MAIL})
+COMMIT, STATEMENT, PIPELINE, MAIL = "COMMIT", "statement in autocommit mode", "pipeline of statements", "mail"
+EFFECTS = frozenset({COMMIT, STATEMENT, PIPELINE, MAIL})
 
 # They retry their transactions themselves, and know what may be done twice.
 _OWN = ("redrive.alerts.", "redrive.dlq.", "redrive.rows.", "redrive.store.", "redrive.tasks.")
@@ -48,11 +48,10 @@ def effects_in(error: BaseException, wrapped: Container[int] = ()) -> Iterator[K
     names = [str(frame.f_globals.get("__name__")) for frame in frames]
     if id(error) in wrapped or any(name.startswith(_OWN) for name in names) or _is_answer(error):
         return
-    for frame in frames:
-        effect = _FINDERS.get(place_of(frame)[0], _nothing)(frame)
-        if effect is not None:
-            yield KnownRequest(effect, {})
-            return
+    effects = (_FINDERS.get(place_of(frame)[0], _nothing)(frame) for frame in frames)
+    effect = next((each for each in effects if each is not None), None) or _of_psycopg_pipeline(frames)
+    if effect is not None:
+        yield KnownRequest(effect, {})
 
 
 def _nothing(_: FrameType) -> None:
@@ -68,7 +67,11 @@ def _of_psycopg(frame: FrameType) -> str | None:
         return COMMIT if b"COMMIT" in _bytes(known.get("command")) else None
     if function in ("__exit__", "__aexit__") and module.startswith("psycopg.transaction"):
         return COMMIT if known.get("exc_type") is None and attribute(owner, "_outer_transaction") else None
-    commits_at_once = attribute(attribute(owner, "connection"), "autocommit") is True
+    if function == "_fetch_pipeline" or module.startswith("psycopg._pipeline"):
+        # What is sent by a pipeline takes effect before its answer is read; to enter the outermost one sends nothing.
+        is_first = function in ("__enter__", "__aenter__") and attribute(owner, "level") == 0
+        return None if is_first else PIPELINE
+    commits_at_once = _commits_at_once(frame)
     if function == "copy" and commits_at_once:
         return STATEMENT if attribute(known.get("copy"), "_direction") == _COPY_IN else None
     if function not in _EXECUTES or "query" not in known:
@@ -76,6 +79,26 @@ def _of_psycopg(frame: FrameType) -> str | None:
     if "cur" in frame.f_code.co_varnames and "cur" not in known:
         return None  # the connection was closed before
     return _of_statement(_text(known["query"]), commits_at_once=commits_at_once)
+
+
+def _of_psycopg_pipeline(frames: list[FrameType]) -> str | None:
+    """Return a pipeline where a read in it was lost: the statements before it may have no answer either.
+
+    The pipeline has ended by now, and only the code that has opened it names it.
+    """
+    if not any("pipeline" in frame.f_code.co_names for frame in frames):
+        return None
+    is_lost = any(
+        place_of(frame)[0] == "psycopg" and frame.f_code.co_name in _EXECUTES and _commits_at_once(frame)
+        for frame in frames
+    )
+    return PIPELINE if is_lost else None
+
+
+def _commits_at_once(frame: FrameType) -> bool:
+    """Return whether the connection of psycopg that a frame works on is in autocommit mode."""
+    owner = frame.f_locals.get("self")
+    return attribute(attribute(owner, "connection") or owner, "autocommit") is True
 
 
 def _of_statement(text: str | None, *, commits_at_once: bool) -> str | None:

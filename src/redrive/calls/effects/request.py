@@ -107,6 +107,8 @@ MOST_BYTES = 16 << 20
 
 _START = "redrive.body_start"
 
+FIXED_BOUNDARY = b"redrive-7d1f2c0a9be84c6d"
+"""The boundary of a multipart body in the record of a dead letter."""
 _BOUNDARY = re.compile(r"multipart/[^;]{1,100};.{0,200}?\bboundary=\"?([^\";,\s]{1,200})", re.IGNORECASE)
 
 
@@ -150,6 +152,14 @@ def content_of(request: Any) -> bytes | None:
         return None
     boundary = _boundary(request)
     return body if boundary is None else body.replace(boundary, b"")
+
+
+def with_fixed_boundary(request: Any, body: bytes) -> tuple[bytes, str | None]:
+    """Return a body and its content type with the same boundary each time: that of a multipart body is random."""
+    content_type, boundary = _header(request, "content-type") or None, _boundary(request)
+    if boundary is None or content_type is None or FIXED_BOUNDARY in body:
+        return body, content_type
+    return body.replace(boundary, FIXED_BOUNDARY), content_type.replace(boundary.decode(), FIXED_BOUNDARY.decode())
 
 
 def _boundary(request: Any) -> bytes | None:
