@@ -105,8 +105,8 @@ class Watch:
         self._reported_until: datetime | None = None
         self._problems: dict[str, str] = {}
         """What the watch cannot do now, each with the type of the error."""
-        self._bell: SimpleQueue[None] = SimpleQueue()  # may be rung by a signal handler
-        self._stopping = StopSignal(None, told=lambda: self._bell.put(None))
+        self._wake_ups: SimpleQueue[None] = SimpleQueue()  # a signal handler may put one
+        self._stopping = StopSignal(None, told=lambda: self._wake_ups.put(None))
         self.failed: list[Exception] = []
         """The errors of the last check."""
         self.unmeasured: dict[str, str] = {}
@@ -269,7 +269,7 @@ class Watch:
     def _send(self) -> None:
         """Send due messages, in `run` in a thread: a channel that hangs must delay neither checks nor the lead."""
         if self._runs:
-            self._alerts.sender.ring()
+            self._alerts.sender.wake()
         else:
             self._alerts.send_due()
 
@@ -319,7 +319,7 @@ class Watch:
 
     def _wait(self, seconds: float) -> None:
         with suppress(Empty):
-            self._bell.get(timeout=seconds)
+            self._wake_ups.get(timeout=seconds)
 
     def _now(self) -> datetime | None:
         """Return the time of the configured clock; None to use the clock of the database."""

@@ -107,7 +107,7 @@ def test_40_a_failing_channel_never_fails_a_run_and_loses_no_alert(sending, stor
 
         ledger, sender = sending(chosen, deliver=deliver)
         ledger.apply(judgement(finding()))
-        sender.ring()  # as a run does at its end: it goes on at once, whatever comes of this
+        sender.wake()  # as a run does at its end: it goes on at once, whatever comes of this
         eventually(lambda: all(send.attempts for send in ledger.sends(1)))
         assert recorder.said() == [("opened", "run:vendor")]
         found = {send.channel: send for send in ledger.sends(1)}
@@ -157,11 +157,11 @@ def test_a_channel_that_hangs_holds_up_no_other(sending):
     recorder.failing = {"slow": gate}
     ledger, sender = sending(slowly("slow", "quick"), deliver=recorder)
     ledger.apply(judgement(finding()))
-    sender.ring()
+    sender.wake()
     assert gate.reached.acquire(timeout=LONG)
     eventually(lambda: recorder.said("quick"))
     ledger.apply(judgement(*many(2)))
-    sender.ring()
+    sender.wake()
     eventually(lambda: len(recorder.said("quick")) == 3)
     assert recorder.said("slow") == []
     gate.opened.set()
@@ -179,7 +179,7 @@ def test_the_thread_ends_when_there_is_nothing_to_wait_for_and_the_next_ring_beg
     ledger, sender = sending(settings("slack"), deliver=recorder)
     for times in (1, 2):
         ledger.apply(judgement(*many(1, start=times)))
-        sender.ring()
+        sender.wake()
         eventually(lambda times=times: len(recorder.messages) == times and len(threads()) == before)
     eventually(lambda: threads("redrive-to-slack") == [])
 
@@ -196,7 +196,7 @@ def test_a_try_that_failed_is_made_again_by_itself(sending, monkeypatch):
 
     ledger, sender = sending(settings("slack"), deliver=deliver)
     ledger.apply(judgement(finding()))
-    sender.ring()
+    sender.wake()
     eventually(lambda: recorder.messages)
     eventually(lambda: states(ledger) == {("slack", SendStatus.SENT)})
     assert [send.attempts for send in ledger.sends(1)] == [4]
@@ -229,10 +229,10 @@ def test_how_long_a_channel_rests_is_no_matter_of_the_databases_clock(sending, s
 
     ledger, sender = sending(settings("slack"), deliver=deliver)
     ledger.apply(judgement(*many(1)))
-    sender.ring()
+    sender.wake()
     eventually(lambda: ledger.sends(1)[0].attempts == 1)
     ledger.apply(judgement(*many(1, start=1)))
-    sender.ring()
+    sender.wake()
     eventually(lambda: ("opened", "slot:1") in recorder.said())
 
 
@@ -257,7 +257,7 @@ def test_what_hangs_for_ever_costs_a_few_threads_and_not_one_for_every_try(sendi
     ledger.apply(judgement(*many(10)), now=after(0))
     for minute in range(6):
         sender.send_due(now=after(60 * minute))
-    assert len(threads("redrive-to-slack")) == dispatcher.MOST_LEFT_BEHIND
+    assert len(threads("redrive-to-slack")) == dispatcher.MAX_HANGING_DELIVERIES
     gate.opened.set()
     recorder.failing.clear()
     eventually(lambda: threads("redrive-to-slack") == [])
@@ -270,11 +270,11 @@ def test_closing_waits_for_what_is_due(sending):
     recorder = Recorder()
     ledger, sender = sending(settings("slack", storm=99), deliver=recorder)
     ledger.apply(judgement(*many(20)))
-    sender.ring()
+    sender.wake()
     sender.close()
     assert ledger.unsent() == []
     ledger.apply(judgement(finding()))
-    sender.ring()  # it may be used again
+    sender.wake()  # it may be used again
     sender.close()
     assert len(recorder.messages) == 21
 
@@ -290,7 +290,7 @@ def test_closing_does_not_wait_for_what_is_due_later_nor_for_ever(sending):
     )
     ledger, sender = sending(chosen, deliver=recorder)
     ledger.apply(judgement(*many(2)))
-    sender.ring()
+    sender.wake()
     assert gate.reached.acquire(timeout=LONG)
     sender.close()
     assert recorder.messages == []
@@ -316,7 +316,7 @@ def test_while_the_store_is_lost_messages_wait_and_nobody_is_bothered(sending, m
     ledger.apply(judgement(finding()))
     with monkeypatch.context() as patched:
         patched.setattr(Database, "read", unsteady)
-        sender.ring()
+        sender.wake()
         eventually(lambda: recorder.messages)
     assert len(lost) == 2
 
@@ -367,7 +367,7 @@ def test_a_store_that_stays_lost_is_an_error_for_who_sends_by_hand_and_for_nobod
         patched.setattr(Database, "read", lambda *_: raising(StoreError("gone"))())
         with pytest.raises(StoreError):
             sender.send_due()
-        sender.ring()
+        sender.wake()
         sender.close()
 
 
@@ -380,7 +380,7 @@ def test_where_no_thread_can_be_started_a_run_does_not_fail(sending, monkeypatch
     ledger.apply(judgement(finding()))
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        sender.ring()
+        sender.wake()
         assert sender.send_due() == 1, "who sends by hand does it himself"
     assert recorder.said() == [("opened", "run:vendor")]
 
@@ -388,7 +388,7 @@ def test_where_no_thread_can_be_started_a_run_does_not_fail(sending, monkeypatch
 def test_a_sender_that_was_closed_and_is_kept_by_nobody_is_gone(store):
     AlertRepository(store.database, settings("slack")).apply(judgement(finding()))
     sender = Sender(store.database, settings("slack"), deliver=Recorder())
-    sender.ring()
+    sender.wake()
     sender.close()
     reference = weakref.ref(sender)
     del sender
@@ -401,7 +401,7 @@ def test_who_forgets_a_store_that_has_told_something_without_closing_it_has_it_n
     store = redrive.connect(url)
     sender = Sender(store.database, chosen, deliver=recorder)
     AlertRepository(store.database, chosen).apply(judgement(finding()))
-    sender.ring()
+    sender.wake()
     eventually(lambda: recorder.messages)
     kept = [weakref.ref(sender), weakref.ref(store.database)]
     del sender, store

@@ -66,7 +66,7 @@ def run(url, tmp_path):
 
 
 def test_a_program_that_ends_sends_what_is_due_first(run, store):
-    said, errors = run("sender.ring()")
+    said, errors = run("sender.wake()")
     assert said == ["slot:0", "slot:1", "slot:2"]
     assert errors == ""
     assert AlertRepository(store.database, AlertSettings()).unsent() == []
@@ -74,11 +74,11 @@ def test_a_program_that_ends_sends_what_is_due_first(run, store):
 
 SEVERAL = """
 senders = [Sender(store.database, chosen, deliver=deliver) for _ in range(3)]
-senders[0].ring()
+senders[0].wake()
 senders[0].close()
 ledger.apply(judgement(*many(3, start=3)))
 for one in senders:
-    one.ring()
+    one.wake()
 del one, senders, sender
 """
 
@@ -90,13 +90,13 @@ def test_a_program_that_has_forgotten_its_stores_sends_what_is_due_all_the_same(
 
 
 def test_a_program_that_fails_sends_what_is_due_all_the_same(run):
-    said, errors = run("sender.ring(); raise SystemExit(3)", expect=3)
+    said, errors = run("sender.wake(); raise SystemExit(3)", expect=3)
     assert said == ["slot:0", "slot:1", "slot:2"]
     assert errors == ""
 
 
 def test_a_program_does_not_wait_for_a_channel_that_hangs_and_the_next_one_sends_its_messages(run, store):
-    said, _ = run("sender.ring()", deliver="time.sleep(1_000)", exit_wait=0.1)
+    said, _ = run("sender.wake()", deliver="time.sleep(1_000)", exit_wait=0.1)
     assert said == []
     recorder = Recorder()
     later = Sender(store.database, settings("slack"), deliver=recorder)
@@ -111,12 +111,12 @@ def deliver(channel, message):
     os.write(log, (message.key + chr(10)).encode())
 sender._deliver = deliver
 sender._reset()
-sender.ring()
+sender.wake()
 assert begun.wait(60)
 child = os.fork()
 if child == 0:
     assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
-    sender.ring()
+    sender.wake()
     sender.close()
     sys.exit(0)
 os.write(go[1], b"123")
