@@ -81,14 +81,14 @@ class Outcomes(list[str | BaseException | None]):
 
 
 class ReplayTarget(Protocol):
-    """Anything that can process records again; a row pipeline is one.
+    """An object that can process records again, such as a row pipeline.
 
-    `reprocess` is given the records and answers for each, in order: None or True where it was accepted, an exception
-    or a text with the reason where it was not, `redrive.Discard` where it was dropped on purpose. Answering nothing at
-    all means that all were accepted. It must be idempotent: after a crash, and where it raised, a record comes again.
+    `reprocess` returns an outcome for each record, in order: None or True if it was accepted, an exception or a text
+    with the reason if it was not, `redrive.Discard` if it was dropped on purpose. Returning None instead of a list
+    means that all records were accepted. It must be idempotent: after a crash, or if it raised, a record is sent again.
 
-    A target with an attribute `letters_pipeline` is sent the letters of the pipeline of that name, and no others
-    unless they are asked for.
+    A target with an attribute `letters_pipeline` receives the letters of the pipeline of that name only, unless others
+    are selected explicitly.
     """
 
     def reprocess(self, records: Sequence[Any]) -> Iterable[Outcome] | None:
