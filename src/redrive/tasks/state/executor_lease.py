@@ -336,7 +336,7 @@ class ExecutorLease(FlowRunHandle):
             raise
         except (ValueError, TypeError, LookupError, NoResultFound) as error:
             raise FlowError(
-                f"what the store holds of flow {self.flow!r} makes no sense ({type(error).__name__}: {error}): if it "
+                f"the stored state of flow {self.flow!r} is inconsistent ({type(error).__name__}: {error}): if it "
                 f"was changed by hand, undo that; otherwise {RESTART_HINT}"
             ) from error
 
