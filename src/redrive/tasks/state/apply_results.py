@@ -18,7 +18,7 @@ from redrive.store.schema import task_attempts, task_runs, tasks
 from redrive.tasks.executor.decide import LOST, SUSPECT, AttemptHistory, Transition
 from redrive.tasks.executor.sibling_limiter import CauseCount
 from redrive.tasks.state.claims import CHANGE, ClaimedTask
-from redrive.tasks.state.letters import put_letters, mark_reprocessed_letters, mark_reprocessed_named
+from redrive.tasks.state.letters import mark_reprocessed_letters, mark_reprocessed_named, put_letters
 from redrive.tasks.state.progression import OVER, GraphProgress, Progression, change_row
 from redrive.tasks.state.results import Results
 from redrive.tasks.state.run_handle import FlowRunHandle
