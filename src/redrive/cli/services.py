@@ -15,7 +15,7 @@ from redrive.cli.command import command, noun
 from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.format import ago, at, counted, latency, percent, style_of_circuit
 from redrive.cli.output import Column, Output, iso
-from redrive.cli.service_chart import beginning, chart
+from redrive.cli.service_chart import chart, day_start
 from redrive.cli.session import Session
 from redrive.model.calls import format_duration
 
@@ -63,7 +63,7 @@ def all_services(store: Store, now: datetime) -> list[ServiceFacts]:
     from redrive.store.repositories.service_state import ServiceState
     from redrive.store.repositories.services import merge_windows
 
-    since = beginning(now)
+    since = day_start(now)
     states = {one.service: one for one in store.shared.services()}
     windows: dict[str, list[ServiceWindow]] = {name: [] for name in {*store.services.names(), *states}}
     for one in store.services.windows(since=since):
@@ -154,7 +154,7 @@ def show(
     now = datetime.now(UTC)
     with session.opened() as store:
         found = _of_name(all_services(store, now), name)
-        by_endpoint = store.services.endpoints(found.state.service, since=beginning(now))
+        by_endpoint = store.services.endpoints(found.state.service, since=day_start(now))
     out = session.out
     if out.json:
         out.document(
