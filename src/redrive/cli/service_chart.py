@@ -51,10 +51,10 @@ def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> lis
     grid = next((grid for grid in _GRIDS if width >= _LABEL_WIDTH + grid.width), _GRIDS[-1])
     start = day_start(now, grid.seconds)
     windows_by_column: list[list[ServiceWindow]] = [[] for _ in range(DAY // timedelta(seconds=grid.seconds))]
-    for window in windows:
-        column = (window.at - start) // timedelta(seconds=grid.seconds)
+    for service_window in windows:
+        column = (service_window.at - start) // timedelta(seconds=grid.seconds)
         if 0 <= column < len(windows_by_column):
-            windows_by_column[column].append(window)
+            windows_by_column[column].append(service_window)
     merged = [merge_windows(column_windows) if column_windows else None for column_windows in windows_by_column]
 
     def row(
