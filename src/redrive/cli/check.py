@@ -26,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check found."""
+    """Result of one check."""
 
     check: str
     """`settings`, `store`, `target`, `policy` or `probe`."""

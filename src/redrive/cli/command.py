@@ -83,7 +83,7 @@ class _Noun(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command whose help shows what is typed, without types of Python."""
+    """A command whose help shows the words to type instead of Python types."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options of the command, each given once unless it takes several values."""
@@ -96,7 +96,7 @@ class _Command(TyperCommand):
 
     @property
     def examples(self) -> list[str]:
-        """The examples of the help, each a command."""
+        """Return the examples of the help, each a command."""
         return examples_of(self.help or "")
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
@@ -207,7 +207,7 @@ def command(app: typer.Typer, name: str | None = None, *, accept_invalid: bool =
 def _with_options(
     function: Callable[..., None], shared: list[Any], own: list[inspect.Parameter] | None = None
 ) -> Callable[..., None]:
-    """Give a function the signature that typer reads: what is its own first, arguments before options."""
+    """Set the signature that typer reads: the parameters of the function first, arguments before options."""
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own or []]
     for group in shared:

@@ -71,7 +71,7 @@ def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgres
 
 @dataclass(slots=True)
 class FailedTasks:
-    """Tasks that failed for one reason."""
+    """Tasks that failed with the same cause."""
 
     task: str
     reason: str

@@ -23,7 +23,7 @@ _SEVERAL = ("pipeline", "error_type", "source", "key", "position")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A selection of letters; every condition that is given must hold."""
+    """Options that select letters; a letter must match all of them."""
 
     ids: Annotated[list[int] | None, typer.Argument(metavar="ID", show_default=False, help="Ids of letters.")] = None
     id: Annotated[list[int] | None, typer.Option("--id", metavar="ID", help="Only this letter; may be repeated.")] = (
@@ -74,22 +74,22 @@ class Selection:
 
     @property
     def empty(self) -> bool:
-        """Whether no option was given."""
+        """Return whether no option was given."""
         return not self.listed_ids and not self.conditions and self.given_status() is None
 
     @property
     def by_id(self) -> bool:
-        """Whether every letter was named by its id."""
+        """Return whether every letter was named by its id."""
         return bool(self.listed_ids) and not self.conditions
 
     @property
     def listed_ids(self) -> tuple[int, ...]:
-        """The ids, each once."""
+        """Return the ids without duplicates."""
         return tuple(dict.fromkeys([*(self.ids or ()), *(self.id or ())]))
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """The options given beside the ids and the status."""
+        """Return the options that were given, except ids and status."""
         given = {
             **{name: tuple(getattr(self, name) or ()) or None for name in _SEVERAL},
             "cause": self.cause,
@@ -117,7 +117,7 @@ class Selection:
 
 
 def resolve_cause(dlq: DeadLetters, beginning: str) -> str:
-    """The one cause that begins so: a few digits must not select two causes by accident."""
+    """Return the only cause with this beginning; two causes with it are an error."""
     found = dlq.causes(cause=beginning)
     if not found:
         raise LetterError(f"no cause begins with {beginning}. `redrive dlq causes` lists causes")

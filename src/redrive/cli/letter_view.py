@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redrive.dlq.redact import Redactor
 
 MOST_IN_LIST = 10_000
-"""Characters of a record that lists show whole."""
+"""Maximum length in characters of a record that lists show completely."""
 _LONGEST = 500  # characters of a value in a list of changes
 _PREVIEW = 199
 _BYTES = re.compile(r"(\"\$bytes\":\s?\")([A-Za-z0-9+/]++)(=*\"?)")
@@ -33,7 +33,7 @@ class LetterView:
         self._redactor = redactor
 
     def letter(self, letter: Letter) -> dict[str, Any]:
-        """A letter, in the order of its fields; the edited record only where there is one."""
+        """Return a letter as a document, in the order of its fields; the edited record only if there is one."""
         shown: dict[str, Any] = {}
         for one in fields(letter):
             value = getattr(letter, one.name)
@@ -50,7 +50,7 @@ class LetterView:
         return shown
 
     def text(self, text: str, letter: Letter) -> str:
-        """A text about a letter; where fields are to be masked, nothing of one whose record was not read."""
+        """Return a text about a letter; nothing if fields must be masked and the record was not read."""
         cut = isinstance(letter.record, CutRecord) or isinstance(letter.edited_record, CutRecord)
         if cut and self._redactor.fields:
             return MASK
@@ -58,21 +58,21 @@ class LetterView:
         return self._redactor.text(shown, letter.edited_record) if letter.edited else shown
 
     def _cut(self, name: str, record: CutRecord) -> dict[str, Any]:
-        """What a list shows of a large record: its size and how it begins, unless fields of it are to be masked."""
+        """Return the size and the beginning of a large record; only the size if fields must be masked."""
         preview = MASK if self._redactor.fields else f"{mask_start(_BYTES.sub(_readable, record.beginning), _PREVIEW)}…"
         return {name: None, f"{name}_size": record.size, f"{name}_preview": preview}
 
     def record(self, record: Any) -> Any:
-        """A record as JSON has it."""
+        """Return a record as a JSON value."""
         return mask_all(json.loads(encode(self._redactor.record(record))))
 
     def content(self, record: bytes) -> bytes | str:
-        """What may be shown of bytes: their beginning, or a text where something in it is masked."""
+        """Return the beginning of bytes, or a text if something in it is masked."""
         shown = self._redactor.record(record)
         return mask_bytes(shown[:LONGEST]) if isinstance(shown, bytes) else str(shown)
 
     def changes(self, before: Any, after: Any) -> list[tuple[str, str, str]]:
-        """What an edit changed: the path, and the value before and after as short JSON."""
+        """Return the changes of an edit: the path, and the values before and after as short JSON."""
         from redrive.dlq.edit.corrections import diff
 
         def hidden(record: Any) -> Any:
@@ -98,7 +98,7 @@ class LetterView:
         return shown
 
     def entry(self, entry: AuditEntry, letter: Letter) -> dict[str, Any]:
-        """A line of a letter's audit log; its detail is records, under a name each."""
+        """Return an entry of the audit log as a document; its detail has records by name."""
         shown = {one.name: plain(getattr(entry, one.name)) for one in fields(entry) if one.name != "detail"}
         if entry.note is not None:
             shown["note"] = self.text(entry.note, letter)
@@ -110,7 +110,7 @@ class LetterView:
 
 
 def _readable(encoded: re.Match[str]) -> str:
-    """Bytes within the beginning of a record, in which something is to be masked."""
+    """Return bytes in the beginning of a record, with values masked."""
     digits = encoded[2]
     data = b64decode(digits[: len(digits) // 4 * 4])
     shown = mask_bytes(data)
@@ -118,7 +118,7 @@ def _readable(encoded: re.Match[str]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value of ours, no record, as JSON has it."""
+    """Return a value that is not a record as a JSON value."""
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, tuple | list):

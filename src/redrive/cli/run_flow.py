@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FlowRunResult:
-    """How the run of a flow ended."""
+    """The end of a run of a flow."""
 
     flow: Flow
     report: FlowReport | None
@@ -31,7 +31,7 @@ class FlowRunResult:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether something is wrong."""
+        """Return whether something is wrong."""
         return self.stopped is not None or (self.report is not None and self.report.late)
 
     def show(self, session: Session) -> None:

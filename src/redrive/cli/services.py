@@ -36,7 +36,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the service.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """What the store knows of one service."""
+    """The stored data of one service."""
 
     state: ServiceState
     day: ServiceWindow
@@ -46,12 +46,12 @@ class ServiceFacts:
 
     @property
     def name(self) -> str:
-        """Name with secrets masked."""
+        """Return the name with secrets masked."""
         return mask(self.state.service)
 
     @property
     def has_trouble(self) -> bool:
-        """Whether its circuit is not closed, a key is exhausted, or calls failed within the last day."""
+        """Return whether its circuit is not closed, a key is exhausted, or calls failed within the last day."""
         from redrive.policy.breaker import CircuitState
 
         return self.state.state != CircuitState.CLOSED or bool(self.state.drained) or self.day.calls_failed > 0

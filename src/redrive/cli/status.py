@@ -30,7 +30,7 @@ _MOST = 5  # rows of a section
 
 @dataclass(frozen=True, slots=True)
 class _StoreStatus:
-    """What the sections show."""
+    """The data of the sections."""
 
     store: str
     runs: list[Report | FlowReport]

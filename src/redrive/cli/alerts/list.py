@@ -34,21 +34,21 @@ _LATELY = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class _AlertWithMessages:
-    """An alert, and the messages about it."""
+    """An alert with its messages."""
 
     alert: Alert
     sends: Sequence[Send]
     silenced_until: datetime | None = None
     unconfigured: Sequence[str] = ()
-    """The channels for which messages wait and which are not configured here."""
+    """Channels that are not configured here although messages to them wait."""
 
     @property
     def failed(self) -> list[Send]:
-        """Messages that were not delivered, for good or so far."""
+        """Return the messages that were not delivered, or not yet."""
         return [one for one in self.sends if one.status is not SendStatus.SENT and one.error]
 
     def document(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
+        """Return the alert and its messages as a JSON document."""
         until = None if self.silenced_until is None else iso(self.silenced_until)
         return {**self.alert.document(), "silenced_until": until, "sends": [one.document() for one in self.sends]}
 

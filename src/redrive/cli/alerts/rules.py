@@ -88,7 +88,7 @@ def _defined_row(name: str, own: ConditionSettings) -> list[Any]:
 
 
 def _as_set(name: str, value: float) -> str:
-    """A threshold as `redrive.toml` may have it."""
+    """Return a threshold in the form of `redrive.toml`."""
     if name.endswith("_bytes"):
         return f'"{value / 1e9:g}GB"'
     if name.endswith(("_drop", "_share")):

@@ -95,7 +95,7 @@ def edit(
 
 
 def _patch(sets: list[str], unsets: list[str]) -> dict[str, Any]:
-    """A merge patch of single fields."""
+    """Return a merge patch of single fields."""
     patch: dict[str, Any] = {}
     for one in sets:
         path, equals, text = one.partition("=")
@@ -187,7 +187,7 @@ def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go:
 
 
 def _must_be_a_line(letter: Letter) -> None:
-    """Refuse a line of text for a letter that has fields: no header is stored with it, by which to read the line."""
+    """Reject a line of text for a letter with fields: no header is stored with it to parse the line."""
     if isinstance(letter.record, dict):
         raise LetterError(
             f"letter {letter.id} holds fields, not a line of text; edit it by --set FIELD=VALUE, or as a whole by "
@@ -209,7 +209,7 @@ def _read(source: str) -> str:
 
 
 def _must_be_open(store: Store, ids: tuple[int, ...]) -> None:
-    """Named letters that cannot be edited are an error, not left out in silence."""
+    """Raise an error if a letter that was named by its id cannot be edited."""
     for one in ids:
         letter = store.dlq.get(one)
         if letter.status not in OPEN:
@@ -281,7 +281,7 @@ def _in_words(report: EditReport, *, undo: bool) -> list[str]:
 
 
 def edited_by_hand(letter: Letter) -> Any:
-    """What the user made of the record; it is shown complete, since what is masked could not be kept."""
+    """Return the edited record, unmasked: masked values could not be stored."""
     from redrive.store.encoding import decode, encode
 
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"

@@ -94,7 +94,7 @@ def causes(
 
 
 def _one_of(dlq: DeadLetters, cause: Cause) -> Letter | None:
-    """A letter of a cause, where something is to be masked; what others wrote by hand has no fingerprint."""
+    """Return a letter of a cause if values must be masked; causes inserted by SQL have no fingerprint."""
     if not dlq.redactor.fields or not cause.fingerprint:
         return None
     from redrive.cli.letter_view import MOST_IN_LIST
@@ -189,7 +189,7 @@ def ls(
 
 
 def _columns(selection: Selection) -> list[Column]:
-    """The columns of letters; who asks for statuses wants to see them."""
+    """Return the columns of letters, with the status if statuses were selected."""
     asked = selection.by_id or selection.given_status() is not None
     return [replace(one, drop=0) if asked and one.title == "status" else one for one in _LETTER_COLUMNS]
 

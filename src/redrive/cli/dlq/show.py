@@ -62,7 +62,7 @@ def show(
 
 
 def _show_raw(out: Output, record: Any) -> None:
-    """The record as it was received: bytes as bytes, text as text, anything else as JSON."""
+    """Write the record as it was received: bytes as bytes, text as text, other values as JSON."""
     from redrive.store.encoding import encode
 
     if isinstance(record, bytes) and not out.json:
@@ -146,7 +146,7 @@ def _record(view: LetterView, record: Any, *, full: bool) -> str:
 
 
 def _with_short_texts(document: Any) -> Any:
-    """A document that fits a screen although one of its texts does not."""
+    """Return the document with its long texts cut, so that it fits a screen."""
     if isinstance(document, dict):
         return {name: _with_short_texts(value) for name, value in document.items()}
     if isinstance(document, list):

@@ -42,7 +42,7 @@ def show(
     timeout: float | None,
     sla: float | None,
 ) -> None:
-    """Answer all that was asked, errors first."""
+    """Print all explanations, errors first."""
     found = [
         explain_policy(one, timeout=timeout, sla=sla)
         if isinstance(one, ServicePolicy)
