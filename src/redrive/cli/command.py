@@ -182,7 +182,7 @@ def command(app: typer.Typer, name: str | None = None, *, accept_invalid: bool =
         selects = Selection in hints.values()
 
         def run(ctx: typer.Context, **given: Any) -> None:
-            call = {one.name: given.pop(one.name) for one in options}
+            call = {option.name: given.pop(option.name) for option in options}
             for one in CommonOptions.__dataclass_fields__:
                 del given[one]  # a session finds them, and those of the groups above, in the context
             if selects:
@@ -213,7 +213,7 @@ def _with_options(
     for group in shared:
         parameters += _parameters(group)
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
 
 
@@ -222,7 +222,8 @@ def _parameters(group: Any) -> tuple[inspect.Parameter, ...]:
     """Return the fields of a group of options as parameters of a function."""
     hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     return tuple(
-        inspect.Parameter(one.name, kind, default=one.default, annotation=hints[one.name]) for one in fields(group)
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in fields(group)
     )
 
 

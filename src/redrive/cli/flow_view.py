@@ -120,11 +120,11 @@ def frame(
     lines = [_head(name, progress, width), *_counts(progress, width)]
     sections = [
         _running(progress),
-        _Section("failed", [_Row(one.task, str(one), "red") for one in troubles], len(troubles)),
+        _Section("failed", [_Row(trouble.task, str(trouble), "red") for trouble in troubles], len(troubles)),
         _Section("held", [_Row(group, why.removeprefix(f"{group} "), "yellow") for group, why in progress.held]),
         _retries(progress),
     ]
-    lines += _drawn([one for one in sections if one.rows], width, room - len(lines))
+    lines += _drawn([section for section in sections if section.rows], width, room - len(lines))
     for line in lines:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
@@ -222,7 +222,7 @@ def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
     """Return the sections in as many lines as fit, with their names in one column."""
     from rich.text import Text
 
-    shares = _shares([one.size for one in sections], room)
+    shares = _shares([section.size for section in sections], room)
     shown = [one.within(share) for one, share in zip(sections, shares, strict=True)]
     most = max(8, min(_LONGEST_NAME, (width - _LABEL) // 2))
     names = [[_shortened(one_line(row.name), most) for row in rows] for rows, _ in shown]

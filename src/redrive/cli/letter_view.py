@@ -35,16 +35,16 @@ class LetterView:
     def letter(self, letter: Letter) -> dict[str, Any]:
         """Return a letter as a document, in the order of its fields; the edited record only if there is one."""
         shown: dict[str, Any] = {}
-        for one in fields(letter):
-            value = getattr(letter, one.name)
+        for field in fields(letter):
+            value = getattr(letter, field.name)
             if isinstance(value, CutRecord):
-                shown |= self._cut(one.name, value)
-            elif one.name in _RECORDS:
-                shown[one.name] = self.record(value)
-            elif one.name in _TEXTS and value is not None:
-                shown[one.name] = self.text(value, letter)
+                shown |= self._cut(field.name, value)
+            elif field.name in _RECORDS:
+                shown[field.name] = self.record(value)
+            elif field.name in _TEXTS and value is not None:
+                shown[field.name] = self.text(value, letter)
             else:
-                shown[one.name] = mask_all(plain(value))
+                shown[field.name] = mask_all(plain(value))
         if not letter.edited:
             del shown["edited_record"]
         return shown
@@ -90,7 +90,7 @@ class LetterView:
 
     def cause(self, cause: Cause, one_of_it: Letter | None) -> dict[str, Any]:
         """Show a cause. Its template may have a value that is to be masked: then one of its letters is read."""
-        shown = {one.name: plain(getattr(cause, one.name)) for one in fields(cause)}
+        shown = {field.name: plain(getattr(cause, field.name)) for field in fields(cause)}
         if self._redactor.fields:
             shown["sample"] = None  # of a letter we do not know, whose values we could not find in it
             record = one_of_it.record if one_of_it else None
@@ -99,7 +99,7 @@ class LetterView:
 
     def entry(self, entry: AuditEntry, letter: Letter) -> dict[str, Any]:
         """Return an entry of the audit log as a document; its detail has records by name."""
-        shown = {one.name: plain(getattr(entry, one.name)) for one in fields(entry) if one.name != "detail"}
+        shown = {field.name: plain(getattr(entry, field.name)) for field in fields(entry) if field.name != "detail"}
         if entry.note is not None:
             shown["note"] = self.text(entry.note, letter)
         if isinstance(entry.detail, CutRecord):

@@ -88,7 +88,7 @@ def _causes(store: Store, report: FlowReport | None) -> tuple[dict[str, Any], ..
     if report is None or report.status in (FlowStatus.COMPLETE, FlowStatus.ABANDONED):
         return ()
     view = TaskView(store)
-    return tuple(view.cause(one, report.run_id) for one in store.tasks.causes(report.run_id))
+    return tuple(view.cause(cause, report.run_id) for cause in store.tasks.causes(report.run_id))
 
 
 def _how_far(store: Store, flow: Flow) -> str | None:

@@ -64,10 +64,10 @@ def all_services(store: Store, now: datetime) -> list[ServiceFacts]:
     from redrive.store.repositories.services import merge_windows
 
     since = day_start(now)
-    states = {one.service: one for one in store.shared.services()}
+    states = {service.service: service for service in store.shared.services()}
     windows: dict[str, list[ServiceWindow]] = {name: [] for name in {*store.services.names(), *states}}
-    for one in store.services.windows(since=since):
-        windows[one.service].append(one)
+    for window in store.services.windows(since=since):
+        windows[window.service].append(window)
 
     def silent(name: str) -> ServiceState:
         return ServiceState(name, CircuitState.CLOSED, (), everywhere=False, retry_in=None, changed_at=None, drained=())
@@ -160,14 +160,14 @@ def show(
         out.document(
             {
                 **service_document(found),
-                "windows": [_window(one) for one in found.windows],
+                "windows": [_window(window) for window in found.windows],
                 "endpoints": [dict(zip(_ENDPOINT_NAMES, _endpoint(one), strict=True)) for one in by_endpoint],
             }
         )
     elif endpoints:
         out.table(_ENDPOINT_COLUMNS, [_endpoint(one) for one in by_endpoint])
     elif quarters:
-        out.table(_QUARTER_COLUMNS, [_quarter(one) for one in found.windows])
+        out.table(_QUARTER_COLUMNS, [_quarter(window) for window in found.windows])
     else:
         rows = [row for row in _facts(found, out) if row[1] not in ("", None)]
         out.table((Column(title="what"), Column(title="value", least=20)), rows)
@@ -284,7 +284,7 @@ def reset(
     Examples: redrive services reset shipfast; redrive services reset shipfast --keys
     """
     with session.opened() as store:
-        resting = any(one.drained for one in store.shared.services() if one.service == name)
+        resting = any(service.drained for service in store.shared.services() if service.service == name)
         if not resting:
             _of_name(all_services(store, datetime.now(UTC)), name)  # refuses a name that nothing is known of
         known = store.shared.reset(name, keys=keys)

@@ -216,6 +216,6 @@ def _from_here(path: Path) -> str:
 
 
 def _suggestion(module: object, name: str) -> str:
-    names = [one for one in vars(module) if not one.startswith("_")] if hasattr(module, "__dict__") else []
+    names = [name for name in vars(module) if not name.startswith("_")] if hasattr(module, "__dict__") else []
     near = get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

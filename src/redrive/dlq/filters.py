@@ -85,7 +85,7 @@ class Filter:
     @classmethod
     def of(cls, now: datetime, conditions: dict[str, Any]) -> Filter:
         """Return a filter with checked conditions; ages are counted back from `now`."""
-        known = {one.name for one in fields(cls)}
+        known = {field.name for field in fields(cls)}
         if unknown := sorted(set(conditions) - known):
             raise LetterError(f"there is no filter {unknown[0]!r}; there are {', '.join(sorted(known))}")
         given = {name: value for name, value in conditions.items() if value is not None}

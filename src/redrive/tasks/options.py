@@ -81,8 +81,8 @@ def with_known_options(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def wrap(method: Callable[P, R]) -> Callable[P, R]:
         parameters = signature(method).parameters.values()
-        named = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
-        options = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+        named = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
+        options = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
         @functools.wraps(method)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -45,12 +45,12 @@ class _AlertWithMessages:
     @property
     def failed(self) -> list[Send]:
         """Return the messages that were not delivered, or not yet."""
-        return [one for one in self.sends if one.status is not SendStatus.SENT and one.error]
+        return [send for send in self.sends if send.status is not SendStatus.SENT and send.error]
 
     def document(self) -> dict[str, Any]:
         """Return the alert and its messages as a JSON document."""
         until = None if self.silenced_until is None else iso(self.silenced_until)
-        return {**self.alert.document(), "silenced_until": until, "sends": [one.document() for one in self.sends]}
+        return {**self.alert.document(), "silenced_until": until, "sends": [send.document() for send in self.sends]}
 
 
 @command(app)
@@ -118,7 +118,7 @@ def show(
         out.prose(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
         if found.sends:
             out.text("")
-            out.table(_SEND_COLUMNS, [_send_row(one) for one in found.sends])
+            out.table(_SEND_COLUMNS, [_send_row(send) for send in found.sends])
     else:
         rows = {name: _flat(value) for name, value in found.document().items()}
         out.table((Column(title="field"), Column(title="value")), list(rows.items()))
@@ -126,7 +126,7 @@ def show(
 
 
 def _in_marks(results: Iterable[str]) -> str:
-    parts = (one.rpartition(":") for one in results)
+    parts = (result.rpartition(":") for result in results)
     return " ".join(f"{channel} {MARKS[SendStatus(status)]}" if channel else status for channel, _, status in parts)
 
 
@@ -153,13 +153,15 @@ _SEND_COLUMNS = (
 
 def _with_messages(alerts: Alerts, alert: Alert, silenced_until: datetime | None) -> _AlertWithMessages:
     sends, here = alerts.sends(alert.id), alerts.settings
-    waiting = (one.channel for one in sends if one.status is SendStatus.WAITING and not here.has_channel(one.channel))
+    waiting = (
+        send.channel for send in sends if send.status is SendStatus.WAITING and not here.has_channel(send.channel)
+    )
     return _AlertWithMessages(alert, sends, silenced_until, tuple(dict.fromkeys(waiting)))
 
 
 def _row(found: _AlertWithMessages) -> list[Any]:
     alert = found.alert
-    last = {one.channel: one for one in found.sends}  # the newest message to each channel
+    last = {send.channel: send for send in found.sends}  # the newest message to each channel
     results = [f"{one.channel}:{one.status}" for one in last.values()]
     if found.silenced_until is not None:
         results.append("silenced")
@@ -175,13 +177,13 @@ def _send_row(send: Send) -> list[Any]:
 
 
 def _say_undelivered(out: Output, alerts: Iterable[_AlertWithMessages]) -> None:
-    for one in alerts:
-        for name in one.unconfigured:
-            out.say(f"alert {one.alert.id}: messages are waiting: {in_a_line(unconfigured(name))}")
-        for send in one.failed:
+    for alert in alerts:
+        for name in alert.unconfigured:
+            out.say(f"alert {alert.alert.id}: messages are waiting: {in_a_line(unconfigured(name))}")
+        for send in alert.failed:
             rest = f"next attempt {due(send.due_at)}" if send.status is SendStatus.WAITING else "no further attempt"
             out.say(
-                f"alert {one.alert.id}: {send.channel} ✗ since {at(send.created_at)}, "
+                f"alert {alert.alert.id}: {send.channel} ✗ since {at(send.created_at)}, "
                 f"{counted(send.attempts, 'attempt')}: {in_a_line(send.error)}; {rest}"
             )
 

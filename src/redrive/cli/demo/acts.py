@@ -60,7 +60,7 @@ class DemoResult:
             self.rows == self.keys == self.vendor.read
             and self.settled.status is FlowStatus.COMPLETE
             and self.paid == world.MERCHANTS
-            and all(one.alert.is_over for one in self.after.alerts)
+            and all(alert.alert.is_over for alert in self.after.alerts)
         )
 
     def document(self) -> dict[str, Any]:

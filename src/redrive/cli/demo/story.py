@@ -110,7 +110,7 @@ class DemoNarration:
         self._entry("alerts", f"{counted(so_far.messages, 'message')}:")
         for one in so_far.alerts:
             self._entry("", *self._headline(one))
-        few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.alerts))
+        few = sum(cause.count for cause in so_far.causes if not any(_is_about(alert, cause) for alert in so_far.alerts))
         rows = f"{counted(few, 'row')} among thousands of good ones"
         self._entry("no alert", f"{so_far.recovered:,} failures that recovered, and {rows};")
         self._entry("", f"one message for each error would have been {so_far.errors:,}")
@@ -157,7 +157,7 @@ class DemoNarration:
             )
             return
         after = came_to.after
-        over = sum(one.alert.is_over for one in after.alerts)
+        over = sum(alert.alert.is_over for alert in after.alerts)
         self._title("In the end")
         self._line(f"   {over} of {counted(len(after.alerts), 'alert')} resolved; each channel was notified.")
         left = sum(cause.by_status.get("pending", 0) for cause in after.causes)
@@ -198,7 +198,7 @@ class DemoNarration:
 
     def _alerts(self, so_far: DemoOutcome, *, otherwise: str = "no alert") -> None:
         """Return the alerts that were not printed yet."""
-        new = [one for one in so_far.alerts if one.alert.id not in self._known]
+        new = [alert for alert in so_far.alerts if alert.alert.id not in self._known]
         for one in new:
             text, style = self._headline(one)
             self._line(f"   → {text}", style)
@@ -246,7 +246,7 @@ def _lost(calls: int) -> str:
 
 
 def _of(so_far: DemoOutcome, pipeline: str) -> list[Cause]:
-    return [one for one in so_far.causes if pipeline in one.pipelines]
+    return [cause for cause in so_far.causes if pipeline in cause.pipelines]
 
 
 def _shown(cause: Cause) -> str:

@@ -224,7 +224,7 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
 
     out, view = session.out, LetterView(store.dlq.redactor)
     failures = [(one, view.text(reason, store.dlq.get(one))) for one, reason in report.failures]
-    edits = [(one, view.changes(one.before, one.after)) for one in report.previews]
+    edits = [(preview, view.changes(preview.before, preview.after)) for preview in report.previews]
     if out.json:
         counts = {
             name: getattr(report, name) for name in ("dry_run", "selected", "changed", "unchanged", "held", "failed")
@@ -250,7 +250,9 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
     for reason in dict.fromkeys(reason for _, reason in failures):
         out.say(f"  {reason} (letter {', '.join(str(one) for one, its in failures if its == reason)})")
     if report.dry_run and report.changed:
-        again = _again(session, store, [record for one in report.previews for record in (one.before, one.after)])
+        again = _again(
+            session, store, [record for preview in report.previews for record in (preview.before, preview.after)]
+        )
         out.say("dry run: nothing was changed")
         out.next_steps([("execute", again)])
 

@@ -126,7 +126,7 @@ def _cause_row(cause: Cause, message: str, statuses: Sequence[str]) -> list[Any]
 def _digits(fingerprints: list[str]) -> int:
     """Return how many digits distinguish these causes."""
     for digits in range(_SHORTEST, 12):
-        if len({one[:digits] for one in fingerprints}) == len(fingerprints):
+        if len({fingerprint[:digits] for fingerprint in fingerprints}) == len(fingerprints):
             return digits
     return 12
 
@@ -233,16 +233,16 @@ def history(
         view = LetterView(store.dlq.redactor)
         if not found.letters:
             raise CommandRefused(f"no letter has the key {key!r}. `redrive dlq ls --text …` searches errors")
-        letters = {one.id: one for one in found.letters}
+        letters = {letter.id: letter for letter in found.letters}
         events = [(one, letters[one.letter_id]) for one in found.events if one.letter_id in letters]
         if session.out.json:
-            shown = [view.letter(one) for one in found.letters]
+            shown = [view.letter(letter) for letter in found.letters]
             entries = [view.entry(*event) for event in events]
             session.out.document({"key": mask(key), "letters": shown, "events": entries})
             return
         happened: list[tuple[Any, ...]] = [
-            (one.rejected_at, one.id, "rejected", "pending", None, view.text(one.error_message, one))
-            for one in found.letters
+            (letter.rejected_at, letter.id, "rejected", "pending", None, view.text(letter.error_message, letter))
+            for letter in found.letters
         ]
         for entry, letter in events:
             note = None if entry.note is None else view.text(entry.note, letter)

@@ -84,8 +84,10 @@ def _heading(one: AttemptRow) -> str:
 def with_live_output(found: TaskDetails, directory: Path) -> TaskDetails:
     """Return the task with the output of the attempt that is running, where its file is here."""
     attempts = tuple(
-        one if one.ended is not None else replace(one, output=read_live(_file(found, one.attempt, directory)))
-        for one in found.attempts
+        attempt
+        if attempt.ended is not None
+        else replace(attempt, output=read_live(_file(found, attempt.attempt, directory)))
+        for attempt in found.attempts
     )
     return replace(found, attempts=attempts)
 
@@ -106,7 +108,7 @@ class _Reader:
     def details(self) -> TaskDetails:
         """Return the task with its attempts, and their output with secrets masked."""
         found = with_live_output(self._store.tasks.get(self._run_id, self._task), self._directory)
-        shown = [replace(one, output=self._view.text(one.output, found.input)) for one in found.attempts]
+        shown = [replace(attempt, output=self._view.text(attempt.output, found.input)) for attempt in found.attempts]
         return replace(found, attempts=tuple(shown))
 
     def follow(self, out: Output, attempt: int) -> None:

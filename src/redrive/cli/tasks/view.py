@@ -31,7 +31,7 @@ class TaskView:
 
     def causes(self, run_id: UUID) -> list[dict[str, Any]]:
         """Return the causes of failures in a run."""
-        return [self.cause(one, run_id) for one in self._log.causes(run_id)]
+        return [self.cause(cause, run_id) for cause in self._log.causes(run_id)]
 
     def cause(self, cause: TaskCause, run_id: UUID) -> dict[str, Any]:
         """Show a cause. Where values are to be masked, one task of it is read, whose values are known."""
@@ -56,8 +56,8 @@ class TaskView:
             "input": self.value(found.input),
             "result": self.value(found.result),
             "result_file": found.result_file,
-            "attempted": [self._attempt(one, found.input) for one in found.attempts],
-            "changes": [self._change(one, found.input) for one in found.changes],
+            "attempted": [self._attempt(attempt, found.input) for attempt in found.attempts],
+            "changes": [self._change(change, found.input) for change in found.changes],
         }
 
     def value(self, value: Any) -> Any:

@@ -206,8 +206,10 @@ class _RowsOfRun:
 
     def _match_content(self, places: Sequence[int], letters: Sequence[KnownLetter]) -> None:
         """Give rows of the same content to the letters that have it: each open letter to one of them."""
-        decided = sorted((one for one in letters if one.is_decided and one.id not in self._replaced), key=_by_id)
-        is_open = [one for one in letters if one.is_open]
+        decided = sorted(
+            (letter for letter in letters if letter.is_decided and letter.id not in self._replaced), key=_by_id
+        )
+        is_open = [letter for letter in letters if letter.is_open]
         if self._counts == "first" and any(one.written_at for one in decided):
             is_open = [one for one in is_open if not one.is_superseded]  # the equal row that was written is the one
         own = {self._letters[one.id]: one for one in is_open if one.id in self._letters}

@@ -270,7 +270,11 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
         return set()
-    return {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+    return {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
 
 
 _MOST_NAMED = 5

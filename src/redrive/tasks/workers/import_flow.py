@@ -175,7 +175,7 @@ def why_not(where: str, error: BaseException, *, by: str = "") -> str:
     if isinstance(error, SystemExit):
         lines = [f"it ends the program when it is imported; {_GUARD}"]
     frames = [one for one in traceback.extract_tb(error.__traceback__) if os.path.isfile(one.filename)]
-    frames = [one for one in frames if _of_the_user(one.filename)] or frames
+    frames = [frame for frame in frames if _of_the_user(frame.filename)] or frames
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     words = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return f"{what}: {words}{place}"
