@@ -177,7 +177,9 @@ def command(app: typer.Typer, name: str | None = None, *, accept_invalid: bool =
         hints = get_type_hints(function, include_extras=True)
         own = inspect.signature(function).parameters.values()
         options = [
-            one.replace(annotation=hints[one.name]) for one in own if hints[one.name] not in (Session, Selection)
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in own
+            if hints[parameter.name] not in (Session, Selection)
         ]
         selects = Selection in hints.values()
 
@@ -209,7 +211,7 @@ def _with_options(
 ) -> Callable[..., None]:
     """Set the signature that typer reads: the parameters of the function first, arguments before options."""
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own or []]
+    parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own or []]
     for group in shared:
         parameters += _parameters(group)
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -200,7 +200,7 @@ class _Section:
 
 
 def _running(progress: FlowProgress) -> _Section:
-    rows = [_Row(one.task, _age(one), "bold red" if one.dying else "") for one in progress.running]
+    rows = [_Row(task.task, _age(task), "bold red" if task.dying else "") for task in progress.running]
     return _Section("running", rows, progress.counts.get(State.RUNNING, 0))
 
 
@@ -223,7 +223,7 @@ def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
     from rich.text import Text
 
     shares = _shares([section.size for section in sections], room)
-    shown = [one.within(share) for one, share in zip(sections, shares, strict=True)]
+    shown = [section.within(share) for section, share in zip(sections, shares, strict=True)]
     most = max(8, min(_LONGEST_NAME, (width - _LABEL) // 2))
     names = [[_shortened(one_line(row.name), most) for row in rows] for rows, _ in shown]
     column = max((name.cell_len for several in names for name in several), default=0)
@@ -244,7 +244,7 @@ def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
     """Return the lines of each section, given out one by one in turn."""
     shares = [0] * len(wanted)
-    most = [min(_MOST, one) for one in wanted]
+    most = [min(_MOST, wish) for wish in wanted]
     while sum(shares) < room and shares != most:
         for place, enough in enumerate(most):
             if shares[place] < enough and sum(shares) < room:

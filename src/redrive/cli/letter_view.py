@@ -78,7 +78,7 @@ class LetterView:
         def hidden(record: Any) -> Any:
             return mask_all(self._redactor.record(record))
 
-        shown = {one.path: one for one in diff(hidden(before), hidden(after))}
+        shown = {change.path: change for change in diff(hidden(before), hidden(after))}
         found = []
         for change in diff(before, after):
             # Where the mask is all that may be shown, it still shows that something changed below it.
@@ -122,7 +122,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
         return {str(name): plain(one) for name, one in value.items()}
     return value if value is None or isinstance(value, bool | int | float) else str(value)

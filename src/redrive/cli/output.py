@@ -262,7 +262,7 @@ def datum(value: Any) -> str:
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, tuple | list):
-        return ",".join(datum(one) for one in value)
+        return ",".join(datum(item) for item in value)
     return str(value)
 
 

@@ -109,9 +109,9 @@ def ls(session: Session) -> None:
     with session.opened() as store:
         found = all_services(store, datetime.now(UTC))
     if session.out.json:
-        session.out.document([service_document(one) for one in found])
+        session.out.document([service_document(service) for service in found])
     else:
-        session.out.table(_COLUMNS, [_row(one) for one in found])
+        session.out.table(_COLUMNS, [_row(service) for service in found])
     if not found:
         session.out.say("no services recorded yet")
 
@@ -161,11 +161,11 @@ def show(
             {
                 **service_document(found),
                 "windows": [_window(window) for window in found.windows],
-                "endpoints": [dict(zip(_ENDPOINT_NAMES, _endpoint(one), strict=True)) for one in by_endpoint],
+                "endpoints": [dict(zip(_ENDPOINT_NAMES, _endpoint(sums), strict=True)) for sums in by_endpoint],
             }
         )
     elif endpoints:
-        out.table(_ENDPOINT_COLUMNS, [_endpoint(one) for one in by_endpoint])
+        out.table(_ENDPOINT_COLUMNS, [_endpoint(sums) for sums in by_endpoint])
     elif quarters:
         out.table(_QUARTER_COLUMNS, [_quarter(window) for window in found.windows])
     else:
@@ -215,7 +215,7 @@ def _share(rate: float | None, people: bool) -> Any:
 
 
 def _latency(day: ServiceWindow) -> str:
-    return ", ".join(latency(one) for one in (day.p50, day.p95, day.p99) if one is not None)
+    return ", ".join(latency(seconds) for seconds in (day.p50, day.p95, day.p99) if seconds is not None)
 
 
 def _open(seconds: float, people: bool) -> Any:
@@ -231,7 +231,7 @@ _ENDPOINT_COLUMNS = (
     Column(title="calls failed", right=True, drop=2),
     Column(title="4xx", right=True, drop=5),
     Column(title="404", right=True, drop=6),
-    Column(title="mean", show=lambda one: "" if one is None else latency(one), right=True, drop=3),
+    Column(title="mean", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=3),
 )
 _ENDPOINT_NAMES = (
     *("endpoint", "calls", "attempts", "success_rate", "faults", "calls_failed", "failed_4xx", "failed_404"),
@@ -255,10 +255,10 @@ _QUARTER_COLUMNS = (
     Column(title="retries", right=True, drop=4),
     Column(title="calls failed", right=True, drop=3),
     Column(title="fallbacks", right=True, drop=7),
-    Column(title="p50", show=lambda one: "" if one is None else latency(one), right=True, drop=8),
-    Column(title="p95", show=lambda one: "" if one is None else latency(one), right=True, drop=1),
-    Column(title="p99", show=lambda one: "" if one is None else latency(one), right=True, drop=9),
-    Column(title="open seconds", show=lambda one: f"{one:,.0f}" if one else "", right=True, drop=2),
+    Column(title="p50", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=8),
+    Column(title="p95", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=1),
+    Column(title="p99", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=9),
+    Column(title="open seconds", show=lambda seconds: f"{seconds:,.0f}" if seconds else "", right=True, drop=2),
 )
 
 
@@ -332,7 +332,7 @@ def _of_name(found: list[ServiceFacts], name: str) -> ServiceFacts:
     for one in found:
         if one.state.service == name:
             return one
-    listed = f". Known services: {', '.join(one.name for one in found)}" if found else ""
+    listed = f". Known services: {', '.join(service.name for service in found)}" if found else ""
     raise CommandRefused(f"there is no service {name!r} in the store{listed}")
 
 

@@ -131,7 +131,7 @@ def _only_one(where: str, module: ModuleType) -> Any:
 
 def can_run(value: Any) -> bool:
     """Return whether the object is one of redrive's with a method `run`; a module or a process may have one, too."""
-    ours = any(one.__module__.split(".")[0] == "redrive" for one in type(value).__mro__)
+    ours = any(cls.__module__.split(".")[0] == "redrive" for cls in type(value).__mro__)
     return ours and callable(getattr(value, "run", None))
 
 
@@ -211,7 +211,7 @@ def _from_here(path: Path) -> str:
     parent = path.parent
     if not parent.is_dir():
         return f": there is no directory {parent}"
-    near = get_close_matches(path.name, [one.name for one in parent.glob("*.py")], n=1)
+    near = get_close_matches(path.name, [file.name for file in parent.glob("*.py")], n=1)
     return f"; did you mean {parent / near[0]}?" if near else f"; {_FORMS}"
 
 

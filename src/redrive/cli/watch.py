@@ -111,7 +111,7 @@ def _made(
         store.database,
         settings,
         probes=lag_probes(settings.lags, load),
-        figure_probes={one.probe: load(one.probe) for one in settings.defined.values() if one.probe},
+        figure_probes={figure.probe: load(figure.probe) for figure in settings.defined.values() if figure.probe},
         timeout=_TIMEOUT_ONCE if once else TIMEOUT,
     )
     status.every = None if once else between

@@ -81,9 +81,9 @@ def ls(
         shown = [_with_messages(alerts, alert, silenced.get(alert.id)) for alert in found[:limit]]
     out = session.out
     if out.json:
-        out.document([one.document() for one in shown])
+        out.document([listed.document() for listed in shown])
     else:
-        out.table(_COLUMNS, [_row(one) for one in shown])
+        out.table(_COLUMNS, [_row(listed) for listed in shown])
     if not shown:
         out.say("no alerts match" if (tier, subject) != (None, None) else "no open alerts")
     if len(found) > limit:
@@ -162,10 +162,10 @@ def _with_messages(alerts: Alerts, alert: Alert, silenced_until: datetime | None
 def _row(found: _AlertWithMessages) -> list[Any]:
     alert = found.alert
     last = {send.channel: send for send in found.sends}  # the newest message to each channel
-    results = [f"{one.channel}:{one.status}" for one in last.values()]
+    results = [f"{send.channel}:{send.status}" for send in last.values()]
     if found.silenced_until is not None:
         results.append("silenced")
-    reasons = [f"{one.channel}: {one.error}" for one in found.failed]
+    reasons = [f"{send.channel}: {send.error}" for send in found.failed]
     reasons += [f"{name}: not configured here" for name in found.unconfigured]
     subject = str(alert.subject)
     return [alert.id, alert.urgency, alert.status, alert.since, subject, alert.title, results, alert.condition, reasons]
@@ -191,15 +191,16 @@ def _say_undelivered(out: Output, alerts: Iterable[_AlertWithMessages]) -> None:
 def _most_urgent_first(alerts: Alerts, tier: Severity | None, subject: str | None, limit: int) -> list[Alert]:
     """Return open alerts, the most severe first, of each severity the newest first."""
     tiers = Severity if tier is None else (tier,)
-    return [one for each in tiers for one in alerts.find(status="open", urgency=each, subject=subject, limit=limit)]
+    return [alert for each in tiers for alert in alerts.find(status="open", urgency=each, subject=subject, limit=limit)]
 
 
 def _undelivered(alerts: Alerts, tier: Severity | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
     """Return resolved alerts of the last week with messages that were not delivered, except samples."""
-    listed, since = {one.id for one in known}, datetime.now(UTC) - _LATELY
-    failed = [one for one in alerts.unsent() if one.error and one.what is not What.TEST and one.created_at >= since]
-    found = [alerts.get(alert_id) for alert_id in {one.alert_id: None for one in failed} if alert_id not in listed]
-    return [one for one in found if tier in (None, one.urgency) and subject in (None, one.subject.name)]
+    listed, since = {alert.id for alert in known}, datetime.now(UTC) - _LATELY
+    unsent = [send for send in alerts.unsent() if send.error and send.created_at >= since]
+    failed = [send for send in unsent if send.what is not What.TEST]
+    found = [alerts.get(alert_id) for alert_id in {send.alert_id: None for send in failed} if alert_id not in listed]
+    return [alert for alert in found if tier in (None, alert.urgency) and subject in (None, alert.subject.name)]
 
 
 def _as_it_stands(alert: Alert) -> What:

@@ -68,7 +68,7 @@ def ack(
     if not chosen:
         with session.opened() as store:
             wanted = store.alerts.find(status="open", subject=subject, condition=condition, limit=_MOST_CHOSEN)
-        chosen = [one.id for one in wanted if one.status is AlertStatus.OPEN]
+        chosen = [alert.id for alert in wanted if alert.status is AlertStatus.OPEN]
         if not chosen:
             session.out.say("no open alert matches. Nothing was changed")
     _decide(
@@ -175,7 +175,7 @@ def _decide(session: Session, ids: Iterable[int], decide: Callable[[Alerts, int,
             store.alerts.get(alert_id)  # where one of them is mistyped, nothing is changed
         changed = [decide(store.alerts, alert_id, actor()) for alert_id in dict.fromkeys(ids)]
     if session.out.json:
-        session.out.document([one.document() for one in changed])
+        session.out.document([alert.document() for alert in changed])
     for alert in changed:
         session.out.say(f"{done} alert {alert.id}: {alert.urgency} {alert.title}")
 
@@ -211,7 +211,7 @@ def open_alert(
     redrive alerts open disk --severity P1 --title "disk full" --fact free=0GB
     """
     leave_alerts_to_the_report()
-    named = dict(_fact(one) for one in fact or ())
+    named = dict(_fact(text) for text in fact or ())
     with session.opened() as store:
         if not store.alerts.settings.enabled:
             raise CommandRefused(OFF)

@@ -204,7 +204,7 @@ class DemoNarration:
             self._line(f"   → {text}", style)
         if not new:
             self._line(f"   → {otherwise}")
-        self._known |= {one.alert.id for one in new}
+        self._known |= {alert.alert.id for alert in new}
 
     def _headline(self, one: AlertWithMessages) -> tuple[str, str]:
         alert = one.alert

@@ -223,7 +223,7 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
     from redrive.cli.letter_view import LetterView
 
     out, view = session.out, LetterView(store.dlq.redactor)
-    failures = [(one, view.text(reason, store.dlq.get(one))) for one, reason in report.failures]
+    failures = [(letter_id, view.text(reason, store.dlq.get(letter_id))) for letter_id, reason in report.failures]
     edits = [(preview, view.changes(preview.before, preview.after)) for preview in report.previews]
     if out.json:
         counts = {
@@ -232,7 +232,7 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
         out.document(
             {
                 **counts,
-                "failures": [{"id": one, "reason": reason} for one, reason in failures],
+                "failures": [{"id": letter_id, "reason": reason} for letter_id, reason in failures],
                 "previews": [
                     {
                         "id": one.id,
@@ -245,10 +245,10 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
             }
         )
     else:
-        out.table(_COLUMNS, [(one.id, *change) for one, changes in edits for change in changes])
+        out.table(_COLUMNS, [(preview.id, *change) for preview, changes in edits for change in changes])
     out.say("; ".join(_in_words(report, undo=undo)))
     for reason in dict.fromkeys(reason for _, reason in failures):
-        out.say(f"  {reason} (letter {', '.join(str(one) for one, its in failures if its == reason)})")
+        out.say(f"  {reason} (letter {', '.join(str(letter_id) for letter_id, its in failures if its == reason)})")
     if report.dry_run and report.changed:
         again = _again(
             session, store, [record for preview in report.previews for record in (preview.before, preview.after)]

@@ -372,7 +372,7 @@ def _pipelines(report: ReplayReport) -> str | None:
 
 
 def _document(report: ReplayReport, target: str | None) -> dict[str, Any]:
-    document = {one.name: getattr(report, one.name) for one in fields(report)}
+    document = {entry.name: getattr(report, entry.name) for entry in fields(report)}
     document["by_cause"] = [
         {"fingerprint": one.fingerprint, "message": one.message, "count": one.count, "sample": one.sample}
         for one in report.by_cause

@@ -50,7 +50,7 @@ def show(
     if raw:
         _show_raw(out, letter.record)
     elif out.json:
-        out.document({**view.letter(letter), "audit": [view.entry(one, letter) for one in audit]})
+        out.document({**view.letter(letter), "audit": [view.entry(entry, letter) for entry in audit]})
     elif out.terminal:
         _show_on_terminal(out, view, letter, audit, full=full)
     else:
@@ -112,7 +112,7 @@ def _show_on_terminal(
             "\nchanges\n"
             + "\n".join(f"  {path}: {old or 'nothing'} → {new or 'nothing'}" for path, old, new in changes)
         )
-    happened = [f"  {_happened(view, letter, one)}" for one in audit]
+    happened = [f"  {_happened(view, letter, entry)}" for entry in audit]
     if happened:
         out.prose("\nhistory\n" + "\n".join(happened))
 

@@ -50,9 +50,9 @@ def show(
         for one in asked
     ]
     if out.json:
-        out.document([mask_all(_document(one)) for one in found])
+        out.document([mask_all(_document(explained)) for explained in found])
         return
-    errors = [one for one in found if isinstance(one, Explanation)]
+    errors = [explained for explained in found if isinstance(explained, Explanation)]
     if len(errors) == 1:
         out.table(_FACTS, _facts(errors[0], (scope,) if scope else SCOPES))
     elif errors:

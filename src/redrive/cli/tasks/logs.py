@@ -53,7 +53,9 @@ def logs(
         reader = _Reader(store, report.run_id, task, session.results_of(store))
         found = reader.details()
         if session.out.json:
-            attempts = [{"attempt": one.attempt, "ended": one.ended, "output": one.output} for one in found.attempts]
+            attempts = [
+                {name: getattr(made, name) for name in ("attempt", "ended", "output")} for made in found.attempts
+            ]
             session.out.document({"task": found.task.name, "run_id": str(found.task.run_id), "attempts": attempts})
         elif follow:
             reader.follow(session.out, attempt or max(1, found.task.attempts))
@@ -62,7 +64,7 @@ def logs(
 
 
 def _show(out: Output, found: TaskDetails, attempt: int | None) -> None:
-    chosen = [one for one in found.attempts if attempt is None or one.attempt == attempt][-1:]
+    chosen = [made for made in found.attempts if attempt is None or made.attempt == attempt][-1:]
     if not chosen:
         made = len(found.attempts)
         raise CommandRefused(

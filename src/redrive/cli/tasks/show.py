@@ -102,7 +102,7 @@ def _show_on_terminal(out: Output, report: FlowReport, shown: dict[str, Any]) ->
     elif shown["result"] is not None:
         out.text(f"\nresult\n{_value(shown['result'])}")
     _show_attempts(out, shown["attempted"])
-    changes = [_change(one) for one in shown["changes"][-_MOST:]]
+    changes = [_change(change) for change in shown["changes"][-_MOST:]]
     if changes:
         out.prose(f"\nhistory{_left_out(shown['changes'], 'changes')}\n" + "\n".join(changes))
 
