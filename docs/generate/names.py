@@ -181,7 +181,9 @@ class Reference:
         for name, value in vars(entry.thing).items():
             if isinstance(value, property) and not name.startswith("_") and entry.only is None:
                 answer = inspect.signature(value.fget).return_annotation if value.fget else ""
-                yield Row(name, self._type(entry.title, str(answer), where), None, read(value).first)
+                yield Row(
+                    name, self._type(entry.title, str(answer), where), None, read(value).first.removeprefix("Return ")
+                )
 
     def _table(self, what: str, rows: Iterable[Row]) -> Iterator[str]:
         found = list(rows)

@@ -48,7 +48,7 @@ from redrive.store.repositories.watches import WATCH, record_check
 LOG = logging.getLogger("redrive.watch")
 
 LEASE = timedelta(seconds=60)
-"""How long the lead of a watch lasts without being renewed; then another watch takes over."""
+"""Duration of the lead of a watch without a renewal; then another watch takes over."""
 _RENEWED = 15.0  # seconds between two renewals: a check may take three times as long before the lead ends
 _PURGE = "purge"
 _DAY = timedelta(days=1)
@@ -104,13 +104,13 @@ class Watch:
         self._known: dict[int, Alert] | None = None
         self._reported_until: datetime | None = None
         self._problems: dict[str, str] = {}
-        """What the watch cannot do now, each with the type of the error."""
+        """Steps of the watch that fail now, each with the type of the error."""
         self._wake_ups: SimpleQueue[None] = SimpleQueue()  # a signal handler may put one
         self._stopping = StopSignal(None, told=lambda: self._wake_ups.put(None))
         self.failed: list[Exception] = []
         """The errors of the last check."""
         self.unmeasured: dict[str, str] = {}
-        """What the last check could not measure, and why."""
+        """Measurements that failed in the last check, with the reason."""
 
     # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

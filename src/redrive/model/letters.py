@@ -159,7 +159,7 @@ class Letter:
 
     @property
     def payload(self) -> Any:
-        """What a replay sends: the edited record if there is one, else the record as received."""
+        """Return what a replay sends: the edited record if there is one, else the record as received."""
         return self.edited_record if self.edited else self.record
 
 

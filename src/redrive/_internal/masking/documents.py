@@ -138,7 +138,7 @@ class _Document:
         return self._secrets(value) if isinstance(value, list | tuple | Mapping) else self.of(value)
 
     def _secrets(self, value: Any) -> Any:
-        """What stands in a container that is named like a secret."""
+        """Return what stands in a container that is named like a secret."""
         if isinstance(value, list | tuple):
             return [MASK if isinstance(item, str) and item else self._secrets(item) for item in value]
         if not isinstance(value, Mapping):
@@ -179,7 +179,7 @@ def _name(name: object) -> Any:
 
 
 def _ordinary(name: str, value: str) -> bool:
-    """Whether a text is no secret under a name that is also a common word."""
+    """Return whether a text is no secret under a name that is also a common word."""
     pattern = _ORDINARY.get(name.lower())
     return pattern is not None and pattern.fullmatch(value) is not None
 

@@ -21,7 +21,7 @@ _GRACE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """How a program ended. The code is None if it had to be stopped, and negative if a signal has ended it."""
+    """The end of a program. The code is None if it was stopped, and negative if a signal ended it."""
 
     code: int | None
     output: str

@@ -28,12 +28,12 @@ _AT_ONCE = 500
 _NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE, ErrorType.CALL}
 
 RowThatCounts = Literal["first", "last"]
-"""Which of the rows of one key and run is to be in the sink."""
+"""The row of one key and run that must be in the sink: the first or the last."""
 
 
 @dataclass(slots=True)
 class MatchResult:
-    """What becomes of records: `rows` are put, the others are counted at the letter that decides them."""
+    """The result of matching records: `rows` are put, the others are counted at their decided letter."""
 
     rows: list[LetterRow]
     decided: list[RepeatedLetter] = field(default_factory=list)

@@ -342,11 +342,11 @@ class ExecutorLease(FlowRunHandle):
 
     @property
     def expires_at(self) -> float:
-        """When the lease may have expired, by the monotonic clock."""
+        """Return when the lease may have expired, by the monotonic clock."""
         return self.confirmed + self.lease.total_seconds()
 
     def is_expired(self) -> bool:
-        """Whether the lease may have expired, so that other executors may have recovered the tasks."""
+        """Return whether the lease may have expired, so that other executors may have recovered the tasks."""
         return time.monotonic() - self.confirmed > self.lease.total_seconds()
 
     def _is_renewed(self, connection: Connection, beat: int) -> bool:
