@@ -15,11 +15,12 @@ from redrive.cli.letter_options import Selection
 from redrive.cli.session import CommonOptions
 
 INTRO = (
-    "Every command with all that it takes; `--help` says the same in a terminal. "
-    "[The command line](../command-line.md) shows them at work, and has the exit codes."
+    "Every command with its arguments and options, as `--help` prints them. "
+    "[The command line](../command-line.md) has examples and the exit codes."
 )
 _COMMON = {one.name for one in fields(CommonOptions)}
 _SELECTION = {one.name for one in fields(Selection)}
+_NAMED_DEFAULTS = {".": "the current directory", "-": "stdout"}
 
 
 class Commands:
@@ -31,9 +32,9 @@ class Commands:
 
     def text(self) -> str:
         """The whole page."""
-        parts = ["# Commands", INTRO, "## Options of every command", "They may stand before the command, too."]
+        parts = ["# Commands", INTRO, "## Options of every command", "They may also be placed before the command."]
         parts.append(self._table("redrive", self._program.params))
-        parts += ["## Options that select letters", "All that are given must hold."]
+        parts += ["## Options that select letters", "A letter must match all of them."]
         listing = self._program.get_command(None, "dlq").commands["ls"]
         parts.append(self._table("dlq ls", [one for one in listing.params if one.name in _SELECTION]))
         for verb in VERBS:
@@ -60,7 +61,7 @@ class Commands:
         if own:
             yield self._table(words, own)
         if selects:
-            yield "Which letters: the [options that select letters](#options-that-select-letters)."
+            yield "The letters are selected by the [options that select letters](#options-that-select-letters)."
 
     def _table(self, words: str, parameters: Iterable[Any]) -> str:
         lines = ["| option | meaning |", "|---|---|"]
@@ -93,7 +94,10 @@ def _default(one: Any) -> str:
         return " Required."
     if one.default in (None, False, (), [], "") or callable(one.default):
         return ""
-    return f" By default {one.default}."
+    if getattr(one, "is_flag", False):
+        name = (one.opts if one.default else one.secondary_opts)[0]
+        return f" Default: `{name}`."
+    return f" Default: {_NAMED_DEFAULTS.get(one.default, one.default)}."
 
 
 def _paragraphs(text: str) -> Iterator[str]:

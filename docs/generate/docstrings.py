@@ -33,8 +33,10 @@ def parse(text: str) -> Doc:
     """A docstring in parts."""
     doc = Doc()
     for paragraph in re.split(r"\n{2,}", text.strip("\n")):
-        if listed := _listed(paragraph):
+        if listed := _listed(paragraph) or _arguments(paragraph):
             doc.names |= listed
+        elif section := re.match(r"(Returns|Raises|Yields):\s", paragraph):
+            doc.rest.append(f"{section[1]}: {' '.join(paragraph[section.end() :].split())}")
         elif paragraph.startswith("    "):
             doc.rest.append(f"```py\n{textwrap.dedent(paragraph)}\n```")
         elif not doc.first:
@@ -56,6 +58,21 @@ def _listed(paragraph: str) -> dict[str, str]:
             found |= {name: f"{found[name]} {line.strip()}" for name in names}
         else:
             return {}
+    return found
+
+
+def _arguments(paragraph: str) -> dict[str, str]:
+    """Return the parameters of a section `Args:`, with their meanings; empty for another paragraph."""
+    title, _, rest = paragraph.partition("\n")
+    if title != "Args:":
+        return {}
+    found: dict[str, str] = {}
+    for line in textwrap.dedent(rest).split("\n"):
+        if match := re.fullmatch(r"(\w+): (.+)", line):
+            name = match[1]
+            found[name] = match[2]
+        else:
+            found[name] += f" {line.strip()}"
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import types_shown
 from docstrings import Doc, fields_of, read
 from plan import Entry, Page, slug
-from words import WORDS
+from words import FIELDS, WORDS
 
 WIDTH = 100
 
@@ -106,7 +106,7 @@ class Reference:
             yield from self._function(entry.title, entry.thing)
             return
         yield from self._class(entry)
-        for name, method in _methods(entry):
+        for name, method in _in_order(_methods(entry), entry.first):
             yield f"### `{entry.title.removeprefix('redrive.')}.{name}`"
             yield from self._function(f"{entry.title.removeprefix('redrive.')}.{name}", method)
 
@@ -170,7 +170,7 @@ class Reference:
             yield from (Row(name, "", None, meaning) for name, meaning in doc.names.items())
             return
         for one in fields_of(cls):
-            meaning = one.meaning or ("" if issubclass(cls, Enum) else WORDS.get(one.name, ""))
+            meaning = one.meaning or ("" if issubclass(cls, Enum) else (WORDS | FIELDS).get(one.name, ""))
             if not meaning:
                 self.missing.append(f"{entry.title} does not say what {one.name} is")
             kind = self._type(entry.title, one.type, types_shown.home_of(cls)) if one.type else ""
@@ -181,7 +181,9 @@ class Reference:
         for name, value in vars(entry.thing).items():
             if isinstance(value, property) and not name.startswith("_") and entry.only is None:
                 answer = inspect.signature(value.fget).return_annotation if value.fget else ""
-                yield Row(name, self._type(entry.title, str(answer), where), None, read(value).first)
+                yield Row(
+                    name, self._type(entry.title, str(answer), where), None, read(value).first.removeprefix("Return ")
+                )
 
     def _table(self, what: str, rows: Iterable[Row]) -> Iterator[str]:
         found = list(rows)
@@ -228,6 +230,12 @@ def _methods(entry: Entry) -> Iterator[tuple[str, Any]]:
         wanted = name in entry.only if entry.only is not None else name not in entry.without
         if isinstance(function, FunctionType) and not name.startswith("_") and wanted:
             yield name, function
+
+
+def _in_order(methods: Iterable[tuple[str, Any]], first: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Return the methods, those of `first` before the others."""
+    order = {name: place for place, name in enumerate(first)}
+    return sorted(methods, key=lambda method: order.get(method[0], len(order)))
 
 
 def _is_made(cls: type) -> bool:

@@ -43,6 +43,7 @@ class Entry:
     what     said behind the title, where two names differ only in their case
     only     of its methods, these
     without  of its methods, none of these: redrive's own parts call them
+    first    its methods that are shown first, in this order; the others follow as the code has them
     """
 
     thing: Any
@@ -50,6 +51,7 @@ class Entry:
     made: bool = False
     only: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
     what: str = ""
 
     @property
@@ -115,10 +117,10 @@ def pages() -> list[Page]:
         Page(
             "calls.md",
             "Calls",
-            "Services and what guards them. The guide is [Calls](../calls.md); what each error is taken for stands in "
-            "[Verdicts](../verdicts.md). A call that fails raises the function's own exception, or one of the "
-            "[errors](errors.md) below `CallError`. A policy that cannot work is a `ValueError` or `TypeError` when it "
-            "is made, one that will hurt a [`PolicyWarning`](errors.md#redrivepolicywarning).",
+            "Services and their policies. The guide is [Calls](../calls.md); [Verdicts](../verdicts.md) lists how each "
+            "error is classified. A call that fails raises the function's own exception, or one of the "
+            "[errors](errors.md) below `CallError`. An invalid policy raises `ValueError` or `TypeError` when it is "
+            "created; a risky one emits a [`PolicyWarning`](errors.md#redrivepolicywarning).",
             [
                 *public("Service"),
                 Entry(redrive.retry, "redrive.retry", what="the decorator"),
@@ -142,10 +144,22 @@ def pages() -> list[Page]:
         Page(
             "letters.md",
             "Dead letters",
-            "The quarantine, and the way back: `store.dlq`. The guide is [Dead letters](../letters.md). What makes no "
-            "sense is refused with a [`LetterError`](errors.md#redrivelettererror) before anything is changed.",
+            "`store.dlq` stores, finds, edits, replays and discards rejected records. The guide is "
+            "[Dead letters](../letters.md). Invalid arguments raise "
+            "[`LetterError`](errors.md#redrivelettererror) before anything is changed.",
             [
-                Entry(DeadLetters, "store.dlq", without=("put_within",)),
+                Entry(
+                    DeadLetters,
+                    "store.dlq",
+                    without=("put_within",),
+                    first=(
+                        *("put", "put_many"),
+                        *("find", "each", "get", "count", "causes", "history", "audit", "size"),
+                        *("discard", "escalate", "reopen", "edit", "edit_many"),
+                        "replay",
+                        *("purge", "export", "import_"),
+                    ),
+                ),
                 Entry(Filter, "Filter", made=True, only=()),
                 *public("NewLetter", "Schedule", Schedule=("due",)),
                 *given(redrive.Letter, letters.Status, letters.ErrorType, letters.Cause, letters.Stored),
@@ -157,8 +171,8 @@ def pages() -> list[Page]:
         Page(
             "rows.md",
             "Rows",
-            "Pipelines, and what they read from and write to. The guide is [Rows](../rows.md). What cannot work as it "
-            "is set up is a [`PipelineError`](errors.md#redrivepipelineerror) before anything is read.",
+            "Pipelines, sources and sinks. The guide is [Rows](../rows.md). An invalid setup raises "
+            "[`PipelineError`](errors.md#redrivepipelineerror) before anything is read.",
             [
                 *public("Pipeline", "Gate"),
                 *given(redrive.Report, runs.RunStatus, runs.Tier, runs.Counts, runs.Progress),
@@ -168,7 +182,7 @@ def pages() -> list[Page]:
         Page(
             "tasks.md",
             "Tasks",
-            "Flows. The guide is [Tasks](../tasks.md). A flow that cannot work as it is set up is a "
+            "Flows. The guide is [Tasks](../tasks.md). An invalid flow raises "
             "[`FlowError`](errors.md#redriveflowerror).",
             [
                 *public("Flow", "Branch"),
@@ -179,9 +193,9 @@ def pages() -> list[Page]:
         Page(
             "store.md",
             "The store",
-            "What lasts, and what it can be asked. Its dead letters have [a page of their own](letters.md), and so "
-            "have [alerts](alerts.md). Guides: [Configuration](../configuration.md), [Operations](../operations.md). A "
-            "database that cannot be used is a [`StoreError`](errors.md#redrivestoreerror).",
+            "The database of redrive, and its queries. [Dead letters](letters.md) and [alerts](alerts.md) have pages "
+            "of their own. Guides: [Configuration](../configuration.md), [Operations](../operations.md). A database "
+            "that cannot be used raises [`StoreError`](errors.md#redrivestoreerror).",
             [
                 *public("connect"),
                 *given(redrive.Store),
@@ -217,8 +231,8 @@ def pages() -> list[Page]:
         Page(
             "events.md",
             "Events",
-            "What is announced to [`redrive.on_event`](calls.md#redriveon_event) and to `on_event=` of a service, a "
-            "pipeline or a flow. The guide is [Observing](../observe.md).",
+            "The events that are passed to [`redrive.on_event`](calls.md#redriveon_event) and to `on_event=` of a "
+            "service, a pipeline or a flow. The guide is [Observing](../observe.md).",
             [
                 *given(*(one for one in get_args(calls.Event) if one is not calls.Attempt)),
                 Entry(redrive.observe.mask_value, "redrive.observe.mask_value"),
@@ -227,8 +241,8 @@ def pages() -> list[Page]:
         Page(
             "errors.md",
             "Errors",
-            "What redrive raises, and what a user raises to state a verdict. Where a function of the user's own "
-            "raised, it is that exception which the caller sees, with a [`Failure`](calls.md#failure) as its attribute "
+            "The exceptions that redrive raises, and those that you raise to state a verdict. If your own function "
+            "raises, the caller receives that exception, with a [`Failure`](calls.md#failure) as its attribute "
             "`redrive`.\n\n" + _family(),
             _errors(),
         ),

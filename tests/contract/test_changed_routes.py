@@ -33,7 +33,7 @@ class Site:
     def configure(self, *channels, **options):
         self.desk = Alerts(self.store.database, settings(*channels, **options), clock=self.clock)
         self.desk.sender = Sender(self.store.database, self.desk.settings, deliver=self.recorder)
-        self.desk.sender.ring = lambda: None  # the test decides when messages are sent
+        self.desk.sender.wake = lambda: None  # the test decides when messages are sent
         return self.desk
 
     def find(self, *findings, gone=()):

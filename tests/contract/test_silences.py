@@ -37,7 +37,7 @@ def clock():
 def make(store, clock):
     def make(**options):
         desk = Alerts(store.database, settings("team", **options), clock=clock)
-        desk.sender.ring = lambda: None  # messages stay where they can be counted
+        desk.sender.wake = lambda: None  # messages stay where they can be counted
         return desk
 
     return make
@@ -236,7 +236,7 @@ class TestEndOfSnooze:
         watched(store)
         desk = make()
         desk.sender = Sender(store.database, desk.settings, deliver=Recorder())
-        desk.sender.ring = lambda: None
+        desk.sender.wake = lambda: None
         return desk
 
     def sent(self, desk):
@@ -424,7 +424,7 @@ class TestQueuedMessages:
         def make(*routes, **options):
             desk = Alerts(store.database, settings(*(routes or ("team",)), **options), clock=clock)
             desk.sender = Sender(store.database, desk.settings, deliver=recorder)
-            desk.sender.ring = lambda: None  # the test decides when messages are sent
+            desk.sender.wake = lambda: None  # the test decides when messages are sent
             return desk
 
         return make
@@ -620,7 +620,7 @@ class TestWithoutWatch:
     @pytest.mark.parametrize("kind", ["pipeline", "flow"])
     def test_joining_run_ends_the_snooze_and_is_sent(self, desk, clock, kind):
         rings = []
-        desk.sender.ring = lambda: rings.append(sent(desk))
+        desk.sender.wake = lambda: rings.append(sent(desk))
         find(desk, self.named("a", kind=kind))
         self.deliver(desk)
         desk.snooze(desk.find()[0].id, seconds=HOUR)
@@ -755,7 +755,7 @@ class TestSentByRun:
     @pytest.mark.parametrize("kind", ["pipeline", "flow"])
     def test_complete_run_sends_messages_of_another_process(self, store, tmp_path, kind):
         desk = Alerts(store.database, store.alerts.settings)
-        desk.sender.ring = lambda: None  # killed before it could send
+        desk.sender.wake = lambda: None  # killed before it could send
         desk.apply(judgement(finding()))
         assert len(store.alerts.unsent()) == 1
         self.run(kind, store, tmp_path, "z")

@@ -276,25 +276,25 @@ def test_corrupt_fan_out_file_stops_flow_until_restored(half, spoil):
     assert run.store.tasks.get(run.run_id, "fan").task.children == 100
 
 
-NO_SENSE = "what the store holds of flow .* makes no sense .* if it was changed by hand, undo that; otherwise restart"
+INCONSISTENT = "the stored state of flow .* is inconsistent .* if it was changed by hand, undo that; otherwise restart"
 STUCK = "is stuck with .* nothing of it can be claimed: if the store was changed by hand, undo that; otherwise restart"
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("state = 'NONSENSE'", NO_SENSE),
-        ("due_at = 'tomorrow'", NO_SENSE),
-        ("since = 'yesterday'", NO_SENSE),
-        ("attempt = 'many'", NO_SENSE),
-        ("child = 5", NO_SENSE),
+        ("state = 'NONSENSE'", INCONSISTENT),
+        ("due_at = 'tomorrow'", INCONSISTENT),
+        ("since = 'yesterday'", INCONSISTENT),
+        ("attempt = 'many'", INCONSISTENT),
+        ("child = 5", INCONSISTENT),
         ("state = 'RUNNING'", "a task cannot go from RUNNING to RUNNING"),
         ("attempt = 0", "UNIQUE constraint failed"),
         ("due_at = NULL", STUCK),
         ("due_at = NULL, state = 'RUNNING'", STUCK),
         ("due_at = NULL, state = 'PENDING', waiting = 1", STUCK),
         ("run_id = 'another'", STUCK),
-        ("node = -1", NO_SENSE),
+        ("node = -1", INCONSISTENT),
     ],
 )
 def test_corrupt_task_row_stops_flow_with_one_sentence(half, change, says):
@@ -333,7 +333,7 @@ def test_run_with_a_missing_task_is_never_complete(half):
 def test_corrupt_run_row_stops_flow_with_one_sentence(half, change):
     run = half()
     run.execute(f"UPDATE {change}")
-    assert "makes no sense" in run.go_on()
+    assert "is inconsistent" in run.go_on()
 
 
 # ── modules ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -72,11 +72,11 @@ def judge(mouth, *, url, deliveries, most=None, die_at=None):
             mouth.say("storing")
             ledger.apply(Judgement(findings=(found,), judged=frozenset({found.evidence})))
             mouth.say("stored")
-            sender.ring()
+            sender.wake()
         if is_over(number) and (found.key not in known or not known[found.key].is_over):
             ledger.apply(Judgement(judged=frozenset({found.evidence})))
             mouth.say("ended")
-            sender.ring()
+            sender.wake()
         if number % 4 == 3:
             sender.close()  # who only opens alerts would leave all the sending to others, and these behind
     sender.close()

@@ -46,7 +46,7 @@ class StopSignal:
             self._on_told()
 
     def reason(self) -> str | None:
-        """Why the run is to end now; None while it is not."""
+        """Return why the run must end now; None if it need not."""
         if self._told is not None:
             return self._told
         if self._ends is not None and time.monotonic() >= self._ends:
@@ -108,7 +108,7 @@ class Cancellation:
 
     @property
     def requested(self) -> bool:
-        """Whether the work is to end now."""
+        """Return whether the work must end now."""
         return self._requested.is_set()
 
     def cancel(self) -> None:

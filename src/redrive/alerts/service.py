@@ -153,7 +153,7 @@ class Alerts:
     def pass_time(self) -> list[Alert]:
         """Open alerts whose condition has lasted for long enough, send open alerts again, and resolve cleared ones."""
         changed = self.ledger.pass_time(now=self._now())
-        self.sender.ring()
+        self.sender.wake()
         return changed
 
     def send_due(self) -> int:
@@ -173,9 +173,9 @@ class Alerts:
     ) -> list[Alert]:
         changed = self.ledger.apply(self._adapt_sql(judgement), now=self._now(), as_of=as_of, only_if=only_if)
         if changed:
-            self.sender.ring()
+            self.sender.wake()
         else:  # messages may be due because a snooze, a silence or quiet hours ended
-            self.sender.ring_if_due(now=self._now())
+            self.sender.wake_if_due(now=self._now())
         return changed
 
     def _adapt_sql(self, judgement: Judgement) -> Judgement:
@@ -229,7 +229,7 @@ class Alerts:
         if not self.settings.enabled:
             return None
         alert = self.ledger.open(finding, now=self._now())
-        self.sender.ring()
+        self.sender.wake()
         return alert
 
     # ── queries and decisions of operators ────────────────────────────────────────────────────────────────────────────
@@ -294,7 +294,7 @@ class Alerts:
             if alert_id is None:
                 return None
         alert = self.ledger.acknowledge(alert_id, by=by, note=note, now=self._now())
-        self.sender.ring()
+        self.sender.wake()
         return alert
 
     @overload
@@ -322,7 +322,7 @@ class Alerts:
             raise TypeError("resolve(number) needs by= and note=; an alert of your own is resolved by its key, a text")
         else:
             resolved = self.ledger.close(alert_id, by=by, note=note, now=self._now())
-        self.sender.ring()
+        self.sender.wake()
         return resolved
 
     def silence(

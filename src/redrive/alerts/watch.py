@@ -48,7 +48,7 @@ from redrive.store.repositories.watches import WATCH, record_check
 LOG = logging.getLogger("redrive.watch")
 
 LEASE = timedelta(seconds=60)
-"""How long the lead of a watch lasts without being renewed; then another watch takes over."""
+"""Duration of the lead of a watch without a renewal; then another watch takes over."""
 _RENEWED = 15.0  # seconds between two renewals: a check may take three times as long before the lead ends
 _PURGE = "purge"
 _DAY = timedelta(days=1)
@@ -104,13 +104,13 @@ class Watch:
         self._known: dict[int, Alert] | None = None
         self._reported_until: datetime | None = None
         self._problems: dict[str, str] = {}
-        """What the watch cannot do now, each with the type of the error."""
-        self._bell: SimpleQueue[None] = SimpleQueue()  # may be rung by a signal handler
-        self._stopping = StopSignal(None, told=lambda: self._bell.put(None))
+        """Steps of the watch that fail now, each with the type of the error."""
+        self._wake_ups: SimpleQueue[None] = SimpleQueue()  # a signal handler may put one
+        self._stopping = StopSignal(None, told=lambda: self._wake_ups.put(None))
         self.failed: list[Exception] = []
         """The errors of the last check."""
         self.unmeasured: dict[str, str] = {}
-        """What the last check could not measure, and why."""
+        """Measurements that failed in the last check, with the reason."""
 
     # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -269,7 +269,7 @@ class Watch:
     def _send(self) -> None:
         """Send due messages, in `run` in a thread: a channel that hangs must delay neither checks nor the lead."""
         if self._runs:
-            self._alerts.sender.ring()
+            self._alerts.sender.wake()
         else:
             self._alerts.send_due()
 
@@ -319,7 +319,7 @@ class Watch:
 
     def _wait(self, seconds: float) -> None:
         with suppress(Empty):
-            self._bell.get(timeout=seconds)
+            self._wake_ups.get(timeout=seconds)
 
     def _now(self) -> datetime | None:
         """Return the time of the configured clock; None to use the clock of the database."""

@@ -348,7 +348,7 @@ class Service:
         return ServiceAdapter(self._runner, adapter, apply=apply)
 
     def replay_target(self, function: Callable[..., Any]) -> CallTarget:
-        """What `store.dlq.replay` sends the letters of failed calls to: each is made again, through the service.
+        """Return what `store.dlq.replay` sends the letters of failed calls to: each is made again, through the service.
 
         function  the function that the letters are calls of
         """

@@ -71,7 +71,7 @@ class HasSharedState(Protocol):
 
     @property
     def shared(self) -> SharedState:
-        """Where the service publishes its state to other processes."""
+        """Return where the service publishes its state to other processes."""
 
 
 class StateReport(NamedTuple):

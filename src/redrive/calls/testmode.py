@@ -19,7 +19,7 @@ _active = TestMode()
 
 
 def active() -> TestMode:
-    """What is in force now."""
+    """Return the effective settings."""
     return _active
 
 

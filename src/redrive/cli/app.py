@@ -51,7 +51,7 @@ _UsageError, _ClickException = cast("tuple[type[Any], type[Any]]", typer.BadPara
 
 
 class Program(TyperGroup):
-    """The root of the commands."""
+    """Root of the commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command, each given once."""

@@ -26,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check found."""
+    """Result of one check."""
 
     check: str
     """`settings`, `store`, `target`, `policy` or `probe`."""
@@ -67,11 +67,14 @@ def check(
             results.append(_store(session))
     out = session.out
     if out.json:
-        shown = [{"check": one.check, "name": one.name, "status": one.status, "detail": one.detail} for one in results]
-        out.document({"ok": not any(one.code for one in results), "checks": shown})
+        shown = [
+            {"check": result.check, "name": result.name, "status": result.status, "detail": result.detail}
+            for result in results
+        ]
+        out.document({"ok": not any(result.code for result in results), "checks": shown})
     else:
-        out.table(_COLUMNS, [[one.check, one.name, one.status, one.detail] for one in results])
-    if code := next((one.code for one in results if one.code), 0):
+        out.table(_COLUMNS, [[result.check, result.name, result.status, result.detail] for result in results])
+    if code := next((result.code for result in results if result.code), 0):
         raise typer.Exit(code)
 
 

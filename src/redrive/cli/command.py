@@ -83,7 +83,7 @@ class _Noun(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command whose help shows what is typed, without types of Python."""
+    """A command whose help shows the words to type instead of Python types."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options of the command, each given once unless it takes several values."""
@@ -96,7 +96,7 @@ class _Command(TyperCommand):
 
     @property
     def examples(self) -> list[str]:
-        """The examples of the help, each a command."""
+        """Return the examples of the help, each a command."""
         return examples_of(self.help or "")
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
@@ -177,12 +177,14 @@ def command(app: typer.Typer, name: str | None = None, *, accept_invalid: bool =
         hints = get_type_hints(function, include_extras=True)
         own = inspect.signature(function).parameters.values()
         options = [
-            one.replace(annotation=hints[one.name]) for one in own if hints[one.name] not in (Session, Selection)
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in own
+            if hints[parameter.name] not in (Session, Selection)
         ]
         selects = Selection in hints.values()
 
         def run(ctx: typer.Context, **given: Any) -> None:
-            call = {one.name: given.pop(one.name) for one in options}
+            call = {option.name: given.pop(option.name) for option in options}
             for one in CommonOptions.__dataclass_fields__:
                 del given[one]  # a session finds them, and those of the groups above, in the context
             if selects:
@@ -207,13 +209,13 @@ def command(app: typer.Typer, name: str | None = None, *, accept_invalid: bool =
 def _with_options(
     function: Callable[..., None], shared: list[Any], own: list[inspect.Parameter] | None = None
 ) -> Callable[..., None]:
-    """Give a function the signature that typer reads: what is its own first, arguments before options."""
+    """Set the signature that typer reads: the parameters of the function first, arguments before options."""
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own or []]
+    parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own or []]
     for group in shared:
         parameters += _parameters(group)
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
 
 
@@ -222,7 +224,8 @@ def _parameters(group: Any) -> tuple[inspect.Parameter, ...]:
     """Return the fields of a group of options as parameters of a function."""
     hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     return tuple(
-        inspect.Parameter(one.name, kind, default=one.default, annotation=hints[one.name]) for one in fields(group)
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in fields(group)
     )
 
 

@@ -21,10 +21,10 @@ def show(session: Session) -> None:
     found, out = origins(), session.out
     file, problem = session.settings.file, session.problem()
     if out.json:
-        listed = [one._asdict() for one in found]
+        listed = [setting._asdict() for setting in found]
         out.document({"file": None if file is None else str(file), "settings": listed, "problem": problem})
     else:
-        out.table(_COLUMNS, [[one.name, _shown(one.value), one.source] for one in found])
+        out.table(_COLUMNS, [[setting.name, _shown(setting.value), setting.source] for setting in found])
         out.say(f"read {file}" if file else f"no {FILE} found; settings that are not listed have their defaults")
     if problem is not None:
         out.say(f"warning: other commands reject these settings: {problem}")

@@ -43,7 +43,7 @@ _CREDENTIALS = {Kind.AUTH, Kind.QUOTA}
 
 
 class TargetNotFound(RedriveError):
-    """No such file, module or name."""
+    """A file, module or name does not exist."""
 
 
 class BrokenModule(RedriveError):
@@ -120,7 +120,7 @@ def on_broken_pipe() -> int:
 
 
 def drop_unwritable_output() -> None:
-    """Drop what stdout still holds if it cannot be written."""
+    """Discard buffered output that stdout cannot write."""
     if not hasattr(sys.stdout, "flush"):  # it was closed before the program began
         return
     try:

@@ -161,7 +161,7 @@ def to_resume(causes: Sequence[dict[str, Any]]) -> str:
 
 def resume_steps(report: FlowReport, causes: Sequence[dict[str, Any]] = ()) -> list[tuple[str, str]]:
     """Return the command that resumes a run, as far as the store knows it."""
-    given = "".join(f" --param {shlex.quote(one)}" for one in _given(report))
+    given = "".join(f" --param {shlex.quote(text)}" for text in _given(report))
     # With a mask in the place of a value, it would be another run.
     can_be_shown = len(given) <= _LONGEST_PARAMS and MASK not in given
     purpose = f"{to_resume(causes) if causes else 'resume'} flow {report.flow!r}"

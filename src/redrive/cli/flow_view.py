@@ -71,7 +71,7 @@ def watched(name: str, *, quiet: bool = False) -> Iterator[Callable[[FlowProgres
 
 @dataclass(slots=True)
 class FailedTasks:
-    """Tasks that failed for one reason."""
+    """Tasks that failed with the same cause."""
 
     task: str
     reason: str
@@ -120,11 +120,11 @@ def frame(
     lines = [_head(name, progress, width), *_counts(progress, width)]
     sections = [
         _running(progress),
-        _Section("failed", [_Row(one.task, str(one), "red") for one in troubles], len(troubles)),
+        _Section("failed", [_Row(trouble.task, str(trouble), "red") for trouble in troubles], len(troubles)),
         _Section("held", [_Row(group, why.removeprefix(f"{group} "), "yellow") for group, why in progress.held]),
         _retries(progress),
     ]
-    lines += _drawn([one for one in sections if one.rows], width, room - len(lines))
+    lines += _drawn([section for section in sections if section.rows], width, room - len(lines))
     for line in lines:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
@@ -200,7 +200,7 @@ class _Section:
 
 
 def _running(progress: FlowProgress) -> _Section:
-    rows = [_Row(one.task, _age(one), "bold red" if one.dying else "") for one in progress.running]
+    rows = [_Row(task.task, _age(task), "bold red" if task.dying else "") for task in progress.running]
     return _Section("running", rows, progress.counts.get(State.RUNNING, 0))
 
 
@@ -222,8 +222,8 @@ def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
     """Return the sections in as many lines as fit, with their names in one column."""
     from rich.text import Text
 
-    shares = _shares([one.size for one in sections], room)
-    shown = [one.within(share) for one, share in zip(sections, shares, strict=True)]
+    shares = _shares([section.size for section in sections], room)
+    shown = [section.within(share) for section, share in zip(sections, shares, strict=True)]
     most = max(8, min(_LONGEST_NAME, (width - _LABEL) // 2))
     names = [[_shortened(one_line(row.name), most) for row in rows] for rows, _ in shown]
     column = max((name.cell_len for several in names for name in several), default=0)
@@ -244,7 +244,7 @@ def _drawn(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
     """Return the lines of each section, given out one by one in turn."""
     shares = [0] * len(wanted)
-    most = [min(_MOST, one) for one in wanted]
+    most = [min(_MOST, wish) for wish in wanted]
     while sum(shares) < room and shares != most:
         for place, enough in enumerate(most):
             if shares[place] < enough and sum(shares) < room:

@@ -1,4 +1,4 @@
-"""How values are displayed: ages, counts, durations, trends, colours by meaning, and texts made safe for a terminal."""
+"""Formats of values in output: ages, counts, durations, trends, colours, and texts that are safe for a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO, Any
 from redrive.model.calls import format_duration
 
 _BARS = "▂▃▄▅▆▇█"
-# Controls, and what turns the direction of writing: a vendor's file must not steer the terminal that shows it.
+# Control characters, and those that change the direction of text: a vendor's data must not control the terminal.
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # The same in JSON, where the other controls are escaped already and line ends are its own.
 _UNPRINTABLE_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
@@ -19,7 +19,7 @@ _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def ago(moment: datetime | None) -> str:
-    """How long ago a moment was."""
+    """Return the age of a time: `5 min ago`; for a time in the future, `in 5 min`."""
     if moment is None:
         return ""
     seconds = (datetime.now(UTC) - moment).total_seconds()
@@ -29,18 +29,18 @@ def ago(moment: datetime | None) -> str:
 
 
 def due(moment: datetime | None) -> str:
-    """When something is to happen: what is overdue happens at the next opportunity."""
+    """Return the time until a due date: `in 5 min`; `due now` if it has passed."""
     text = ago(moment)
     return text if text.startswith("in ") else "due now"
 
 
 def at(moment: datetime | None) -> str:
-    """Return a moment in UTC, and how long ago it was."""
+    """Return a time in UTC, and its age."""
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC, {ago(moment)}"
 
 
 def bars(counts: Sequence[int]) -> str:
-    """A sparkline; a day without any is a line at the ground."""
+    """Return a sparkline; zero is drawn as the lowest bar."""
     top = max(counts, default=0)
     return "".join(_BARS[(len(_BARS) - 1) * count // top] if count else "▁" for count in counts)
 
@@ -74,27 +74,27 @@ def short_path(path: str) -> str:
 
 
 def in_a_line(text: str | None) -> str:
-    """A message of several lines as one, for a table."""
+    """Return a message of several lines as one line, for a table."""
     return " ".join((text or "").split())
 
 
 def one_line(text: str) -> str:
-    """A text as one printable line."""
+    """Return a text as one printable line; control characters are shown as escapes."""
     return _UNPRINTABLE.sub(_escaped, text)
 
 
 def lines(text: str) -> str:
-    """A text whose line breaks are kept and whose other controls are shown as escapes."""
+    """Return a text with its line breaks; other control characters are shown as escapes."""
     return "\n".join(one_line(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def in_json(text: str) -> str:
-    """A JSON text that steers no terminal: what could is escaped, and read back as the same."""
+    """Return a JSON text of the same value, in which characters that could control the terminal are escaped."""
     return _UNPRINTABLE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def hexdump(data: bytes) -> str:
-    """Bytes as `hexdump -C` shows them."""
+    """Return bytes as `hexdump -C` prints them."""
     rows = []
     for start in range(0, len(data), 16):
         part = data[start : start + 16]

@@ -23,7 +23,7 @@ _SEVERAL = ("pipeline", "error_type", "source", "key", "position")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A selection of letters; every condition that is given must hold."""
+    """Options that select letters; a letter must match all of them."""
 
     ids: Annotated[list[int] | None, typer.Argument(metavar="ID", show_default=False, help="Ids of letters.")] = None
     id: Annotated[list[int] | None, typer.Option("--id", metavar="ID", help="Only this letter; may be repeated.")] = (
@@ -74,22 +74,22 @@ class Selection:
 
     @property
     def empty(self) -> bool:
-        """Whether no option was given."""
+        """Return whether no option was given."""
         return not self.listed_ids and not self.conditions and self.given_status() is None
 
     @property
     def by_id(self) -> bool:
-        """Whether every letter was named by its id."""
+        """Return whether every letter was named by its id."""
         return bool(self.listed_ids) and not self.conditions
 
     @property
     def listed_ids(self) -> tuple[int, ...]:
-        """The ids, each once."""
+        """Return the ids without duplicates."""
         return tuple(dict.fromkeys([*(self.ids or ()), *(self.id or ())]))
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """The options given beside the ids and the status."""
+        """Return the options that were given, except ids and status."""
         given = {
             **{name: tuple(getattr(self, name) or ()) or None for name in _SEVERAL},
             "cause": self.cause,
@@ -112,17 +112,17 @@ class Selection:
 
     def given_status(self) -> tuple[str, ...] | None:
         """Return the given statuses; an empty tuple for any, None where none was given."""
-        statuses = tuple(one for several in self.status or () for one in several.split(",") if one)
+        statuses = tuple(status for several in self.status or () for status in several.split(",") if status)
         return () if self.all_statuses or _ANY & set(statuses) else statuses or None
 
 
 def resolve_cause(dlq: DeadLetters, beginning: str) -> str:
-    """The one cause that begins so: a few digits must not select two causes by accident."""
+    """Return the only cause with this beginning; two causes with it are an error."""
     found = dlq.causes(cause=beginning)
     if not found:
         raise LetterError(f"no cause begins with {beginning}. `redrive dlq causes` lists causes")
     if len(found) > 1:
-        listed = ", ".join(one.fingerprint for one in found[:4]) + (", …" if len(found) > 4 else "")
+        listed = ", ".join(cause.fingerprint for cause in found[:4]) + (", …" if len(found) > 4 else "")
         raise LetterError(f"{len(found)} causes begin with {beginning} ({listed}); type more digits")
     return found[0].fingerprint
 
@@ -130,7 +130,7 @@ def resolve_cause(dlq: DeadLetters, beginning: str) -> str:
 def statuses_of(filters: dict[str, Any]) -> tuple[str, ...]:
     """Return the statuses that filters select, each once; all of them where none is given."""
     asked = filters.get("status") or (*OPEN, *DECIDED)
-    return tuple(dict.fromkeys(one for status in asked for one in (OPEN if status == "open" else (status,))))
+    return tuple(dict.fromkeys(each for status in asked for each in (OPEN if status == "open" else (status,))))
 
 
 def what_is_there(dlq: DeadLetters, filters: dict[str, Any]) -> str | None:
@@ -139,6 +139,6 @@ def what_is_there(dlq: DeadLetters, filters: dict[str, Any]) -> str | None:
     counts = {status: number for status, number in dlq.count_by_status(**filters).items() if status not in wanted}
     if not counts:
         return None
-    most = sorted(counts.items(), key=lambda one: -one[1])
+    most = sorted(counts.items(), key=lambda item: -item[1])
     listed = ", ".join(f"{number:,} {status}" for status, number in most)
     return f"matching letters with another status: {listed}. --status {most[0][0]} lists them"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redrive.dlq.redact import Redactor
 
 MOST_IN_LIST = 10_000
-"""Characters of a record that lists show whole."""
+"""Maximum length in characters of a record that lists show completely."""
 _LONGEST = 500  # characters of a value in a list of changes
 _PREVIEW = 199
 _BYTES = re.compile(r"(\"\$bytes\":\s?\")([A-Za-z0-9+/]++)(=*\"?)")
@@ -33,24 +33,24 @@ class LetterView:
         self._redactor = redactor
 
     def letter(self, letter: Letter) -> dict[str, Any]:
-        """A letter, in the order of its fields; the edited record only where there is one."""
+        """Return a letter as a document, in the order of its fields; the edited record only if there is one."""
         shown: dict[str, Any] = {}
-        for one in fields(letter):
-            value = getattr(letter, one.name)
+        for field in fields(letter):
+            value = getattr(letter, field.name)
             if isinstance(value, CutRecord):
-                shown |= self._cut(one.name, value)
-            elif one.name in _RECORDS:
-                shown[one.name] = self.record(value)
-            elif one.name in _TEXTS and value is not None:
-                shown[one.name] = self.text(value, letter)
+                shown |= self._cut(field.name, value)
+            elif field.name in _RECORDS:
+                shown[field.name] = self.record(value)
+            elif field.name in _TEXTS and value is not None:
+                shown[field.name] = self.text(value, letter)
             else:
-                shown[one.name] = mask_all(plain(value))
+                shown[field.name] = mask_all(plain(value))
         if not letter.edited:
             del shown["edited_record"]
         return shown
 
     def text(self, text: str, letter: Letter) -> str:
-        """A text about a letter; where fields are to be masked, nothing of one whose record was not read."""
+        """Return a text about a letter; nothing if fields must be masked and the record was not read."""
         cut = isinstance(letter.record, CutRecord) or isinstance(letter.edited_record, CutRecord)
         if cut and self._redactor.fields:
             return MASK
@@ -58,27 +58,27 @@ class LetterView:
         return self._redactor.text(shown, letter.edited_record) if letter.edited else shown
 
     def _cut(self, name: str, record: CutRecord) -> dict[str, Any]:
-        """What a list shows of a large record: its size and how it begins, unless fields of it are to be masked."""
+        """Return the size and the beginning of a large record; only the size if fields must be masked."""
         preview = MASK if self._redactor.fields else f"{mask_start(_BYTES.sub(_readable, record.beginning), _PREVIEW)}…"
         return {name: None, f"{name}_size": record.size, f"{name}_preview": preview}
 
     def record(self, record: Any) -> Any:
-        """A record as JSON has it."""
+        """Return a record as a JSON value."""
         return mask_all(json.loads(encode(self._redactor.record(record))))
 
     def content(self, record: bytes) -> bytes | str:
-        """What may be shown of bytes: their beginning, or a text where something in it is masked."""
+        """Return the beginning of bytes, or a text if something in it is masked."""
         shown = self._redactor.record(record)
         return mask_bytes(shown[:LONGEST]) if isinstance(shown, bytes) else str(shown)
 
     def changes(self, before: Any, after: Any) -> list[tuple[str, str, str]]:
-        """What an edit changed: the path, and the value before and after as short JSON."""
+        """Return the changes of an edit: the path, and the values before and after as short JSON."""
         from redrive.dlq.edit.corrections import diff
 
         def hidden(record: Any) -> Any:
             return mask_all(self._redactor.record(record))
 
-        shown = {one.path: one for one in diff(hidden(before), hidden(after))}
+        shown = {change.path: change for change in diff(hidden(before), hidden(after))}
         found = []
         for change in diff(before, after):
             # Where the mask is all that may be shown, it still shows that something changed below it.
@@ -90,7 +90,7 @@ class LetterView:
 
     def cause(self, cause: Cause, one_of_it: Letter | None) -> dict[str, Any]:
         """Show a cause. Its template may have a value that is to be masked: then one of its letters is read."""
-        shown = {one.name: plain(getattr(cause, one.name)) for one in fields(cause)}
+        shown = {field.name: plain(getattr(cause, field.name)) for field in fields(cause)}
         if self._redactor.fields:
             shown["sample"] = None  # of a letter we do not know, whose values we could not find in it
             record = one_of_it.record if one_of_it else None
@@ -98,8 +98,8 @@ class LetterView:
         return shown
 
     def entry(self, entry: AuditEntry, letter: Letter) -> dict[str, Any]:
-        """A line of a letter's audit log; its detail is records, under a name each."""
-        shown = {one.name: plain(getattr(entry, one.name)) for one in fields(entry) if one.name != "detail"}
+        """Return an entry of the audit log as a document; its detail has records by name."""
+        shown = {field.name: plain(getattr(entry, field.name)) for field in fields(entry) if field.name != "detail"}
         if entry.note is not None:
             shown["note"] = self.text(entry.note, letter)
         if isinstance(entry.detail, CutRecord):
@@ -110,7 +110,7 @@ class LetterView:
 
 
 def _readable(encoded: re.Match[str]) -> str:
-    """Bytes within the beginning of a record, in which something is to be masked."""
+    """Return bytes in the beginning of a record, with values masked."""
     digits = encoded[2]
     data = b64decode(digits[: len(digits) // 4 * 4])
     shown = mask_bytes(data)
@@ -118,11 +118,11 @@ def _readable(encoded: re.Match[str]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value of ours, no record, as JSON has it."""
+    """Return a value that is not a record as a JSON value."""
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
         return {str(name): plain(one) for name, one in value.items()}
     return value if value is None or isinstance(value, bool | int | float) else str(value)

@@ -58,14 +58,14 @@ class Column:
     hidden: bool = False
 
     def for_people(self, value: Any) -> str:
-        """The value as a cell on a terminal."""
+        """Return the value as a cell on a terminal."""
         if self.show is not None:
             return one_line(self.show(value))
         return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else one_line(datum(value))
 
 
 class Output:
-    """The two streams, and the form of stdout."""
+    """Stdout and stderr, and the format of stdout."""
 
     def __init__(self, *, as_json: bool = False, wide: bool = False) -> None:
         self.json = as_json
@@ -74,18 +74,18 @@ class Output:
         self.attended = sys.stdin.isatty() and sys.stderr.isatty()
 
     def document(self, value: Any) -> None:
-        """One JSON document."""
+        """Print a JSON document."""
         sys.stdout.write(in_json(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
-        """Rows under a header; on a terminal as wide as that is."""
+        """Print rows under a header; on a terminal, fitted to its width."""
         if not self.terminal:
             self._plain(columns, rows)
         elif rows:
             self._drawn(columns, rows)
 
     def text(self, text: str) -> None:
-        """Text for a terminal; its controls are shown, not obeyed."""
+        """Print a text; control characters are shown as escapes."""
         sys.stdout.write(f"{lines(text)}\n")
 
     def prose(self, text: str) -> None:
@@ -254,7 +254,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def datum(value: Any) -> str:
-    """A value as a program reads it."""
+    """Return a value as text for programs."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -262,17 +262,17 @@ def datum(value: Any) -> str:
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, tuple | list):
-        return ",".join(datum(one) for one in value)
+        return ",".join(datum(item) for item in value)
     return str(value)
 
 
 def iso(moment: datetime) -> str:
-    """A moment as ISO 8601 in UTC."""
+    """Return a time as ISO 8601 in UTC."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int) -> dict[int, int]:
-    """How wide each column is; those there is no room for are left out before a message becomes unreadable."""
+    """Return the width of each column; columns are dropped before a message becomes unreadable."""
     from rich.cells import cell_len
 
     longest = {

@@ -21,15 +21,15 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class RunResult(Protocol):
-    """How a run ended, of a pipeline or of a flow."""
+    """The end of a run of a pipeline or a flow."""
 
     @property
     def stopped(self) -> RedriveError | None:
-        """Why the run is not complete; None where it is."""
+        """Return the error that ended the run; None if it is complete."""
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the report is shown also with --quiet."""
+        """Return whether the report is also shown with --quiet."""
 
     def show(self, session: Session) -> None:
         """Print the report and the next steps."""
@@ -136,7 +136,7 @@ def found_target(wanted: str) -> Any:
 
 
 def _remember_target(wanted: str, found: Any) -> None:
-    """Let a pipeline store what it was loaded from, so that its letters can be replayed without naming it."""
+    """Set the target of a pipeline, which its letters store, so that a replay finds it without its name."""
     from redrive.cli.targets import is_pipeline, target_of
 
     if is_pipeline(found):
@@ -168,7 +168,7 @@ def _params(given: Sequence[str]) -> dict[str, Any]:
 
 
 def read_value(text: str) -> Any:
-    """JSON where it can be read as that, else text; what JSON itself does not know, as NaN, is text."""
+    """Return the value of JSON; the text itself if it is not JSON, as NaN."""
     try:
         return json.loads(text, parse_constant=lambda name: name)
     except (ValueError, RecursionError):

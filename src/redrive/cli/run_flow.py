@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FlowRunResult:
-    """How the run of a flow ended."""
+    """The end of a run of a flow."""
 
     flow: Flow
     report: FlowReport | None
@@ -31,7 +31,7 @@ class FlowRunResult:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether something is wrong."""
+        """Return whether something is wrong."""
         return self.stopped is not None or (self.report is not None and self.report.late)
 
     def show(self, session: Session) -> None:
@@ -88,7 +88,7 @@ def _causes(store: Store, report: FlowReport | None) -> tuple[dict[str, Any], ..
     if report is None or report.status in (FlowStatus.COMPLETE, FlowStatus.ABANDONED):
         return ()
     view = TaskView(store)
-    return tuple(view.cause(one, report.run_id) for one in store.tasks.causes(report.run_id))
+    return tuple(view.cause(cause, report.run_id) for cause in store.tasks.causes(report.run_id))
 
 
 def _how_far(store: Store, flow: Flow) -> str | None:

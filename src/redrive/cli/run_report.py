@@ -26,7 +26,7 @@ _LOOKED_AT = 50
 
 
 def leave_alerts_to_the_report() -> None:
-    """Keep Python from printing warnings that the report also has, where no logging is configured."""
+    """Suppress warnings that the report also shows, if no logging is configured."""
     log = logging.getLogger("redrive.alerts")
     if not log.hasHandlers():
         log.addFilter(lambda record: not hasattr(record, "alert"))

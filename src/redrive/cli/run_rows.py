@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRunResult:
-    """How the run of a pipeline ended."""
+    """The end of a run of a pipeline."""
 
     pipeline: Any
     report: Report | None
@@ -28,7 +28,7 @@ class PipelineRunResult:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether something is wrong."""
+        """Return whether something is wrong."""
         report = self.report
         return self.stopped is not None or (report is not None and (report.late or report.tier is not Tier.LOG))
 
@@ -69,7 +69,7 @@ def run(session: Session, pipeline: Any, options: dict[str, Any], *, quiet: bool
 
 
 def leave_to_the_report(*events: type) -> None:
-    """Keep Python from printing warnings that the report also has, where no logging is configured."""
+    """Suppress warnings that the report also shows, if no logging is configured."""
 
     names = {event.__name__ for event in events}
 
@@ -82,7 +82,7 @@ def leave_to_the_report(*events: type) -> None:
 
 
 class _RunProgress:
-    """Remembers the progress, for the message after an interrupt."""
+    """Stores the progress for the message after an interrupt."""
 
     def __init__(self) -> None:
         self.show: Any = None

@@ -66,13 +66,13 @@ def ls(
             found += store.runs.find(pipeline=pipeline, status=status, since=start, limit=limit + 1)
         if pipeline is None and status in (None, *FlowStatus):
             found += store.tasks.runs(flow=flow, status=status, since=start, limit=limit + 1)
-    found.sort(key=lambda one: one.started_at, reverse=True)
+    found.sort(key=lambda run: run.started_at, reverse=True)
     out = session.out
     if out.json:
-        out.document([run_document(one) for one in found[:limit]])
+        out.document([run_document(run) for run in found[:limit]])
     else:
         columns = _columns(found[:limit], out)
-        out.table(columns, [_cells(one, columns) for one in found[:limit]])
+        out.table(columns, [_cells(run, columns) for run in found[:limit]])
     if not found:
         out.say("no runs yet" if (pipeline, flow, status, since) == (None,) * 4 else "no runs that match")
     elif len(found) > limit:
@@ -102,7 +102,7 @@ def _columns(found: Sequence[Report | FlowReport], out: Output) -> Sequence[Colu
     """Return all numbers for a pipe; on a terminal with flows, what each run did in words."""
     if not out.terminal:
         return (*_COLUMNS, *_OF_ROWS, *_OF_TASKS)
-    if not any(isinstance(one, FlowReport) for one in found):
+    if not any(isinstance(run, FlowReport) for run in found):
         return (*_COLUMNS, *_OF_ROWS)
     run, _, status, started, duration = _COLUMNS
     name, did = Column(title="pipeline or flow", least=12), Column(title="did", least=20, wrap=True)
@@ -217,8 +217,8 @@ def _meant(store: Store, run: str) -> Report | FlowReport:
     found: list[Report | FlowReport] = [*store.runs.find_by_prefix(run), *store.tasks.find_by_prefix(run)]
     if not found:
         raise PipelineError(f"there is no run {run!r}. `redrive runs ls` lists runs")
-    if all(name_of(one) == run for one in found):
-        return max(found, key=lambda one: one.started_at)
+    if all(name_of(report) == run for report in found):
+        return max(found, key=lambda report: report.started_at)
     if len(found) > 1:
         raise PipelineError(f"run {run!r} is ambiguous: several ids begin with it. Type more of the id")
     return found[0]

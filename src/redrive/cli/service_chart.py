@@ -1,4 +1,4 @@
-"""The last day of a service as a chart: bars by the hour, or by the quarter of an hour where the terminal is wide."""
+"""Chart of the last day of a service: bars by the hour, or by the quarter of an hour on a wide terminal."""
 
 from __future__ import annotations
 
@@ -15,91 +15,103 @@ if TYPE_CHECKING:
 
 DAY = timedelta(days=1)
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-_LABEL = 8  # columns before the bars
-_HOUR = 3600
+_LABEL_WIDTH = 8  # of the labels before the bars
+_HOUR = 3600  # seconds
 
 
 class ChartGrid(NamedTuple):
-    """How the day is cut into columns."""
+    """The columns of the chart."""
 
     seconds: int
+    """Time span of a column."""
     bar: int
-    """Characters of a bar."""
+    """Width of a bar in characters."""
     pitch: int
-    """Characters from one bar to the next."""
+    """Characters from the start of one bar to the start of the next."""
 
     @property
     def width(self) -> int:
-        """Characters of the whole day."""
+        """Return the width of the whole day in characters."""
         return self.pitch * (DAY // timedelta(seconds=self.seconds))
 
 
-# The widest that fits is taken; the last one always is.
+# The first grid that fits the terminal is used; if none fits, the last one.
 _GRIDS = (ChartGrid(QUARTER, 1, 1), ChartGrid(_HOUR, 2, 3), ChartGrid(_HOUR, 1, 2), ChartGrid(_HOUR, 1, 1))
 
 
-def beginning(now: datetime, seconds: int = QUARTER) -> datetime:
-    """When the last day began: the window that is under way is its last one."""
+def day_start(now: datetime, seconds: int = QUARTER) -> datetime:
+    """Return the start of the last day, which ends with the current window."""
     return datetime.fromtimestamp(window(now.timestamp(), seconds) + seconds, UTC) - DAY
 
 
 def chart(windows: Sequence[ServiceWindow], now: datetime, *, width: int) -> list[str]:
-    """Attempts, the share of them that failed, and the 95th percentile of the others, one below the other."""
+    """Return the lines of three bar charts: attempts, the share that failed, and the p95 latency of the others."""
     from redrive.store.repositories.services import merge_windows
 
-    grid = next((one for one in _GRIDS if width >= _LABEL + one.width), _GRIDS[-1])
-    begins = beginning(now, grid.seconds)
-    places: list[list[ServiceWindow]] = [[] for _ in range(DAY // timedelta(seconds=grid.seconds))]
-    for one in windows:
-        place = (one.at - begins) // timedelta(seconds=grid.seconds)
-        if 0 <= place < len(places):
-            places[place].append(one)
-    found = [merge_windows(listed) if listed else None for listed in places]
+    grid = next((grid for grid in _GRIDS if width >= _LABEL_WIDTH + grid.width), _GRIDS[-1])
+    start = day_start(now, grid.seconds)
+    windows_by_column: list[list[ServiceWindow]] = [[] for _ in range(DAY // timedelta(seconds=grid.seconds))]
+    for service_window in windows:
+        column = (service_window.at - start) // timedelta(seconds=grid.seconds)
+        if 0 <= column < len(windows_by_column):
+            windows_by_column[column].append(service_window)
+    merged = [merge_windows(column_windows) if column_windows else None for column_windows in windows_by_column]
 
     def row(
         title: str, height: int, value: Callable[[ServiceWindow], float | None], show: Callable[[float], str]
     ) -> list[str]:
-        values = [None if one is None else value(one) for one in found]
-        top = max((one for one in values if one is not None), default=0)
+        values = [None if window is None else value(window) for window in merged]
+        top = max((number for number in values if number is not None), default=0)
         labels = [show(top) if top else "", *[""] * (height - 1)]
         lines = bars(values, height=height, grid=grid)
-        return [title, *(f"{label:>{_LABEL - 1}} {line}".rstrip() for label, line in zip(labels, lines, strict=True))]
+        return [
+            title,
+            *(f"{label:>{_LABEL_WIDTH - 1}} {line}".rstrip() for label, line in zip(labels, lines, strict=True)),
+        ]
 
     by = "hour" if grid.seconds == _HOUR else "quarter of an hour"
     return [
-        *row(f"attempts, by the {by}, in UTC", 4, lambda one: one.attempts, short),
-        *row("failed, of these", 2, lambda one: None if one.success_rate is None else 1 - one.success_rate, percent),
-        *row("p95 of the others", 2, lambda one: one.p95, latency),
-        " " * _LABEL + _hours(begins, grid),
+        *row(f"attempts, by the {by}, in UTC", 4, lambda window: window.attempts, short_count),
+        *row("failed, of these", 2, _failure_rate, percent),
+        *row("p95 of the others", 2, lambda window: window.p95, latency),
+        " " * _LABEL_WIDTH + _hours(start, grid),
     ]
+
+
+def _failure_rate(window: ServiceWindow) -> float | None:
+    return None if window.success_rate is None else 1 - window.success_rate
 
 
 def bars(values: Sequence[float | None], *, height: int, grid: ChartGrid) -> list[str]:
-    """Lines of bars, the top one first. Where there is nothing to show there is nothing; none at all is a line at the
-    ground, and little is more than that.
+    """Return the bars as lines, top line first.
+
+    A missing value leaves its column empty, zero is drawn as the lowest eighth, any other value as at least two
+    eighths.
     """
-    top = max((one for one in values if one is not None), default=0)
+    top = max((value for value in values if value is not None), default=0)
     full = 8 * height
-    eighths = [0 if one is None else max(2, ceil(full * one / top)) if one > 0 else 1 for one in values]
+    heights = [0 if value is None else max(2, ceil(full * value / top)) if value > 0 else 1 for value in values]
     return [
-        "".join((_EIGHTHS[min(8, max(0, one - 8 * floor))] * grid.bar).ljust(grid.pitch) for one in eighths).rstrip()
-        for floor in reversed(range(height))
+        "".join(
+            (_EIGHTHS[min(8, max(0, eighths - 8 * line))] * grid.bar).ljust(grid.pitch) for eighths in heights
+        ).rstrip()
+        for line in reversed(range(height))
     ]
 
 
-def _hours(begins: datetime, grid: ChartGrid) -> str:
-    """The hours of the day, in UTC, below the columns that begin with them."""
+def _hours(start: datetime, grid: ChartGrid) -> str:
+    """Return the axis: the hours in UTC, each below the column that starts with it."""
     line = ""
-    for place in range(DAY // timedelta(seconds=grid.seconds)):
-        at = begins + place * timedelta(seconds=grid.seconds)
-        if at.minute == 0 and len(line) <= place * grid.pitch:
-            line = f"{line:<{place * grid.pitch}}{at:%H} "
+    for column in range(DAY // timedelta(seconds=grid.seconds)):
+        time = start + column * timedelta(seconds=grid.seconds)
+        if time.minute == 0 and len(line) <= column * grid.pitch:
+            line = f"{line:<{column * grid.pitch}}{time:%H} "
     return line.rstrip()
 
 
-def short(number: float) -> str:
-    """A count in few characters."""
+def short_count(number: float) -> str:
+    """Return a count in at most seven characters: `9,999`, `12.3k`, `1.2M`."""
     if number < 10_000:
         return f"{number:,.0f}"
-    unit, name = next(one for one in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if number >= one[0])
-    return f"{number / unit:.1f}{name}"
+    unit, suffix = next((unit, suffix) for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if number >= unit)
+    return f"{number / unit:.1f}{suffix}"

@@ -15,7 +15,7 @@ from redrive.cli.command import command, noun
 from redrive.cli.exit_codes import CommandRefused
 from redrive.cli.format import ago, at, counted, latency, percent, style_of_circuit
 from redrive.cli.output import Column, Output, iso
-from redrive.cli.service_chart import beginning, chart
+from redrive.cli.service_chart import chart, day_start
 from redrive.cli.session import Session
 from redrive.model.calls import format_duration
 
@@ -36,7 +36,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the service.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """What the store knows of one service."""
+    """The stored data of one service."""
 
     state: ServiceState
     day: ServiceWindow
@@ -46,12 +46,12 @@ class ServiceFacts:
 
     @property
     def name(self) -> str:
-        """Name with secrets masked."""
+        """Return the name with secrets masked."""
         return mask(self.state.service)
 
     @property
     def has_trouble(self) -> bool:
-        """Whether its circuit is not closed, a key is exhausted, or calls failed within the last day."""
+        """Return whether its circuit is not closed, a key is exhausted, or calls failed within the last day."""
         from redrive.policy.breaker import CircuitState
 
         return self.state.state != CircuitState.CLOSED or bool(self.state.drained) or self.day.calls_failed > 0
@@ -63,11 +63,11 @@ def all_services(store: Store, now: datetime) -> list[ServiceFacts]:
     from redrive.store.repositories.service_state import ServiceState
     from redrive.store.repositories.services import merge_windows
 
-    since = beginning(now)
-    states = {one.service: one for one in store.shared.services()}
+    since = day_start(now)
+    states = {service.service: service for service in store.shared.services()}
     windows: dict[str, list[ServiceWindow]] = {name: [] for name in {*store.services.names(), *states}}
-    for one in store.services.windows(since=since):
-        windows[one.service].append(one)
+    for window in store.services.windows(since=since):
+        windows[window.service].append(window)
 
     def silent(name: str) -> ServiceState:
         return ServiceState(name, CircuitState.CLOSED, (), everywhere=False, retry_in=None, changed_at=None, drained=())
@@ -109,9 +109,9 @@ def ls(session: Session) -> None:
     with session.opened() as store:
         found = all_services(store, datetime.now(UTC))
     if session.out.json:
-        session.out.document([service_document(one) for one in found])
+        session.out.document([service_document(service) for service in found])
     else:
-        session.out.table(_COLUMNS, [_row(one) for one in found])
+        session.out.table(_COLUMNS, [_row(service) for service in found])
     if not found:
         session.out.say("no services recorded yet")
 
@@ -154,20 +154,20 @@ def show(
     now = datetime.now(UTC)
     with session.opened() as store:
         found = _of_name(all_services(store, now), name)
-        by_endpoint = store.services.endpoints(found.state.service, since=beginning(now))
+        by_endpoint = store.services.endpoints(found.state.service, since=day_start(now))
     out = session.out
     if out.json:
         out.document(
             {
                 **service_document(found),
-                "windows": [_window(one) for one in found.windows],
-                "endpoints": [dict(zip(_ENDPOINT_NAMES, _endpoint(one), strict=True)) for one in by_endpoint],
+                "windows": [_window(window) for window in found.windows],
+                "endpoints": [dict(zip(_ENDPOINT_NAMES, _endpoint(sums), strict=True)) for sums in by_endpoint],
             }
         )
     elif endpoints:
-        out.table(_ENDPOINT_COLUMNS, [_endpoint(one) for one in by_endpoint])
+        out.table(_ENDPOINT_COLUMNS, [_endpoint(sums) for sums in by_endpoint])
     elif quarters:
-        out.table(_QUARTER_COLUMNS, [_quarter(one) for one in found.windows])
+        out.table(_QUARTER_COLUMNS, [_quarter(window) for window in found.windows])
     else:
         rows = [row for row in _facts(found, out) if row[1] not in ("", None)]
         out.table((Column(title="what"), Column(title="value", least=20)), rows)
@@ -215,7 +215,7 @@ def _share(rate: float | None, people: bool) -> Any:
 
 
 def _latency(day: ServiceWindow) -> str:
-    return ", ".join(latency(one) for one in (day.p50, day.p95, day.p99) if one is not None)
+    return ", ".join(latency(seconds) for seconds in (day.p50, day.p95, day.p99) if seconds is not None)
 
 
 def _open(seconds: float, people: bool) -> Any:
@@ -231,7 +231,7 @@ _ENDPOINT_COLUMNS = (
     Column(title="calls failed", right=True, drop=2),
     Column(title="4xx", right=True, drop=5),
     Column(title="404", right=True, drop=6),
-    Column(title="mean", show=lambda one: "" if one is None else latency(one), right=True, drop=3),
+    Column(title="mean", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=3),
 )
 _ENDPOINT_NAMES = (
     *("endpoint", "calls", "attempts", "success_rate", "faults", "calls_failed", "failed_4xx", "failed_404"),
@@ -255,10 +255,10 @@ _QUARTER_COLUMNS = (
     Column(title="retries", right=True, drop=4),
     Column(title="calls failed", right=True, drop=3),
     Column(title="fallbacks", right=True, drop=7),
-    Column(title="p50", show=lambda one: "" if one is None else latency(one), right=True, drop=8),
-    Column(title="p95", show=lambda one: "" if one is None else latency(one), right=True, drop=1),
-    Column(title="p99", show=lambda one: "" if one is None else latency(one), right=True, drop=9),
-    Column(title="open seconds", show=lambda one: f"{one:,.0f}" if one else "", right=True, drop=2),
+    Column(title="p50", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=8),
+    Column(title="p95", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=1),
+    Column(title="p99", show=lambda seconds: "" if seconds is None else latency(seconds), right=True, drop=9),
+    Column(title="open seconds", show=lambda seconds: f"{seconds:,.0f}" if seconds else "", right=True, drop=2),
 )
 
 
@@ -284,7 +284,7 @@ def reset(
     Examples: redrive services reset shipfast; redrive services reset shipfast --keys
     """
     with session.opened() as store:
-        resting = any(one.drained for one in store.shared.services() if one.service == name)
+        resting = any(service.drained for service in store.shared.services() if service.service == name)
         if not resting:
             _of_name(all_services(store, datetime.now(UTC)), name)  # refuses a name that nothing is known of
         known = store.shared.reset(name, keys=keys)
@@ -332,7 +332,7 @@ def _of_name(found: list[ServiceFacts], name: str) -> ServiceFacts:
     for one in found:
         if one.state.service == name:
             return one
-    listed = f". Known services: {', '.join(one.name for one in found)}" if found else ""
+    listed = f". Known services: {', '.join(service.name for service in found)}" if found else ""
     raise CommandRefused(f"there is no service {name!r} in the store{listed}")
 
 

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 _PATIENCE_TO_CONNECT = 5.0
 
 LARGEST_ID = (1 << 63) - 1
-"""The greatest id that a database has."""
+"""Greatest id that a database can store."""
 MOST = 1_000_000_000
-"""The greatest number that options for a number of things take."""
+"""Greatest value of options that limit a number."""
 Limit = Annotated[int, typer.Option(metavar="N", help="Maximum number of results.", min=1, max=MOST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """The options of every command; they may stand before the command, too."""
+    """The options of every command; they may also precede the command."""
 
     store: Annotated[
         str | None,
@@ -54,7 +54,7 @@ class Session:
     """The command as it was typed."""
     settings: Settings = field(default_factory=Settings)
     invalid: ConfigError | None = None
-    """Why the settings cannot be used; None where they can, or where the command does not accept such ones."""
+    """The error of invalid settings; None if they are valid, or if the command requires valid ones."""
 
     @classmethod
     def of(cls, context: typer.Context, *, accept_invalid: bool = False) -> Session:
@@ -119,7 +119,7 @@ class Session:
 
     @contextmanager
     def reopened(self, made: Any) -> Iterator[Store]:
-        """The store in which a pipeline or a flow has just run."""
+        """Return the store in which a pipeline or a flow has just run."""
         if self.url is None:
             yield made.store
         else:
@@ -127,7 +127,7 @@ class Session:
                 yield store
 
     def named(self, made: Any) -> str | None:
-        """The store to name in a command about what a pipeline or a flow did; None where it is looked at anyway."""
+        """Return the store to name in a command about a pipeline or a flow; None if it is the default."""
         from redrive._internal.masking import mask
         from redrive.store.store import DEFAULT
 
@@ -145,7 +145,7 @@ class Session:
         return "" if self.url is None else f" --store {shlex.quote(mask(self.url))}"
 
     def results_of(self, store: Store) -> Path:
-        """The directory of results and live output of flows."""
+        """Return the directory of results and live output of flows."""
         return store.results if self.settings.result_files is None else Path(self.settings.result_files)
 
     def again_without(self, *options: str) -> str:
@@ -169,7 +169,7 @@ class Session:
 
 
 def command_text(*added: str) -> str:
-    """Describe a command that cannot be shown: the one that was typed, with these words added."""
+    """Describe a command that cannot be printed: the typed one, with these words added."""
     return f"run the same command with {shlex.join(added)}"
 
 
@@ -220,7 +220,7 @@ def _sqlite_path(url: str) -> Path | None:
 
 
 def seconds(option: str, text: str, *, most: float = YEAR) -> float:
-    """The length of a span, read as `redrive.toml` reads it; a bare number is one of seconds."""
+    """Return a time span in seconds, parsed as in `redrive.toml`; a number without a unit is in seconds."""
     try:
         value: str | float = float(text)
     except ValueError:

@@ -30,7 +30,7 @@ _MOST = 5  # rows of a section
 
 @dataclass(frozen=True, slots=True)
 class _StoreStatus:
-    """What the sections show."""
+    """The data of the sections."""
 
     store: str
     runs: list[Report | FlowReport]
@@ -139,7 +139,7 @@ def _draw(out: Output, found: _StoreStatus) -> None:
     out.heading("Services with trouble")
     if not found.services:
         out.text("none")
-    out.table(_SERVICES, [[one.name, one.state.state, _trouble(one)] for one in found.services[:_MOST]])
+    out.table(_SERVICES, [[service.name, service.state.state, _trouble(service)] for service in found.services[:_MOST]])
     if len(found.services) > _MOST:
         out.text(f"and {counted(len(found.services) - _MOST, 'more service')}")
 

@@ -143,7 +143,7 @@ def describe_purged(purged: StorePurged) -> str:
 
 
 def beside(purged: StorePurged, *, remote: bool) -> Sequence[str]:
-    """What there is to know beside that."""
+    """Return notes on runs that were kept and on disk space."""
     parts = []
     if purged.kept:
         parts.append(
@@ -158,7 +158,7 @@ def beside(purged: StorePurged, *, remote: bool) -> Sequence[str]:
 
 
 def left_behind(purged: StorePurged) -> str:
-    """Warn that files are not removed with their runs: before the purge, Flow(files=…) can still name their place."""
+    """Warn that files are not removed with their runs, while their directory (Flow(files=…)) is still known."""
     one, would = purged.elsewhere == 1, purged.dry_run
     be = ("is" if one else "are") if would else ("was" if one else "were")
     files = "a file that is" if one else "files that are"

@@ -54,7 +54,7 @@ def directory_of(target: str) -> str | None:
 
 
 def load(wanted: str) -> Any:
-    """The object that is meant. Its module is imported as `python` would from this directory."""
+    """Return the object of a target. Its module is imported as `python` would from this directory."""
     where, colon, name = wanted.rpartition(":")
     if not (colon and where and all(part.isidentifier() for part in name.split("."))):
         raise TargetNotFound(f"{wanted!r} is not a target: {_FORMS}")
@@ -78,7 +78,7 @@ def loaded_module(where: str) -> ModuleType:
 
 
 def _import_from(directory: str) -> None:
-    """Import from a directory first; behind the modules that redrive imports where a file there has such a name."""
+    """Import from a directory first, but not modules that redrive itself imports."""
     if directory in sys.path:
         return
     library = os.path.dirname(os.__file__)
@@ -92,7 +92,7 @@ def _import_from(directory: str) -> None:
 
 
 def _homes_of(package: str) -> set[str]:
-    """The directories of the path that have this package; none where it is not installed."""
+    """Return the directories of the path that have this package; none if it is not installed."""
     spec = PathFinder.find_spec(package, sys.path)
     if spec is None:
         return set()
@@ -101,7 +101,7 @@ def _homes_of(package: str) -> set[str]:
 
 
 def _names_in(directory: str) -> set[str]:
-    """The names that importing from this directory may find there."""
+    """Return the names that can be imported from this directory."""
     try:
         return {name.partition(".")[0] for name in os.listdir(directory)}
     except OSError:
@@ -130,18 +130,18 @@ def _only_one(where: str, module: ModuleType) -> Any:
 
 
 def can_run(value: Any) -> bool:
-    """Whether it is one of ours, or made of one: a module, a web application or a process has a `run`, too."""
-    ours = any(one.__module__.split(".")[0] == "redrive" for one in type(value).__mro__)
+    """Return whether the object is one of redrive's with a method `run`; a module or a process may have one, too."""
+    ours = any(cls.__module__.split(".")[0] == "redrive" for cls in type(value).__mro__)
     return ours and callable(getattr(value, "run", None))
 
 
 def is_flow(value: Any) -> bool:
-    """Whether it is a flow, not a pipeline."""
+    """Return whether the object is a flow."""
     return _is_a(value, "redrive.tasks.flow", "Flow")
 
 
 def is_pipeline(value: Any) -> bool:
-    """Whether it is a pipeline, not a flow."""
+    """Return whether the object is a pipeline."""
     return _is_a(value, "redrive.rows.pipeline", "Pipeline")
 
 
@@ -179,7 +179,7 @@ def _file(path: Path) -> ModuleType:
 
 
 def _place(path: Path) -> tuple[Path, str]:
-    """The directory to import from, and the dotted name there: a file of a package may import its siblings."""
+    """Return the directory to import from and the dotted name there, so that a file can import its siblings."""
     parts, root = [path.stem.replace(".", "_")], path.parent  # a dot would mean a package
     while (root / "__init__.py").is_file():
         parts.insert(0, root.name)
@@ -207,15 +207,15 @@ def _broken(where: str, error: BaseException) -> BrokenModule:
 
 
 def _from_here(path: Path) -> str:
-    """What was probably meant, where a file was not found."""
+    """Return a hint at the intended name if a file was not found."""
     parent = path.parent
     if not parent.is_dir():
         return f": there is no directory {parent}"
-    near = get_close_matches(path.name, [one.name for one in parent.glob("*.py")], n=1)
+    near = get_close_matches(path.name, [file.name for file in parent.glob("*.py")], n=1)
     return f"; did you mean {parent / near[0]}?" if near else f"; {_FORMS}"
 
 
 def _suggestion(module: object, name: str) -> str:
-    names = [one for one in vars(module) if not one.startswith("_")] if hasattr(module, "__dict__") else []
+    names = [name for name in vars(module) if not name.startswith("_")] if hasattr(module, "__dict__") else []
     near = get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

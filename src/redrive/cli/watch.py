@@ -111,7 +111,7 @@ def _made(
         store.database,
         settings,
         probes=lag_probes(settings.lags, load),
-        figure_probes={one.probe: load(one.probe) for one in settings.defined.values() if one.probe},
+        figure_probes={figure.probe: load(figure.probe) for figure in settings.defined.values() if figure.probe},
         timeout=_TIMEOUT_ONCE if once else TIMEOUT,
     )
     status.every = None if once else between
@@ -154,7 +154,7 @@ def _purge_letters(store: Store, keep: timedelta) -> None:
 
 
 def _ago(store: Store, span: timedelta) -> datetime:
-    """So long ago by the store's clock: a machine whose own is ahead would forget what is young."""
+    """Return a past time by the store's clock: a machine whose clock is ahead would remove recent data."""
     return store.database.read(store.database.dialect.now) - span
 
 
@@ -165,12 +165,12 @@ def _some(names: Sequence[str]) -> str:
 
 
 class _Status:
-    """One line per change, as text, rows or JSON."""
+    """Status changes, printed one per line as text, rows or JSON."""
 
     def __init__(self, out: Output, store: Store) -> None:
         self._out, self._store = out, store
         self.every: float | None = None
-        """Seconds between two looks; None where there is one."""
+        """Seconds between two checks; None for a single check."""
 
     def begin(self) -> None:
         """Write the heading of rows: settings are not rejected from here on."""

@@ -1,4 +1,4 @@
-"""Which letters are meant: one frozen value, checked where it is made, that becomes a WHERE clause."""
+"""Filter: the checked conditions that select letters, and their WHERE clause."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ _WHOLE_CAUSE = 12
 ANY_STATUS = frozenset({"any", "all"})
 _NOT_SEVERAL = (str, bytes, bytearray, memoryview, Mapping)
 _TEXTS = (str, int, float, Decimal, UUID, date, PurePath)
-"""What a key, a position or a source may be given as; letters keep its text."""
+"""Types of a key, a position or a source; letters store their text."""
 _MOST_PARAMETERS = 1_000
-"""Texts that are a parameter each; databases take no more than tens of thousands."""
+"""Maximum number of texts that are passed as parameters; databases accept some tens of thousands."""
 _CAUSE = re.compile(rf"[0-9a-f]{{1,{_WHOLE_CAUSE}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A selection of letters; every condition that is given must hold.
+    """Conditions that select letters; a letter must meet all of them.
 
-    Where a tuple is named, a list, a set or any other iterable will do. An empty one selects no letters.
+    Several values may be passed as a tuple, a list, a set or another iterable. An empty one selects no letters.
 
-    ids                these letters
-    pipeline           the name, or several
-    cause              a fingerprint, or the beginning of one
-    error_type         where they were rejected: one type or several
-    status             one or several; "open" for pending and escalated, None or "any" for all
-    run_id             one run; the beginning of its id is enough
-    source             the table or file they came from, or several
-    key                what identifies the record at its source: one key or several
-    position           the line, offset or page they came from, or several
-    since, until       rejected in this span: a datetime, a date, "today", or how long ago ("2d", "90min")
-    seen_since         failed (again) since
-    reprocessed_since  sent back since
-    text               words of the error message; upper and lower case are alike, on SQLite for ASCII letters only
-    min_seen           failed at least so often
-    attempts           tried so often before they were rejected
-    reprocess_count    sent back so often
-    edited             edited, or not
-    note               words of the note, likewise
-    rejected_by        the target that rejected them, FILE:NAME, as `redrive run` stored it, or several
+    ids                ids of letters
+    pipeline           name of the pipeline, or several
+    cause              fingerprint of the cause, or its beginning
+    error_type         error type, or several
+    status             status, or several; "open" for pending and escalated, None or "any" for all
+    run_id             id of the run, or its beginning
+    source             source table or file, or several
+    key                key of the record at its source, or several
+    position           line, offset or page in the source, or several
+    since, until       time of the rejection: a datetime, a date, "today", or an age ("2d", "90min")
+    seen_since         earliest time of the last failure
+    reprocessed_since  earliest time of the last replay
+    text               words of the error message; case is ignored, on SQLite for ASCII letters only
+    min_seen           minimum number of failures
+    attempts           number of attempts before rejection
+    reprocess_count    number of replays
+    edited             whether the record was edited
+    note               words of the note; case is ignored, as for `text`
+    rejected_by        target that rejected the record, FILE:NAME, as `redrive run` stored it, or several
     superseded         whether a later run has written the row's key since
     """
 
@@ -84,20 +84,20 @@ class Filter:
 
     @classmethod
     def of(cls, now: datetime, conditions: dict[str, Any]) -> Filter:
-        """A filter of keyword arguments, checked; ages are counted back from `now`."""
-        known = {one.name for one in fields(cls)}
+        """Return a filter with checked conditions; ages are counted back from `now`."""
+        known = {field.name for field in fields(cls)}
         if unknown := sorted(set(conditions) - known):
             raise LetterError(f"there is no filter {unknown[0]!r}; there are {', '.join(sorted(known))}")
         given = {name: value for name, value in conditions.items() if value is not None}
         return cls(**{name: _CHECKS[name](value, now, name) for name, value in given.items()})
 
     def but(self, **changes: Any) -> Filter:
-        """The same, but for these conditions."""
+        """Return a copy with other values of these conditions."""
         return replace(self, **changes)
 
     @property
     def pipelines(self) -> tuple[str, ...]:
-        """The pipelines that are asked for by name."""
+        """The names of the selected pipelines."""
         return () if self.pipeline is None else _several(self.pipeline)
 
     def where(self) -> ColumnElement[bool]:
@@ -132,7 +132,7 @@ class Filter:
         yield from self._ranges()
 
     def _of_the_index(self) -> Iterable[ColumnElement[bool]]:
-        """What is true of a cause's letters anyway, and leads to them by the index: pipeline, status, fingerprint."""
+        """Return redundant conditions that let the database use the index of pipeline, status and fingerprint."""
         if self.status is None:
             yield letters.c.status.in_(STATUSES)
         if self.pipeline is None and self.cause is not None:
@@ -163,12 +163,12 @@ class Filter:
 
 
 def of_cause(column: ColumnElement[str], cause: str) -> ColumnElement[bool]:
-    """The fingerprint, or all that begin so: a range, where LIKE would not use the index."""
+    """Match a fingerprint or its beginning; the beginning as a range, because LIKE would not use the index."""
     return column == cause if len(cause) == _WHOLE_CAUSE else and_(column >= cause, column < cause + "g")
 
 
 def moment(value: datetime | date | str | timedelta, now: datetime, name: str = "since") -> datetime:
-    """A moment that was given as one, as an age ("2d", "90min"), as a date, or as "today" (UTC)."""
+    """Return the time for a datetime, an age ("2d", "90min"), a date, or "today" (UTC)."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise LetterError(f"{name} must have a time zone: {value!r} could be any of 24 moments")
@@ -218,7 +218,7 @@ def _statuses(value: Any, now: datetime, name: str) -> tuple[Status, ...] | None
 
 
 def checked_status(status: str) -> Status:
-    """The status, if it is one."""
+    """Return the text as a status; raise a LetterError for another text."""
     if status not in set(Status):
         raise LetterError(f"there is no status {status!r}; it is one of {', '.join(Status)}, open or any")
     return Status(status)
@@ -247,7 +247,7 @@ def _listed(value: Any, name: str, types: tuple[type, ...]) -> tuple[Any, ...]:
 
 
 def checked_number(value: Any, name: str, *, least: int) -> int:
-    """Return a number that databases can compare with, if it is one."""
+    """Return a number if it is at least `least` and databases can store it; otherwise raise a LetterError."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise LetterError(f"{name} must be a whole number of {least} or more, not {value!r}")
     if value >= 1 << 63:  # databases have no greater numbers

@@ -141,7 +141,7 @@ Hides = Callable[[Sequence[Sequence[str]]], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """Where values are, in one kind of message."""
+    """The positions of values in one kind of message."""
 
     begin: re.Pattern[str]
     end: re.Pattern[str] | None = None

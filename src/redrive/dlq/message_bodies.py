@@ -66,7 +66,7 @@ def _mask_part(part: re.Match[str], mask: Mask) -> str:
 
 
 def is_form(text: str, content_type: str | None) -> bool:
-    """Whether all of a body is a URL-encoded form, in which blanks are encoded.
+    """Return whether all of a body is a URL-encoded form, in which blanks are encoded.
 
     A body that is not declared as a form has no empty values: base64 ends as if it had.
     """
@@ -197,7 +197,7 @@ class BodyPart:
 
 
 def is_multipart(content_type: str | None) -> bool:
-    """Whether a body of this type has parts."""
+    """Return whether a body of this type has parts."""
     return content_type is not None and content_type.lstrip().lower().startswith("multipart/")
 
 

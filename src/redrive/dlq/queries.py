@@ -70,7 +70,7 @@ def in_parts(ids: Sequence[int], size: int) -> Iterator[list[int]]:
 
 
 def count(connection: Connection, chosen: Filter) -> int:
-    """How many letters match."""
+    """Return the number of letters that match."""
     return int(connection.execute(select(func.count()).select_from(letters).where(chosen.where())).scalar_one())
 
 
@@ -95,7 +95,7 @@ def must_exist(connection: Connection, ids: tuple[int, ...]) -> None:
 
 
 def audit(connection: Connection, ids: Sequence[int], *, longest: int | None = None) -> list[AuditEntry]:
-    """What happened to these letters, oldest first."""
+    """Return the audit entries of these letters, oldest first."""
     light = [column for column in letter_audit.c if column.name not in ("id", "detail")]
     rows = connection.execute(
         select(*light, *_read(letter_audit.c.detail, longest))

@@ -52,8 +52,8 @@ RETENTION = timedelta(days=30)
 class DeadLetters(LetterReader):
     """Records that were rejected, kept with their raw form and their cause until they are reprocessed or discarded.
 
-    Wherever `**filters` are taken, they are those of `redrive.dlq.filters.Filter`: ids, pipeline, cause, error_type,
-    status, run_id, source, key, position, since, until, seen_since, text, min_seen and so on.
+    `**filters` are the fields of `redrive.dlq.filters.Filter`: ids, pipeline, cause, error_type, status, run_id,
+    source, key, position, since, until, seen_since, text, min_seen and others.
 
     `redact` names fields that `show` and the error messages mask; records are stored complete unless `store_redacted`.
     """
@@ -97,11 +97,11 @@ class DeadLetters(LetterReader):
         source: str | None = None,
         error_type: ErrorType | str | None = None,
     ) -> Stored:
-        """Quarantine many records: any number, from any iterable, in transactions of 20,000.
+        """Quarantine any number of records, in transactions of 20,000.
 
-        What a letter leaves out is taken from the arguments. A record that fails again for the same cause while its
-        letter is open is counted there, so that putting a batch twice does no harm. One that comes again unchanged
-        after its letter was reprocessed or discarded is counted there, too: it stays decided.
+        The arguments are defaults for what a letter does not set. If a record fails again for the same cause while its
+        letter is open, that letter counts it, so a batch may be put twice. If it comes again unchanged after its letter
+        was reprocessed or discarded, that letter counts it, too, and its status does not change.
 
         letters  the records, each with its error
         """
@@ -131,14 +131,14 @@ class DeadLetters(LetterReader):
         by_run: bool = False,
         counts: RowThatCounts | None = None,
     ) -> Stored:
-        """Quarantine the records of a run in a transaction of the caller's on this store's database.
+        """Quarantine the records of a run in a transaction that the caller has begun on the database of this store.
 
         A record is identified by the key of its row in the sink, where that is known, otherwise by its position and
         content. Two records of one run are always two letters.
 
         Args:
-            by_run: whether equal records of two runs are two letters, as the rows of a sink without a key are two.
-            counts: which of the rows of a key and run counts, unless the sink itself compares them.
+            by_run: Whether equal records of two runs are two letters, because the sink has no key.
+            counts: The row that counts among those of a key and run, unless the sink compares them.
         """
         preparer = self._preparer(pipeline=pipeline, run_id=run_id, target=target, by_key=False, by_run=by_run)
         rows = in_order([preparer.row(letter) for letter in letters])
@@ -153,7 +153,7 @@ class DeadLetters(LetterReader):
     # ── deciding ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def discard(self, *, note: str, **filters: Any) -> Changed:
-        """Discard letters: they are not worth a replay."""
+        """Discard letters that will not be replayed."""
         return self._settle("discard", Status.DISCARDED, checked_note(note, "discard"), filters)
 
     def escalate(self, *, note: str, **filters: Any) -> Changed:
@@ -185,12 +185,12 @@ class DeadLetters(LetterReader):
         self._database.read(lambda connection: must_not_hide_tasks(connection, chosen, action))
 
     def _changed(self, action: str, count: int) -> None:
-        """Publish what was changed; also where the store was lost halfway."""
+        """Publish the number of changes, also if the store failed before the last one."""
         if count:
             self._publish(LettersChanged(action=action, count=count, actor=actor()))
 
     def _selection(self, filters: dict[str, Any], what: str) -> Filter:
-        """A filter that selects something: everything there is must be asked for by name."""
+        """Return the filter; raise a LetterError if it has no condition."""
         chosen = self._filter(filters)
         if chosen == Filter():
             raise LetterError(f"to {what} letters, select them: by ids, pipeline, cause, status or any other filter")
@@ -213,10 +213,10 @@ class DeadLetters(LetterReader):
     ) -> Edit:
         """Change what a replay of this letter sends; the record as received is kept.
 
-        record      the whole new record
-        patch       a JSON merge patch: fields to set, None to remove
-        expression  a Python expression of `record` that gives the new record
-        undo        back to the record as received
+        record      the complete new record
+        patch       a JSON merge patch: fields to set, or None to remove one
+        expression  a Python expression of `record` that returns the new record
+        undo        restore the record as received
         """
         change = edit.change_of(record, patch, expression, undo)
         self._refuse_tasks(Filter.of(_now(), {"ids": (letter_id,)}), "edit")
@@ -241,11 +241,11 @@ class DeadLetters(LetterReader):
         note: str | None = None,
         **filters: Any,
     ) -> EditReport:
-        """Edit a selection; a preview unless `dry_run=False`.
+        """Edit all letters that match; by default only a preview.
 
-        patch       a JSON merge patch: fields to set, None to remove
-        expression  a Python expression of `record` that gives the new record
-        undo        back to the records as received
+        patch       a JSON merge patch: fields to set, or None to remove one
+        expression  a Python expression of `record` that returns the new record
+        undo        restore the records as received
         """
         change = edit.change_of(MISSING, patch, expression, undo)
         chosen = self._selection(filters, "edit")
@@ -280,24 +280,24 @@ class DeadLetters(LetterReader):
         lease: float = LEASE,
         **filters: Any,
     ) -> ReplayReport:
-        """Send open letters, pending and escalated ones, back through a target.
+        """Send open letters (pending and escalated) to a target again.
 
-        A `Pipeline` takes its own letters. For a function the filters must select the letters that it takes; it is not
-        sent the letters of several pipelines unless they are named.
+        A `Pipeline` takes its own letters only. For a function, the filters must select the letters; those of several
+        pipelines must be selected by the names of the pipelines.
 
-        target        a function of a list of records, or anything with `reprocess(records)`; see `ReplayTarget`
-        dry_run       change nothing; a target that takes the keyword `dry_run` is asked what it would answer
+        target        a function of a list of records, or an object with `reprocess(records)`; see `ReplayTarget`
+        dry_run       only report what would be done; a target is called if it has the keyword `dry_run`
         any_pipeline  send the letters of every pipeline that the filters match
-        include_superseded  also letters whose key was written since; without this they are counted and left out
-        canary        letters to send first, and stop if one of them fails; 0 for none. By default 10, where more than
-                      100 letters are sent, unless it is a dry run or a scheduled replay
-        rate          letters per second at most
-        limit         letters to send at most
-        due           only pending letters whose next attempt is due by the schedule; they stay pending until their
-                      attempts are exhausted, where otherwise a letter that fails again is escalated
-        batch         records per call of the target
-        progress      is called with how many letters are done, and of how many
-        lease         seconds after which the letters of a replay that was killed are free for the next
+        include_superseded  also send letters whose key was written since; by default they are counted and left out
+        canary        number of letters that are sent first; if one of them fails, the replay stops. 0 turns it off. The
+                      default is 10 if more than 100 letters are sent, except in a dry run or a scheduled replay
+        rate          maximum number of letters per second
+        limit         maximum number of letters
+        due           only pending letters whose next attempt is due by the schedule; a letter that fails again stays
+                      pending until its attempts are exhausted, and is escalated then
+        batch         number of records per call of the target
+        progress      function that is called with the number of finished letters and the number of all
+        lease         seconds after which another replay may take the letters of one that was killed
         """
         schedule = due if isinstance(due, Schedule) else Schedule() if due else None
         matched = self._filter(filters)
@@ -348,10 +348,10 @@ class DeadLetters(LetterReader):
         within: float = math.inf,
         **filters: Any,
     ) -> Purged:
-        """Remove letters that were reprocessed or discarded longer ago than this; never any other.
+        """Remove letters that were reprocessed or discarded long ago; never open ones.
 
-        older_than  how long ago at least: a timedelta, "90d", or the moment itself
-        within      seconds after which the rest is left for another time
+        older_than  minimum age: a timedelta, "90d", or a datetime
+        within      maximum duration in seconds; the next call removes the rest
         """
         now = _now()
         before = moment(older_than, now, "older_than")
@@ -364,13 +364,13 @@ class DeadLetters(LetterReader):
         return retention.purge(self._database, chosen, before=before, dry_run=dry_run, gone=gone, within=within)
 
     def export(self, **filters: Any) -> Iterator[str]:
-        """Letters as lines of NDJSON."""
+        """Iterate over the letters that match, as lines of NDJSON."""
         return transfer.export_lines(self._database, self._filter(filters))
 
     def import_(self, lines: Iterable[str]) -> Imported:
-        """Take letters in that `export` wrote; those that are there already are left alone.
+        """Import letters that `export` wrote; existing letters are not changed.
 
-        lines  of NDJSON
+        lines  lines of NDJSON
         """
         return transfer.import_lines(
             self._database,

@@ -33,12 +33,12 @@ class LetterReader:
 
     @cached_property
     def _found_salt(self) -> Digests | None:
-        """What stands for values that this process or another one masks; None where the store has no salt."""
+        """Return the digests of values that any process masks; None if the store has no salt."""
         return Digests.found(self._database)
 
     @property
     def _digests(self) -> Digests | None:
-        """What stands for masked values; None where records are stored complete."""
+        """Return the digests of masked values; None if records are stored complete."""
         return self._salted if self._masks else None
 
     def stored_texts(self, text: str) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class LetterReader:
     def digest(self, text: str) -> str:
         """Return a digest of 12 characters that stands for a text, and is comparable within this store only.
 
-        text  what is not to be shown
+        text  the text that must not be shown
         """
         return self._salted.short(text)
 
@@ -64,7 +64,7 @@ class LetterReader:
         return chosen.but(**both)
 
     def get(self, letter_id: int) -> Letter:
-        """One letter."""
+        """Return one letter."""
         chosen = Filter.of(_now(), {"ids": (letter_id,)})
         found = self._database.read(lambda connection: queries.fetch(connection, list(chosen.ids or ())))
         if not found:
@@ -81,12 +81,13 @@ class LetterReader:
         max_record_chars: int | None = None,
         **filters: Any,
     ) -> list[Letter]:
-        """One page of letters. The next page begins `after` the id of the last one.
+        """Return one page of letters.
 
-        newest_first      or the oldest first
+        after             id of the last letter of the previous page
+        newest_first      whether the newest letter comes first; otherwise the oldest
         records           whether to read the records, which may be large; otherwise they are None
-        max_record_chars  the longest record to read, in characters of its JSON; for a longer one the letter has a
-                          `CutRecord` with its size and its beginning
+        max_record_chars  maximum length of a record that is read, in characters of its JSON; for a longer one the
+                          letter has a `CutRecord` with its size and its beginning
         """
         checked_number(limit, "limit", least=1)
         if after is not None:
@@ -106,27 +107,27 @@ class LetterReader:
         )
 
     def each(self, **filters: Any) -> Iterator[Letter]:
-        """All letters of a selection, oldest first, however many."""
+        """Iterate over all letters that match, oldest first."""
         for ids in self._parts(self._filter(filters), queries.PAGE):
             yield from self._database.read(lambda connection, ids=ids: queries.fetch(connection, ids))  # type: ignore[misc]
 
     def count(self, **filters: Any) -> int:
-        """How many letters match."""
+        """Return the number of letters that match."""
         chosen = self._filter(filters)
         return self._database.read(lambda connection: queries.count(connection, chosen))
 
     def count_by_status(self, **filters: Any) -> dict[str, int]:
-        """Return how many letters match, by status; a status among the filters is ignored."""
+        """Return the number of letters that match, by status; a status among the filters is ignored."""
         chosen = self._filter(filters)
         return self._database.read(lambda connection: queries.by_status(connection, chosen))
 
     def targets(self, **filters: Any) -> dict[str | None, int]:
-        """Return how many letters match, by the target that rejected them; None for those that have none."""
+        """Return the number of letters that match, by the target that rejected them; None for an unknown target."""
         chosen = self._filter(filters)
         return self._database.read(lambda connection: queries.by_target(connection, chosen))
 
     def causes(self, *, limit: int | None = None, **filters: Any) -> list[Cause]:
-        """Letters grouped by what is wrong with them, the most frequent first."""
+        """Return the causes of the letters that match, the most frequent first."""
         now = _now()
         chosen = self._filter(filters, now)
         if limit is not None:
@@ -134,10 +135,10 @@ class LetterReader:
         return self._database.read(lambda connection: find_causes(connection, chosen, limit=limit, now=now))
 
     def history(self, source_key: str, *, max_record_chars: int | None = None) -> History:
-        """Every letter of one source key, and what happened to each.
+        """Return every letter of one source key, with the changes of each.
 
-        source_key        the key that the record has at its source
-        max_record_chars  the longest record to read, as in `find`
+        source_key        key of the record at its source
+        max_record_chars  maximum length of a record that is read, as in `find`
         """
         _check_longest(max_record_chars)
         chosen = self._filter({"key": str(source_key)})
@@ -151,12 +152,12 @@ class LetterReader:
         return self._database.read(work)
 
     def audit(self, letter_id: int) -> list[AuditEntry]:
-        """What happened to one letter, oldest first."""
+        """Return the changes of one letter, oldest first."""
         ids = Filter.of(_now(), {"ids": (letter_id,)}).ids or ()
         return self._database.read(lambda connection: queries.audit(connection, ids))
 
     def size(self) -> QueueSize:
-        """How full the queue is."""
+        """Return the size of the queue."""
         return self._database.read(lambda connection: retention.size(connection, self._database, now=_now()))
 
     def _parts(self, chosen: Filter, size: int) -> Iterator[list[int]]:

@@ -126,7 +126,7 @@ class Redactor:
         return mask_reported(message, hides)
 
     def is_shown(self, text: str, record: Any) -> bool:
-        """Whether a text, such as a key or a position, holds the value of a named field.
+        """Return whether a text, such as a key or a position, holds the value of a named field.
 
         Short values are found where they are a whole part of the text: of `EU|7`, or of `card 7, line 3`, where the
         field is named.
@@ -336,7 +336,7 @@ class _Parting:
 
 
 def has_mask(value: Any) -> bool:
-    """Whether something in a record is masked."""
+    """Return whether something in a record is masked."""
     if isinstance(value, str):
         return MASK in value
     if isinstance(value, bytes):
@@ -362,7 +362,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _spellings(value: Any) -> Iterator[str]:
-    """How a message may show a value: as it is, as Python writes it, as JSON and as forms and URLs do."""
+    """Iterate over the forms of a value in a message: unchanged, as Python, as JSON, and encoded for forms and URLs."""
     if isinstance(value, bytes):
         yield repr(value)[2:-1]
         value = value.decode(errors="replace")
@@ -377,7 +377,7 @@ def _spellings(value: Any) -> Iterator[str]:
 
 
 def _as_databases_write(text: str) -> Iterator[str]:
-    """How a database writes what it reads from a text: a UUID in small letters, a moment with or without its T."""
+    """Iterate over the forms in which a database prints a text: a UUID in lower case, a time with or without T."""
     if _LIKE_A_UUID.fullmatch(text):
         yield str(UUID(text))
     elif text[:4].isdigit() and 16 <= len(text) <= _LONGEST_MOMENT:
@@ -420,7 +420,7 @@ def _notations(path: str) -> Iterator[str]:
 
 
 def _is_call(record: Any) -> bool:
-    """Whether a record has the fields of a call or of a request, as the letters of services do."""
+    """Return whether a record has the fields of a call or of a request, as the letters of services do."""
     return isinstance(record, Mapping) and any(fields <= record.keys() for fields in _CALLS)
 
 

@@ -1,4 +1,4 @@
-"""How long letters are kept, and how many there are. What is pending or escalated is never purged."""
+"""Retention and size of the queue. Open letters are never purged."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _forget_causes(connection: Connection, database: Database, before: datetime)
 
 
 def size(connection: Connection, database: Database, *, now: datetime) -> QueueSize:
-    """How full the queue is, from the counts by cause and hour."""
+    """Return the size of the queue, from the counts by cause and hour."""
     column = cause_hours.c
     totals = connection.execute(
         select(*(func.coalesce(func.sum(column[status]), 0).label(status) for status in STATUSES))

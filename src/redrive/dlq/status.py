@@ -52,7 +52,7 @@ def as_note(note: str) -> str:
 
 @functools.cache
 def actor() -> str:
-    """Who is at work, for the audit log."""
+    """Return the name of the current user or process, for the audit log."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

@@ -340,7 +340,7 @@ class _Mark(NamedTuple):
 
 
 def _is_known(mark: _Mark, status: str, known: set[_Mark], closed: Counter[int]) -> bool:
-    """Whether a letter is there already, maybe in another state than the file has it in.
+    """Return whether a letter is there already, maybe in another state than the file has it in.
 
     `closed` counts the closed letters of the file so far: a pending one that was rejected at the same moment as those
     is not one of them, but came after.

@@ -56,7 +56,7 @@ class EventBus:
 
     @property
     def has_hooks(self) -> bool:
-        """Whether a user's hook is registered: events that come by the thousand are only made for a hook."""
+        """Return whether a user's hook is registered: events that come by the thousand are only made for a hook."""
         return bool(self.hooks or everywhere)
 
     def event(self, event: Event) -> None:

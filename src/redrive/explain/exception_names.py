@@ -99,9 +99,9 @@ def find_everywhere(bare: str) -> list[str]:
 def near(text: str) -> list[str]:
     """Return names with a similar spelling."""
     names = {*TYPES, *_builtins()}
-    bare = {one.rpartition(".")[2]: one for one in sorted(names, reverse=True)}
+    bare = {name.rpartition(".")[2]: name for name in sorted(names, reverse=True)}
     library = text.partition(".")[0] if "." in text else None
-    if library is not None and not any(one.startswith(f"{library}.") for one in names):
+    if library is not None and not any(name.startswith(f"{library}.") for name in names):
         return []  # a class of the same name in another library is classified differently
     close = get_close_matches(text, names, n=3, cutoff=0.75) or get_close_matches(text, bare, n=3, cutoff=0.75)
     return [bare.get(one, one) for one in close]

@@ -105,7 +105,7 @@ class Explanation:
 
     @property
     def fits(self) -> str | None:
-        """How often a call ends within the SLA; None where there is none."""
+        """Return how often a call ends within the SLA; None where there is none."""
         at_once = self.inside * self.call.attempts  # with another key or a fresh token there is no wait
         total = Duration(at_once, at_once, at_once) if self.schedule is None else self.schedule.total
         return None if self.sla is None else fits(total, self.sla)
@@ -123,7 +123,7 @@ class Explanation:
 
     @property
     def effects(self) -> str:
-        """Which errors of the class are not retried; empty where none are known."""
+        """Return which errors of the class are not retried; empty where none are known."""
         failure = self.question.failure
         is_known = isinstance(failure, BaseException) and not _EFFECTS_BEYOND_HTTP.isdisjoint(libraries(type(failure)))
         if not is_known or self.call.attempts < 2 or self.policy.idempotent is True:
@@ -136,7 +136,7 @@ class Explanation:
 
     @property
     def breaker(self) -> str:
-        """Whether it counts against the breaker, as text."""
+        """Return whether it counts against the breaker, as text."""
         options = self.policy.breaker
         if options is None:
             return "there is none"
@@ -158,7 +158,7 @@ class Explanation:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """Return the advice for the operator."""
         return self.call.advice if self.scope == "call" else advice_on(self.verdict)
 
     @property

@@ -170,13 +170,13 @@ def _named(text: str, given: FailureDetails) -> list[Question]:
         return []
     others = exception_names.known_as(text)
     if "." not in text and (cls := exception_names.builtin(text)):
-        beside = [one for one in others if one != text]
+        beside = [other for other in others if other != text]
         note = f"the builtin is meant; there are also {', '.join(beside)}" if beside else None
         return [of_class(text, cls, given, note)]
     if "." in text:
         cls = exception_names.find_class(text)
-        return [of_class(text, cls, given)] if cls else [_absent(text, one, given) for one in others]
-    found = [_installed_or_not(text, one, given) for one in others]
+        return [of_class(text, cls, given)] if cls else [_absent(text, other, given) for other in others]
+    found = [_installed_or_not(text, other, given) for other in others]
     return found or [_installed_or_not(text, one, given) for one in exception_names.find_everywhere(text)]
 
 

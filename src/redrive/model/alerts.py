@@ -216,7 +216,7 @@ class Alert:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is resolved."""
+        """Return whether the alert is resolved."""
         return self.status is AlertStatus.RESOLVED
 
     def document(self) -> dict[str, Any]:
@@ -286,12 +286,12 @@ class Silence:
     """The one alert that is snoozed; None where this is for all alerts that match."""
 
     def covers(self, alert: Alert) -> bool:
-        """Whether this silences the alert. A snooze is about one alert, not about later ones of its key."""
+        """Return whether this silences the alert. A snooze is about one alert, not about later ones of its key."""
         return self.only.matches(alert) if self.alert_id is None else self.alert_id == alert.id
 
     @property
     def about(self) -> str:
-        """Which alerts, in words."""
+        """Return a description of the alerts that it matches."""
         if self.alert_id is None:
             return str(self.only)
         return " ".join([f"alert {self.alert_id}", *(f"({mask(key)})" for key in self.only.keys)])

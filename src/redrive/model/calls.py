@@ -122,7 +122,7 @@ class Attempt:
 
     @property
     def subject(self) -> str:
-        """What was called: the request where the endpoint leaves ids out, else the endpoint."""
+        """Return what was called: the request where the endpoint leaves ids out, else the endpoint."""
         return self.request if self.request is not None and "{id}" in self.endpoint else self.endpoint
 
 

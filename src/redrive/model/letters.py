@@ -56,7 +56,7 @@ class ErrorType(StrEnum):
     TASK = "task"
     """A task of a flow that is a dead letter."""
     BATCH = "batch"
-    """A batch that was bad as a whole."""
+    """A batch that was rejected as a whole."""
     CALL = "call"
     """A call of a service, with its arguments."""
 
@@ -82,20 +82,20 @@ DECIDED = (Status.REPROCESSED, Status.DISCARDED)
 
 @dataclass(slots=True)
 class NewLetter:
-    """A record that was rejected, on its way to the queue. What is left out, `put_many` supplies.
+    """A rejected record that is not stored yet. `put_many` has defaults for some of its fields.
 
-    record       as it was received, of any type
-    error        the exception, or a message for operators
-    key          what identifies the record at its source: the same key failing again is the same letter
-    position     where it was, "line 18" or an offset, where there is no key
-    source       the table or file it came from
-    error_type   where it was rejected; by default by the class of the exception
-    attempts     number of attempts before it was rejected
-    rejected_at  by default now
-    context      what its source needs to read the record again, as JSON: the header of a CSV line
-    target       the program that rejected it, FILE:NAME
-    sink_key     the key of its row in the sink, where it is known; letters of a pipeline are identified by it
-    is_key_sure  whether the row is sure to have that key; otherwise position and content identify the letter
+    record       record as it was received, of any type
+    error        exception, or a message for operators
+    key          key of the record at its source: if it fails again, it is the same letter
+    position     position in the source, "line 18" or an offset, if there is no key
+    source       table or file of the record
+    error_type   part of the pipeline that rejected it; by default derived from the class of the exception
+    attempts     number of attempts before rejection
+    rejected_at  time of the rejection; by default now
+    context      JSON that the source needs to read the record again, such as the header of a CSV line
+    target       program that rejected it, FILE:NAME
+    sink_key     key of its row in the sink, if known; it identifies the letters of a pipeline
+    is_key_sure  whether the row is certain to have that key; otherwise position and content identify the letter
     """
 
     record: Any
@@ -162,7 +162,7 @@ class Letter:
 
     @property
     def payload(self) -> Any:
-        """What a replay sends: the edited record if there is one, else the record as received."""
+        """Return what a replay sends: the edited record if there is one, else the record as received."""
         return self.edited_record if self.edited else self.record
 
 
@@ -190,6 +190,7 @@ class AuditEntry:
     """None for a letter that was removed."""
     actor: str | None
     note: str | None
+    """The reason for the change, if one was given."""
     detail: Any = None
     """Details of the action, such as what was edited."""
 

@@ -128,7 +128,7 @@ class Report:
 
     @property
     def late(self) -> bool:
-        """Whether the SLA was missed."""
+        """Return whether the SLA was missed."""
         return self.sla is not None and (self.ended_at or datetime.now(UTC)) > self.sla
 
     def document(self) -> dict[str, Any]:

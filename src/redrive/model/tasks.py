@@ -105,7 +105,7 @@ class FlowReport:
 
     @property
     def late(self) -> bool:
-        """Whether the SLA was missed."""
+        """Return whether the SLA was missed."""
         return self.sla is not None and (self.ended_at or datetime.now(UTC)) > self.sla
 
     def document(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class TaskEnded:
 
     @property
     def started_at(self) -> datetime:
-        """When the attempt began."""
+        """Return when the attempt began."""
         return self.ended_at - timedelta(seconds=self.seconds)
 
 

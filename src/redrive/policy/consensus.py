@@ -53,7 +53,7 @@ class BreakerReport:
 
     @property
     def in_force(self) -> bool:
-        """Whether this is an opening whose time to retry is still to come."""
+        """Return whether this is an opening whose time to retry is still to come."""
         return self.kind is ReportKind.OPEN and self.retry_in > 0
 
 

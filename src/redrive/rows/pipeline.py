@@ -255,7 +255,7 @@ class Pipeline:
 
     @property
     def letters_overwrite(self) -> bool:
-        """Whether a replayed record always replaces the row of its key in the sink."""
+        """Return whether a replayed record always replaces the row of its key in the sink."""
         mode = getattr(self.sink, "mode", None)
         compares = mode is not None and (mode.on_conflict == "ignore" or mode.newer is not None)
         return bool(self.sink.key) and not compares

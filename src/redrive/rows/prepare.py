@@ -69,7 +69,7 @@ class Preparation:
 
     @property
     def names_columns(self) -> bool:
-        """Whether the validator names the columns that it reads, as a model or a schema does."""
+        """Return whether the validator names the columns that it reads, as a model or a schema does."""
         return not isinstance(self._check, NoValidator | FunctionValidator)
 
     def ignored(self, columns: Collection[str]) -> tuple[str, ...]:
@@ -78,12 +78,12 @@ class Preparation:
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether rows reach the sink with the columns of the source."""
+        """Return whether rows reach the sink with the columns of the source."""
         return self._transform is None and isinstance(self._check, NoValidator)
 
     @property
     def is_by_record(self) -> bool:
-        """Whether only functions of one record are called, each of which may change the fields of the record."""
+        """Return whether only functions of one record are called, each of which may change the fields of the record."""
         if not isinstance(self._check, NoValidator | FunctionValidator):
             return False
         return not self.keeps_columns and (self._transform is None or isinstance(self._transform, PerRow))

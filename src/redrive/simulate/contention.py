@@ -124,7 +124,7 @@ def contend(
 class Study:
     """A series of contests: each strategy with each number of clients, `repetitions` times.
 
-    The seed of a contest is derived from its own parameters, so that further strategies and numbers change nothing.
+    The seed of a contest is derived from its own parameters, so its result does not depend on the other contests.
     """
 
     network: NetworkModel = NetworkModel()
@@ -164,18 +164,18 @@ class Result:
 
     @property
     def time(self) -> float:
-        """The mean completion time."""
+        """Return the mean completion time."""
         return fmean(self.times)
 
     @property
     def write_count(self) -> float:
-        """The mean number of writes."""
+        """Return the mean number of writes."""
         return fmean(self.writes)
 
 
-def hold(study: Study, progress: Callable[[float], None] = lambda share: None) -> list[Result]:
+def run_study(study: Study, progress: Callable[[float], None] = lambda share: None) -> list[Result]:
     """Simulate all contests of a study; `progress` is called with the share of the work that is done."""
-    expected = expect(study)
+    expected = estimate_writes(study)
     counter = _Progress(sum(expected.values()), progress)
     results = []
     for clients, strategy in study:
@@ -260,25 +260,25 @@ def figures(study: Study, results: Sequence[Result]) -> list[Figure]:
 
 # ── estimates of the work ─────────────────────────────────────────────────────────────────────────────────────────────
 
-_SMALL = 100
-_ENOUGH = 20_000  # writes of a trial: some hundredths of a second
+_CLIENTS_OF_TRIAL = 100
+_WRITES_OF_TRIAL = 20_000  # writes of a trial: some hundredths of a second
 
 
-def expect(study: Study) -> dict[tuple[int, str], float]:
+def estimate_writes(study: Study) -> dict[tuple[int, str], float]:
     """Estimate the writes of each part of a study, to a factor of two or three."""
     return {
-        (clients, strategy): study.repetitions * _writes(study.network, strategy, clients)
+        (clients, strategy): study.repetitions * _writes_of_contest(study.network, strategy, clients)
         for clients, strategy in study
     }
 
 
-def _writes(network: NetworkModel, strategy: str, clients: int) -> float:
+def _writes_of_contest(network: NetworkModel, strategy: str, clients: int) -> float:
     """Estimate the writes of one contest, from trials with growing numbers of clients.
 
     The writes grow with the clients, in the end with their square; the trials show how close to the square they are.
     """
-    size, power = min(_SMALL, clients), 2.0
-    while (writes := _trial(network, strategy, size)) < _ENOUGH and size * 3 <= clients:
+    size, power = min(_CLIENTS_OF_TRIAL, clients), 2.0
+    while (writes := _trial(network, strategy, size)) < _WRITES_OF_TRIAL and size * 3 <= clients:
         size *= 3
         power = math.log(_trial(network, strategy, size) / writes) / math.log(3)
     return writes * math.pow(clients / size, (power + 2) / 2)

@@ -61,7 +61,7 @@ def in_ids(column: ColumnElement[int], ids: Iterable[int] | BindParameter[str]) 
 
 
 def in_texts(column: ColumnElement[str], texts: Iterable[str]) -> ColumnElement[bool]:
-    """Whether the column is one of these texts."""
+    """Return whether the column is one of these texts."""
     return column.bool_op("IN")(_ListedTexts(literal(json.dumps(list(texts)))))
 
 

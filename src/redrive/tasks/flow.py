@@ -122,7 +122,7 @@ class Flow(Decisions):
 
     @property
     def store(self) -> Store:
-        """Where its state is kept."""
+        """Return the store of its state."""
         with self._lock:
             if self._store is None:
                 from redrive.store.store import connect

@@ -53,7 +53,7 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """What it is, in a word."""
+        """Return its kind as a word."""
         return "sensor" if self.sensing else "fan-out" if self.each else "task"
 
 
@@ -104,7 +104,7 @@ class Graph:
             raise FlowError("the flow has no tasks; add them with @flow.task")
 
     def shape(self) -> GraphShape:
-        """What is stored of it."""
+        """Return its stored form."""
         return GraphShape(
             tuple(
                 GraphShape.Place(node.name, node.kind, tuple(self.numbers[name] for name in node.after), node.run_when)
@@ -144,7 +144,7 @@ class GraphShape:
         )
 
     def difference(self, other: GraphShape) -> str | None:
-        """What has changed from the other one to this one, in words; None where nothing has but the order of tasks."""
+        """Return the differences from another graph, in words; None if only the order of tasks differs."""
         now, before = _by_name(self), _by_name(other)
         gone, new = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
         changed = sorted(name for name in now.keys() & before.keys() if now[name] != before[name])

@@ -81,8 +81,8 @@ def with_known_options(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def wrap(method: Callable[P, R]) -> Callable[P, R]:
         parameters = signature(method).parameters.values()
-        named = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
-        options = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+        named = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
+        options = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
         @functools.wraps(method)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -114,7 +114,7 @@ def checked_retry(retry: object) -> Retry:
 
 
 def checked_rule(rule: object) -> RunWhen:
-    """When a task runs."""
+    """Return when a task runs."""
     known = {str(one): one for one in RunWhen}
     if not isinstance(rule, str) or rule not in known:
         raise ValueError(f"run_when must be one of {', '.join(known)}, not {option_checks.shown(rule)}")
@@ -133,7 +133,7 @@ def checked_timeout(timeout: float | None, in_thread: bool) -> float | None:
 
 
 def checked_key(key: Callable[..., str] | None, task: str, binding: Binding) -> Callable[..., str] | None:
-    """What makes a task's idempotency key."""
+    """Return what makes a task's idempotency key."""
     if key is not None and not callable(key):
         raise FlowError(f"key= of task {task!r} must be a function of the task's arguments, not {type(key).__name__}")
     if key is not None and not binding.wants_key:
@@ -152,5 +152,5 @@ def as_run_id(given: UUID | str | None) -> UUID | None:
 
 
 def cores() -> int:
-    """How many processors there are for this process."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -107,7 +107,7 @@ def test_40_failing_channel_fails_no_run_and_loses_no_alert(sending, store):
 
         ledger, sender = sending(chosen, deliver=deliver)
         ledger.apply(judgement(finding()))
-        sender.ring()  # as a run does at its end: it continues at once, whatever the delivery does
+        sender.wake()  # as a run does at its end: it continues at once, whatever the delivery does
         eventually(lambda: all(send.attempts for send in ledger.sends(1)))
         assert recorder.said() == [("opened", "run:vendor")]
         found = {send.channel: send for send in ledger.sends(1)}
@@ -157,11 +157,11 @@ def test_hanging_channel_does_not_delay_others(sending):
     recorder.failing = {"slow": gate}
     ledger, sender = sending(slowly("slow", "quick"), deliver=recorder)
     ledger.apply(judgement(finding()))
-    sender.ring()
+    sender.wake()
     assert gate.reached.acquire(timeout=LONG)
     eventually(lambda: recorder.said("quick"))
     ledger.apply(judgement(*many(2)))
-    sender.ring()
+    sender.wake()
     eventually(lambda: len(recorder.said("quick")) == 3)
     assert recorder.said("slow") == []
     gate.opened.set()
@@ -179,7 +179,7 @@ def test_idle_thread_ends_and_next_message_starts_another(sending):
     ledger, sender = sending(settings("slack"), deliver=recorder)
     for times in (1, 2):
         ledger.apply(judgement(*many(1, start=times)))
-        sender.ring()
+        sender.wake()
         eventually(lambda times=times: len(recorder.messages) == times and len(threads()) == before)
     eventually(lambda: threads("redrive-to-slack") == [])
 
@@ -196,7 +196,7 @@ def test_failed_delivery_is_retried(sending, monkeypatch):
 
     ledger, sender = sending(settings("slack"), deliver=deliver)
     ledger.apply(judgement(finding()))
-    sender.ring()
+    sender.wake()
     eventually(lambda: recorder.messages)
     eventually(lambda: states(ledger) == {("slack", SendStatus.SENT)})
     assert [send.attempts for send in ledger.sends(1)] == [4]
@@ -229,10 +229,10 @@ def test_backoff_of_a_channel_ignores_the_database_clock(sending, store, monkeyp
 
     ledger, sender = sending(settings("slack"), deliver=deliver)
     ledger.apply(judgement(*many(1)))
-    sender.ring()
+    sender.wake()
     eventually(lambda: ledger.sends(1)[0].attempts == 1)
     ledger.apply(judgement(*many(1, start=1)))
-    sender.ring()
+    sender.wake()
     eventually(lambda: ("opened", "slot:1") in recorder.said())
 
 
@@ -257,7 +257,7 @@ def test_hanging_channel_costs_a_bounded_number_of_threads(sending):
     ledger.apply(judgement(*many(10)), now=after(0))
     for minute in range(6):
         sender.send_due(now=after(60 * minute))
-    assert len(threads("redrive-to-slack")) == dispatcher.MOST_LEFT_BEHIND
+    assert len(threads("redrive-to-slack")) == dispatcher.MAX_HANGING_DELIVERIES
     gate.opened.set()
     recorder.failing.clear()
     eventually(lambda: threads("redrive-to-slack") == [])
@@ -270,11 +270,11 @@ def test_close_waits_for_due_messages(sending):
     recorder = Recorder()
     ledger, sender = sending(settings("slack", storm=99), deliver=recorder)
     ledger.apply(judgement(*many(20)))
-    sender.ring()
+    sender.wake()
     sender.close()
     assert ledger.unsent() == []
     ledger.apply(judgement(finding()))
-    sender.ring()  # it may be used again
+    sender.wake()  # it may be used again
     sender.close()
     assert len(recorder.messages) == 21
 
@@ -290,7 +290,7 @@ def test_close_does_not_wait_for_later_messages_or_forever(sending):
     )
     ledger, sender = sending(chosen, deliver=recorder)
     ledger.apply(judgement(*many(2)))
-    sender.ring()
+    sender.wake()
     assert gate.reached.acquire(timeout=LONG)
     sender.close()
     assert recorder.messages == []
@@ -316,7 +316,7 @@ def test_messages_wait_while_the_store_is_lost(sending, monkeypatch):
     ledger.apply(judgement(finding()))
     with monkeypatch.context() as patched:
         patched.setattr(Database, "read", unsteady)
-        sender.ring()
+        sender.wake()
         eventually(lambda: recorder.messages)
     assert len(lost) == 2
 
@@ -367,7 +367,7 @@ def test_lost_store_is_an_error_only_for_manual_sending(sending, monkeypatch):
         patched.setattr(Database, "read", lambda *_: raising(StoreError("gone"))())
         with pytest.raises(StoreError):
             sender.send_due()
-        sender.ring()
+        sender.wake()
         sender.close()
 
 
@@ -380,7 +380,7 @@ def test_run_does_not_fail_where_no_thread_can_start(sending, monkeypatch):
     ledger.apply(judgement(finding()))
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        sender.ring()
+        sender.wake()
         assert sender.send_due() == 1, "who sends by hand does it himself"
     assert recorder.said() == [("opened", "run:vendor")]
 
@@ -388,7 +388,7 @@ def test_run_does_not_fail_where_no_thread_can_start(sending, monkeypatch):
 def test_closed_unreferenced_sender_is_garbage_collected(store):
     AlertRepository(store.database, settings("slack")).apply(judgement(finding()))
     sender = Sender(store.database, settings("slack"), deliver=Recorder())
-    sender.ring()
+    sender.wake()
     sender.close()
     reference = weakref.ref(sender)
     del sender
@@ -401,7 +401,7 @@ def test_unclosed_unreferenced_store_is_garbage_collected(url):
     store = redrive.connect(url)
     sender = Sender(store.database, chosen, deliver=recorder)
     AlertRepository(store.database, chosen).apply(judgement(finding()))
-    sender.ring()
+    sender.wake()
     eventually(lambda: recorder.messages)
     kept = [weakref.ref(sender), weakref.ref(store.database)]
     del sender, store

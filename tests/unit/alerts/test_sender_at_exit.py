@@ -66,7 +66,7 @@ def run(url, tmp_path):
 
 
 def test_ending_program_sends_due_messages_first(run, store):
-    said, errors = run("sender.ring()")
+    said, errors = run("sender.wake()")
     assert said == ["slot:0", "slot:1", "slot:2"]
     assert errors == ""
     assert AlertRepository(store.database, AlertSettings()).unsent() == []
@@ -74,11 +74,11 @@ def test_ending_program_sends_due_messages_first(run, store):
 
 SEVERAL = """
 senders = [Sender(store.database, chosen, deliver=deliver) for _ in range(3)]
-senders[0].ring()
+senders[0].wake()
 senders[0].close()
 ledger.apply(judgement(*many(3, start=3)))
 for one in senders:
-    one.ring()
+    one.wake()
 del one, senders, sender
 """
 
@@ -90,13 +90,13 @@ def test_program_without_references_to_stores_sends_messages(run):
 
 
 def test_failing_program_sends_due_messages(run):
-    said, errors = run("sender.ring(); raise SystemExit(3)", expect=3)
+    said, errors = run("sender.wake(); raise SystemExit(3)", expect=3)
     assert said == ["slot:0", "slot:1", "slot:2"]
     assert errors == ""
 
 
 def test_program_leaves_messages_of_hanging_channel_to_the_next(run, store):
-    said, _ = run("sender.ring()", deliver="time.sleep(1_000)", exit_wait=0.1)
+    said, _ = run("sender.wake()", deliver="time.sleep(1_000)", exit_wait=0.1)
     assert said == []
     recorder = Recorder()
     later = Sender(store.database, settings("slack"), deliver=recorder)
@@ -111,12 +111,12 @@ def deliver(channel, message):
     os.write(log, (message.key + chr(10)).encode())
 sender._deliver = deliver
 sender._reset()
-sender.ring()
+sender.wake()
 assert begun.wait(60)
 child = os.fork()
 if child == 0:
     assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
-    sender.ring()
+    sender.wake()
     sender.close()
     sys.exit(0)
 os.write(go[1], b"123")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.cli.format import latency, percent
-from redrive.cli.service_chart import ChartGrid, bars, beginning, chart, short
+from redrive.cli.service_chart import ChartGrid, bars, chart, day_start, short_count
 from redrive.store.repositories.services import ServiceWindow
 
 NOW = datetime(2027, 1, 1, 12, 20, tzinfo=UTC)
@@ -22,8 +22,8 @@ def window(minutes_ago, attempts=100, successes=100, latencies=None):
 
 
 def test_last_day_ends_with_the_current_window():
-    assert beginning(NOW) == datetime(2026, 12, 31, 12, 30, tzinfo=UTC)
-    assert beginning(NOW, 3600) == datetime(2026, 12, 31, 13, 0, tzinfo=UTC)
+    assert day_start(NOW) == datetime(2026, 12, 31, 12, 30, tzinfo=UTC)
+    assert day_start(NOW, 3600) == datetime(2026, 12, 31, 13, 0, tzinfo=UTC)
 
 
 def test_bars_are_as_high_as_their_values():
@@ -90,7 +90,7 @@ def test_empty_window_has_no_bar_and_zero_failures_a_line():
     [(0, "0"), (999, "999"), (9_999, "9,999"), (10_000, "10.0k"), (999_900, "999.9k"), (2.5e6, "2.5M"), (3e9, "3.0G")],
 )
 def test_counts_are_short(number, shown):
-    assert short(number) == shown
+    assert short_count(number) == shown
 
 
 def test_shares_are_0_or_100_percent_only_if_exact():

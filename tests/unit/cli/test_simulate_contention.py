@@ -54,7 +54,7 @@ def test_terminal_shows_premises_table_conclusion_and_charts(terminal):
     assert said.code == 0
     assert "a hop takes |normal(10, 2)| ms; waits begin at 5 ms and end at 2,000 ms" in said.out
     assert "means of 3 repetitions, seed 1" in said.out
-    assert "with 20 clients, none is done first, after " in said.out
+    assert "with 20 clients, none finishes first, after " in said.out
     assert said.out.count("● none   ○ exponential   ▲ equal   □ full   ◆ decorrelated") == 2
 
 
@@ -125,4 +125,4 @@ def test_invalid_image_path_is_rejected_before_the_work(run, here):
 def test_equal_strategies_give_no_conclusion(terminal):
     said = terminal(*SMALL[:2], "--clients", 1, "--repetitions", 1)
     assert "decorrelated" in said.out
-    assert "writes least" not in said.out
+    assert "fewest writes" not in said.out

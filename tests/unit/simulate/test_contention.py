@@ -14,9 +14,9 @@ from redrive.simulate.contention import (
     Outcome,
     Study,
     contend,
-    expect,
+    estimate_writes,
     figures,
-    hold,
+    run_study,
     spread,
     unjittered,
 )
@@ -164,25 +164,25 @@ def test_every_client_commits_exactly_once(strategy, clients, seed):
 
 def test_seed_determines_the_results():
     study = Study(clients=(5, 20), repetitions=3, seed=7)
-    assert hold(study) == hold(study)
-    assert hold(study) != hold(Study(clients=(5, 20), repetitions=3, seed=8))
+    assert run_study(study) == run_study(study)
+    assert run_study(study) != run_study(Study(clients=(5, 20), repetitions=3, seed=8))
 
 
 def test_other_requested_results_change_no_result():
-    whole = hold(Study(clients=(5, 20), repetitions=3))
-    alone = hold(Study(clients=(20,), strategies=("full",), repetitions=3))
-    turned = hold(Study(clients=(20, 5), strategies=STRATEGIES[::-1], repetitions=3))
+    whole = run_study(Study(clients=(5, 20), repetitions=3))
+    alone = run_study(Study(clients=(20,), strategies=("full",), repetitions=3))
+    turned = run_study(Study(clients=(20, 5), strategies=STRATEGIES[::-1], repetitions=3))
     assert [one for one in whole if (one.strategy, one.clients) == ("full", 20)] == alone
     assert sorted(turned, key=str) == sorted(whole, key=str)
 
 
 def test_more_repetitions_start_with_the_same_ones():
-    few, more = (hold(Study(clients=(20,), strategies=("full",), repetitions=n))[0] for n in (3, 6))
+    few, more = (run_study(Study(clients=(20,), strategies=("full",), repetitions=n))[0] for n in (3, 6))
     assert set(few.times) < set(more.times)
 
 
 def test_jitter_makes_backoff_effective():
-    results = {one.strategy: one for one in hold(Study(clients=(100,), repetitions=20))}
+    results = {one.strategy: one for one in run_study(Study(clients=(100,), repetitions=20))}
     ramp, none = results["exponential"], results["none"]
     for strategy in ("equal", "full", "decorrelated"):
         assert results[strategy].write_count < none.write_count / 2
@@ -196,14 +196,14 @@ def test_jitter_makes_backoff_effective():
 
 
 def test_few_clients_make_little_difference():
-    results = hold(Study(clients=(3,), repetitions=50))
+    results = run_study(Study(clients=(3,), repetitions=50))
     writes = [one.write_count for one in results]
     assert max(writes) < 1.5 * min(writes)
 
 
 def test_progress_grows_to_the_total():
     told = []
-    hold(Study(clients=(5, 40), repetitions=4), told.append)
+    run_study(Study(clients=(5, 40), repetitions=4), told.append)
     assert told == sorted(told)
     assert 100 < len(told) <= 1_000
     assert told[0] < 0.1
@@ -216,13 +216,13 @@ def test_progress_grows_to_the_total():
 )
 def test_work_is_estimated_to_a_factor_of_three(strategy, clients):
     study = Study(clients=(clients,), strategies=(strategy,), repetitions=1)
-    (expected,) = expect(study).values()
-    (found,) = hold(study)
+    (expected,) = estimate_writes(study).values()
+    (found,) = run_study(study)
     assert expected / 3 < found.write_count < expected * 3
 
 
 def test_hours_of_work_are_estimated_at_once():
-    assert sum(expect(Study(clients=(100_000,), strategies=("none",), repetitions=1)).values()) > 1e9
+    assert sum(estimate_writes(Study(clients=(100_000,), strategies=("none",), repetitions=1)).values()) > 1e9
 
 
 @pytest.mark.parametrize(
@@ -272,14 +272,14 @@ def test_single_value_has_no_error():
 
 
 def test_result_is_compared_with_the_ramp_at_as_many_clients():
-    results = hold(Study(clients=(5, 9), repetitions=1, strategies=("exponential", "full")))
+    results = run_study(Study(clients=(5, 9), repetitions=1, strategies=("exponential", "full")))
     assert [unjittered(one, results) for one in results] == [results[0], results[0], results[2], results[2]]
     assert unjittered(results[1], results[1:2]) is None
 
 
 def test_figures_show_each_strategy_by_number_of_clients():
     study = Study(clients=(9, 5), repetitions=1, strategies=("full", "none"))
-    results = hold(study)
+    results = run_study(study)
     time, writes = figures(study, results)
     assert [(one.name, one.emphasis) for one in time.series] == [("full", True), ("none", False)]
     assert [x for x, _ in writes.series[0].points] == [5, 9]

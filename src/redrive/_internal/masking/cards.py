@@ -70,7 +70,7 @@ class Card(NamedTuple):
 
 
 def may_hold_cards(text: str) -> bool:
-    """Whether a closer look is worth while: a text with fewer digits in a row has none."""
+    """Return whether the text has enough digits in a row to contain the number of a card."""
     alike = text.encode("utf-8", "surrogatepass").translate(_ALL_ALIKE, _HALF_A_BLANK).decode("latin-1")
     return "0000-000" in alike or "0000000000000" in alike
 

@@ -397,7 +397,7 @@ def mask_credentials(text: str) -> str:
 
 
 def _names_a_secret(lowered: str, mark: str) -> bool:
-    """Whether this mark stands somewhere behind what may be a secret's name."""
+    """Return whether this mark stands somewhere behind what may be a secret's name."""
     before = lowered.split(mark.strip())[:-1]
     return any(part.rstrip(_BETWEEN).endswith(NAME_ENDS) or "x-amz-" in part for part in before)
 

@@ -214,7 +214,7 @@ def _name(name: object) -> Any:
 
 
 def _ordinary(name: str, value: str) -> bool:
-    """Whether a text is no secret under a name that is also a common word."""
+    """Return whether a text is no secret under a name that is also a common word."""
     pattern = _ORDINARY.get(name.lower())
     return pattern is not None and pattern.fullmatch(value) is not None
 

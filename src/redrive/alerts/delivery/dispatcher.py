@@ -32,11 +32,11 @@ LOG = logging.getLogger("redrive.alerts.sending")
 
 Deliver = Callable[[Channel, "Message"], None]
 
-BEYOND = 1.0
+TIMEOUT_GRACE = 1.0
 """Seconds by which a delivery may exceed the timeout of its channel before it is abandoned."""
-MOST_LEFT_BEHIND = 3
+MAX_HANGING_DELIVERIES = 3
 """Maximum number of hanging deliveries to a channel; no further delivery starts until one of them ends."""
-HELD = 5.0
+RECHECK_AFTER = 5.0
 """Seconds until the next check for due messages that cannot be sent yet, during a storm or a claim elsewhere."""
 PAUSE, LONGEST_PAUSE = 2.0, 60.0
 """First and longest pause of a channel after a failure, in seconds, whatever else is due to it."""
@@ -49,14 +49,15 @@ class DeliveryEnded:
         self.claim, self.error = claim, error
 
 
-Bell = SimpleQueue["DeliveryEnded | None"]
+FinishedQueue = SimpleQueue["DeliveryEnded | None"]
+"""Deliveries that have ended; None wakes the dispatcher."""
 
 
 class ChannelWorker:
     """A thread that delivers to one channel."""
 
-    def __init__(self, channel: Channel, deliver: Callable[[ClaimedMessage], None], bell: Bell) -> None:
-        self._deliver, self._bell = deliver, bell
+    def __init__(self, channel: Channel, deliver: Callable[[ClaimedMessage], None], finished: FinishedQueue) -> None:
+        self._deliver, self._finished = deliver, finished
         self._claims: SimpleQueue[ClaimedMessage | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"redrive-to-{channel.name}", daemon=True)
         self._thread.start()
@@ -76,7 +77,7 @@ class ChannelWorker:
 
     def _run(self) -> None:
         while (claim := self._claims.get()) is not None:
-            self._bell.put(delivered(claim, self._deliver))
+            self._finished.put(delivered(claim, self._deliver))
 
 
 def delivered(claim: ClaimedMessage, deliver: Callable[[ClaimedMessage], None]) -> DeliveryEnded:
@@ -111,18 +112,18 @@ class Dispatcher:
     """
 
     def __init__(self, outbox: Outbox, settings: AlertSettings, deliver: Deliver | None) -> None:
-        self.bell: Bell = SimpleQueue()
+        self.finished: FinishedQueue = SimpleQueue()
         self._outbox, self._settings, self._deliver = outbox, settings, deliver
         self._workers: dict[str, ChannelWorker] = {}
-        self._under_way: dict[str, _InFlight] = {}
+        self._in_flight: dict[str, _InFlight] = {}
         self._abandoned: defaultdict[str, list[ChannelWorker]] = defaultdict(list)
-        self._troubled: dict[str, _FailingChannel] = {}
-        self._unmarked: list[Callable[[], None]] = []
+        self._failing: dict[str, _FailingChannel] = {}
+        self._unsaved_results: list[Callable[[], None]] = []
 
     @property
     def is_busy(self) -> bool:
         """Return whether a delivery is in progress."""
-        return bool(self._under_way)
+        return bool(self._in_flight)
 
     def start_workers(self) -> None:
         """Start a thread for every channel, because no thread can be started while the program exits."""
@@ -131,7 +132,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Stop the threads that are idle."""
-        for name in [name for name in self._workers if name not in self._under_way]:
+        for name in [name for name in self._workers if name not in self._in_flight]:
             self._workers.pop(name).stop()
 
     # ── begin ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,9 +143,9 @@ class Dispatcher:
         Returns:
             The number of seconds until the next check; None if no message waits.
         """
-        while self._unmarked:
-            _store_result(self._unmarked[0])
-            del self._unmarked[0]
+        while self._unsaved_results:
+            _store_result(self._unsaved_results[0])
+            del self._unsaved_results[0]
         due = self._outbox.due(now=now, alert_id=alert_id)
         for name, at in due.channels.items():
             # A message that an operator waits for is sent even while the channel is paused.
@@ -156,27 +157,27 @@ class Dispatcher:
 
     def _pause(self, name: str, now: datetime | None) -> float:
         """Return for how many seconds a channel is still paused after a failure."""
-        return self._troubled[name].until - _moment(now) if name in self._troubled else 0.0
+        return self._failing[name].until - _moment(now) if name in self._failing else 0.0
 
     def _is_free(self, name: str) -> bool:
-        if name in self._under_way:
+        if name in self._in_flight:
             return False
         hanging = self._abandoned[name] = [worker for worker in self._abandoned[name] if worker.is_alive]
-        return len(hanging) < MOST_LEFT_BEHIND
+        return len(hanging) < MAX_HANGING_DELIVERIES
 
     def _hand_over(self, claim: ClaimedMessage) -> None:
         channel = claim.channel
         worker = self._worker(channel.name)
-        self._under_way[channel.name] = _InFlight(claim, worker, time.monotonic() + channel.timeout + BEYOND)
+        self._in_flight[channel.name] = _InFlight(claim, worker, time.monotonic() + channel.timeout + TIMEOUT_GRACE)
         if worker is not None:
             worker.take(claim)
         else:  # the program is exiting, and no thread can be started
-            self.bell.put(delivered(claim, self._deliver_message))
+            self.finished.put(delivered(claim, self._deliver_message))
 
     def _worker(self, name: str) -> ChannelWorker | None:
         if name not in self._workers:
             try:
-                self._workers[name] = ChannelWorker(self._outbox.channels[name], self._deliver_message, self.bell)
+                self._workers[name] = ChannelWorker(self._outbox.channels[name], self._deliver_message, self.finished)
             except RuntimeError:
                 return None
         return self._workers[name]
@@ -209,54 +210,58 @@ class Dispatcher:
     def _next_check(self, due: DueMessages, now: datetime | None = None) -> float | None:
         waits: list[float] = []
         for name, at in due.channels.items():
-            if name not in self._under_way:  # a channel that is busy is checked when its delivery ends
+            if name not in self._in_flight:  # a channel that is busy is checked when its delivery ends
                 wait = max((at - due.now).total_seconds(), self._pause(name, now))
-                waits.append(wait if wait > 0 else HELD)
+                waits.append(wait if wait > 0 else RECHECK_AFTER)
         return min(waits, default=None)
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self, seconds: float | None, *, now: datetime | None = None) -> int:
-        """Wait until a delivery ends, the bell is rung, or the time is over; return how many messages arrived."""
-        ends = [delivery.until for delivery in self._under_way.values()]
+        """Wait until a delivery ends, `None` is put into `finished`, or the time is over.
+
+        Returns:
+            The number of messages that arrived.
+        """
+        ends = [delivery.until for delivery in self._in_flight.values()]
         if seconds is not None:
             ends.append(time.monotonic() + seconds)
         arrived = 0
         try:
-            rung = self.bell.get(timeout=max(0.0, min(ends) - time.monotonic()) if ends else None)
-            arrived += self._end(rung, now)
+            ended = self.finished.get(timeout=max(0.0, min(ends) - time.monotonic()) if ends else None)
+            arrived += self._end(ended, now)
             while True:
-                arrived += self._end(self.bell.get_nowait(), now)
+                arrived += self._end(self.finished.get_nowait(), now)
         except Empty:
             pass
-        for name, delivery in list(self._under_way.items()):
+        for name, delivery in list(self._in_flight.items()):
             if delivery.until <= time.monotonic():
                 self._abandon(name, delivery, now)
         return arrived
 
-    def _end(self, rung: DeliveryEnded | None, now: datetime | None) -> int:
-        if rung is None:
+    def _end(self, ended: DeliveryEnded | None, now: datetime | None) -> int:
+        if ended is None:
             return 0
-        name = rung.claim.channel.name
-        under_way = self._under_way.get(name)
-        if under_way is None or under_way.claim is not rung.claim:
+        name = ended.claim.channel.name
+        delivery = self._in_flight.get(name)
+        if delivery is None or delivery.claim is not ended.claim:
             return 0  # the delivery was abandoned, and is retried
-        del self._under_way[name]
-        if rung.error is not None:
-            self._failed(rung.claim, rung.error, now)
+        del self._in_flight[name]
+        if ended.error is not None:
+            self._failed(ended.claim, ended.error, now)
             return 0
-        self._troubled.pop(name, None)
-        self._mark(lambda: self._outbox.sent(rung.claim, now=now))
+        self._failing.pop(name, None)
+        self._save_result(lambda: self._outbox.sent(ended.claim, now=now))
         return 1
 
     def _abandon(self, name: str, delivery: _InFlight, now: datetime | None) -> None:
-        del self._under_way[name]
+        del self._in_flight[name]
         self._workers.pop(name, None)
         if delivery.worker is not None:
             delivery.worker.stop()
             self._abandoned[name].append(delivery.worker)
         self._failed(
-            delivery.claim, TimeoutError(f"no answer within {delivery.claim.channel.timeout + BEYOND:g} s"), now
+            delivery.claim, TimeoutError(f"no answer within {delivery.claim.channel.timeout + TIMEOUT_GRACE:g} s"), now
         )
 
     def _failed(self, claim: ClaimedMessage, error: BaseException, now: datetime | None) -> None:
@@ -267,34 +272,36 @@ class Dispatcher:
             reason, permanent, retry_after = error.reason, error.permanent, error.retry_after
         elif isinstance(error, TimeoutError):
             reason = str(error) or "no answer in time"
-        self._mark(lambda: self._outbox.failed(claim, reason, permanent=permanent, retry_after=retry_after, now=now))
+        self._save_result(
+            lambda: self._outbox.failed(claim, reason, permanent=permanent, retry_after=retry_after, now=now)
+        )
         name = claim.channel.name
         if permanent:  # the channel rejects this message, and may take others
             LOG.error("channel %s rejected a message: %s", name, safe_line(reason, 300))
             return
-        failures = self._troubled[name].failures + 1 if name in self._troubled else 1
+        failures = self._failing[name].failures + 1 if name in self._failing else 1
         if failures == 1:
             LOG.warning("delivery to channel %s failed and is retried: %s", name, safe_line(reason, 300))
         longest = backoff.ceiling(failures, base=PAUSE, multiplier=2, cap=LONGEST_PAUSE)
-        self._troubled[name] = _FailingChannel(failures, _moment(now) + random.uniform(0, longest))
+        self._failing[name] = _FailingChannel(failures, _moment(now) + random.uniform(0, longest))
 
-    def _mark(self, mark: Callable[[], None]) -> None:
+    def _save_result(self, save: Callable[[], None]) -> None:
         """Store the result of a delivery; while the store is unreachable, nothing else is sent before that."""
         try:
-            _store_result(mark)
+            _store_result(save)
         except StoreError as error:
             LOG.warning("the result of a delivery could not be stored yet: %s", error)
-            self._unmarked.append(mark)
+            self._unsaved_results.append(save)
 
 
-def _store_result(mark: Callable[[], None]) -> None:
+def _store_result(save: Callable[[], None]) -> None:
     """Store the result of a delivery.
 
     An error that is not one of the store would be raised each time, so it is logged and the result is dropped: another
     attempt is made when the claim of the message expires.
     """
     try:
-        mark()
+        save()
     except StoreError:
         raise
     except Exception as error:

@@ -87,7 +87,7 @@ class Message:
     lines: tuple[FactLine, ...] = ()
     error: str | None = None
     next_step: str | None = None
-    """What redrive does next, or what the operator must do."""
+    """The next step of redrive or of the operator."""
     commands: tuple[str, ...] = ()
     sql: str | None = None
     steps: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class Message:
 
     @property
     def is_over(self) -> bool:
-        """Whether all alerts of the message are resolved."""
+        """Return whether all alerts of the message are resolved."""
         return self.what is What.RESOLVED
 
     def plain(self, *, headline: bool = True) -> str:

@@ -45,7 +45,7 @@ MAX_AGE = {
 GRACE = 60.0
 """Seconds by which a claim outlasts the longest delivery, so that it can be marked after a restart of the store."""
 TEST_LASTS = timedelta(seconds=60)
-"""How long a test stays open in a channel that opens incidents: long enough to notify."""
+"""Time for which a test stays open in a channel that opens incidents: long enough to notify."""
 
 CLAIMING = "alert sends"
 _REASON = 500
@@ -65,7 +65,7 @@ class ClaimedMessage:
 
 
 class DueMessages(NamedTuple):
-    """When waiting messages can be sent."""
+    """The times at which waiting messages can be sent."""
 
     now: datetime
     channels: dict[str, datetime]

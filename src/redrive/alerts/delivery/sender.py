@@ -35,7 +35,7 @@ _closed_at_exit: set[int] = set()
 class Sender:
     """Deliver messages to the channels of the settings.
 
-    `ring` starts a thread that ends when no message waits any more. Messages that are not sent when the program exits
+    `wake` starts a thread that ends when no message waits any more. Messages that are not sent when the program exits
     stay in the store, for the next program or for `redrive watch`.
 
     Args:
@@ -59,7 +59,7 @@ class Sender:
         self._turn = threading.Lock()
         self._ends_at: float | None = None
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the sender, because messages may be due. Returns at once and never raises."""
         try:
             with self._lock:
@@ -68,17 +68,17 @@ class Sender:
                     self._background.start_workers()
                     self._thread = threading.Thread(target=self._run, name="redrive-alerts", daemon=True)
                     self._thread.start()
-                self._background.bell.put(None)
+                self._background.finished.put(None)
             _close_at_exit()
         except Exception as error:  # no thread can be started, which must not fail a run
             self._thread = None
             LOG.warning("messages cannot be sent by this process and wait for another one: %s", mask(str(error)))
 
-    def ring_if_due(self, *, now: datetime | None = None) -> None:
-        """Ring if a message can be sent now, whichever process stored it."""
+    def wake_if_due(self, *, now: datetime | None = None) -> None:
+        """Wake the sender if a message can be sent now, whichever process stored it."""
         due = self._outbox.due(now=now)
         if any(at <= due.now for at in due.channels.values()):
-            self.ring()
+            self.wake()
 
     def send_due(self, *, now: datetime | None = None, alert_id: int | None = None) -> int:
         """Send the due messages, of all alerts or of one, and wait for it; return how many were delivered.
@@ -110,7 +110,7 @@ class Sender:
         with self._lock:
             thread = self._thread
             ends_at = self._ends_at = time.monotonic() + self._settings.exit_wait
-            self._background.bell.put(None)
+            self._background.finished.put(None)
 
         def wait() -> None:
             if thread is not None and thread is not threading.current_thread():
@@ -141,9 +141,9 @@ class Sender:
             return self._ends_at is not None and time.monotonic() >= self._ends_at
 
     def _is_done(self, wait: float | None) -> bool:
-        """Return whether nothing is pending; then the thread ends, and the next `ring` starts a new one."""
+        """Return whether nothing is pending; then the thread ends, and the next `wake` starts a new one."""
         with self._lock:
-            if self._background.is_busy or not self._background.bell.empty():
+            if self._background.is_busy or not self._background.finished.empty():
                 return False
             if wait is not None and self._ends_at is None:
                 return False

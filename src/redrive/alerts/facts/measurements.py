@@ -23,7 +23,7 @@ from redrive.store.schema import gauges
 
 EVERY = timedelta(hours=1)
 AGAIN = timedelta(minutes=5)
-"""How long after a failure a table is counted again."""
+"""Time after a failure until a table is counted again."""
 WEEK = timedelta(days=7)
 NEAR = timedelta(hours=3)
 """Maximum distance of the count of last week from the same hour."""

@@ -11,7 +11,7 @@ from redrive.policy.time_of_day import TimeOfDay
 _WEEK = timedelta(days=7)
 _YOUNG = timedelta(days=8)
 KNOWN = timedelta(days=15)
-"""How far back the starts of runs must be known."""
+"""Age of the oldest run whose start must be known."""
 BACK = 7
 """Number of deadlines before the last one that are searched for an expected one."""
 _LONGEST_OFF = 31  # maximum number of consecutive days off that are skipped
@@ -151,7 +151,7 @@ def _is_met(matched: Iterable[tuple[RunStart, datetime]], deadline: datetime, no
 
 
 class _LeadTimes:
-    """How long before its deadlines a pipeline starts."""
+    """Times from the starts of a pipeline to its deadlines."""
 
     def __init__(self, sla: TimeOfDay) -> None:
         self._sla = sla

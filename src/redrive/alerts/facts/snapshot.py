@@ -67,7 +67,7 @@ class RunSnapshot:
     daily: TimeOfDay | None = None
     """The time of day that `sla` is derived from, if known."""
     failures: int = 0
-    """How often it was resumed after a failure."""
+    """Number of times it was resumed after a failure."""
     reason: str | None = None
     error_kind: str | None = None
     error_type: str | None = None
@@ -123,7 +123,7 @@ class RunSnapshot:
 
     @property
     def last_of_all(self) -> datetime | None:
-        """When another run last completed, with any parameters."""
+        """Return when another run last completed, with any parameters."""
         return max((at for at in (self.last_complete, self.any_complete) if at is not None), default=None)
 
     @property
@@ -146,7 +146,7 @@ class DueRun:
     last_complete: datetime | None = None
     """When any run last completed. A time after the deadline means late, but not missing any more."""
     target: str | None = None
-    """What it writes to."""
+    """Target of its rows."""
     daily: TimeOfDay | None = None
     """The time of day that `sla` is derived from."""
 
@@ -226,7 +226,7 @@ class ServiceSnapshot:
     failed_4xx: int = 0
     failed_404: int = 0
     streaks_5xx: int = 0
-    """How often three calls in a row ended in an answer 5xx."""
+    """Number of times that three calls in a row ended in a 5xx response."""
     failed_auth: int = 0
     last_auth_failure: datetime | None = None
     """When a call last failed within a day because its credential was permanently rejected."""
@@ -277,7 +277,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far a consumer is behind, as returned by a probe."""
+    """Lag of a consumer, as returned by a probe."""
 
     consumer: str
     messages: int | None = None

@@ -44,11 +44,11 @@ class Evidence:
 
     @property
     def is_shortened(self) -> bool:
-        """Whether title and most facts were dropped because the alert has many members."""
+        """Return whether title and most facts were dropped because the alert has many members."""
         return not self.finding.title
 
     def has_lasted(self, now: datetime) -> bool:
-        """Whether the condition has lasted for its `persist` seconds. A level counts until its last measurement."""
+        """Return whether the condition has lasted for its `persist` seconds; a level, until its last measurement."""
         until = self.seen_at if self.name.startswith(LEVEL) else now
         return until - self.since >= timedelta(seconds=self.finding.persist)
 
@@ -82,7 +82,7 @@ class AlertRecord:
 
     @property
     def is_notified(self) -> bool:
-        """Whether a notification about the alert was sent."""
+        """Return whether a notification about the alert was sent."""
         return self.peak is not None
 
 

@@ -32,7 +32,7 @@ OPEN = "open"
 """The status that operators filter by: every alert that is not resolved."""
 _FAILED = ("retries_exhausted", "permanent_error")
 _REMEMBERED = timedelta(days=7)
-"""How long a notification about a run is kept, so that it is not sent twice."""
+"""Retention of a notification about a run, so that it is not sent twice."""
 _RECOVERED_EVERY = timedelta(days=1)
 """The minimum time between two notifications that runs of a pipeline or flow recovered; others are only counted."""
 

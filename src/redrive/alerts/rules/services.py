@@ -32,7 +32,7 @@ _FLAPPING = 0.25
 _WELL_AGAIN = 2.0
 """Multiple of `flap_seconds` after which an outage of a flapping, rarely called service is over."""
 _OUTAGE = timedelta(hours=2)
-"""How far back an outage is searched; a service that flaps for days also meets other conditions."""
+"""Maximum age of an outage that is searched; a service that flaps for days also meets other conditions."""
 _SEEN_WELL = 30
 """Number of good minutes with attempts after which a flapping service counts as up."""
 _HYSTERESIS = 0.5

@@ -34,23 +34,23 @@ _LATELY = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class _AlertWithMessages:
-    """An alert, and the messages about it."""
+    """An alert with its messages."""
 
     alert: Alert
     sends: Sequence[Send]
     silenced_until: datetime | None = None
     unconfigured: Sequence[str] = ()
-    """The channels for which messages wait and which are not configured here."""
+    """Channels that are not configured here although messages to them wait."""
 
     @property
     def failed(self) -> list[Send]:
-        """Messages that were not delivered, for good or so far."""
-        return [one for one in self.sends if one.status is not SendStatus.SENT and one.error]
+        """Return the messages that were not delivered, or not yet."""
+        return [send for send in self.sends if send.status is not SendStatus.SENT and send.error]
 
     def document(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
+        """Return the alert and its messages as a JSON document."""
         until = None if self.silenced_until is None else iso(self.silenced_until)
-        return {**self.alert.document(), "silenced_until": until, "sends": [one.document() for one in self.sends]}
+        return {**self.alert.document(), "silenced_until": until, "sends": [send.document() for send in self.sends]}
 
 
 @command(app)
@@ -81,9 +81,9 @@ def ls(
         shown = [_with_messages(alerts, alert, silenced.get(alert.id)) for alert in found[:limit]]
     out = session.out
     if out.json:
-        out.document([one.document() for one in shown])
+        out.document([listed.document() for listed in shown])
     else:
-        out.table(_COLUMNS, [_row(one) for one in shown])
+        out.table(_COLUMNS, [_row(listed) for listed in shown])
     if not shown:
         out.say("no alerts match" if (tier, subject) != (None, None) else "no open alerts")
     if len(found) > limit:
@@ -118,7 +118,7 @@ def show(
         out.prose(f"{message.plain()}\n\n{alert.status}; found {often}, last {ago(alert.last_seen)}{silent}")
         if found.sends:
             out.text("")
-            out.table(_SEND_COLUMNS, [_send_row(one) for one in found.sends])
+            out.table(_SEND_COLUMNS, [_send_row(send) for send in found.sends])
     else:
         rows = {name: _flat(value) for name, value in found.document().items()}
         out.table((Column(title="field"), Column(title="value")), list(rows.items()))
@@ -126,7 +126,7 @@ def show(
 
 
 def _in_marks(results: Iterable[str]) -> str:
-    parts = (one.rpartition(":") for one in results)
+    parts = (result.rpartition(":") for result in results)
     return " ".join(f"{channel} {MARKS[SendStatus(status)]}" if channel else status for channel, _, status in parts)
 
 
@@ -153,17 +153,19 @@ _SEND_COLUMNS = (
 
 def _with_messages(alerts: Alerts, alert: Alert, silenced_until: datetime | None) -> _AlertWithMessages:
     sends, here = alerts.sends(alert.id), alerts.settings
-    waiting = (one.channel for one in sends if one.status is SendStatus.WAITING and not here.has_channel(one.channel))
+    waiting = (
+        send.channel for send in sends if send.status is SendStatus.WAITING and not here.has_channel(send.channel)
+    )
     return _AlertWithMessages(alert, sends, silenced_until, tuple(dict.fromkeys(waiting)))
 
 
 def _row(found: _AlertWithMessages) -> list[Any]:
     alert = found.alert
-    last = {one.channel: one for one in found.sends}  # the newest message to each channel
-    results = [f"{one.channel}:{one.status}" for one in last.values()]
+    last = {send.channel: send for send in found.sends}  # the newest message to each channel
+    results = [f"{send.channel}:{send.status}" for send in last.values()]
     if found.silenced_until is not None:
         results.append("silenced")
-    reasons = [f"{one.channel}: {one.error}" for one in found.failed]
+    reasons = [f"{send.channel}: {send.error}" for send in found.failed]
     reasons += [f"{name}: not configured here" for name in found.unconfigured]
     subject = str(alert.subject)
     return [alert.id, alert.urgency, alert.status, alert.since, subject, alert.title, results, alert.condition, reasons]
@@ -175,13 +177,13 @@ def _send_row(send: Send) -> list[Any]:
 
 
 def _say_undelivered(out: Output, alerts: Iterable[_AlertWithMessages]) -> None:
-    for one in alerts:
-        for name in one.unconfigured:
-            out.say(f"alert {one.alert.id}: messages are waiting: {in_a_line(unconfigured(name))}")
-        for send in one.failed:
+    for alert in alerts:
+        for name in alert.unconfigured:
+            out.say(f"alert {alert.alert.id}: messages are waiting: {in_a_line(unconfigured(name))}")
+        for send in alert.failed:
             rest = f"next attempt {due(send.due_at)}" if send.status is SendStatus.WAITING else "no further attempt"
             out.say(
-                f"alert {one.alert.id}: {send.channel} ✗ since {at(send.created_at)}, "
+                f"alert {alert.alert.id}: {send.channel} ✗ since {at(send.created_at)}, "
                 f"{counted(send.attempts, 'attempt')}: {in_a_line(send.error)}; {rest}"
             )
 
@@ -189,15 +191,16 @@ def _say_undelivered(out: Output, alerts: Iterable[_AlertWithMessages]) -> None:
 def _most_urgent_first(alerts: Alerts, tier: Severity | None, subject: str | None, limit: int) -> list[Alert]:
     """Return open alerts, the most severe first, of each severity the newest first."""
     tiers = Severity if tier is None else (tier,)
-    return [one for each in tiers for one in alerts.find(status="open", urgency=each, subject=subject, limit=limit)]
+    return [alert for each in tiers for alert in alerts.find(status="open", urgency=each, subject=subject, limit=limit)]
 
 
 def _undelivered(alerts: Alerts, tier: Severity | None, subject: str | None, *, known: Iterable[Alert]) -> list[Alert]:
     """Return resolved alerts of the last week with messages that were not delivered, except samples."""
-    listed, since = {one.id for one in known}, datetime.now(UTC) - _LATELY
-    failed = [one for one in alerts.unsent() if one.error and one.what is not What.TEST and one.created_at >= since]
-    found = [alerts.get(alert_id) for alert_id in {one.alert_id: None for one in failed} if alert_id not in listed]
-    return [one for one in found if tier in (None, one.urgency) and subject in (None, one.subject.name)]
+    listed, since = {alert.id for alert in known}, datetime.now(UTC) - _LATELY
+    unsent = [send for send in alerts.unsent() if send.error and send.created_at >= since]
+    failed = [send for send in unsent if send.what is not What.TEST]
+    found = [alerts.get(alert_id) for alert_id in {send.alert_id: None for send in failed} if alert_id not in listed]
+    return [alert for alert in found if tier in (None, alert.urgency) and subject in (None, alert.subject.name)]
 
 
 def _as_it_stands(alert: Alert) -> What:

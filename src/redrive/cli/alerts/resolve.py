@@ -68,7 +68,7 @@ def ack(
     if not chosen:
         with session.opened() as store:
             wanted = store.alerts.find(status="open", subject=subject, condition=condition, limit=_MOST_CHOSEN)
-        chosen = [one.id for one in wanted if one.status is AlertStatus.OPEN]
+        chosen = [alert.id for alert in wanted if alert.status is AlertStatus.OPEN]
         if not chosen:
             session.out.say("no open alert matches. Nothing was changed")
     _decide(
@@ -149,21 +149,21 @@ def send_test(
     is_configured = session.settings.file is not None or session.settings.store is not None
     with session.opened(create=is_configured) as store:  # as the watch does: channels are tested before the first run
         messages, out = store.alerts.test(tier, pipeline=pipeline), session.out
-        sends = [one for one in messages if one.what is What.TEST]
+        sends = [message for message in messages if message.what is What.TEST]
         if out.json:
-            out.document([one.document() for one in sends])
+            out.document([send.document() for send in sends])
         else:
-            out.table(_TEST_COLUMNS, [[one.channel, one.status, one.error] for one in sends])
+            out.table(_TEST_COLUMNS, [[send.channel, send.status, send.error] for send in sends])
         if not _routed(store.alerts.settings, tier, pipeline):
             out.say(
                 f"no channel is configured for {tier}: the alert goes to the log. Add one to [routes] in redrive.toml"
             )
-        sent = {one.channel for one in sends if one.status is SendStatus.SENT}
-        if wait and any(one.what is What.RESOLVED and one.channel in sent for one in messages):
+        sent = {send.channel for send in sends if send.status is SendStatus.SENT}
+        if wait and any(message.what is What.RESOLVED and message.channel in sent for message in messages):
             out.say("closing the incident in a minute; Ctrl-C leaves that to the watch")
             time.sleep(TEST_LASTS.total_seconds())
             store.alerts.send_due()
-    if any(one.status is not SendStatus.SENT for one in sends):
+    if any(send.status is not SendStatus.SENT for send in sends):
         raise typer.Exit(UNAVAILABLE)
 
 
@@ -175,7 +175,7 @@ def _decide(session: Session, ids: Iterable[int], decide: Callable[[Alerts, int,
             store.alerts.get(alert_id)  # where one of them is mistyped, nothing is changed
         changed = [decide(store.alerts, alert_id, actor()) for alert_id in dict.fromkeys(ids)]
     if session.out.json:
-        session.out.document([one.document() for one in changed])
+        session.out.document([alert.document() for alert in changed])
     for alert in changed:
         session.out.say(f"{done} alert {alert.id}: {alert.urgency} {alert.title}")
 
@@ -211,7 +211,7 @@ def open_alert(
     redrive alerts open disk --severity P1 --title "disk full" --fact free=0GB
     """
     leave_alerts_to_the_report()
-    named = dict(_fact(one) for one in fact or ())
+    named = dict(_fact(text) for text in fact or ())
     with session.opened() as store:
         if not store.alerts.settings.enabled:
             raise CommandRefused(OFF)

@@ -42,10 +42,10 @@ def rules(session: Session) -> None:
     out = session.out
     if out.json:
         own = [_defined_rule(name, one) for name, one in settings.defined.items()]
-        out.document([*(_rule(one, settings) for one in CONDITIONS.values()), *own])
+        out.document([*(_rule(condition, settings) for condition in CONDITIONS.values()), *own])
     else:
         own_rows = [_defined_row(name, one) for name, one in settings.defined.items()]
-        out.table(_RULE_COLUMNS, [*(_rule_row(one, settings) for one in CONDITIONS.values()), *own_rows])
+        out.table(_RULE_COLUMNS, [*(_rule_row(condition, settings) for condition in CONDITIONS.values()), *own_rows])
     if not settings.enabled:
         out.say(OFF)
 
@@ -88,12 +88,12 @@ def _defined_row(name: str, own: ConditionSettings) -> list[Any]:
 
 
 def _as_set(name: str, value: float) -> str:
-    """A threshold as `redrive.toml` may have it."""
+    """Return a threshold in the form of `redrive.toml`."""
     if name.endswith("_bytes"):
         return f'"{value / 1e9:g}GB"'
     if name.endswith(("_drop", "_share")):
         return f'"{value * 100:g}%"'
     if name in ("persist", "recovery") or name.endswith(("_seconds", "_grace", "silence", "duration_least")):
-        unit, size = next((one for one in _SPANS if value and value % one[1] == 0), ("s", 1))
+        unit, size = next((span for span in _SPANS if value and value % span[1] == 0), ("s", 1))
         return f'"{value / size:g}{unit}"'
     return f"{value:_}"

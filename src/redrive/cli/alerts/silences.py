@@ -44,7 +44,7 @@ def silence(
         made = store.alerts.silence(
             seconds=seconds("--for", for_), reason=reason, subject=subject, condition=condition, pipeline=pipeline
         )
-        matching = sum(made.covers(one) for one in store.alerts.find(status="open", limit=1_000))
+        matching = sum(made.covers(alert) for alert in store.alerts.find(status="open", limit=1_000))
     if session.out.json:
         session.out.document(made.document())
     open_now = "no open alert matches now" if not matching else f"{counted(matching, 'open alert')} now"
@@ -88,9 +88,9 @@ def silences(
     with session.opened() as store:
         found = store.alerts.silences(ended=all_, limit=limit)
     if session.out.json:
-        session.out.document([one.document() for one in found])
+        session.out.document([silence.document() for silence in found])
     else:
-        session.out.table(_COLUMNS, [_row(one) for one in found])
+        session.out.table(_COLUMNS, [_row(silence) for silence in found])
     if not found:
         session.out.say("no silences" if all_ else "no active silences")
 

@@ -70,7 +70,7 @@ def demo(
 
 
 def as_typed(directory: Path) -> str:
-    """The program as it must be typed in the demo's directory: by its path, where the shell finds no or another one."""
+    """Return the program as it must be typed in the demo's directory: by its path if the shell does not find it."""
     from redrive.store.store import DEFAULT
 
     script, found = Path(sysconfig.get_path("scripts"), "redrive"), shutil.which("redrive")

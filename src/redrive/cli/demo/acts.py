@@ -30,7 +30,7 @@ _REPLAY = "dlq replay --pipeline vendor --target vendor.py:pipeline"
 _CANARY = 100
 _PARAMS = {"day": world.DAY}
 NO_FEE = ('NO_FEE = {"-"}', 'NO_FEE = {"-", "N/A"}')
-"""A line of vendor.py, and the same when it is fixed."""
+"""A line of vendor.py before and after the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +50,21 @@ class DemoResult:
     asked: int
     """Requests to the bank."""
     paid: int
-    """Merchants it has paid, once each."""
+    """Merchants that the bank has paid, each once."""
     after: DemoOutcome
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is lost and nothing came twice: where this is false, there is a bug to report."""
+        """Return whether no row was lost or stored twice; if not, this is a bug to report."""
         return (
             self.rows == self.keys == self.vendor.read
             and self.settled.status is FlowStatus.COMPLETE
             and self.paid == world.MERCHANTS
-            and all(one.alert.is_over for one in self.after.alerts)
+            and all(alert.alert.is_over for alert in self.after.alerts)
         )
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the result as a JSON document."""
         replay = self.replay
         return {
             "partner": self.partner.document(),
@@ -88,7 +88,7 @@ class DemoResult:
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Leave the user's settings out of it: the demo has its own, and its numbers should be the same everywhere."""
+    """Ignore the user's settings: the demo has its own, so that its numbers are the same everywhere."""
     kept = dict(os.environ)
     for name in [name for name in kept if name.startswith("REDRIVE_")]:
         del os.environ[name]
@@ -101,7 +101,7 @@ def set_aside() -> Iterator[None]:
 
 @contextmanager
 def _logged(path: str) -> Iterator[None]:
-    """Keep what redrive logs in a file: the story has what matters of it."""
+    """Log to a file instead of the terminal, because the demo prints the important events itself."""
     from redrive.observe.log import attempt_log
 
     log, handler = logging.getLogger("redrive"), attempt_log(path)
@@ -118,7 +118,7 @@ def _logged(path: str) -> Iterator[None]:
 
 
 class DemoActs:
-    """The acts in their order, in the demo's directory."""
+    """The acts of the demo, in order, in its directory."""
 
     def __init__(self, session: Session, story: DemoNarration, *, rows: int) -> None:
         self._out = session.out
@@ -126,7 +126,7 @@ class DemoActs:
         self._rows = rows
 
     def go(self) -> DemoResult:
-        """All of them."""
+        """Play all acts."""
         from redrive.testing import FaultyServer
 
         story = self._story

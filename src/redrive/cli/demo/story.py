@@ -31,7 +31,7 @@ _CALLS = {
     "quota": "an exhausted account: paused until its reset; the other one took over",
 }
 _BEFORE = re.compile(r"^ *(?:[a-z]+(?: [a-z]+)? {2,})?(?:[\d,]+ {2}|→ )?")
-"""What stands before the text of a line: a label, a number, an arrow."""
+"""Matches the prefix of a line: a label, a number, an arrow."""
 _FIX = """'{**record, "weight_kg": record["weight_kg"].replace(",", ".")}'"""
 
 
@@ -47,17 +47,17 @@ class DemoNarration:
     # ── the acts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
-        """The scene."""
+        """Print the introduction."""
         self._line("Failures of one day, on this machine: real programs, real servers, real failures.")
         self._line(f"Everything is in {self._directory} and is kept there.")
 
     def act_one(self) -> None:
-        """Before the partner's pages are fetched."""
+        """Print the title of the first act, before the pages are fetched."""
         self._title("1  A partner's API: deliveries page by page, into DuckDB  (partner.py)")
         self._line("   It answers 503 and 429, breaks connections, hangs, expires a token, exhausts an account.")
 
     def partner(self, report: Report, so_far: DemoOutcome) -> None:
-        """And after."""
+        """Print the result of the act."""
         self._line(f"   {_outcome(report)}.")
         failed = sum(so_far.calls.values())
         self._line(f"   {counted(failed, 'attempt')} failed; {_lost(so_far.calls_lost)}:")
@@ -70,23 +70,23 @@ class DemoNarration:
         self._alerts(so_far, otherwise="no alert: every call recovered; the rejected rows are below the threshold")
 
     def act_two(self, rows: int) -> None:
-        """Before the file is read."""
+        """Print the title of the second act, before the file is read."""
         self._title(f"2  A vendor's weekly file: {rows:,} rows, into DuckDB  (vendor.py)")
         self._line('   For some of the deliveries the vendor writes "N/A" where the fee should be.')
 
     def vendor(self, report: Report, so_far: DemoOutcome) -> None:
-        """And after."""
+        """Print the result of the act."""
         self._line(f"   {_outcome(report)}.")
         self._kept(so_far, report.pipeline)
         self._alerts(so_far)
 
     def act_three(self, merchants: int) -> None:
-        """Before merchants are paid."""
+        """Print the title of the third act, before merchants are paid."""
         self._title(f"3  A settlement: {merchants} merchants, each paid in a task of its own  (settlement.py)")
         self._line("   The bank is busy at times and never answers for one payment; one account is malformed.")
 
     def settlement(self, report: FlowReport, so_far: DemoOutcome) -> None:
-        """And after."""
+        """Print the result of the act."""
         done, held = report.counts.get(State.SUCCESS, 0), report.counts.get(State.PENDING, 0)
         self._line(f"   {done} of {counted(report.total, 'task')} done in {format_duration(report.seconds)}.")
         if busy := so_far.attempts.get("transient", 0):
@@ -110,7 +110,7 @@ class DemoNarration:
         self._entry("alerts", f"{counted(so_far.messages, 'message')}:")
         for one in so_far.alerts:
             self._entry("", *self._headline(one))
-        few = sum(cause.count for cause in so_far.causes if not any(_is_about(one, cause) for one in so_far.alerts))
+        few = sum(cause.count for cause in so_far.causes if not any(_is_about(alert, cause) for alert in so_far.alerts))
         rows = f"{counted(few, 'row')} among thousands of good ones"
         self._entry("no alert", f"{so_far.recovered:,} failures that recovered, and {rows};")
         self._entry("", f"one message for each error would have been {so_far.errors:,}")
@@ -118,7 +118,7 @@ class DemoNarration:
     # ── the fix and the replay ───────────────────────────────────────────────────────────────────────────────────────
 
     def fixed(self, name: str, before: str, after: str) -> None:
-        """A file was changed by hand."""
+        """Print the change of a file."""
         self._title(f"The fix: {name}")
         for line in unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""):
             if not line.startswith(("---", "+++", "@@")):
@@ -129,11 +129,11 @@ class DemoNarration:
         self._line(f"   $ redrive {words}", "cyan", whole=True)
 
     def rehearsed(self, report: ReplayReport) -> None:
-        """What would pass now."""
+        """Print the result of the dry run."""
         self._line(f"   A dry run: {report.reprocessed:,} of {counted(report.selected)} would pass.")
 
     def redriven(self, report: ReplayReport, *, sent: int, rows: int, keys: int) -> None:
-        """And did; whether all rows that the vendor has sent are in the table, and once."""
+        """Print the result of the replay, and whether the table has every row of the vendor exactly once."""
         self._line(f"   {report.reprocessed:,} reprocessed, {report.failed_again:,} failed again.")
         self._line(f"   In the table: {rows:,} rows, {keys:,} different keys: {_judged(rows == keys == sent)}.")
 
@@ -143,7 +143,7 @@ class DemoNarration:
         self._line(f"   The bank was asked {asked} times, and has paid {paid} merchants, each once.")
 
     def end(self, came_to: DemoResult, *, seconds: float) -> None:
-        """What is left, and where to look."""
+        """Print the remaining steps and the commands that show more."""
         commands = self._next(came_to.after)
         if self._out.json:
             typed = [words for words, _ in commands]
@@ -157,7 +157,7 @@ class DemoNarration:
             )
             return
         after = came_to.after
-        over = sum(one.alert.is_over for one in after.alerts)
+        over = sum(alert.alert.is_over for alert in after.alerts)
         self._title("In the end")
         self._line(f"   {over} of {counted(len(after.alerts), 'alert')} resolved; each channel was notified.")
         left = sum(cause.by_status.get("pending", 0) for cause in after.causes)
@@ -173,7 +173,7 @@ class DemoNarration:
                 self._line(f"      {what}")
 
     def _next(self, after: DemoOutcome) -> list[tuple[str, str]]:
-        """Commands that work when they are typed, and what they show."""
+        """Return commands that work as printed, each with a description."""
         redrive = self._typed
         hung = [(f"{redrive} tasks show {shlex.quote(task)}", "the one that hung") for task in after.killed[:1]]
         return [
@@ -197,14 +197,14 @@ class DemoNarration:
             self._line(f"   {cause.count:6,}  rows: {_shown(cause)}: quarantined as received, ready for replay")
 
     def _alerts(self, so_far: DemoOutcome, *, otherwise: str = "no alert") -> None:
-        """Those that are new since it was last asked."""
-        new = [one for one in so_far.alerts if one.alert.id not in self._known]
+        """Return the alerts that were not printed yet."""
+        new = [alert for alert in so_far.alerts if alert.alert.id not in self._known]
         for one in new:
             text, style = self._headline(one)
             self._line(f"   → {text}", style)
         if not new:
             self._line(f"   → {otherwise}")
-        self._known |= {one.alert.id for one in new}
+        self._known |= {alert.alert.id for alert in new}
 
     def _headline(self, one: AlertWithMessages) -> tuple[str, str]:
         alert = one.alert
@@ -246,7 +246,7 @@ def _lost(calls: int) -> str:
 
 
 def _of(so_far: DemoOutcome, pipeline: str) -> list[Cause]:
-    return [one for one in so_far.causes if pipeline in one.pipelines]
+    return [cause for cause in so_far.causes if pipeline in cause.pipelines]
 
 
 def _shown(cause: Cause) -> str:

@@ -95,7 +95,7 @@ def edit(
 
 
 def _patch(sets: list[str], unsets: list[str]) -> dict[str, Any]:
-    """A merge patch of single fields."""
+    """Return a merge patch of single fields."""
     patch: dict[str, Any] = {}
     for one in sets:
         path, equals, text = one.partition("=")
@@ -187,7 +187,7 @@ def _edit_whole(session: Session, store: Store, letter: Letter, new: Any, *, go:
 
 
 def _must_be_a_line(letter: Letter) -> None:
-    """Refuse a line of text for a letter that has fields: no header is stored with it, by which to read the line."""
+    """Reject a line of text for a letter with fields: no header is stored with it to parse the line."""
     if isinstance(letter.record, dict):
         raise LetterError(
             f"letter {letter.id} holds fields, not a line of text; edit it by --set FIELD=VALUE, or as a whole by "
@@ -209,7 +209,7 @@ def _read(source: str) -> str:
 
 
 def _must_be_open(store: Store, ids: tuple[int, ...]) -> None:
-    """Named letters that cannot be edited are an error, not left out in silence."""
+    """Raise an error if a letter that was named by its id cannot be edited."""
     for one in ids:
         letter = store.dlq.get(one)
         if letter.status not in OPEN:
@@ -223,8 +223,8 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
     from redrive.cli.letter_view import LetterView
 
     out, view = session.out, LetterView(store.dlq.redactor)
-    failures = [(one, view.text(reason, store.dlq.get(one))) for one, reason in report.failures]
-    edits = [(one, view.changes(one.before, one.after)) for one in report.previews]
+    failures = [(letter_id, view.text(reason, store.dlq.get(letter_id))) for letter_id, reason in report.failures]
+    edits = [(preview, view.changes(preview.before, preview.after)) for preview in report.previews]
     if out.json:
         counts = {
             name: getattr(report, name) for name in ("dry_run", "selected", "changed", "unchanged", "held", "failed")
@@ -232,7 +232,7 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
         out.document(
             {
                 **counts,
-                "failures": [{"id": one, "reason": reason} for one, reason in failures],
+                "failures": [{"id": letter_id, "reason": reason} for letter_id, reason in failures],
                 "previews": [
                     {
                         "id": one.id,
@@ -245,12 +245,14 @@ def _show(session: Session, store: Store, report: EditReport, *, undo: bool) -> 
             }
         )
     else:
-        out.table(_COLUMNS, [(one.id, *change) for one, changes in edits for change in changes])
+        out.table(_COLUMNS, [(preview.id, *change) for preview, changes in edits for change in changes])
     out.say("; ".join(_in_words(report, undo=undo)))
     for reason in dict.fromkeys(reason for _, reason in failures):
-        out.say(f"  {reason} (letter {', '.join(str(one) for one, its in failures if its == reason)})")
+        out.say(f"  {reason} (letter {', '.join(str(letter_id) for letter_id, its in failures if its == reason)})")
     if report.dry_run and report.changed:
-        again = _again(session, store, [record for one in report.previews for record in (one.before, one.after)])
+        again = _again(
+            session, store, [record for preview in report.previews for record in (preview.before, preview.after)]
+        )
         out.say("dry run: nothing was changed")
         out.next_steps([("execute", again)])
 
@@ -281,7 +283,7 @@ def _in_words(report: EditReport, *, undo: bool) -> list[str]:
 
 
 def edited_by_hand(letter: Letter) -> Any:
-    """What the user made of the record; it is shown complete, since what is masked could not be kept."""
+    """Return the edited record, unmasked: masked values could not be stored."""
     from redrive.store.encoding import decode, encode
 
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"

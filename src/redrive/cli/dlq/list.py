@@ -64,14 +64,14 @@ def causes(
         listed = dlq.causes(limit=limit + 1, **filters)
         more = len(listed) > limit
         view = LetterView(dlq.redactor)
-        found = [(one, view.cause(one, _one_of(dlq, one))) for one in listed[:limit]]
+        found = [(cause, view.cause(cause, _one_of(dlq, cause))) for cause in listed[:limit]]
         size = None if found else dlq.size()
         others = None if found or selection.empty else what_is_there(dlq, filters)
     out = session.out
     if out.json:
         out.document([document for _, document in found])
     else:
-        digits = _digits([one.fingerprint for one, _ in found])
+        digits = _digits([cause.fingerprint for cause, _ in found])
         statuses = statuses_of(filters)
         columns = (
             Column(title="cause", show=lambda cause: cause[:digits]),
@@ -84,7 +84,7 @@ def causes(
             Column(title="trend", show=bars, drop=2),
             Column(title="message", least=30, wrap=True),
         )
-        out.table(columns, [_cause_row(one, document["message"], statuses) for one, document in found])
+        out.table(columns, [_cause_row(cause, document["message"], statuses) for cause, document in found])
     if size is not None:
         out.say("no causes match" if not selection.empty else f"no open letters; {counted(size.letters)} in total")
         if others:
@@ -94,7 +94,7 @@ def causes(
 
 
 def _one_of(dlq: DeadLetters, cause: Cause) -> Letter | None:
-    """A letter of a cause, where something is to be masked; what others wrote by hand has no fingerprint."""
+    """Return a letter of a cause if values must be masked; causes inserted by SQL have no fingerprint."""
     if not dlq.redactor.fields or not cause.fingerprint:
         return None
     from redrive.cli.letter_view import MOST_IN_LIST
@@ -126,7 +126,7 @@ def _cause_row(cause: Cause, message: str, statuses: Sequence[str]) -> list[Any]
 def _digits(fingerprints: list[str]) -> int:
     """Return how many digits distinguish these causes."""
     for digits in range(_SHORTEST, 12):
-        if len({one[:digits] for one in fingerprints}) == len(fingerprints):
+        if len({fingerprint[:digits] for fingerprint in fingerprints}) == len(fingerprints):
             return digits
     return 12
 
@@ -170,14 +170,14 @@ def ls(
             **filters,
         )
         view = LetterView(store.dlq.redactor)
-        shown = [view.letter(one) for one in found[:limit]] if session.out.json else []
+        shown = [view.letter(letter) for letter in found[:limit]] if session.out.json else []
         others = None if found or after is not None else what_is_there(store.dlq, filters)
     out = session.out
     if out.json:
         following = found[limit - 1].id if len(found) > limit else None
         out.document({"letters": shown, "after": following} if cursor else shown)
     else:
-        out.table(_columns(selection), [_letter_row(one, view) for one in found[:limit]])
+        out.table(_columns(selection), [_letter_row(letter, view) for letter in found[:limit]])
     if not found:
         where = "" if selection.empty and after is None else " match"
         unsaid = selection.given_status() is None and not selection.by_id
@@ -189,9 +189,9 @@ def ls(
 
 
 def _columns(selection: Selection) -> list[Column]:
-    """The columns of letters; who asks for statuses wants to see them."""
+    """Return the columns of letters, with the status if statuses were selected."""
     asked = selection.by_id or selection.given_status() is not None
-    return [replace(one, drop=0) if asked and one.title == "status" else one for one in _LETTER_COLUMNS]
+    return [replace(column, drop=0) if asked and column.title == "status" else column for column in _LETTER_COLUMNS]
 
 
 def _letter_row(letter: Letter, view: LetterView) -> list[Any]:
@@ -233,16 +233,16 @@ def history(
         view = LetterView(store.dlq.redactor)
         if not found.letters:
             raise CommandRefused(f"no letter has the key {key!r}. `redrive dlq ls --text …` searches errors")
-        letters = {one.id: one for one in found.letters}
-        events = [(one, letters[one.letter_id]) for one in found.events if one.letter_id in letters]
+        letters = {letter.id: letter for letter in found.letters}
+        events = [(event, letters[event.letter_id]) for event in found.events if event.letter_id in letters]
         if session.out.json:
-            shown = [view.letter(one) for one in found.letters]
+            shown = [view.letter(letter) for letter in found.letters]
             entries = [view.entry(*event) for event in events]
             session.out.document({"key": mask(key), "letters": shown, "events": entries})
             return
         happened: list[tuple[Any, ...]] = [
-            (one.rejected_at, one.id, "rejected", "pending", None, view.text(one.error_message, one))
-            for one in found.letters
+            (letter.rejected_at, letter.id, "rejected", "pending", None, view.text(letter.error_message, letter))
+            for letter in found.letters
         ]
         for entry, letter in events:
             note = None if entry.note is None else view.text(entry.note, letter)

@@ -113,14 +113,14 @@ def replay(
 
 @dataclass(slots=True)
 class _ReplayReports:
-    """The reports of a replay, one for each target."""
+    """Reports of a replay, one for each target."""
 
     reports: list[tuple[str | None, ReplayReport]] = field(default_factory=list)
-    """With the target, where the letters named it."""
+    """Each with its target if the letters name it, else None."""
     failures: list[RedriveError] = field(default_factory=list)
-    """Why targets could not be loaded, or stopped early."""
+    """Reasons why targets could not be loaded, or stopped early."""
     others: str | None = None
-    """What else is there, where no letter is selected."""
+    """A hint at other letters, if none was selected."""
 
 
 def _replay(session: Session, selection: Selection, target: str | None, **options: Any) -> _ReplayReports:
@@ -186,7 +186,7 @@ def _loaded(name: str) -> Any:
 
 @contextmanager
 def _directory_of(targets: Sequence[str]) -> Iterator[None]:
-    """Work in the directory in which the targets ran: relative paths in their files are relative to it."""
+    """Change to the directory in which the targets ran, because relative paths in their files depend on it."""
     from redrive.cli.targets import directory_of
 
     places = {(directory, os.path.dirname(name)) for name in targets if (directory := directory_of(name)) is not None}
@@ -227,7 +227,7 @@ def _stored_targets(dlq: DeadLetters, filters: dict[str, Any]) -> dict[str, int]
 
 
 class _ReplayProgress:
-    """Remembers the progress, for the message after an interrupt."""
+    """Stores the progress for the message after an interrupt."""
 
     def __init__(self, tell: Any) -> None:
         self._report = tell
@@ -372,7 +372,7 @@ def _pipelines(report: ReplayReport) -> str | None:
 
 
 def _document(report: ReplayReport, target: str | None) -> dict[str, Any]:
-    document = {one.name: getattr(report, one.name) for one in fields(report)}
+    document = {entry.name: getattr(report, entry.name) for entry in fields(report)}
     document["by_cause"] = [
         {"fingerprint": one.fingerprint, "message": one.message, "count": one.count, "sample": one.sample}
         for one in report.by_cause

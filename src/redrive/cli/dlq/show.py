@@ -50,7 +50,7 @@ def show(
     if raw:
         _show_raw(out, letter.record)
     elif out.json:
-        out.document({**view.letter(letter), "audit": [view.entry(one, letter) for one in audit]})
+        out.document({**view.letter(letter), "audit": [view.entry(entry, letter) for entry in audit]})
     elif out.terminal:
         _show_on_terminal(out, view, letter, audit, full=full)
     else:
@@ -62,7 +62,7 @@ def show(
 
 
 def _show_raw(out: Output, record: Any) -> None:
-    """The record as it was received: bytes as bytes, text as text, anything else as JSON."""
+    """Write the record as it was received: bytes as bytes, text as text, other values as JSON."""
     from redrive.store.encoding import encode
 
     if isinstance(record, bytes) and not out.json:
@@ -112,7 +112,7 @@ def _show_on_terminal(
             "\nchanges\n"
             + "\n".join(f"  {path}: {old or 'nothing'} → {new or 'nothing'}" for path, old, new in changes)
         )
-    happened = [f"  {_happened(view, letter, one)}" for one in audit]
+    happened = [f"  {_happened(view, letter, entry)}" for entry in audit]
     if happened:
         out.prose("\nhistory\n" + "\n".join(happened))
 
@@ -146,7 +146,7 @@ def _record(view: LetterView, record: Any, *, full: bool) -> str:
 
 
 def _with_short_texts(document: Any) -> Any:
-    """A document that fits a screen although one of its texts does not."""
+    """Return the document with its long texts cut, so that it fits a screen."""
     if isinstance(document, dict):
         return {name: _with_short_texts(value) for name, value in document.items()}
     if isinstance(document, list):

@@ -136,7 +136,7 @@ def purge(
 
 
 def _is_of_store(path: Path, place: object) -> bool:
-    """Whether it is the file of the open store, under whichever name, or its log."""
+    """Return whether the path is a file of the open store: the database or its log."""
     for end in ("", "-wal", "-shm", "-journal"):
         with suppress(OSError):
             found = path.with_name(path.name.removesuffix(end)).stat()
@@ -169,7 +169,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _lines(source: Iterable[bytes]) -> Iterator[tuple[str, int]]:
-    """The lines, and how long each was."""
+    """Iterate over the lines, each with its length in bytes."""
     for number, line in enumerate(source):
         try:
             yield line.decode("utf-8-sig" if not number else "utf-8"), len(line)

@@ -120,7 +120,7 @@ def _found(phrase: str, given: FailureDetails) -> list[Asked]:
 
 
 def _loaded(target: str, given: FailureDetails, asked: str | None = None) -> Asked:
-    """What a FILE:NAME is: an exception, or a policy."""
+    """Explain the object of a FILE:NAME: an exception or a policy."""
     from redrive.cli.targets import load
     from redrive.explain.dry_call import ServicePolicy
     from redrive.explain.question import of_class, of_error

@@ -42,7 +42,7 @@ def show(
     timeout: float | None,
     sla: float | None,
 ) -> None:
-    """Answer all that was asked, errors first."""
+    """Print all explanations, errors first."""
     found = [
         explain_policy(one, timeout=timeout, sla=sla)
         if isinstance(one, ServicePolicy)
@@ -50,13 +50,13 @@ def show(
         for one in asked
     ]
     if out.json:
-        out.document([mask_all(_document(one)) for one in found])
+        out.document([mask_all(_document(explained)) for explained in found])
         return
-    errors = [one for one in found if isinstance(one, Explanation)]
+    errors = [explained for explained in found if isinstance(explained, Explanation)]
     if len(errors) == 1:
         out.table(_FACTS, _facts(errors[0], (scope,) if scope else SCOPES))
     elif errors:
-        out.table(_ERRORS, [_row(one) for one in errors])
+        out.table(_ERRORS, [_row(error) for error in errors])
     for one in found:
         if isinstance(one, PolicyExplanation):
             _show_policy(out, one)
@@ -131,16 +131,23 @@ def _show_policy(out: Output, found: PolicyExplanation) -> None:
     facts = _policy_facts(found)
     if not out.terminal:
         starts = found.schedule.starts if _has_retries(found) else ()
-        out.table(_FACTS, [*facts, *((f"attempt {one.attempt}", _numbers(one.at)) for one in starts)])
+        out.table(_FACTS, [*facts, *((f"attempt {start.attempt}", _numbers(start.at)) for start in starts)])
         return
     out.table(_FACTS, facts)
-    certain = all(one.chance > _SURE for one in found.schedule.starts)
+    certain = all(start.chance > _SURE for start in found.schedule.starts)
     if len(found.schedule.starts) > 1 and _has_retries(found):
         out.table(
             _ATTEMPTS,
             [
-                (one.attempt, one.wait, one.at.best, one.at.mean, one.at.worst, None if certain else one.chance)
-                for one in found.schedule.starts
+                (
+                    start.attempt,
+                    start.wait,
+                    start.at.best,
+                    start.at.mean,
+                    start.at.worst,
+                    None if certain else start.chance,
+                )
+                for start in found.schedule.starts
             ],
         )
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # What an ordinary machine simulates in a second, to estimate the duration.
 _WRITES_PER_SECOND = 200_000
-_WORTH_A_WORD, _TOO_LONG = 60.0, 3_600.0  # seconds
+_ESTIMATE_FROM = 60.0  # seconds of a simulation from which its duration is announced
+_CONFIRM_FROM = 3_600.0  # seconds from which --yes is required
 
 
 @command(app)
@@ -55,7 +56,7 @@ def contention(
 
     Examples: redrive simulate contention --clients 10,100; redrive simulate contention --strategy full --json
     """
-    from redrive.simulate.contention import STRATEGIES, NetworkModel, Study, figures, hold
+    from redrive.simulate.contention import STRATEGIES, NetworkModel, Study, figures, run_study
 
     check(plot)
     with refusing():
@@ -67,24 +68,24 @@ def contention(
             seed=seed,
         )
     out = session.out
-    _weigh(session, study, yes=yes)
+    _announce_duration(session, study, yes=yes)
     with out.progress("simulating", of="share") as bar:
-        results = hold(study, lambda share: bar(round(1_000 * share), 1_000))
-    rows = [_document(one, results) for one in results]
+        results = run_study(study, lambda share: bar(round(1_000 * share), 1_000))
+    rows = [_document(result, results) for result in results]
     if out.json:
         out.document(rows)
     elif out.terminal:
         out.prose(_premise(study))
-        out.table(_COLUMNS, [_row(one) for one in rows])
+        out.table(_COLUMNS, [_row(row) for row in rows])
         if conclusion := _conclusion(results):
             out.prose(f"\n{conclusion}")
     else:
-        out.table([Column(title=name) for name in rows[0]], [[*one.values()] for one in rows])
+        out.table([Column(title=name) for name in rows[0]], [[*row.values()] for row in rows])
     show(out, figures(study, results), plot)
 
 
 def _numbers(given: Sequence[str]) -> tuple[int, ...]:
-    words = [word.strip() for one in given for word in one.split(",")]
+    words = [word.strip() for text in given for word in text.split(",")]
     try:
         return tuple(dict.fromkeys(int(word) for word in words))
     except ValueError:
@@ -93,45 +94,45 @@ def _numbers(given: Sequence[str]) -> tuple[int, ...]:
         ) from None
 
 
-def _weigh(session: Session, study: Study, *, yes: bool) -> None:
-    """Print an estimate of a long simulation; one of hours needs --yes."""
-    from redrive.simulate.contention import expect
+def _announce_duration(session: Session, study: Study, *, yes: bool) -> None:
+    """Print the estimated duration of a long simulation; one of an hour or more requires --yes."""
+    from redrive.simulate.contention import estimate_writes
 
-    expected = expect(study)
+    expected = estimate_writes(study)
     writes = sum(expected.values())
     seconds = writes / _WRITES_PER_SECOND
-    if seconds < _WORTH_A_WORD:
+    if seconds < _ESTIMATE_FROM:
         return
     estimate = f"this takes about {_many(writes)} writes, some {format_duration(seconds)}"
     if len(expected) > 1:
-        clients, strategy = max(expected, key=lambda one: expected[one])
+        clients, strategy = max(expected, key=lambda case: expected[case])
         estimate += f", and {_many(expected[clients, strategy])} of them are for {clients:,} clients with {strategy!r}"
-    if seconds > _TOO_LONG and not yes:
+    if seconds > _CONFIRM_FROM and not yes:
         raise CommandRefused(f"{estimate}; ask for less with --clients, --repetitions or --strategy, or pass --yes")
     session.out.say(estimate)
 
 
 def _many(number: float) -> str:
-    """A number that is no more than about right."""
-    million = number / 1e6
-    return f"{million / 1e3:,.1f} billion" if million >= 1_000 else f"{million:,.0f} million"
+    """Return an estimated number in millions or billions."""
+    millions = number / 1e6
+    return f"{millions / 1e3:,.1f} billion" if millions >= 1_000 else f"{millions:,.0f} million"
 
 
-# ── the answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the output ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _document(one: Result, results: Sequence[Result]) -> dict[str, Any]:
+def _document(result: Result, results: Sequence[Result]) -> dict[str, Any]:
     from redrive.simulate.contention import spread, unjittered
 
-    against = unjittered(one, results)
+    baseline = unjittered(result, results)
     return {
-        "strategy": one.strategy,
-        "clients": one.clients,
-        "repetitions": len(one.times),
-        **spread("time_ms", [1_000 * time for time in one.times], digits=3),
-        **spread("writes", one.writes, digits=3),
-        "time_ratio": None if against is None else round(one.time / against.time, 4),
-        "writes_ratio": None if against is None else round(one.write_count / against.write_count, 4),
+        "strategy": result.strategy,
+        "clients": result.clients,
+        "repetitions": len(result.times),
+        **spread("time_ms", [1_000 * time for time in result.times], digits=3),
+        **spread("writes", result.writes, digits=3),
+        "time_ratio": None if baseline is None else round(result.time / baseline.time, 4),
+        "writes_ratio": None if baseline is None else round(result.write_count / baseline.write_count, 4),
     }
 
 
@@ -155,11 +156,11 @@ _COLUMNS = (
 )
 
 
-def _row(one: dict[str, Any]) -> list[Any]:
+def _row(document: dict[str, Any]) -> list[Any]:
     return [
-        *(one["clients"], one["strategy"]),
-        *(one["time_ms"], one["time_ms_p95"], one["time_ratio"]),
-        *(one["writes"], one["writes_p95"], one["writes_ratio"]),
+        *(document["clients"], document["strategy"]),
+        *(document["time_ms"], document["time_ms_p95"], document["time_ratio"]),
+        *(document["writes"], document["writes_p95"], document["writes_ratio"]),
     ]
 
 
@@ -178,13 +179,16 @@ def _ms(seconds: float) -> str:
 
 
 def _conclusion(results: Sequence[Result]) -> str:
-    """What the greatest number of clients shows; with few there is little to choose between."""
-    most = max(one.clients for one in results)
-    there = [one for one in results if one.clients == most]
-    first, fewest = min(there, key=lambda one: one.time), min(there, key=lambda one: one.write_count)
-    if fewest.write_count == max(one.write_count for one in there):
+    """Return the best strategies for the greatest number of clients, where strategies differ most."""
+    clients = max(result.clients for result in results)
+    compared = [result for result in results if result.clients == clients]
+    fastest, fewest = (
+        min(compared, key=lambda result: result.time),
+        min(compared, key=lambda result: result.write_count),
+    )
+    if fewest.write_count == max(result.write_count for result in compared):
         return ""  # one strategy, or too few clients for the strategy to matter
     return (
-        f"with {counted(most, 'client')}, {first.strategy} is done first, after {_milliseconds(1_000 * first.time)}, "
-        f"and {fewest.strategy} writes least, {fewest.write_count:,.0f} times"
+        f"with {counted(clients, 'client')}, {fastest.strategy} finishes first, after "
+        f"{_milliseconds(1_000 * fastest.time)}; {fewest.strategy} needs the fewest writes, {fewest.write_count:,.0f}"
     )

@@ -129,14 +129,14 @@ def herd(
 
 def _show_results(out: Output, scenario: Scenario, results: Sequence[Result], *, premise: str) -> None:
     if out.json:
-        out.document([_document(scenario, one) for one in results])
+        out.document([_document(scenario, result) for result in results])
     elif out.terminal:
         out.prose(premise)
-        out.table(_COLUMNS, [_row(one) for one in results])
+        out.table(_COLUMNS, [_row(result) for result in results])
         out.prose(f"\n{_conclusion(results)}")
     else:
-        rows = [_facts(one) for one in results]
-        out.table([Column(title=title) for title in rows[0]], [[*one.values()] for one in rows])
+        rows = [_facts(result) for result in results]
+        out.table([Column(title=title) for title in rows[0]], [[*row.values()] for row in rows])
 
 
 def _service(wanted: str) -> Service:
@@ -236,7 +236,7 @@ def _premise(scenario: Scenario, repetitions: int, seed: int) -> str:
 
 
 def _conclusion(results: Sequence[Result]) -> str:
-    ours, worst = results[0], max(results[1:], key=lambda one: one.peak)
+    ours, worst = results[0], max(results[1:], key=lambda result: result.peak)
     return (
         f"once it is back, the service meets {ours.peak_ratio:.1f} × its normal rate with {ours.strategy}, "
         f"{worst.peak_ratio:.1f} × with {worst.strategy}\n"

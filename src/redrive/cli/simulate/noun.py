@@ -48,7 +48,7 @@ def check(plot: Path | None) -> None:
 
 
 def show(out: Output, figures: Sequence[Figure], plot: Path | None) -> None:
-    """The figures on a terminal, where there is a line to draw, and in the file that was asked for."""
+    """Draw the figures on a terminal if they have lines, and write them to the file of --plot."""
     if out.terminal and any(len(series.points) > 1 for figure in figures for series in figure.series):
         from redrive.cli.simulate.chart import chart
 

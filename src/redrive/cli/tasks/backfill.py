@@ -65,7 +65,7 @@ def backfill(
         if dry_run:
             _foresee(session, flow.name, plan, store or flow.store)
             return
-        ended = plan.run(store, each=lambda one: session.out.say(_line(one)))
+        ended = plan.run(store, each=lambda ended_run: session.out.say(_line(ended_run)))
     _report(session, flow.name, ended)
 
 
@@ -110,17 +110,17 @@ def _report(session: Session, flow: str, ended: list[Backfilled]) -> None:
     from redrive.tasks.executor.decide import RECOVERS
 
     out = session.out
-    bad = [one for one in ended if one.status is not FlowStatus.COMPLETE]
-    skipped = sum(one.skipped for one in ended)
+    bad = [run for run in ended if run.status is not FlowStatus.COMPLETE]
+    skipped = sum(run.skipped for run in ended)
     if out.json:
-        out.document({"flow": flow, "runs": [_document(one) for one in ended]})
+        out.document({"flow": flow, "runs": [_document(run) for run in ended]})
     out.say(
         f"{flow}: {len(ended) - len(bad) - skipped:,} complete, {skipped:,} skipped because they were complete, "
         f"{len(bad):,} not complete, of {counted(len(ended), 'run')}"
     )
     if bad:
-        kind = Kind.TRANSIENT if any(one.kind in RECOVERS for one in bad) else Kind.PERMANENT
-        names = ", ".join(_shown(one.params) for one in bad[:5]) + (", …" if len(bad) > 5 else "")
+        kind = Kind.TRANSIENT if any(run.kind in RECOVERS for run in bad) else Kind.PERMANENT
+        names = ", ".join(_shown(run.params) for run in bad[:5]) + (", …" if len(bad) > 5 else "")
         raise FlowStopped(f"backfill of flow {flow!r}: {counted(len(bad), 'run')} not complete: {names}", kind=kind)
 
 

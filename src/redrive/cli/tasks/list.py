@@ -90,7 +90,7 @@ def ls(
     if run is not None and which is not None and run != which:
         raise CommandRefused(f"{which!r} and --run {run!r} name two runs. Name one of them")
     wanted = {"state": None if state is None else _state(state), "cause": cause, "name": task}
-    narrowed = any(one is not None for one in wanted.values())
+    narrowed = any(value is not None for value in wanted.values())
     with session.opened() as store:
         report = run_of(store, run or which)
         found = store.tasks.find(report.run_id, **wanted, children=children or narrowed, limit=limit + 1)
@@ -103,10 +103,10 @@ def ls(
     elif out.terminal:
         out.text(f"{report.flow}, run {str(report.run_id)[:8]}, {report.status}: {did(report)}\n")
         if causes and not narrowed:
-            out.table(_CAUSE_COLUMNS, [[one[column.title] for column in _CAUSE_COLUMNS] for one in causes])
+            out.table(_CAUSE_COLUMNS, [[cause[column.title] for column in _CAUSE_COLUMNS] for cause in causes])
             out.text("")
     if not out.json:
-        out.table(_TASK_COLUMNS, [_row(*one) for one in zip(found, shown, strict=False)])
+        out.table(_TASK_COLUMNS, [_row(*cells) for cells in zip(found, shown, strict=False)])
     if not found:
         out.say("no tasks that match")
     steps = [("list more tasks", session.again_with("--limit", limit * 5))] if len(found) > limit else []

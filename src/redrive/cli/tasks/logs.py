@@ -53,7 +53,9 @@ def logs(
         reader = _Reader(store, report.run_id, task, session.results_of(store))
         found = reader.details()
         if session.out.json:
-            attempts = [{"attempt": one.attempt, "ended": one.ended, "output": one.output} for one in found.attempts]
+            attempts = [
+                {name: getattr(made, name) for name in ("attempt", "ended", "output")} for made in found.attempts
+            ]
             session.out.document({"task": found.task.name, "run_id": str(found.task.run_id), "attempts": attempts})
         elif follow:
             reader.follow(session.out, attempt or max(1, found.task.attempts))
@@ -62,7 +64,7 @@ def logs(
 
 
 def _show(out: Output, found: TaskDetails, attempt: int | None) -> None:
-    chosen = [one for one in found.attempts if attempt is None or one.attempt == attempt][-1:]
+    chosen = [made for made in found.attempts if attempt is None or made.attempt == attempt][-1:]
     if not chosen:
         made = len(found.attempts)
         raise CommandRefused(
@@ -84,8 +86,10 @@ def _heading(one: AttemptRow) -> str:
 def with_live_output(found: TaskDetails, directory: Path) -> TaskDetails:
     """Return the task with the output of the attempt that is running, where its file is here."""
     attempts = tuple(
-        one if one.ended is not None else replace(one, output=read_live(_file(found, one.attempt, directory)))
-        for one in found.attempts
+        attempt
+        if attempt.ended is not None
+        else replace(attempt, output=read_live(_file(found, attempt.attempt, directory)))
+        for attempt in found.attempts
     )
     return replace(found, attempts=attempts)
 
@@ -106,7 +110,7 @@ class _Reader:
     def details(self) -> TaskDetails:
         """Return the task with its attempts, and their output with secrets masked."""
         found = with_live_output(self._store.tasks.get(self._run_id, self._task), self._directory)
-        shown = [replace(one, output=self._view.text(one.output, found.input)) for one in found.attempts]
+        shown = [replace(attempt, output=self._view.text(attempt.output, found.input)) for attempt in found.attempts]
         return replace(found, attempts=tuple(shown))
 
     def follow(self, out: Output, attempt: int) -> None:

@@ -41,7 +41,7 @@ _NAMED = 5  # tasks that a command names one by one
 
 @dataclass(frozen=True, slots=True)
 class _TaskSelection:
-    """Tasks by name or by cause."""
+    """A selection of tasks, by name or by cause."""
 
     names: tuple[str, ...]
     cause: str | None
@@ -225,7 +225,7 @@ def _ask(session: Session, verb: str, which: _TaskSelection, found: dict[State, 
 
 
 def _refuse_constant(name: str) -> None:
-    """NaN and Infinity: Python reads them, and JSON has none."""
+    """Reject NaN and Infinity: Python parses them, but they are not JSON."""
     raise ValueError(name)
 
 

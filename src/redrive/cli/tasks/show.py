@@ -102,7 +102,7 @@ def _show_on_terminal(out: Output, report: FlowReport, shown: dict[str, Any]) ->
     elif shown["result"] is not None:
         out.text(f"\nresult\n{_value(shown['result'])}")
     _show_attempts(out, shown["attempted"])
-    changes = [_change(one) for one in shown["changes"][-_MOST:]]
+    changes = [_change(change) for change in shown["changes"][-_MOST:]]
     if changes:
         out.prose(f"\nhistory{_left_out(shown['changes'], 'changes')}\n" + "\n".join(changes))
 
@@ -112,18 +112,18 @@ def _show_attempts(out: Output, attempts: Sequence[dict[str, Any]]) -> None:
     if attempts:
         out.text(f"\nattempts{_left_out(attempts, 'attempts')}")
     before = None
-    for one in attempts[-_MOST:]:
-        took = "" if one["seconds"] is None else f" after {format_duration(one['seconds'])}"
-        error = f": {in_a_line(one['error'])}" if one["error"] else ""
-        ended = (one["ended"] or "is running").replace("_", " ")
-        out.prose(f"  {one['attempt']}  {_clock(one['started_at'])}  {ended}{took}{error}")
-        if one["trace"] and one["trace"] == before:
+    for attempt in attempts[-_MOST:]:
+        took = "" if attempt["seconds"] is None else f" after {format_duration(attempt['seconds'])}"
+        error = f": {in_a_line(attempt['error'])}" if attempt["error"] else ""
+        ended = (attempt["ended"] or "is running").replace("_", " ")
+        out.prose(f"  {attempt['attempt']}  {_clock(attempt['started_at'])}  {ended}{took}{error}")
+        if attempt["trace"] and attempt["trace"] == before:
             out.text(_indented("the same traceback as before"))
-        elif one["trace"]:
-            out.text(_indented(_end_of(one["trace"])))
-        if one["output"]:
-            out.text(_indented(_output(one["output"])))
-        before = one["trace"]
+        elif attempt["trace"]:
+            out.text(_indented(_end_of(attempt["trace"])))
+        if attempt["output"]:
+            out.text(_indented(_output(attempt["output"])))
+        before = attempt["trace"]
 
 
 def _change(one: dict[str, Any]) -> str:

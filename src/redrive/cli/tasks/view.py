@@ -24,14 +24,14 @@ class TaskView:
         self._log = store.tasks
 
     def tasks(self, rows: Sequence[TaskRow]) -> list[dict[str, Any]]:
-        """Tasks, in the order of their fields."""
+        """Return tasks as documents, in the order of their fields."""
         errors = [row.id for row in rows if row.error is not None]
         inputs = self._log.inputs(errors) if self._redactor.fields and errors else {}
         return [self._task(row, inputs.get(row.id)) for row in rows]
 
     def causes(self, run_id: UUID) -> list[dict[str, Any]]:
-        """What went wrong in a run."""
-        return [self.cause(one, run_id) for one in self._log.causes(run_id)]
+        """Return the causes of failures in a run."""
+        return [self.cause(cause, run_id) for cause in self._log.causes(run_id)]
 
     def cause(self, cause: TaskCause, run_id: UUID) -> dict[str, Any]:
         """Show a cause. Where values are to be masked, one task of it is read, whose values are known."""
@@ -50,22 +50,22 @@ class TaskView:
         }
 
     def details(self, found: TaskDetails) -> dict[str, Any]:
-        """One task with its attempts and changes; nothing of it is cut."""
+        """Return one task with its attempts and changes, complete."""
         return {
             **self._task(found.task, found.input),
             "input": self.value(found.input),
             "result": self.value(found.result),
             "result_file": found.result_file,
-            "attempted": [self._attempt(one, found.input) for one in found.attempts],
-            "changes": [self._change(one, found.input) for one in found.changes],
+            "attempted": [self._attempt(attempt, found.input) for attempt in found.attempts],
+            "changes": [self._change(change, found.input) for change in found.changes],
         }
 
     def value(self, value: Any) -> Any:
-        """What a task was given or has returned, as JSON has it."""
+        """Return the input or the result of a task as a JSON value."""
         return mask_all(json.loads(encode(self._redactor.record(value))))
 
     def text(self, text: str | None, given: Any) -> str | None:
-        """What a task wrote or raised, without the values of its input that are to be masked."""
+        """Return the output or the error of a task, with the redacted values of its input masked."""
         return None if text is None else self._redactor.text(text, given)
 
     def _task(self, row: TaskRow, given: Any) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _complaint(source: str, error: SyntaxError) -> str:
 
 
 def diff(before: Any, after: Any) -> list[Change]:
-    """Where two records differ, in the order of the first and then of what the second adds.
+    """Return where two records differ, in the order of the first and then of what the second adds.
 
     A value of another type is another value: 1, True, 1.0 and Decimal(1) all differ, NaN does not from NaN.
     """

@@ -26,7 +26,7 @@ from redrive.store.schema.columns import utc_text
 from redrive.store.sql import in_ids
 
 StoredTexts = Callable[[str], tuple[str, ...]]
-"""How a key may be stored: as it is, or as a digest where its record was masked."""
+"""The forms in which a key may be stored: unchanged, or as a digest if its record was masked."""
 
 KeysOf = Callable[[Sequence[Any]], Sequence[str | None]]
 """Returns the keys of records as the sink compares them, None where one has none."""
@@ -201,12 +201,12 @@ def _key_after(
 
 
 def _is_in(value: Any, key: str) -> bool:
-    """Whether a key may have been made of this value."""
+    """Return whether a key may have been made of this value."""
     return value is not ABSENT and value is not None and str(value) in key
 
 
 def _has_newer(connection: Connection, pipeline: str, order: tuple[datetime, int], key: str) -> bool:
-    """Whether the row of a newer letter of this key is in the sink; `order` is when one was last seen, and its id."""
+    """Return whether the sink has the row of a newer letter of this key; `order` is a time and an id."""
     column, (last_seen, letter_id) = letters.c, order
     newer = or_(column.last_seen > last_seen, and_(column.last_seen == last_seen, column.id > letter_id))
     there = select(column.id).where(

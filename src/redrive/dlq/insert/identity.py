@@ -106,7 +106,7 @@ class KnownLetter(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where its record stood when it was last seen."""
+        """Return the position of its record when it was last seen."""
         return self.source, self.position
 
 

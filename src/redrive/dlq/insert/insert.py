@@ -38,7 +38,7 @@ class _Batch:
     causes: tuple[CauseFound, ...]
     last: bool
     error: Exception | None = None
-    """What ended the stream: what came before it is put all the same."""
+    """Error that ended the stream; the letters before it are put."""
 
 
 def put_all(

@@ -28,12 +28,12 @@ _AT_ONCE = 500
 _NEVER_DECIDED = {ErrorType.TASK, ErrorType.PAGE, ErrorType.CALL}
 
 RowThatCounts = Literal["first", "last"]
-"""Which of the rows of one key and run is to be in the sink."""
+"""The row of one key and run that must be in the sink: the first or the last."""
 
 
 @dataclass(slots=True)
 class MatchResult:
-    """What becomes of records: `rows` are put, the others are counted at the letter that decides them."""
+    """The result of matching records: `rows` are put, the others are counted at their decided letter."""
 
     rows: list[LetterRow]
     decided: list[RepeatedLetter] = field(default_factory=list)
@@ -206,8 +206,10 @@ class _RowsOfRun:
 
     def _match_content(self, places: Sequence[int], letters: Sequence[KnownLetter]) -> None:
         """Give rows of the same content to the letters that have it: each open letter to one of them."""
-        decided = sorted((one for one in letters if one.is_decided and one.id not in self._replaced), key=_by_id)
-        is_open = [one for one in letters if one.is_open]
+        decided = sorted(
+            (letter for letter in letters if letter.is_decided and letter.id not in self._replaced), key=_by_id
+        )
+        is_open = [letter for letter in letters if letter.is_open]
         if self._counts == "first" and any(one.written_at for one in decided):
             is_open = [one for one in is_open if not one.is_superseded]  # the equal row that was written is the one
         own = {self._letters[one.id]: one for one in is_open if one.id in self._letters}

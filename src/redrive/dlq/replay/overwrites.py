@@ -34,7 +34,7 @@ class UnknownKeys:
 
     @property
     def count(self) -> int:
-        """How many letters may overwrite newer rows."""
+        """Return the number of letters that may overwrite newer rows."""
         return len(self._ids)
 
     def look(self, connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> None:
@@ -77,12 +77,12 @@ class UnknownKeys:
                 self._ids.add(letter.id)
 
     def _is_written_since(self, letter: Letter) -> bool:
-        """Whether rows were written after a letter, by its pipeline or a replay of newer letters."""
+        """Return whether rows were written after a letter, by its pipeline or a replay of newer letters."""
         latest = (self._latest.get(letter.pipeline), self._replayed)
         return any(moment is not None and moment >= letter.last_seen for moment in latest)
 
     def _is_unknown(self) -> ColumnElement[bool]:
-        """Whether the pipeline of a letter has written rows after it and before its key was known."""
+        """Return whether the pipeline of a letter has written rows after it and before its key was known."""
         column, run = letters.c, runs.c
         abandoned = select(run.run_id).where(run.status == RunStatus.ABANDONED)
         later = [and_(column.pipeline_name == name, column.last_seen <= at) for name, at in self._latest.items()]
@@ -97,14 +97,14 @@ class UnknownKeys:
         return or_(without_key, before, by_other_key.exists())
 
     def _is_into_sink(self) -> ColumnElement[bool]:
-        """Whether a replay has written to the sink of the target, or rows of the pipeline of the target."""
+        """Return whether a replay has written to the sink of the target, or rows of the pipeline of the target."""
         column, target = replayed_rows.c, self._target
         return or_(
             column.pipeline_name == target.pipeline, column.letters_of == target.pipeline, column.sink == target.sink
         )
 
     def _is_before_replayed(self) -> ColumnElement[bool]:
-        """Whether the key of a letter was not known when a replay wrote rows of newer letters."""
+        """Return whether the key of a letter was not known when a replay wrote rows of newer letters."""
         column, replayed = letters.c, replayed_rows.c
         newer = select(replayed.sink).where(self._is_into_sink(), replayed.newest_letter >= column.last_seen)
         return or_(
@@ -113,7 +113,7 @@ class UnknownKeys:
         )
 
     def _is_before_others(self, connection: Connection) -> ColumnElement[bool]:
-        """Whether another pipeline, or a replay of its letters, has written to the sink of the target since."""
+        """Return whether another pipeline, or a replay of its letters, has written to the sink of the target since."""
         column, target, replayed = runs.c, self._target, replayed_rows.c
         same = or_(column.pipeline_name == target.pipeline, column.sink == target.sink)
         wrote = select(column.pipeline_name, func.max(_last_written())).where(same, _wrote())
@@ -131,7 +131,7 @@ class UnknownKeys:
 
 
 def _last_written() -> ColumnElement[datetime]:
-    """When a run last wrote rows, or may have done so."""
+    """Return when a run last wrote rows, or may have done so."""
     column = runs.c
     return case(
         (column.status == RunStatus.RUNNING, literal(datetime.now(UTC), column.updated_at.type)),
@@ -145,7 +145,7 @@ def _wrote() -> ColumnElement[bool]:
 
 
 def _is_unsaved() -> ColumnElement[bool]:
-    """Whether a run is under way, or was killed: it may have written a batch that it did not count."""
+    """Return whether a run is under way, or was killed: it may have written a batch that it did not count."""
     return runs.c.status.in_((RunStatus.RUNNING, RunStatus.ABANDONED))
 
 

@@ -77,7 +77,7 @@ class ReplayPlan:
 
 
 def why_not_sent(letter: Letter) -> str | None:
-    """Why the record of a letter is not what was received; None where it may be sent."""
+    """Return why the record of a letter is not what was received; None where it may be sent."""
     record = letter.payload
     if (letter.context or {}).get(REDACTED) and has_mask(record):
         return _MASKED

@@ -51,7 +51,7 @@ _UNREAD = (
 
 @dataclass(frozen=True, slots=True)
 class _ClaimedLetters:
-    """What became of letters that were to be claimed."""
+    """The result of claiming letters."""
 
     batch: list[Letter] = field(default_factory=list)
     """Those to send now."""
@@ -455,7 +455,7 @@ class Replay:
             raise ReplayStopped(tally.stopped, kind=failed.verdict.kind, report=self.report()) from failed.error
 
     def report(self) -> ReplayReport:
-        """What it has done so far."""
+        """Return the report of the replay so far."""
         tally = self._tally
         return ReplayReport(
             dry_run=self._dry,

@@ -1,4 +1,4 @@
-"""When a replay sends which letters: by schedule, a canary first, and at a limited rate."""
+"""Schedule, canary and rate limit of a replay."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Schedule:
             raise LetterError(f"factor must be from 1 to 100, not {self.factor!r}")
 
     def distance(self, tried: int) -> timedelta:
-        """How long after its last failure a letter that was tried so often is due.
+        """Return how long after its last failure a letter that was tried so often is due.
 
         tried  how often it was sent back
         """

@@ -21,7 +21,7 @@ from redrive.store.sql import in_ids
 _AT_ONCE = 500
 
 StoredTexts = Callable[[str], tuple[str, ...]]
-"""How a key may be stored: as it is, or as a digest where its record was masked."""
+"""The forms in which a key may be stored: unchanged, or as a digest if its record was masked."""
 
 
 @dataclass(slots=True)

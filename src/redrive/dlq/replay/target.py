@@ -35,7 +35,7 @@ Outcome = str | BaseException | bool | None
 
 
 class LetterOutcome(Enum):
-    """What became of a letter that was sent to a target."""
+    """The outcome of a letter that was sent to a target."""
 
     REPROCESSED = auto()
     FAILED = auto()
@@ -47,7 +47,7 @@ class LetterOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TargetAnswer:
-    """What a target answered for one letter."""
+    """The answer of a target for one letter."""
 
     became: LetterOutcome
     reason: str | None = None
@@ -75,20 +75,20 @@ class Outcomes(list[str | BaseException | None]):
         self.keys = keys
         """By record: the keys in the sink of the rows that were written, and that count from now on."""
         self.one_per_run = one_per_run
-        """Whether of the rows of one key and run only one counts, the first."""
+        """Whether only the first row of a key and run counts."""
         self.rows = [()] * len(self) if rows is None else rows
         """By record: the rows that its outcome may show values of; they are masked in what is written down of it."""
 
 
 class ReplayTarget(Protocol):
-    """Anything that can process records again; a row pipeline is one.
+    """An object that can process records again, such as a row pipeline.
 
-    `reprocess` is given the records and answers for each, in order: None or True where it was accepted, an exception
-    or a text with the reason where it was not, `redrive.Discard` where it was dropped on purpose. Answering nothing at
-    all means that all were accepted. It must be idempotent: after a crash, and where it raised, a record comes again.
+    `reprocess` returns an outcome for each record, in order: None or True if it was accepted, an exception or a text
+    with the reason if it was not, `redrive.Discard` if it was dropped on purpose. Returning None instead of a list
+    means that all records were accepted. It must be idempotent: after a crash, or if it raised, a record is sent again.
 
-    A target with an attribute `letters_pipeline` is sent the letters of the pipeline of that name, and no others
-    unless they are asked for.
+    A target with an attribute `letters_pipeline` receives the letters of the pipeline of that name only, unless others
+    are selected explicitly.
     """
 
     def reprocess(self, records: Sequence[Any]) -> Iterable[Outcome] | None:
@@ -106,7 +106,7 @@ class TargetFailed(RedriveError):
         self.error = error
         self.verdict = verdict
         self.answered: list[tuple[Letter, TargetAnswer]] = []
-        """What it answered before that: these letters were sent, and must not be sent again."""
+        """Answers before that: these letters were sent and must not be sent again."""
         self.rows = rows_shown_by(error)
 
 
@@ -130,7 +130,7 @@ class InvalidTargetAnswer(LetterError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How a target is called, and whether it takes `dry_run`."""
+    """A target with its function, and whether it accepts `dry_run`."""
 
     function: Callable[..., Any]
     rehearses: bool
@@ -138,7 +138,7 @@ class Target:
     pipeline: str | None = None
     """The pipeline whose letters it takes; None where it is not known."""
     overwrites: bool = False
-    """Whether it is a pipeline that replaces the row of a key in its sink."""
+    """Whether the target is a pipeline that replaces the row of a key in its sink."""
     sink: str | None = None
     """The name of its sink, as runs have it; None where it is not known."""
     keys: KeysOf | None = None
@@ -270,7 +270,11 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
         return set()
-    return {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+    return {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
 
 
 _MOST_NAMED = 5

@@ -65,7 +65,7 @@ class WriteMode:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is an upsert and nothing else."""
+        """Return whether the mode is a plain upsert."""
         return self == WriteMode()
 
     @property
@@ -123,7 +123,7 @@ class WriteMode:
 
     @property
     def compares(self) -> bool:
-        """Whether the table itself decides which row of a key stays, so that no old row overwrites a newer one."""
+        """Return whether the table decides which row of a key stays, so that no old row overwrites a newer one."""
         return self.on_conflict == "ignore" or self.newer is not None
 
     def superseding(self, rows: Outgoing) -> Sequence[int]:

@@ -1,7 +1,7 @@
-"""Superseded letters, marked by a run's writer: a later run, or a later row of the same run, has written their key.
+"""The keys of a pipeline's letters: the writer of a run marks a letter as superseded when it writes a row of its key.
 
-A replay of such a letter would overwrite new data with old, so by default a replay leaves it out. If a replay has
-claimed a letter, the run waits for it: the replay writes older data, which must be in the sink first.
+A replay of a superseded letter would overwrite new data with old, so by default a replay leaves it out. If a replay has
+claimed a letter, the run waits: the replay writes older data, which must be in the sink before the row of the run.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from redrive.rows.sinks.sink import ComparesKeys, Sink
 from redrive.store.database import Database
 from redrive.store.schema import letters
 
-MOST = 200_000
-"""Maximum number of letters that are read, the newest first. A pipeline with more letters has other problems."""
-_AT_ONCE = 500
-_LOOK_AGAIN = 0.1
+MAX_LETTERS = 200_000
+"""Maximum number of letters whose keys are read, the newest first. The keys of older letters are not marked."""
+_TEXTS_PER_STATEMENT = 500
+_CLAIM_RETRY = 0.1
+"""Seconds between two attempts to claim letters that a replay has claimed."""
 _COMMITTED_WITHIN = timedelta(minutes=2)
-"""How long an import or an edit may take from its time stamp to its commit; before the commit no run sees it."""
+"""Maximum time from the time stamp of an import or an edit to its commit; runs see it only after the commit."""
 
 _NO_KEYS = (type(None), list, dict)
 
@@ -43,8 +44,11 @@ Order = tuple[int, int]
 """The order of a row in its batch: its piece, and its place there."""
 
 
-class OpenLetters:
-    """The keys of a pipeline's letters in the sink. Closed letters are included, since they may be reopened."""
+class LetterKeys:
+    """The keys in the sink of all letters of a pipeline that are not superseded, whatever their status.
+
+    Reprocessed and discarded letters are included, because an operator may reopen them.
+    """
 
     def __init__(
         self,
@@ -56,11 +60,12 @@ class OpenLetters:
         stored_texts: StoredTexts = lambda text: (text,),
         keys_of: KeysOf = lambda records: [None] * len(records),
     ) -> None:
-        """Read the letters of a pipeline.
+        """Read the keys of the letters of a pipeline.
 
         Args:
+            stored_texts: Returns the forms in which a key or a position may be stored: unchanged, and as a digest if
+                it was masked.
             keys_of: Returns the keys of edited records as the sink compares them.
-            stored_texts: Returns how a key or a position may be stored: as it is, or as a digest if it was masked.
         """
         self._database = database
         self._pipeline = pipeline
@@ -75,7 +80,7 @@ class OpenLetters:
         self._of_this_run: set[str] = set()
 
     def refresh(self) -> None:
-        """Read the letters that were imported or got another key since the last time."""
+        """Add the keys of letters that were imported or edited since the last call."""
         edited = self._database.read(self._read_changes)
         if not edited:
             return
@@ -101,7 +106,7 @@ class OpenLetters:
         return edited
 
     def find_keys_with_letters(self, rows: Outgoing) -> frozenset[str]:
-        """Return the keys of rows that have a letter."""
+        """Return those keys of the rows for which there is a letter."""
         if not self._keys and not self._of_this_run:
             return frozenset()
         keys = {key for key in self._texts(rows) if key is not None}
@@ -111,12 +116,12 @@ class OpenLetters:
         return frozenset(with_letters)
 
     def last_places(self, rows: Outgoing) -> dict[str, int]:
-        """Return the keys of rows that have a letter, each with the place in the batch of its last row."""
+        """Return the keys for which there is a letter, each with the index in the batch of its last row."""
         keys = self.find_keys_with_letters(rows)
         return {key: place for key, place in zip(self._texts(rows), rows.origin, strict=True) if key in keys}
 
     def places(self, rows: Outgoing, keys: Collection[str]) -> list[int]:
-        """Return the places of the rows that have these keys."""
+        """Return the indexes of the rows that have these keys."""
         return [place for place, key in enumerate(self._texts(rows)) if key in keys]
 
     def written_later(
@@ -125,8 +130,8 @@ class OpenLetters:
         """Return the rejected rows for which a later row of the same batch and key was written.
 
         Args:
-            rejected: Letters of this batch, by the place of their row.
-            or_before: Whether earlier rows count as well.
+            rejected: Letters of this batch, by the index of their row.
+            or_before: Whether earlier rows of the key count as well.
         """
         letters_by_place = {place: letter for place, letter in rejected.items() if letter.sink_key is not None}
         if not letters_by_place:
@@ -139,10 +144,10 @@ class OpenLetters:
         )
 
     def claim(self, keys: Collection[str], claims: Claims, *, patience: float) -> None:
-        """Claim the letters of these keys against replays. Wait for letters that a replay has claimed.
+        """Claim the letters of these keys, so that no replay sends them. Wait for letters that a replay has claimed.
 
         Raises:
-            RunStopped: A replay has not released the letters in time.
+            RunStopped: A replay has not released the letters within `patience` seconds.
         """
         ends, cancellation = time.monotonic() + patience, Cancellation.current()
         while claimed_elsewhere := self._database.write(lambda connection: self._claim(connection, keys, claims)):
@@ -152,22 +157,22 @@ class OpenLetters:
                     "this run writes; run it again when the replay is done",
                     kind=Kind.TRANSIENT,
                 )
-            cancellation.wait(_LOOK_AGAIN)
+            cancellation.wait(_CLAIM_RETRY)
 
     def _claim(self, connection: Connection, keys: Collection[str], claims: Claims) -> int:
-        """Claim the letters of these keys; return how many are claimed by others."""
+        """Claim the letters of these keys; return the number of letters that a replay has claimed."""
         ids: list[int] = []
-        for some in _parts(self._stored(keys)):
-            ids += connection.execute(select(letters.c.id).where(*self._unmarked(some))).scalars()
+        for part in _parts(self._stored(keys)):
+            ids += connection.execute(select(letters.c.id).where(*self._not_superseded(part))).scalars()
         return len(ids) - len(claims.take(connection, sorted(ids))) if ids else 0
 
     def mark(self, connection: Connection, keys: Collection[str], now: datetime) -> None:
-        """Mark the letters of these keys, in the transaction that moves the checkpoint."""
-        for some in _parts(self._stored(keys)):
-            connection.execute(update(letters).where(*self._unmarked(some)).values(superseded_at=now))
+        """Mark the letters of these keys as superseded, in the transaction that moves the checkpoint."""
+        for part in _parts(self._stored(keys)):
+            connection.execute(update(letters).where(*self._not_superseded(part)).values(superseded_at=now))
 
-    def mark_here(self, connection: Connection, places: Collection[Place], now: datetime) -> None:
-        """Mark letters of this run, each by its source and position."""
+    def mark_rows_of_this_run(self, connection: Connection, places: Collection[Place], now: datetime) -> None:
+        """Mark letters of rows that this run has rejected as superseded, by their source and position."""
         column = letters.c
         mine = (column.run_id == self._run_id) & column.superseded_at.is_(None)
         by_source: dict[str | None, list[str]] = defaultdict(list)
@@ -175,21 +180,21 @@ class OpenLetters:
             by_source[source] += self._stored_texts(storable(position))
         for source, positions in by_source.items():
             same = column.source_table.is_(None) if source is None else column.source_table == storable(source)
-            for some in _parts(positions):
+            for part in _parts(positions):
                 connection.execute(
-                    update(letters).where(mine, same, column.position.in_(some)).values(superseded_at=now)
+                    update(letters).where(mine, same, column.position.in_(part)).values(superseded_at=now)
                 )
 
     def mark_edited(
         self, connection: Connection, written: Mapping[str, Order], rejected: Mapping[Place, Order], now: datetime
     ) -> None:
-        """Mark letters of this batch's rejected rows that an edit gave another key, if a later row has that key.
+        """Mark edited letters of this batch's rejected rows as superseded if a later row has the edited key.
 
-        Since their row was rejected a second time, such letters count unless a later row has their key.
+        The row of such a letter was rejected again, so the letter is newer than rows that were written before it.
 
         Args:
-            written: The written keys, each with the place of its last row.
-            rejected: The places of rejected rows.
+            written: The written keys, each with the order of its last row.
+            rejected: The rejected rows, each with its order.
         """
         if not written or not rejected:
             return
@@ -202,17 +207,17 @@ class OpenLetters:
         }
         edited = select(column.id, column.sink_key, column.source_table, column.position)
         edited = edited.where(column.run_id == self._run_id, column.received_key.is_not(None))
-        for some in _parts(list(last)):
-            for row in connection.execute(edited.where(*self._unmarked(some))).all():
+        for part in _parts(list(last)):
+            for row in connection.execute(edited.where(*self._not_superseded(part))).all():
                 order = seen.get((row.source_table, row.position))
                 if order is not None and last[row.sink_key] > order:
                     connection.execute(update(letters).where(column.id == row.id).values(superseded_at=now))
 
     def add(self, rejected: Iterable[NewLetter]) -> None:
-        """Remember the letters of a batch that was saved."""
+        """Add the keys of the letters of a batch that was saved."""
         self._of_this_run.update(letter.sink_key for letter in rejected if letter.sink_key is not None)
 
-    def _unmarked(self, stored_keys: Sequence[str]) -> list[Any]:
+    def _not_superseded(self, stored_keys: Sequence[str]) -> list[Any]:
         column = letters.c
         return [
             column.pipeline_name == self._pipeline,
@@ -262,11 +267,11 @@ def _fetch_keys(connection: Connection, pipeline: str, *conditions: ColumnElemen
         .where(column.pipeline_name == pipeline)
         .where(column.sink_key.is_not(None), column.superseded_at.is_(None), *conditions)
         .order_by(column.id.desc())
-        .limit(MOST)
+        .limit(MAX_LETTERS)
     )
     return list(connection.execute(wanted).scalars())
 
 
 def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(values), _AT_ONCE):
-        yield values[start : start + _AT_ONCE]
+    for start in range(0, len(values), _TEXTS_PER_STATEMENT):
+        yield values[start : start + _TEXTS_PER_STATEMENT]

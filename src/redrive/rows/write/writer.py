@@ -34,7 +34,7 @@ from redrive.rows.sources.source import Replaceable
 from redrive.rows.write.batch_outcome import BatchLetters, BatchOutcome, BatchResult, KnownRows, first_number
 from redrive.rows.write.dedup import KeyContest, WriteRounds, twice
 from redrive.rows.write.effect import Rehearse, left_out
-from redrive.rows.write.superseded import OpenLetters, compared_texts, place_of
+from redrive.rows.write.superseded import LetterKeys, compared_texts, place_of
 from redrive.rows.write.written_keys import DistinctKeys, Hashes, KeysSeen
 from redrive.rows.write.written_keys import digest_of as digest_of_key
 from redrive.store.store import Store
@@ -64,9 +64,9 @@ class BatchWriter:
         self._row_that_counts: RowThatCounts | None = None
         if sink.key and not (self._mode is not None and self._mode.compares):
             self._row_that_counts = "last" if options.on_duplicate == "last" else "first"
-        self._open_letters = None
+        self._letter_keys = None
         if sink.key:
-            self._open_letters = OpenLetters(
+            self._letter_keys = LetterKeys(
                 store.database,
                 options.pipeline,
                 started.run_id,
@@ -130,8 +130,8 @@ class BatchWriter:
             self._has_claims = self.has_unsaved_rows = False
             if self._distinct is not None:
                 self._distinct.add(*outcome.hashes)
-            if self._open_letters is not None:
-                self._open_letters.add(outcome.letters)
+            if self._letter_keys is not None:
+                self._letter_keys.add(outcome.letters)
             self.counts, self.position = self.counts + outcome.counts, prepared.batch.next
             self.source_done = prepared.batch.done
         return BatchResult(outcome.counts, time.monotonic() - start, bad_batch, moved=prepared.batch.next is not None)
@@ -153,13 +153,13 @@ class BatchWriter:
     def _claim_letters(self, prepared: Prepared) -> None:
         """Claim the letters of the rows' keys, so that no replay writes older rows until the batch is saved."""
         self._with_letters = frozenset()
-        if self._open_letters is None or not len(prepared.rows):
+        if self._letter_keys is None or not len(prepared.rows):
             return
-        self._open_letters.refresh()
-        self._with_letters = self._open_letters.find_keys_with_letters(self._take_superseding(prepared.rows))
+        self._letter_keys.refresh()
+        self._with_letters = self._letter_keys.find_keys_with_letters(self._take_superseding(prepared.rows))
         if self._with_letters:
             self._has_claims = True
-            self._open_letters.claim(self._with_letters, self._handle.claims, patience=self._options.patience)
+            self._letter_keys.claim(self._with_letters, self._handle.claims, patience=self._options.patience)
 
     def _take_superseding(self, rows: Outgoing) -> Outgoing:
         """Return the rows that supersede earlier rows of their key."""
@@ -288,13 +288,13 @@ class BatchWriter:
             letters.places(len(self._unsaved_pieces)),
             max(((len(self._unsaved_pieces), max(some.origin)) for some in written if len(some)), default=None),
         )
-        if self._open_letters is None:
+        if self._letter_keys is None:
             return outcome
         superseded_places = [place_of(letter) for letter in copy_letters]
         superseded_places += [place_of(letters.of_rows[place]) for place in known.rejected]
         first = self._options.on_duplicate != "last"
         for group in superseding:
-            superseded_places += self._open_letters.written_later(group, letters.of_rows, or_before=first)
+            superseded_places += self._letter_keys.written_later(group, letters.of_rows, or_before=first)
         outcome = replace(outcome, superseded_here=frozenset(superseded_places))
         return self._add_superseded(outcome, superseding, letters) if self._with_letters else outcome
 
@@ -302,10 +302,10 @@ class BatchWriter:
         self, outcome: BatchOutcome, superseding: Sequence[Outgoing], letters: BatchLetters
     ) -> BatchOutcome:
         """Add to the outcome the written keys that have letters of earlier batches."""
-        assert self._open_letters is not None
+        assert self._letter_keys is not None
         piece, last = len(self._unsaved_pieces), dict[str, int]()
         for group in superseding:
-            for key, origin in self._open_letters.last_places(group).items():
+            for key, origin in self._letter_keys.last_places(group).items():
                 last[key] = max(last.get(key, origin), origin)
         return replace(
             outcome,
@@ -321,12 +321,12 @@ class BatchWriter:
         If a trigger left out some rows, or the table has newer rows, only rows whose key has a letter are returned.
         """
         rows = self._take_superseding(rows)
-        if self._open_letters is None or not isinstance(refused, WriteResult) or not len(rows):
+        if self._letter_keys is None or not isinstance(refused, WriteResult) or not len(rows):
             return rows
         if not refused.suppressed and not refused.ignored:
             return rows
         of_batch = {letter.sink_key for letter in letters.of_rows.values() if letter.sink_key is not None}
-        rows = rows.take(self._open_letters.places(rows, self._with_letters | of_batch))
+        rows = rows.take(self._letter_keys.places(rows, self._with_letters | of_batch))
         return _without_left_out(rows, rehearse)
 
     def _select_changed(
@@ -377,12 +377,12 @@ class BatchWriter:
             return outcome
         whole = sum(self._unsaved_pieces, outcome)
         now = self._store.database.dialect.now(connection)
-        if self._open_letters is not None and whole.superseded:
-            self._open_letters.mark(connection, whole.superseded, now)
+        if self._letter_keys is not None and whole.superseded:
+            self._letter_keys.mark(connection, whole.superseded, now)
         written_at = self._put_letters(connection, whole)
-        if self._open_letters is not None:
-            self._open_letters.mark_here(connection, whole.superseded_here, now)
-            self._open_letters.mark_edited(connection, whole.superseded, whole.rejected, now)
+        if self._letter_keys is not None:
+            self._letter_keys.mark_rows_of_this_run(connection, whole.superseded_here, now)
+            self._letter_keys.mark_edited(connection, whole.superseded, whole.rejected, now)
         if self._has_claims:
             self._handle.claims.release(connection)
         if self._seen is not None:

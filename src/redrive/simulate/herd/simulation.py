@@ -185,12 +185,12 @@ class Scenario:
 
     @property
     def back(self) -> float:
-        """When the service is up again."""
+        """Return when the outage of the service ends."""
         return self.warmup + self.outage
 
     @property
     def until(self) -> float:
-        """When the simulation ends."""
+        """Return when the simulation ends."""
         return self.back + self.watch
 
 

@@ -18,7 +18,7 @@ alerts = Table(
     Column("subject", Text, nullable=False),
     Column("title", Text, nullable=False),
     Column("run_id", RunId),
-    # The names of its evidence, by which an alert is looked up; the evidence itself is in `evidence`.
+    # The names of the evidence, as a JSON list: runs, hosts, services. Alerts are looked up by them.
     Column("witnesses", Value, nullable=False, server_default=text("'[]'")),
     Column("facts", Value, nullable=False),
     Column("evidence", Value, nullable=False),
@@ -26,8 +26,11 @@ alerts = Table(
     Column("opened_at", UtcTimestamp),
     Column("last_seen", UtcTimestamp, nullable=False),
     Column("seen", BigInteger, nullable=False, server_default=text("1")),
+    # Since when the condition no longer holds; null while it holds. The alert is resolved some time later.
     Column("gone_since", UtcTimestamp),
+    # Seconds for which the condition must hold before the alert opens.
     Column("persist", Float, nullable=False, server_default=text("0")),
+    # When a notification was last queued or sent; null before the first one.
     Column("told_at", UtcTimestamp),
     Column("repeats", Integer, nullable=False, server_default=text("0")),
     Column("acknowledged_at", UtcTimestamp),

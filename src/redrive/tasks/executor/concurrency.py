@@ -86,7 +86,7 @@ class ServiceLimiter:
 
     @property
     def is_open(self) -> bool:
-        """Whether the circuit of the service is not closed."""
+        """Return whether the circuit of the service is not closed."""
         return self._circuit is not None and self._circuit.state is not CircuitState.CLOSED
 
     def check_capacity(self) -> ServiceCapacity:

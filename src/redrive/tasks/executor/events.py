@@ -206,7 +206,7 @@ class ProgressCollector:
 
     @property
     def wants_counts(self) -> bool:
-        """Whether the counts of tasks by state are outdated."""
+        """Return whether the counts of tasks by state are outdated."""
         return self._watch is not None and time.monotonic() >= self._count_at
 
     def record_counts(

@@ -63,7 +63,7 @@ class ClaimPlanner:
         return siblings
 
     def has_siblings(self, node: int) -> bool:
-        """Whether a limiter exists for a fan-out's children."""
+        """Return whether a limiter exists for a fan-out's children."""
         return node in self._siblings
 
     def forget(self) -> None:

@@ -117,7 +117,7 @@ class TaskThreads:
 
     @property
     def waiting_since(self) -> float:
-        """When the oldest job that waits for a thread was submitted."""
+        """Return when the oldest job that waits for a thread was submitted."""
         try:
             return self._submitted_at[0]
         except IndexError:

@@ -246,7 +246,7 @@ class _ActionTransaction:
         )
 
     def _would_be_retried(self, row: Row[Any]) -> bool:
-        """Whether the next start would retry a failed task that the operator fails for good now."""
+        """Return whether the next start would retry a failed task that the operator fails for good now."""
         return self._target is State.FAILED and row.kind in RECOVERS
 
     def _check_result(self, chosen: Sequence[Row[Any]]) -> None:

@@ -164,7 +164,7 @@ class _Reopening:
         return list(rows_by_id.values())
 
     def _is_decided(self, row: Row[Any]) -> bool:
-        """Whether an operator action set the state: no attempt leads from one end state to another."""
+        """Return whether an operator action set the state: no attempt leads from one end state to another."""
         last = select(func.max(task_changes.c.id)).where(task_changes.c.task_id == row.id).scalar_subquery()
         change = self._connection.execute(select(task_changes).where(task_changes.c.id == last)).first()
         ends = (State.SUCCESS, State.FAILED)

@@ -63,7 +63,7 @@ _NO_CHILDREN = {"children": None, "remaining": 0, "dead": 0, "failed": 0}
 
 
 def may_wait(row: Row[Any]) -> bool:
-    """Whether a task can return to PENDING: it is not there, and no operator has failed it for good or cancelled it."""
+    """Return whether a task can return to PENDING: it is in another state, and no operator has ended it."""
     return row.state != State.PENDING and not (row.state == State.FAILED and row.kind == Kind.PERMANENT)
 
 

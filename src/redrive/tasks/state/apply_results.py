@@ -18,7 +18,7 @@ from redrive.store.schema import task_attempts, task_runs, tasks
 from redrive.tasks.executor.decide import LOST, SUSPECT, AttemptHistory, Transition
 from redrive.tasks.executor.sibling_limiter import CauseCount
 from redrive.tasks.state.claims import CHANGE, ClaimedTask
-from redrive.tasks.state.letters import put_letters, reprocess_letters, reprocess_named
+from redrive.tasks.state.letters import mark_reprocessed_letters, mark_reprocessed_named, put_letters
 from redrive.tasks.state.progression import OVER, GraphProgress, Progression, change_row
 from redrive.tasks.state.results import Results
 from redrive.tasks.state.run_handle import FlowRunHandle
@@ -95,7 +95,7 @@ class ResultWriter:
         closed_fan_outs = [node for node, state in done if node in children and state is not State.DEAD_LETTER]
         if closed_fan_outs:  # untried children of a stopped fan-out share one letter
             names = [self._run.shape.places[node].name for node in closed_fan_outs]
-            reprocess_named(self._run, connection, now, names)
+            mark_reprocessed_named(self._run, connection, now, names)
         self.graph.advance(connection, now, done, progress)
         return progress
 
@@ -217,7 +217,7 @@ class ResultWriter:
         if recovered := [
             task_result for task_result in ended if task_result.next.state in _RECOVERED and task_result.claim.revived
         ]:
-            reprocess_letters(self._run, connection, now, recovered)
+            mark_reprocessed_letters(self._run, connection, now, recovered)
 
 
 _OWN = (tasks.c.run_id == bindparam("run")) & (tasks.c.child == -1)

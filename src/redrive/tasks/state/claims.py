@@ -251,7 +251,7 @@ def find_active_nodes(lease: ExecutorLease, connection: Connection) -> set[int]:
 
 
 def is_idle(lease: ExecutorLease, connection: Connection) -> bool:
-    """Whether no task of the run is claimed or can be claimed."""
+    """Return whether no task of the run is claimed or can be claimed."""
     of_run = select(tasks.c.id).where(tasks.c.run_id == lease.run_id)
     # One statement: between two, a claimed task may become one that is due.
     claimed_or_due = (

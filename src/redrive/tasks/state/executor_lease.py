@@ -336,17 +336,17 @@ class ExecutorLease(FlowRunHandle):
             raise
         except (ValueError, TypeError, LookupError, NoResultFound) as error:
             raise FlowError(
-                f"what the store holds of flow {self.flow!r} makes no sense ({type(error).__name__}: {error}): if it "
+                f"the stored state of flow {self.flow!r} is inconsistent ({type(error).__name__}: {error}): if it "
                 f"was changed by hand, undo that; otherwise {RESTART_HINT}"
             ) from error
 
     @property
     def expires_at(self) -> float:
-        """When the lease may have expired, by the monotonic clock."""
+        """Return when the lease may have expired, by the monotonic clock."""
         return self.confirmed + self.lease.total_seconds()
 
     def is_expired(self) -> bool:
-        """Whether the lease may have expired, so that other executors may have recovered the tasks."""
+        """Return whether the lease may have expired, so that other executors may have recovered the tasks."""
         return time.monotonic() - self.confirmed > self.lease.total_seconds()
 
     def _is_renewed(self, connection: Connection, beat: int) -> bool:

@@ -34,14 +34,14 @@ def put_letters(
     run.store.dlq.put_within(connection, new, pipeline=run.flow, run_id=run.run_id)
 
 
-def reprocess_letters(
+def mark_reprocessed_letters(
     run: FlowRunHandle, connection: Connection, now: datetime, recovered: Iterable[TaskResult]
 ) -> None:
     """Mark the letters of tasks that have succeeded as reprocessed."""
-    reprocess_named(run, connection, now, [_task_name(run, task_result) for task_result in recovered])
+    mark_reprocessed_named(run, connection, now, [_task_name(run, task_result) for task_result in recovered])
 
 
-def reprocess_named(run: FlowRunHandle, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
+def mark_reprocessed_named(run: FlowRunHandle, connection: Connection, now: datetime, keys: Sequence[str]) -> None:
     """Mark the letters of tasks as reprocessed, by task name."""
     note = "the task succeeded when it was tried again"
     resolve_named(connection, run.run_id, keys, now, target=Status.REPROCESSED, note=note)

@@ -110,7 +110,7 @@ class Progression:
                 done += self._apply_consequences(connection, now, progress, failed)
 
     def _needs_decision(self, connection: Connection, waiting_for: Mapping[int, int]) -> bool:
-        """Whether a task waits only for upstream tasks that can no longer succeed."""
+        """Return whether a task waits only for upstream tasks that can no longer succeed."""
         passed_over = self._read_passed_over(connection) if waiting_for else {}
         places = self._run.shape.places
         for node, waiting in waiting_for.items():

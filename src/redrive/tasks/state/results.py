@@ -149,7 +149,7 @@ class Results:
         return _read_file(self._directory / row.result_file, shown_name(row.name, row.child))
 
     def _is_expanded(self, connection: Connection, node: int) -> bool:
-        """Whether a task is a fan-out with children; a fan-out that an operator accepted early has its own result."""
+        """Return whether a task is a fan-out with children; one that an operator accepted early has its own result."""
         if self._run.shape.places[node].kind != "fan-out":
             return False
         query = select(tasks.c.children).where(

@@ -45,7 +45,7 @@ def how_process(code: int | None) -> str:
 
 
 def is_from_outside(code: int | None) -> bool:
-    """Whether an exit code means an end from outside: by an operator, or out of memory."""
+    """Return whether an exit code means an end from outside: by an operator, or out of memory."""
     return code is not None and -code in _FROM_OUTSIDE | {signal.SIGKILL}
 
 

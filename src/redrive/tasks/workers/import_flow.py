@@ -58,7 +58,7 @@ class FlowLocation:
 
     @classmethod
     def of(cls, flow: Flow) -> FlowLocation:
-        """Where this flow lives; FlowError where no other process can import it."""
+        """Return the target of this flow; raise a FlowError if no other process can import it."""
         file = None if flow.file is None else os.path.abspath(flow.file)
         if flow.module not in _MAIN:
             return cls(flow.name, flow.line, flow.module, file)
@@ -164,7 +164,7 @@ def _same(one: str | None, other: str | None) -> bool:
 
 
 def why_not(where: str, error: BaseException, *, by: str = "") -> str:
-    """Why something cannot be imported, and by whom: the user's own exception, and the line of the user's own code."""
+    """Return why an import failed: the exception, and the innermost line of the user's code."""
     what = f"{where} cannot be imported{by}"
     if isinstance(error, FlowError) and by:
         return mask(f"{what}: {error}")
@@ -175,7 +175,7 @@ def why_not(where: str, error: BaseException, *, by: str = "") -> str:
     if isinstance(error, SystemExit):
         lines = [f"it ends the program when it is imported; {_GUARD}"]
     frames = [one for one in traceback.extract_tb(error.__traceback__) if os.path.isfile(one.filename)]
-    frames = [one for one in frames if _of_the_user(one.filename)] or frames
+    frames = [frame for frame in frames if _of_the_user(frame.filename)] or frames
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     words = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return f"{what}: {words}{place}"

@@ -142,7 +142,7 @@ class WorkerPool:
 
     @property
     def idle(self) -> int:
-        """How many jobs can be submitted now."""
+        """Return the number of jobs that can be submitted now."""
         return 0 if self._stopping else max(0, min(len(self._ready), self._workers - self._busy))
 
     def submit(self, job: TaskJob) -> None:

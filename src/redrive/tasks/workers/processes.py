@@ -92,7 +92,7 @@ def bury(prepare: Callable[[int], None]) -> tuple[int, int] | None:
 
 
 def has_zombie() -> bool:
-    """Whether a child has ended that was not waited for."""
+    """Return whether a child has ended that was not waited for."""
     try:
         return hasattr(os, "waitid") and os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

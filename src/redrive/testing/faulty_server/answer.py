@@ -69,7 +69,7 @@ class Answer:
 
     @property
     def outcome(self) -> int | str:
-        """What the log of requests records: the status, or the name of the fault where no complete status is sent."""
+        """Return the entry in the log of requests: the status, or the name of the fault without a complete status."""
         if self.hang:
             return "hang"
         return f"reset {self.reset}" if self.reset else self.status

@@ -18,9 +18,9 @@ from typing import Any
 from redrive._internal.optional import require_extra
 from redrive.alerts.config.settings import Channel
 from redrive.alerts.delivery.channels import DeliveryFailed, end_of
-from redrive.alerts.delivery.channels.command import run
 from redrive.alerts.delivery.channels.webhook import address
 from redrive.alerts.delivery.message import Message
+from redrive.alerts.delivery.process import run
 from redrive.model.alerts import Severity, What
 
 # The address is passed on stdin, because every user of the machine can read the words of a command.

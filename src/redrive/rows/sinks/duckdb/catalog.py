@@ -48,7 +48,7 @@ class DuckdbSchema(TableSchema):
 
     @property
     def refers_to_itself(self) -> bool:
-        """Whether a row may refer to another row of the same table."""
+        """Return whether a row may refer to another row of the same table."""
         return self.referred_to and any(rule.kind == "FOREIGN KEY" for rule in self.rules)
 
 

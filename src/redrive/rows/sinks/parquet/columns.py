@@ -96,7 +96,7 @@ def _is_not_in_arrow(dtype: pl.DataType) -> bool:
 class _Column(Protocol):
     @property
     def brings(self) -> str:
-        """What it holds, as messages name it."""
+        """Return what it holds, as messages name it."""
 
     def settle(self, has: pa.DataType) -> pa.DataType | None:
         """Return the type that it gets beside rows that have type `has`; None if they do not go together."""

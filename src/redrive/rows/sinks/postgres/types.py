@@ -70,7 +70,7 @@ class StoredType:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a value is one thing, which can be judged with its whole column."""
+        """Return whether a value is one thing, which can be judged with its whole column."""
         return not (self.is_array or self.is_range or self.fields or self.type in _GEOMETRIC)
 
 

@@ -183,7 +183,7 @@ class CsvDialect:
 
     @property
     def shield(self) -> bytes:
-        """What quotes a field that a fast parser would misread: the quote, or else what hardly ever occurs."""
+        """Return what quotes a field that a fast parser would misread: the quote, or else what hardly ever occurs."""
         if self.quote is not None:
             return self.quote
         return b"\x01" if self.delimiter != b"\x01" else b"\x02"

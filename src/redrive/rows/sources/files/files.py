@@ -154,12 +154,12 @@ class Stream:
 
     @property
     def damage(self) -> str | None:
-        """What is wrong with a compressed file, wherever it was read to."""
+        """Return the damage of a compressed file, at whatever position it was found."""
         return None if self._damage is None else self._damage.reason
 
     @property
     def fault(self) -> str | None:
-        """Why the file ends too early, once its end was reached."""
+        """Return why the file ends too early, once its end was reached."""
         return None if self._damage is None or self.position < self._damage.intact else self._damage.reason
 
     def read(self, most: int) -> bytes:

@@ -67,7 +67,7 @@ class PageFailed:
 
     @property
     def reason(self) -> str:
-        """What was wrong, in a phrase."""
+        """Return what was wrong, in a phrase."""
         if isinstance(self.error, MalformedPage):
             return str(self.error)
         reason = _verdict(self.error).reason
@@ -75,7 +75,7 @@ class PageFailed:
 
     @property
     def body(self) -> str | bytes | None:
-        """What came in place of the page."""
+        """Return what came in place of the page."""
         error = self.error
         if isinstance(error, MalformedPage):
             return error.body
@@ -145,7 +145,7 @@ class PageFetcher:
 
     @property
     def wants_probe(self) -> bool:
-        """Whether the next page is the probe that decides if the circuit closes."""
+        """Return whether the next page is the probe that decides if the circuit closes."""
         circuit = self._circuit
         return circuit is not None and circuit.state is not CircuitState.CLOSED and circuit.retry_in() == 0
 

@@ -35,7 +35,7 @@ class TextRow:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What is stored with the letter."""
+        """Return what is stored with the letter."""
         return {"as_text": self.as_text, "missing": self.missing}
 
 

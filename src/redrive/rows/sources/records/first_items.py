@@ -37,7 +37,7 @@ class FirstItems:
 
     @property
     def is_enough(self) -> bool:
-        """Whether no further item is needed."""
+        """Return whether no further item is needed."""
         return self.count >= MOST_ITEMS or self._bytes >= _MOST_BYTES
 
     def add(self, item: Any) -> None:

@@ -77,7 +77,7 @@ class Records:
 
     @property
     def retries_reading(self) -> bool:
-        """Whether it can be opened again after an error: a generator that has raised cannot."""
+        """Return whether the source can be opened again after an error; a generator that has raised cannot."""
         return self._only is None
 
     def __repr__(self) -> str:
@@ -221,7 +221,7 @@ class _Stream:
 
     @property
     def has_ahead(self) -> bool:
-        """Whether items are there that were not handed out yet."""
+        """Return whether there are items that were not returned yet."""
         return bool(self._ahead)
 
     @classmethod
