@@ -151,7 +151,7 @@ class TestFullDisk:
     def test_failed_export_names_a_fix_and_leaves_the_file(self, full, put, here):
         put(1_000)
         (here / "out.ndjson").write_text("before")
-        ended = full("dlq", "export", "-o", "out.ndjson", limit=100_000)  # SQLite itself writes 32 KB
+        ended = full("dlq", "export", "-o", "out.ndjson", "--force", limit=100_000)  # SQLite itself writes 32 KB
         assert ended.stderr == (
             "redrive: cannot write out.ndjson: file too large. No file was written, and an existing one is "
             "unchanged. Free space or write to another place, and run the command again\n"

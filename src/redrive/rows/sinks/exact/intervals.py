@@ -42,7 +42,6 @@ _PART = re.compile(rf"([+-]?)({_NUMBER})\s*([A-Za-z]+)")
 # No sign right behind a word: there it is a hyphen to one reader and a minus to another.
 _GAP = re.compile(r"\s*,\s*(?!$)|\s+|(?=\d)")
 _TIME = re.compile(_CLOCK)
-_AGO = re.compile(r"\s+ago", re.IGNORECASE)
 _YEARS_AND_MONTHS = re.compile(r"([+-]?)(\d{1,9})-(0?\d|1[01])(?:\s+|$)")
 _DAYS_AND_TIME = re.compile(rf"([+-]?)(\d{{1,9}})\s+{_CLOCK}")
 _ISO_NUMBER = rf"(-?{_NUMBER})"
