@@ -388,7 +388,7 @@ def test_log_channel_writes_document_at_alert_level(caplog, what, urgency, level
 
 # ── secrets ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SECRET = "hunter2-correct-horse"
+SECRET = "hunter2-velvet-anchor"
 
 
 def echoing(request):

@@ -452,14 +452,6 @@ def test_wrong_password_is_reported_without_showing_it(postgres_url):
     assert "wrong-battery" not in str(told.value)
 
 
-def test_float_digits_of_the_session_skip_no_row(server):
-    server.run(
-        "CREATE TABLE marks (mark float8, id integer)", "INSERT INTO marks VALUES (0.30000000000000004, 1), (0.4, 2)"
-    )
-    marks = query(f"{server.url}%20-cextra_float_digits%3D0", "SELECT * FROM marks", watermark="mark", key="id")
-    assert ids(read_all(marks, most=1)) == [1, 2]
-
-
 def test_ambiguous_key_is_reported_before_a_row_is_skipped(source):
     fill(source, 12)
     source.run("UPDATE orders SET id = 4 WHERE id = 3")

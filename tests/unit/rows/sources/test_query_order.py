@@ -134,12 +134,11 @@ def test_unsupported_type_asks_for_a_cast(postgres, kind, watermark, key):
 
 @pytest.mark.process
 @pytest.mark.parametrize("mark", ["0.30000000000000004", "0.7999999999999999"])
-def test_rounded_float_is_rejected_before_rows_are_lost(postgres, mark):
+def test_float_digits_of_the_session_skip_no_row(postgres, mark):
     url = postgres("double precision", [mark], options="-cextra_float_digits%3D0")
     made = query(url, "SELECT * FROM marks", watermark="mark", key="id")
     assert len(read_ids(made, 5)) == 2
-    with pytest.raises(SourceError, match=r"comes again behind itself|would be passed over"):
-        read_ids(made, 1)
+    assert read_ids(made, 1) == read_ids(made, 5)
 
 
 def test_union_columns_that_compare_differently_are_rejected(tmp_path):
