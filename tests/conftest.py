@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 # first import of any of their modules.
 pytest.register_assert_rewrite("tests.oracles", "tests.support")
 
+from redrive._internal.masking import known_values  # noqa: E402
 from tests.support.postgres import QUICK, Postgres, running_postgres  # noqa: E402 - after the registration
 from tests.support.stores import NewStore, StoreSlots  # noqa: E402
 
@@ -136,6 +137,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         if errors := _garbage_of_a_module():
             pytest.fail(f"{item.path.name} leaves what it did not close: {'; '.join(errors)}", pytrace=False)
+        for values in (known_values._keys, known_values._learned, known_values._registered):
+            values.clear()  # secrets of one module: another may use a part of one, and each is looked for in every text
         for thread in _first_seen:
             thread.join(5)
         left = {thread: after for thread, after in _first_seen.items() if thread.is_alive()}
