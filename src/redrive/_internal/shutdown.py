@@ -26,11 +26,11 @@ _CANCEL_TIMEOUT = 3.0
 class StopSignal:
     """Whether to stop, and why."""
 
-    def __init__(self, deadline: float | None, *, told: Callable[[], None] | None = None) -> None:
+    def __init__(self, deadline: float | None, *, on_stop: Callable[[], None] | None = None) -> None:
         self._deadline = deadline
-        self._on_told = told
+        self._on_stop = on_stop
         self._ends = None if deadline is None else time.monotonic() + deadline
-        self._told: str | None = None
+        self._reason: str | None = None
         self.interrupted = False
         """Whether it was a Ctrl-C."""
 
@@ -41,14 +41,14 @@ class StopSignal:
 
     def request_stop(self, reason: str) -> None:
         """Ask for the end, from any thread or from a signal handler."""
-        self._told = self._told or reason
-        if self._on_told is not None:
-            self._on_told()
+        self._reason = self._reason or reason
+        if self._on_stop is not None:
+            self._on_stop()
 
     def reason(self) -> str | None:
         """Return why the run must end now; None if it need not."""
-        if self._told is not None:
-            return self._told
+        if self._reason is not None:
+            return self._reason
         if self._ends is not None and time.monotonic() >= self._ends:
             return f"its deadline of {format_duration(self._deadline or 0)} has passed"
         return None

@@ -106,7 +106,7 @@ class Watch:
         self._problems: dict[str, str] = {}
         """Steps of the watch that fail now, each with the type of the error."""
         self._wake_ups: SimpleQueue[None] = SimpleQueue()  # a signal handler may put one
-        self._stopping = StopSignal(None, told=lambda: self._wake_ups.put(None))
+        self._stopping = StopSignal(None, on_stop=lambda: self._wake_ups.put(None))
         self.failed: list[Exception] = []
         """The errors of the last check."""
         self.unmeasured: dict[str, str] = {}

@@ -141,7 +141,7 @@ class Backfill:
                 found[number] = Backfilled(params=params, status=FlowStatus.COMPLETE, skipped=True)
             else:
                 todo.append(number)
-        stopping = StopSignal(None, told=lambda: self._flow.stop("the backfill was asked to stop"))
+        stopping = StopSignal(None, on_stop=lambda: self._flow.stop("the backfill was asked to stop"))
         with (
             stopping.heeding_signals(),
             stopping.heeding_sigint(),

@@ -72,7 +72,7 @@ class Executor:
         """The run that was started or resumed, and its store."""
         self._is_resumed = False
         self._waker = Waker()
-        self._stopping = StopSignal(deadline, told=self._waker.wake)
+        self._stopping = StopSignal(deadline, on_stop=self._waker.wake)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._waker.receiver, selectors.EVENT_READ, self._waker.clear)
         nodes = flow.graph.nodes.values()
